@@ -1,0 +1,39 @@
+# `make demo` shows what this is; `make test` checks and tests everything. Both set up .venv first, if that is missing or out of date.
+PYTHON ?= python3
+WORKERS ?= auto
+BIN := .venv/bin
+
+.PHONY: demo test test-all check format pins clean
+
+demo: .venv/ready
+	@$(BIN)/regard look "The animal didn't cross the street because it was too tired."
+
+test: check
+	$(BIN)/pytest -n $(WORKERS)
+
+test-all: check
+	$(BIN)/pytest -n $(WORKERS) --all
+
+check: .venv/ready
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+format: .venv/ready
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+# Writes down the versions that .venv holds, to be tested and committed together.
+pins: .venv/ready
+	$(BIN)/python .ci/pins.py > constraints.txt
+
+clean:
+	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
+
+.venv/ready: pyproject.toml constraints.txt
+	@echo "Setting up .venv: a few minutes, once"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	@touch $@

@@ -1,0 +1,111 @@
+"""``regard info``: what is installed here, on which devices, and which kernels can serve attention."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+PACKAGES = (
+    "torch",
+    "tokenizers",
+    "safetensors",
+    "sacrebleu",
+    "numpy",
+    "lightning",
+    "datasets",
+    "pydantic",
+    "transformers",
+)
+
+
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Show versions, devices, kernels and the embedded model.
+
+    Put its output into a bug report:
+
+        regard info
+    """
+    facts = gather()
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    headings = {"kernels": "kernels, in the order in which they are tried", "models": "embedded models"}
+
+    console = Console()
+    for title, rows in facts.items():
+        console.print(f"[bold]{headings.get(title, title)}[/bold]")
+        table = Table(box=None, show_header=False)
+        for name, text in rows.items():
+            table.add_row(f" {name}", text or "[dim]not installed[/dim]")
+        console.print(table)
+
+
+def gather() -> dict[str, dict[str, str | None]]:
+    """All facts, by heading and name; None where a package is not installed."""
+    import platform
+
+    import regard
+    from regard.ops.kernels.choose import KERNELS
+
+    return {
+        "versions": {"regard": regard.__version__, "python": platform.python_version(), **_packages()},
+        "devices": _devices(),
+        "kernels": {kernel.name: kernel.about for kernel in KERNELS},
+        "models": _embedded(),
+    }
+
+
+def _packages() -> dict[str, str | None]:
+    from importlib import metadata
+
+    versions: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None  # an extra that is not installed
+    return versions
+
+
+def _devices() -> dict[str, str | None]:
+    import os
+    import platform
+
+    import torch
+
+    devices: dict[str, str | None] = {
+        "cpu": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, "
+        f"{torch.backends.cpu.get_cpu_capability()}"
+    }
+    for index in range(torch.cuda.device_count()):
+        card: Any = torch.cuda.get_device_properties(index)
+        devices[f"cuda:{index}"] = (
+            f"{card.name}, {card.total_memory / 2**30:.0f} GiB, compute capability {card.major}.{card.minor}"
+        )
+    if torch.backends.mps.is_available():
+        devices["mps"] = "Apple GPU"
+    return devices
+
+
+def _embedded() -> dict[str, str | None]:
+    from importlib import resources
+
+    found: dict[str, str | None] = {}
+    folder = resources.files("regard") / "embedded"
+    for model in sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []:
+        config, weights = model / "config.json", model / "model.safetensors"
+        if config.is_file() and weights.is_file():
+            kind = json.loads(config.read_text(encoding="utf-8"))
+            size = len(weights.read_bytes()) / 1e6
+            found[model.name] = (
+                f"{kind['architecture']}, d_model {kind['d_model']}, {kind['num_encoder_layers']} + "
+                f"{kind['num_decoder_layers']} layers, {kind['vocab_size']:,} subwords, {size:.1f} MB"
+            )
+    return found or {"none": "give `--model`"}

@@ -1,0 +1,44 @@
+"""``regard look``: translate a sentence, and see what attended to what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.errors import InvalidArgument
+
+
+def look(
+    text: Annotated[str, typer.Argument(help="A sentence; in quotes, so that the shell leaves it whole.")],
+    translation: Annotated[
+        str | None, typer.Option(help="Look at this translation.", show_default="the one that the model finds")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the page.")] = Path("attention.html"),
+    model: Annotated[
+        Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
+    ] = None,
+) -> None:
+    """Translate a sentence and show what each word of the translation attended to.
+
+    Prints the translation and a table of the cross-attention, and writes a page with every layer and head that any
+    browser opens, without a network:
+
+        regard look "The animal didn't cross the street because it was too tired."
+    """
+    if not text.strip():
+        raise InvalidArgument("TEXT: expected a sentence, but it is empty")
+    from rich.console import Console
+
+    from regard.explore.page import write_page
+    from regard.explore.terminal import table
+    from regard.generation.translator import Translator
+
+    recording = Translator.load(model).record(text, translation)
+    console = Console()
+    console.print(recording.texts["translation"], style="bold", markup=False, highlight=False)
+    console.print()
+    console.print(table(recording))
+    write_page(recording, output)
+    console.print(f"\nAll layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)

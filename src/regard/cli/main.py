@@ -1,0 +1,73 @@
+"""The command ``regard``: its verbs, and what every failure looks like to the person who typed it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from regard import __version__
+from regard.cli.evaluate import evaluate
+from regard.cli.info import info
+from regard.cli.look import look
+from regard.cli.train import train
+from regard.cli.translate import translate
+from regard.errors import RegardError
+
+app = typer.Typer(
+    name="regard",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(look)
+app.command()(translate)
+app.command()(evaluate)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # any key of a recipe
+app.command()(info)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Translate, and look at what attends to what.
+
+    Begin with `regard look "The cat sat on the mat."` and open the page it writes.
+    """
+
+
+def main() -> None:
+    """Run a command; a refusal is one message on stderr and exit code 2, Ctrl-C is 130, a closed pipe is silent."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # else Python complains when it flushes at its end
+        sys.exit(1)
+    except RegardError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+
+
+def fail(message: str) -> None:
+    """Print one message to stderr and leave with code 2."""
+    print(f"regard: {message}", file=sys.stderr)
+    sys.exit(2)

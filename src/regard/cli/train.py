@@ -1,0 +1,35 @@
+"""``regard train``: an experiment from one recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.errors import MissingExtra
+
+
+def train(
+    context: typer.Context,
+    recipe: Annotated[Path, typer.Argument(help="A YAML file that tells the whole experiment.")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint of the run, as if it had never stopped.")
+    ] = False,
+) -> None:
+    """Train a translator as a recipe says; any key of it can be set here by its dotted name.
+
+        regard train recipes/tatoeba-en-de.yaml --data.folder pairs --trainer.max_steps 2000
+
+    After a crash or Ctrl-C, the same line with `--resume` goes on from the last checkpoint, bit for bit on one CPU.
+    The run folder then holds models (`last`, `best`, `averaged`) that `regard translate --model` takes.
+    """
+    try:
+        from regard.training.recipe import read_recipe
+        from regard.training.train import train as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("regard"):
+            raise
+        raise MissingExtra(f"training needs {error.name}: install it with `pip install 'regard[train]'`") from None
+    if run(read_recipe(recipe, context.args), resume=resume).interrupted:
+        raise typer.Exit(130)

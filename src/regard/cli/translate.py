@@ -1,0 +1,135 @@
+"""``regard translate``: lines in, translated lines out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.lines import read_lines, writing
+
+if TYPE_CHECKING:
+    from regard.generation.translator import Translation
+
+CHUNK = 1024  # lines that are sorted by length together: enough for full batches, few enough that output begins soon
+
+
+def translate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of lines, plain or `.gz`; `-` is standard input.", show_default="standard input"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write to this file, complete or not at all.", show_default="standard output"
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
+    ] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.")] = 5,
+    nbest: Annotated[
+        int, typer.Option(min=1, help="Translations a line; above 1 each is preceded by its line number.")
+    ] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(help="Above 1 prefers longer translations, below 1 shorter ones.")
+    ] = 1.0,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw translations at random instead of searching for the best.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(help="With `--sample`: below 1 keeps to likely tokens, above 1 strays.")
+    ] = 1.0,
+    top_k: Annotated[int | None, typer.Option(min=1, help="With `--sample`: draw from the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="With `--sample`: draw from the likeliest tokens that make up p.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="With `--sample`: the same seed draws the same translations.")
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Put the score before each translation.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a line, with texts, scores and tokens.")
+    ] = False,
+) -> None:
+    """Translate lines of text; an empty line stays empty, and line n of the output is line n of the input.
+
+    From a pipe, or by hand, a line at a time:
+
+        echo "Where is the station?" | regard translate
+
+    From a file to a file, the three best translations of each line with their scores:
+
+        regard translate book.en --nbest 3 --scores --output book.de
+    """
+    paths = files or [Path("-")]
+    lines: Iterable[str] = chain.from_iterable(map(read_lines, paths))
+    total = None
+    if Path("-") not in paths:
+        lines = list(lines)  # so a bad file is refused before the first line is translated
+        total = len(lines)
+    by_hand = paths == [Path("-")] and sys.stdin.isatty()
+    options = {"beam": beam, "nbest": nbest, "length_penalty": length_penalty}
+    with writing(output) as file:
+        found = translations(lines, model=model, total=total, chunk=1 if by_hand else CHUNK, **options)
+        for number, (source, best) in enumerate(found, start=1):
+            rows = [_json(number, source, best)] if as_json else _rows(number, best, nbest=nbest, scores=scores)
+            file.writelines(f"{row}\n" for row in rows)
+            if by_hand:
+                file.flush()
+
+
+def translations(
+    lines: Iterable[str], *, model: Path | None, total: int | None = None, chunk: int = CHUNK, **options: Any
+) -> Iterator[tuple[str, list[Translation]]]:
+    """Each line with its translations, best first, while a bar on stderr shows how far it is.
+
+    Args:
+        lines: What to translate.
+        model: The folder of a model; None is the embedded one.
+        total: The number of lines, where it is known.
+        chunk: Lines that are read, sorted and translated together.
+        options: As ``Translator.translate`` takes them.
+    """
+    from regard.generation.translator import Translator
+
+    translator = Translator.load(model)
+    waiting = iter(lines)
+    with _bar(total) as advance:
+        while part := list(islice(waiting, chunk)):
+            yield from zip(part, translator.translate(part, **options), strict=True)
+            advance(len(part))
+
+
+@contextmanager
+def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar where someone sees it, and nothing where stderr goes to a file or the text is typed by hand."""
+    if not sys.stderr.isatty() or (total is None and sys.stdin.isatty()):
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("translating"), BarColumn(), MofNCompleteColumn(), TextColumn("lines"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+def _rows(number: int, best: list[Translation], *, nbest: int, scores: bool) -> Iterator[str]:
+    for translation in best:
+        columns = [str(number)] if nbest > 1 else []
+        columns += [f"{translation.score:.4f}"] if scores else []
+        yield "\t".join([*columns, translation.text])
+
+
+def _json(number: int, source: str, best: list[Translation]) -> str:
+    found = [{"text": each.text, "score": each.score, "tokens": list(each.tokens)} for each in best]
+    return json.dumps({"line": number, "source": source, "translations": found}, ensure_ascii=False)

@@ -1,0 +1,69 @@
+"""The errors that Regard raises: each says what was expected, what came and what to do, and is also a built-in error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class RegardError(Exception):
+    """Base of every error that Regard raises on purpose; the command line shows its message and exits with 2."""
+
+
+class InvalidArgument(RegardError, ValueError):
+    """An argument has a value or a shape that cannot be served."""
+
+
+class InvalidType(RegardError, TypeError):
+    """An argument has a type that cannot be served."""
+
+
+class KernelRefused(InvalidArgument):
+    """No kernel, or not the one that was asked for, can serve a request."""
+
+
+class StaleView(RegardError, ValueError):
+    """A view of weights was asked after the tensors that it looks at were changed in place."""
+
+
+class InvalidFile(RegardError, OSError):
+    """A file is missing, unreadable or malformed; the message names the file and, where there is one, the line."""
+
+
+class InvalidCheckpoint(InvalidFile):
+    """A checkpoint is missing, damaged, or does not fit its configuration."""
+
+
+class InvalidRecipe(InvalidArgument):
+    """A recipe has unknown keys or impossible values."""
+
+
+class MissingExtra(RegardError, ImportError):
+    """A part was used whose optional dependencies are not installed."""
+
+
+def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument) -> None:
+    """Raise one error that lists all objections; do nothing if there are none.
+
+    Args:
+        objections: Sentences, each with the argument, what was expected and what came.
+        error: The type to raise.
+
+    Raises:
+        RegardError: Of the given type, if there is any objection.
+    """
+    if len(objections) == 1:
+        raise error(objections[0])
+    if objections:
+        raise error("\n".join(["several things do not fit:", *(f"  - {objection}" for objection in objections)]))
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Say which of the choices was perhaps meant: ``", did you mean 'entropy'?"``, or nothing where none is near.
+
+    Example:
+        >>> nearest("entropi", ["entropy", "received"])
+        ", did you mean 'entropy'?"
+    """
+    near = difflib.get_close_matches(name, list(choices), n=1)
+    return f", did you mean '{near[0]}'?" if near else ""

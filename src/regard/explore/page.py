@@ -1,0 +1,159 @@
+"""The page: a recording as one self-contained HTML file that opens from disk and asks nothing of any network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import InvalidFile
+from regard.explore.packing import pack
+
+if TYPE_CHECKING:
+    from regard.analysis.recording import Recording
+
+MODULES = (
+    "main.js",
+    "data.js",
+    "tokens.js",
+    "state.js",
+    "colour.js",
+    "elements.js",
+    "theme.js",
+    "legend.js",
+    "overview.js",
+    "matrix.js",
+    "layout.js",
+    "text.js",
+    "arcs.js",
+    "readout.js",
+)
+"""The JavaScript modules of the page; each imports another as ``#name.js``."""
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
+    """Write a recording as one HTML file that shows what attends to what.
+
+    The file is written whole or not at all: beside its place first, then renamed onto it.
+
+    Args:
+        recording: What to show.
+        path: Where the file shall lie; a file that is there is replaced.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InvalidArgument: If the recording cannot be shown, with every reason.
+        InvalidFile: If the file cannot be written there.
+
+    Memory:
+        Eight bytes or so for each weight of the recording.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> import torch
+        >>> from regard.analysis.recording import Layer, Recording
+        >>> weights = SimpleNamespace(shape=(1, 1, 1, 2), dense=lambda: torch.tensor([[[[0.25, 0.75]]]]))
+        >>> recording = Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, ("a",), ("b", "c")),))
+        >>> write_page(recording, folder / "attention.html").name  # doctest: +SKIP
+        'attention.html'
+    """
+    return _write_atomically(Path(path), page(recording).encode("utf-8"))
+
+
+def page(recording: Recording) -> str:
+    """Make the text of the page: a template with its style, its modules and the recording's data.
+
+    Nothing is written into JavaScript or CSS: the modules are put in as they lie in ``static/``, as ``data:`` addresses
+    of an import map, and the data is two blocks that no browser runs. The Content-Security-Policy allows the scripts
+    and the style of this very file by their hashes, and no connection.
+
+    Args:
+        recording: What to show.
+
+    Returns:
+        A whole HTML document.
+
+    Raises:
+        InvalidArgument: If the recording cannot be shown, with every reason.
+    """
+    header, weights = pack(recording)
+    style, boot = _static("page.css"), _static("boot.js")
+    modules = json.dumps({"imports": {f"#{name}": _data_url(_static(name)) for name in MODULES}}, indent=1)
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            # boot.js inserts the first module's script element; what a trusted script inserts is trusted in turn.
+            f"script-src 'strict-dynamic' {_hash(modules)} {_hash(boot)}",
+            f"style-src {_hash(style)}",
+            "img-src data:",
+            "connect-src 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+    parts = {
+        "policy": policy,
+        "title": html.escape(recording.title),
+        "style": style,
+        "modules": modules,
+        "recording": _inert(header),
+        "weights": base64.b64encode(weights).decode("ascii"),
+        "boot": boot,
+    }
+    # One pass over the template: what is put in is never looked through for places again.
+    return _PLACE.sub(lambda place: parts[place[1]], _static("page.html"))
+
+
+def _static(name: str) -> str:
+    return files("regard.explore").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _data_url(source: str) -> str:
+    return "data:text/javascript;base64," + base64.b64encode(source.encode("utf-8")).decode("ascii")
+
+
+def _hash(source: str) -> str:
+    """Name an inline script or style in a Content-Security-Policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def _inert(value: dict[str, Any]) -> str:
+    """Write JSON in which no character can end the script element that holds it; lone surrogates stay escaped."""
+    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _write_atomically(path: Path, content: bytes) -> Path:
+    """Write beside the place, then rename onto it, so that the place never holds half a file."""
+    part = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            part = Path(file.name)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(0o666 & ~_umask())  # a temporary file is its owner's alone; the page is a file like any other
+        part.replace(path)
+    except OSError as error:
+        raise InvalidFile(f"{path}: expected a place where the page can be written, got: {error.strerror}") from error
+    finally:
+        # Also at Ctrl-C; once renamed there is nothing left to remove.
+        if part is not None:
+            part.unlink(missing_ok=True)
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,156 @@
+"""Cross-attention in a terminal: for each word that was written, the source words that it attended to most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from regard.errors import InvalidArgument, nearest
+from regard.explore.words import is_special, words
+
+if TYPE_CHECKING:
+    from regard.analysis.recording import Layer, Recording
+
+BAR = 20
+LONGEST = 16
+"""How many columns a word may take."""
+RUNNERS_UP = 2
+FAINTEST = 0.05
+"""A runner-up that got less of a row than this is not named."""
+STYLE = "blue"
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_SHADES = ((0.6, "█"), (0.35, "▓"), (0.15, "▒"), (0.05, "░"))
+_ASCII_SHADES = ((0.6, "#"), (0.35, "+"), (0.15, "-"), (0.05, "."))
+
+
+def table(recording: Recording, layer: str | None = None) -> RenderableType:
+    """Show what each word of a translation attended to, word by word.
+
+    The weights are the mean over the heads of one cross-attention layer, or of all of them. Pieces of a word are merged:
+    the weight of a source word is the sum over its pieces, the row of a written word the mean over the steps that wrote it.
+    Marks such as ``</s>`` are no words: they have no row, and what they got is told below the table.
+
+    Args:
+        recording: With at least one layer of cross-attention.
+        layer: The name of a cross-attention layer; None takes the mean over all.
+
+    Returns:
+        A renderable for ``rich.print``: a table with bars, and a shaded map where the terminal is wide enough for it.
+
+    Raises:
+        InvalidArgument: If there is no cross-attention, or no such layer of it.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from regard.analysis.recording import Layer, Recording
+        >>> weights = SimpleNamespace(dense=lambda: torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]]))
+        >>> cross = Layer("cross.0", "cross", weights, ("▁ja", "▁gut"), ("▁yes", "▁good"))
+        >>> Console(width=60).print(table(Recording("a title", "a model", (cross,))))
+        written   attended to
+        ja        yes           ███████████████       0.75   good 0.25
+        gut       good          █████████████████▌    0.88   yes 0.12
+        <BLANKLINE>
+             yes good
+          ja ███ ▒▒▒▒
+         gut ░░░ ████
+        <BLANKLINE>
+        Share of attention, 0 to 1: mean over 1 head of cross.0.
+        Shades: ░ from 0.05, ▒ from 0.15, ▓ from 0.35, █ from 0.6.
+    """
+    layers = _chosen(recording, layer)
+    return _Picture(layers)
+
+
+class _Picture:
+    """Words, their weights, and how rich draws them into the width that there is."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.heads = sum(layer.weights.dense().shape[1] for layer in layers)
+        self.names = [layer.name for layer in layers]
+        rows, columns = words(layers[0].queries), words(layers[0].keys)
+        weights = torch.cat([layer.weights.dense()[0].detach().cpu().double() for layer in layers]).mean(0)  # (queries, keys)
+        by_row = torch.stack([weights[positions].mean(0) for word, positions in rows if not is_special(word)])
+        merged = torch.stack([by_row[:, positions].sum(1) for _, positions in columns], 1)  # (row words, column words)
+        self.rows = [word for word, _ in rows if not is_special(word)]
+        self.columns = [word for word, _ in columns if not is_special(word)]
+        kept = [index for index, (word, _) in enumerate(columns) if not is_special(word)]
+        self.weights = merged[:, kept]
+        self.marks = {word: merged[:, index].mean().item() for index, (word, _) in enumerate(columns) if is_special(word)}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table(options)
+        shades = _ASCII_SHADES if options.ascii_only else _SHADES
+        lines = self._map(shades)
+        fits = max(line.cell_len for line in lines) <= options.max_width
+        if fits:
+            yield from (Text(), *lines)
+        yield Text()
+        yield Text(self._note())
+        if fits:
+            yield Text(f"Shades: {', '.join(f'{shade} from {weight}' for weight, shade in reversed(shades))}.")
+
+    def _table(self, options: ConsoleOptions) -> Table:
+        drawn = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+        for name, at_most in (("written", LONGEST), ("attended to", LONGEST), ("", BAR), ("", 4), ("", None)):
+            drawn.add_column(name, no_wrap=True, overflow="ellipsis", max_width=at_most)
+        for word, row in zip(self.rows, self.weights, strict=True):
+            order = row.argsort(descending=True, stable=True).tolist()
+            best, others = order[0], order[1 : 1 + RUNNERS_UP]
+            also = "  ".join(f"{_short(self.columns[i])} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
+            weight = row[best].item()
+            bar = Text(_bar(weight, options.ascii_only), STYLE)
+            drawn.add_row(Text(word), Text(self.columns[best], "bold"), bar, Text(f"{weight:.2f}"), Text(also, "dim"))
+        return drawn
+
+    def _map(self, shades: Sequence[tuple[float, str]]) -> list[Text]:
+        """The source as a line of text, and below it, word under word, how much each written word took from it."""
+        margin = max(cell_len(_short(word)) for word in self.rows) + 1
+        lines = [Text(" " * (margin + 1) + " ".join(_short(word) for word in self.columns))]
+        for word, row in zip(self.rows, self.weights.tolist(), strict=True):
+            line = Text(" " * (margin - cell_len(_short(word))) + _short(word) + " ")
+            for column, weight in zip(self.columns, row, strict=True):
+                line.append(_shade(weight, shades) * cell_len(_short(column)) + " ", STYLE)
+            line.rstrip()
+            lines.append(line)
+        return lines
+
+    def _note(self) -> str:
+        heads = f"{self.heads} head{'' if self.heads == 1 else 's'}"
+        note = f"Share of attention, 0 to 1: mean over {heads} of {', '.join(self.names)}."
+        marks = [f"{word} got {weight:.2f}" for word, weight in self.marks.items()]
+        return f"{note} On average {' and '.join(marks)} of a row." if marks else note
+
+
+def _chosen(recording: Recording, name: str | None) -> tuple[Layer, ...]:
+    layers = recording.of("cross")
+    if not layers:
+        kinds = ", ".join(sorted({layer.kind for layer in recording.layers})) or "none"
+        raise InvalidArgument(f"recording: expected at least one layer of cross-attention, got layers of kind: {kinds}")
+    names = [layer.name for layer in layers]
+    if name is not None and name not in names:
+        hint = nearest(name, names)
+        raise InvalidArgument(f"layer: expected a layer of cross-attention ({', '.join(names)}), got {name!r}{hint}")
+    return layers if name is None else tuple(layer for layer in layers if layer.name == name)
+
+
+def _bar(weight: float, ascii_only: bool) -> str:
+    """A bar as long as a weight, in eighths of a column where the terminal has them."""
+    if ascii_only:
+        return "#" * round(weight * BAR)
+    whole, eighth = divmod(round(weight * BAR * 8), 8)
+    return "█" * whole + _EIGHTHS[eighth].strip()
+
+
+def _shade(weight: float, shades: Sequence[tuple[float, str]]) -> str:
+    return next((shade for least, shade in shades if weight >= least), " ")
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"

@@ -1,0 +1,38 @@
+"""What can be wrong with the words that a model is given."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def word_objections(name: str, words: Tensor, vocab_size: int) -> list[str]:
+    """Say what is wrong with a batch of words.
+
+    Values are looked at on a CPU only, where no device has to wait for the answer.
+    """
+    if words.ndim != 2 or words.shape[1] == 0:
+        return [f"{name} must be (batch, tokens) with at least one token, but has the shape {tuple(words.shape)}"]
+    if words.dtype not in (torch.int64, torch.int32):
+        return [f"{name} must have the dtype torch.int64 or torch.int32, but has {words.dtype}"]
+    if words.device.type == "cpu" and words.numel():
+        smallest, largest = (int(bound) for bound in words.aminmax())
+        if smallest < 0 or largest >= vocab_size:
+            wrong = smallest if smallest < 0 else largest
+            return [f"{name} must hold words from 0 to vocab_size - 1 = {vocab_size - 1}, but holds {wrong}"]
+    return []
+
+
+def length_objections(src_lengths: Tensor | None, shape: torch.Size) -> list[str]:
+    """Say what is wrong with the lengths of sequences of a shape (batch, tokens, ...); values on a CPU only."""
+    if src_lengths is None or len(shape) < 2:
+        return []
+    if src_lengths.shape != shape[:1] or src_lengths.is_floating_point():
+        came = f"the shape {tuple(src_lengths.shape)} and the dtype {src_lengths.dtype}"
+        return [f"src_lengths must be {shape[0]} integers (batch,), but has {came}"]
+    if src_lengths.device.type == "cpu" and src_lengths.numel():
+        smallest, largest = (int(bound) for bound in src_lengths.aminmax())
+        if smallest < 0 or largest > shape[1]:
+            wrong = smallest if smallest < 0 else largest
+            return [f"src_lengths must be from 0 to the {shape[1]} tokens of src, but holds {wrong}"]
+    return []

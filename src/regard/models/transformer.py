@@ -1,0 +1,364 @@
+"""The Transformer of Vaswani et al. 2017: encoder, decoder, and a linear map to words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import refuse
+from regard.models.inputs import length_objections, word_objections
+from regard.nn.attention import MultiHeadAttention, head_objections
+from regard.nn.cache import DecoderCache
+from regard.nn.decoder import Decoder, DecoderLayer
+from regard.nn.dropout import Dropout, dropout_objections
+from regard.nn.encoder import Encoder, EncoderLayer
+from regard.nn.feed_forward import Activation, FeedForward, choice_objections
+from regard.nn.positions import LearnedPositions, SinusoidalPositions
+from regard.nn.residual import NormOrder
+from regard.ops import Attended, Padding
+
+Positions = Literal["sinusoidal", "learned"]
+Tying = Literal["all", "decoder", "none"]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """What a Transformer is built from; the defaults are the base model of the paper.
+
+    Args:
+        vocab_size: Number of words of the source, or of both sides.
+        tgt_vocab_size: Number of words of the target. Default: one vocabulary for both sides.
+        d_model: Width of the hidden states.
+        num_heads: Number of query heads.
+        num_kv_heads: Number of key and value heads. Default: num_heads.
+        num_encoder_layers: Number of encoder layers.
+        num_decoder_layers: Number of decoder layers.
+        d_ff: Width inside the feed-forward networks.
+        dropout: Dropped share of embeddings and of what each sublayer gives.
+        attention_dropout: Dropped share of attention weights.
+        activation_dropout: Dropped share inside the feed-forward networks.
+        activation: ``"relu"`` or ``"gelu"``.
+        norm: ``"post"`` (the paper's) or ``"pre"``.
+        positions: ``"sinusoidal"`` or ``"learned"``.
+        max_length: Number of learned positions; the longest sequence that generation makes.
+        tie_embeddings: ``"all"``: one matrix for both embeddings and the final linear map; ``"decoder"``: one for the
+            target embedding and the final map; ``"none"``.
+        pad_id: The word that fills up sequences.
+        bos_id: The word that the decoder reads first.
+        eos_id: The word that ends a sequence.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+
+    Example:
+        >>> TransformerConfig(8000, d_model=256, num_heads=4).num_encoder_layers
+        6
+    """
+
+    vocab_size: int
+    tgt_vocab_size: int | None = None
+    d_model: int = 512
+    num_heads: int = 8
+    num_kv_heads: int | None = None
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    activation: Activation = "relu"
+    norm: NormOrder = "post"
+    positions: Positions = "sinusoidal"
+    max_length: int = 1024
+    tie_embeddings: Tying = "all"
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+
+    def __post_init__(self) -> None:
+        refuse(self._type_objections())
+        counts = ("vocab_size", "num_encoder_layers", "num_decoder_layers", "d_ff", "max_length")
+        objections = [
+            f"{name} must be at least 1, but is {getattr(self, name)}" for name in counts if getattr(self, name) < 1
+        ]
+        objections += head_objections(self.d_model, self.num_heads, self.num_kv_heads or self.num_heads)
+        objections += dropout_objections(
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            activation_dropout=self.activation_dropout,
+        )
+        objections += choice_objections("activation", self.activation, get_args(Activation))
+        objections += choice_objections("norm", self.norm, get_args(NormOrder))
+        objections += choice_objections("positions", self.positions, get_args(Positions))
+        objections += choice_objections("tie_embeddings", self.tie_embeddings, get_args(Tying))
+        refuse(objections + self._vocabulary_objections())
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Number of words of the target."""
+        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
+
+    def _type_objections(self) -> list[str]:
+        objections = []
+        for name, kind in self.__annotations__.items():
+            value = getattr(self, name)
+            if kind.startswith("int") and not (type(value) is int or (value is None and kind.endswith("None"))):
+                objections.append(f"{name} must be an int, but is {value!r}")
+            if kind == "float" and type(value) not in (int, float):
+                objections.append(f"{name} must be a number, but is {value!r}")
+        return objections
+
+    def _vocabulary_objections(self) -> list[str]:
+        objections = []
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            objections.append(f"d_model must be even for sinusoidal positions, but is {self.d_model}")
+        if self.tie_embeddings == "all" and self.target_vocab_size != self.vocab_size:
+            objections.append(
+                "tie_embeddings='all' needs one vocabulary, but vocab_size is "
+                f"{self.vocab_size} and tgt_vocab_size {self.tgt_vocab_size}: use 'decoder' or 'none'"
+            )
+        specials = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_id": self.eos_id}
+        smallest = min(self.vocab_size, self.target_vocab_size)
+        objections += [
+            f"{name} must be from 0 to vocab_size - 1 = {smallest - 1}, but is {word}"
+            for name, word in specials.items()
+            if not 0 <= word < smallest
+        ]
+        if len(set(specials.values())) < len(specials):
+            objections.append(
+                f"pad_id, bos_id and eos_id must differ, but are {', '.join(map(str, specials.values()))}"
+            )
+        return objections
+
+
+class Attentions(NamedTuple):
+    """What each layer of a Transformer attended to: one :class:`~regard.ops.Attended` a layer."""
+
+    encoder: tuple[Attended, ...]
+    decoder: tuple[Attended, ...]
+    cross: tuple[Attended, ...]
+
+
+class TransformerOutput(NamedTuple):
+    """What a Transformer gives."""
+
+    logits: Tensor
+    """(batch, target, vocab)"""
+    attentions: Attentions | None
+    """Views of the weights of all layers, if they were asked for."""
+
+
+class Transformer(nn.Module):
+    """Encoder-decoder Transformer for translating one sequence of words into another.
+
+    All sequences are filled up on the right. ``src_lengths`` says how many words of each source are real; the target
+    needs no mask, since the decoder is causal and what stands behind a sequence's end cannot be seen from within it.
+
+    Embeddings are drawn from N(0, 1 / d_model) and multiplied by √d_model when they are read (the row of ``pad_id``
+    starts at 0); all other matrices from Xavier's uniform distribution, each of query, key and value on its own; biases
+    start at 0. This is how tensor2tensor, the paper's own code, begins.
+
+    Args:
+        config: Sizes and rates.
+
+    Reference:
+        Vaswani et al. 2017, "Attention is all you need"; Press and Wolf 2017, "Using the output embedding to improve
+        language models" (tied embeddings).
+
+    Example:
+        >>> import torch
+        >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
+        >>> src, tgt = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 5))
+        >>> output = model(src, tgt, src_lengths=torch.tensor([7, 4]), attentions=True)
+        >>> output.logits.shape, output.attentions.cross[0].weights.shape
+        (torch.Size([2, 5, 100]), torch.Size([2, 4, 5, 7]))
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.src_embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_id)
+        tied = config.tie_embeddings == "all"
+        self.tgt_embedding = (
+            self.src_embedding
+            if tied
+            else nn.Embedding(config.target_vocab_size, config.d_model, padding_idx=config.pad_id)
+        )
+        self.src_positions = make_positions(config)
+        self.tgt_positions = make_positions(config)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = make_encoder(config)
+        self.decoder = make_decoder(config)
+        self.to_words = nn.Linear(config.d_model, config.target_vocab_size, bias=False)
+        if config.tie_embeddings != "none":
+            self.to_words.weight = self.tgt_embedding.weight
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, as the class describes."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+        for module in self.modules():  # after the linear maps, with which these share weights
+            if isinstance(module, MultiHeadAttention):
+                module.reset_parameters()
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+                with torch.no_grad():
+                    module.weight[self.config.pad_id] = 0
+            elif isinstance(module, LearnedPositions):
+                nn.init.normal_(module.table, std=self.config.d_model**-0.5)
+
+    def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
+        """Map source words to the memory that the decoder attends to.
+
+        Args:
+            src: (batch, source), integers.
+            src_lengths: (batch,), number of real words of each source. Default: all are real.
+
+        Returns:
+            (batch, source, d_model)
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+        """
+        return self._encode(src, src_lengths)[0]
+
+    def decode(
+        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: DecoderCache | None = None
+    ) -> Tensor:
+        """Map target words, each seeing those before it and the memory, to hidden states.
+
+        Args:
+            tgt: (rows, target), integers; with a cache only the words that it does not hold yet.
+            memory: (sentences, source, d_model); rows is a multiple of sentences, those of one sentence side by side.
+            src_lengths: (sentences,), as for :meth:`encode`.
+            cache: As from :meth:`new_cache`; grows by the words of this call.
+
+        Returns:
+            (rows, target, d_model)
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+        """
+        return self._decode(tgt, memory, src_lengths, cache)[0]
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Map hidden states (..., d_model) to logits (..., vocab)."""
+        return self.to_words(hidden)
+
+    def hidden(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> Tensor:
+        """What :meth:`forward` maps to logits, (batch, target, d_model): for a loss that does without them.
+
+        Arguments and errors are those of :meth:`forward`.
+        """
+        return self.decode(tgt, self.encode(src, src_lengths), src_lengths)
+
+    def forward(
+        self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None, *, attentions: bool = False
+    ) -> TransformerOutput:
+        """Tell for every place of the target what word comes next.
+
+        Args:
+            src: (batch, source), integers.
+            tgt: (batch, target), integers; the first is bos_id.
+            src_lengths: (batch,), number of real words of each source. Default: all are real.
+            attentions: Whether to give views of the attention weights.
+
+        Returns:
+            TransformerOutput: ``logits`` (batch, target, vocab), ``attentions`` if asked for.
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+        """
+        memory, encoder = self._encode(src, src_lengths)
+        hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None)
+        return TransformerOutput(self.project(hidden), Attentions(encoder, decoder, cross) if attentions else None)
+
+    def new_cache(self) -> DecoderCache:
+        """An empty cache for :meth:`decode`."""
+        return DecoderCache(self.config.num_decoder_layers)
+
+    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
+        refuse(word_objections("src", src, self.config.vocab_size) + length_objections(src_lengths, src.shape))
+        embedded = self._embed(src, self.src_embedding, self.src_positions, 0)
+        return self.encoder(embedded, mask=None if src_lengths is None else Padding(src_lengths))
+
+    def _decode(
+        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: DecoderCache | None
+    ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
+        objections = word_objections("tgt", tgt, self.config.target_vocab_size)
+        if memory.ndim != 3 or memory.shape[2] != self.config.d_model:
+            objections.append(
+                f"memory must be (sentences, source, d_model={self.config.d_model}), but has {tuple(memory.shape)}"
+            )
+        elif not objections and (memory.shape[0] == 0 or tgt.shape[0] % memory.shape[0]):
+            objections.append(
+                f"tgt must have a multiple of memory's {memory.shape[0]} sentences as rows, but has {tgt.shape[0]}"
+            )
+        else:
+            objections += length_objections(src_lengths, memory.shape)
+        refuse(objections)
+        embedded = self._embed(tgt, self.tgt_embedding, self.tgt_positions, cache.length if cache else 0)
+        memory_mask = None if src_lengths is None else Padding(src_lengths)
+        return self.decoder(embedded, memory, memory_mask=memory_mask, cache=cache)
+
+    def _embed(self, words: Tensor, embedding: nn.Embedding, positions: nn.Module, offset: int) -> Tensor:
+        """(batch, tokens) → (batch, tokens, d_model), under autocast in its dtype, as all that follows."""
+        embedded = positions(embedding(words) * math.sqrt(self.config.d_model), offset)
+        if torch.is_autocast_enabled(words.device.type):
+            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
+        return self.dropout(embedded)
+
+
+def make_positions(config: TransformerConfig) -> nn.Module:
+    """The positions that a config asks for."""
+    if config.positions == "learned":
+        return LearnedPositions(config.d_model, config.max_length)
+    return SinusoidalPositions(config.d_model)
+
+
+def make_attention(config: TransformerConfig) -> MultiHeadAttention:
+    """One attention of a Transformer."""
+    return MultiHeadAttention(
+        config.d_model, config.num_heads, num_kv_heads=config.num_kv_heads, dropout=config.attention_dropout
+    )
+
+
+def make_feed_forward(config: TransformerConfig) -> FeedForward:
+    """One feed-forward network of a Transformer."""
+    return FeedForward(config.d_model, config.d_ff, activation=config.activation, dropout=config.activation_dropout)
+
+
+def make_encoder(config: TransformerConfig) -> Encoder:
+    """The encoder that a config describes."""
+    return Encoder(
+        [
+            EncoderLayer(make_attention(config), make_feed_forward(config), norm=config.norm, dropout=config.dropout)
+            for _ in range(config.num_encoder_layers)
+        ]
+    )
+
+
+def make_decoder(config: TransformerConfig) -> Decoder:
+    """The decoder that a config describes."""
+    return Decoder(
+        [
+            DecoderLayer(
+                make_attention(config),
+                make_feed_forward(config),
+                cross_attention=make_attention(config),
+                norm=config.norm,
+                dropout=config.dropout,
+            )
+            for _ in range(config.num_decoder_layers)
+        ]
+    )

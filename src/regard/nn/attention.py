@@ -1,0 +1,179 @@
+"""Multi-head attention: projections around :func:`regard.attend`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.errors import InvalidArgument, refuse
+from regard.nn.cache import FixedCache, GrowingCache
+from regard.nn.dropout import dropout_objections
+from regard.ops import Attended, attend
+
+if TYPE_CHECKING:
+    from regard.ops.masks import Mask
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention in several heads, each with its own learned projection of query, key and value.
+
+    MultiHead(q, k, v) = concat(head₁, …, head_h) W_O, headᵢ = attend(q W_Qᵢ, k W_Kᵢ, v W_Vᵢ)
+
+    The three input projections are one matrix, with its rows in the order query, key, value as in
+    ``torch.nn.MultiheadAttention``, so that self-attention needs one product.
+
+    Args:
+        d_model: Width of query, key, value and output.
+        num_heads: Number of query heads; divides d_model.
+        num_kv_heads: Number of key and value heads; divides num_heads. Default: num_heads.
+        bias: Whether the projections add a bias.
+        dropout: Dropped share of the attention weights, in training.
+
+    Raises:
+        InvalidArgument: If the sizes do not divide each other or the dropout is no probability.
+
+    Reference:
+        Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA" (num_kv_heads < num_heads).
+
+    Example:
+        >>> import torch
+        >>> attended = MultiHeadAttention(16, 4)(torch.randn(2, 5, 16))
+        >>> attended.output.shape, attended.weights.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        refuse(head_objections(d_model, num_heads, kv_heads) + dropout_objections(dropout=dropout))
+        self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, kv_heads
+        self.head_dim = d_model // num_heads
+        self.dropout = dropout
+        self.in_proj = nn.Linear(d_model, d_model + 2 * self.head_dim * kv_heads, bias=bias)
+        self.out_proj = nn.Linear(d_model, d_model, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw each projection from Xavier's uniform distribution on its own; biases start at 0."""
+        kv_width = self.head_dim * self.num_kv_heads
+        for weight in (*self.in_proj.weight.split([self.d_model, kv_width, kv_width]), self.out_proj.weight):
+            nn.init.xavier_uniform_(weight)
+        for linear in (self.in_proj, self.out_proj):
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        measure: Iterable[Any] | dict[str, Any] = (),
+        cache: GrowingCache | FixedCache | None = None,
+        offset: int | None = None,
+    ) -> Attended:
+        """Attend from query to key.
+
+        Args:
+            query: (batch, queries, d_model).
+            key: (batch, keys, d_model). Default: query, that is self-attention.
+            value: (batch, keys, d_model). Default: key.
+            mask: As in :func:`regard.attend`.
+            measure: As in :func:`regard.attend`.
+            cache: In self-attention a GrowingCache, to which this call's keys are appended; in cross-attention a
+                FixedCache, which the first call fills and from which later calls read.
+            offset: Position of the first query, as in :func:`regard.attend`.
+
+        Returns:
+            Attended: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
+
+        Raises:
+            InvalidArgument: If the shapes do not fit.
+        """
+        self._check(query, key, value)
+        if key is None:
+            heads = self._heads(self.in_proj(query))
+            query_heads, key_heads, value_heads = heads.split(
+                [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1
+            )
+            if isinstance(cache, GrowingCache):
+                key_heads, value_heads = cache.append(key_heads, value_heads)
+        else:
+            query_heads, key_heads, value_heads = self._project(query, key, value, cache)
+        attended = attend(
+            query_heads,
+            key_heads,
+            value_heads,
+            mask=mask,
+            offset=offset,
+            dropout=self.dropout if self.training else 0.0,
+            measure=measure,
+        )
+        joined = attended.output.transpose(1, 2).flatten(2)  # (batch, queries, d_model)
+        return Attended(self.out_proj(joined), attended.weights, attended.measured)
+
+    def _project(
+        self, query: Tensor, key: Tensor, value: Tensor | None, cache: GrowingCache | FixedCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads of query, key and value where query and key differ; a filled cache stands for key and value."""
+        key_row = self.d_model
+        value_row = key_row + self.head_dim * self.num_kv_heads
+        query_heads = self._heads(self._linear(query, slice(key_row)))
+        if isinstance(cache, FixedCache) and cache.held is not None:
+            return query_heads, *cache.held
+        if value is None:
+            key_heads, value_heads = self._heads(self._linear(key, slice(key_row, None))).chunk(2, dim=1)
+        else:
+            key_heads = self._heads(self._linear(key, slice(key_row, value_row)))
+            value_heads = self._heads(self._linear(value, slice(value_row, None)))
+        if isinstance(cache, FixedCache):
+            cache.fill(key_heads, value_heads)
+        return query_heads, key_heads, value_heads
+
+    def _linear(self, x: Tensor, rows: slice) -> Tensor:
+        """Multiply with some rows of the input projection."""
+        bias = self.in_proj.bias
+        return functional.linear(x, self.in_proj.weight[rows], None if bias is None else bias[rows])
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """(batch, tokens, heads · head_dim) → (batch, heads, tokens, head_dim)."""
+        return projected.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
+
+    def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
+        objections = [
+            f"{name} must have the shape (batch, tokens, d_model={self.d_model}), but has {tuple(tensor.shape)}"
+            for name, tensor in (("query", query), ("key", key), ("value", value))
+            if tensor is not None and (tensor.ndim != 3 or tensor.shape[2] != self.d_model)
+        ]
+        if value is not None and key is None:
+            objections.append("value was given without key: give both, or neither for self-attention")
+        if not objections and key is not None and key.shape[0] != query.shape[0]:
+            objections.append(f"query has a batch of {query.shape[0]}, but key one of {key.shape[0]}")
+        if not objections and key is not None and value is not None and key.shape != value.shape:
+            objections.append(
+                f"key has the shape {tuple(key.shape)}, but value {tuple(value.shape)}: they must be equal"
+            )
+        refuse(objections, InvalidArgument)
+
+
+def head_objections(d_model: int, num_heads: int, num_kv_heads: int) -> list[str]:
+    """Say what is wrong with a width and its numbers of heads."""
+    sizes = (("d_model", d_model), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
+    objections = [f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1]
+    if not objections and d_model % num_heads:
+        objections.append(f"num_heads must divide d_model, but d_model is {d_model} and num_heads {num_heads}")
+    if not objections and num_heads % num_kv_heads:
+        objections.append(f"num_kv_heads must divide num_heads, but they are {num_kv_heads} and {num_heads}")
+    return objections

@@ -1,0 +1,138 @@
+"""The decoder: causal self-attention, cross-attention to the encoder's memory, feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from regard.nn.attention import MultiHeadAttention
+from regard.nn.cache import DecoderCache, LayerCache
+from regard.nn.encoder import final_norm
+from regard.nn.feed_forward import FeedForward
+from regard.nn.residual import NormOrder, Residual
+from regard.ops import Attended, Causal
+
+if TYPE_CHECKING:
+    from regard.ops.masks import Mask
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention, feed-forward, each in its residual connection.
+
+    Args:
+        attention: The self-attention.
+        feed_forward: The feed-forward network, of the same width.
+        cross_attention: The attention to the memory, of the same width.
+        norm: ``"post"`` (the paper's) or ``"pre"``.
+        dropout: Dropped share of what each of the three gives.
+
+    Reference:
+        Vaswani et al. 2017, section 3.1.
+
+    Example:
+        >>> import torch
+        >>> attention, cross_attention = MultiHeadAttention(16, 4), MultiHeadAttention(16, 4)
+        >>> layer = DecoderLayer(attention, FeedForward(16, 64), cross_attention=cross_attention)
+        >>> hidden, attended, crossed = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16))
+        >>> hidden.shape, crossed.weights.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 7]))
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        *,
+        cross_attention: MultiHeadAttention,
+        norm: NormOrder = "post",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        d_model = attention.d_model
+        self.attention = attention
+        self.attention_residual = Residual(d_model, norm=norm, dropout=dropout)
+        self.cross_attention = cross_attention
+        self.cross_attention_residual = Residual(d_model, norm=norm, dropout=dropout)
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = Residual(d_model, norm=norm, dropout=dropout)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        memory: Tensor,
+        *,
+        memory_mask: Mask | Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> tuple[Tensor, Attended, Attended]:
+        """Map hidden to the same shape, and tell the attention to itself and to the memory.
+
+        Args:
+            hidden: (rows, tokens, d_model); with a cache only the tokens that it does not hold yet.
+            memory: (sentences, keys, d_model); rows is a multiple of sentences, those of one sentence side by side.
+            memory_mask: Which keys of the memory may be attended to.
+            cache: Grows by the tokens of this call.
+
+        Returns:
+            hidden (rows, tokens, d_model), and two Attended. Cross-attention has the rows of one sentence as queries
+            of one batch element, so that keys and values of a sentence exist once, however many beams it has.
+        """
+        # A single token may see all keys of its cache: no mask is cheaper than one that hides nothing.
+        causal = None if hidden.shape[1] == 1 else Causal()
+        attended = self.attention(
+            self.attention_residual.enter(hidden), mask=causal, cache=cache.self_attention if cache else None
+        )
+        hidden = self.attention_residual.leave(hidden, attended.output)
+        query = self.cross_attention_residual.enter(hidden)
+        crossed = self.cross_attention(
+            query.reshape(memory.shape[0], -1, query.shape[2]),  # (sentences, beams · tokens, d_model)
+            memory,
+            mask=memory_mask,
+            cache=cache.cross_attention if cache else None,
+        )
+        hidden = self.cross_attention_residual.leave(hidden, crossed.output.view(query.shape))
+        change = self.feed_forward(self.feed_forward_residual.enter(hidden))
+        return self.feed_forward_residual.leave(hidden, change), attended, crossed
+
+
+class Decoder(nn.Module):
+    """Layers one after another; behind pre-norm layers stands one more norm.
+
+    Args:
+        layers: At least one, all with the same norm.
+
+    Example:
+        >>> import torch
+        >>> layer = DecoderLayer(
+        ...     MultiHeadAttention(16, 4), FeedForward(16, 64), cross_attention=MultiHeadAttention(16, 4)
+        ... )
+        >>> hidden, attentions, crosses = Decoder([layer])(torch.randn(2, 5, 16), torch.randn(2, 7, 16))
+        >>> hidden.shape, len(attentions), len(crosses)
+        (torch.Size([2, 5, 16]), 1, 1)
+    """
+
+    def __init__(self, layers: Sequence[DecoderLayer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norm = final_norm(layers[0].attention_residual)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        memory: Tensor,
+        *,
+        memory_mask: Mask | Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
+        """Map hidden to the same shape, and tell each layer's attention to itself and to the memory.
+
+        Arguments and results are those of :class:`DecoderLayer`, with one cache for all layers.
+        """
+        attentions, crosses = [], []
+        layer_caches = cache.layers if cache else [None] * len(self.layers)
+        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
+            hidden, attended, crossed = layer(hidden, memory, memory_mask=memory_mask, cache=layer_cache)
+            attentions.append(attended)
+            crosses.append(crossed)
+        return self.norm(hidden), tuple(attentions), tuple(crosses)

@@ -1,0 +1,66 @@
+"""The position-wise feed-forward network."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.errors import nearest, refuse
+from regard.nn.dropout import Dropout, dropout_objections
+
+Activation = Literal["relu", "gelu"]
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between them, applied to each position alike.
+
+    FFN(x) = dropout(activation(x W₁ + b₁)) W₂ + b₂
+
+    Args:
+        d_model: Width of input and output.
+        d_ff: Width between the two maps.
+        activation: ``"relu"`` (the paper's) or ``"gelu"``.
+        dropout: Dropped share of what the activation gives.
+
+    Raises:
+        InvalidArgument: If a size is not positive, the activation unknown or the dropout no probability.
+
+    Reference:
+        Vaswani et al. 2017, eq. 2.
+
+    Example:
+        >>> import torch
+        >>> FeedForward(8, 32)(torch.ones(2, 5, 8)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, d_model: int, d_ff: int, *, activation: Activation = "relu", dropout: float = 0.0) -> None:
+        super().__init__()
+        refuse(
+            [
+                f"{name} must be at least 1, but is {size}"
+                for name, size in (("d_model", d_model), ("d_ff", d_ff))
+                if size < 1
+            ]
+            + choice_objections("activation", activation, get_args(Activation))
+            + dropout_objections(dropout=dropout)
+        )
+        self.expand = nn.Linear(d_model, d_ff)
+        self.contract = nn.Linear(d_ff, d_model)
+        self.activation = activation
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., d_model) to (..., d_model)."""
+        expanded = self.expand(x)  # (..., d_ff)
+        active = functional.relu(expanded) if self.activation == "relu" else functional.gelu(expanded)
+        return self.contract(self.dropout(active))
+
+
+def choice_objections(name: str, value: str, choices: tuple[str, ...]) -> list[str]:
+    """Say what is wrong if the value is none of the choices."""
+    if value in choices:
+        return []
+    return [f"{name} must be one of {', '.join(map(repr, choices))}, but is {value!r}{nearest(str(value), choices)}"]

@@ -1,0 +1,97 @@
+"""Absolute positions, added to embeddings: sinusoidal or learned."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import InvalidArgument, refuse
+
+
+class SinusoidalPositions(nn.Module):
+    """Add fixed waves whose lengths form a geometric progression from 2π to 10000 · 2π.
+
+    PE(t, 2i) = sin(t / 10000^(2i / d_model)), PE(t, 2i + 1) = cos(t / 10000^(2i / d_model))
+
+    Args:
+        d_model: Width of the hidden states, even.
+
+    Raises:
+        InvalidArgument: If d_model is odd or not positive.
+
+    Memory:
+        O(longest sequence seen × d_model): the table grows as it is needed.
+
+    Reference:
+        Vaswani et al. 2017, section 3.5.
+
+    Example:
+        >>> import torch
+        >>> SinusoidalPositions(4)(torch.zeros(1, 2, 4))
+        tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
+                 [0.8415, 0.5403, 0.0100, 0.9999]]])
+    """
+
+    table: Tensor
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        if d_model < 1 or d_model % 2:
+            raise InvalidArgument(f"d_model must be even and positive for sinusoidal positions, but is {d_model}")
+        self.d_model = d_model
+        self.register_buffer("table", sinusoids(512, d_model), persistent=False)
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model)."""
+        end = offset + x.shape[-2]
+        if end > self.table.shape[0]:
+            with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
+                self.table = sinusoids(2 * end, self.d_model).to(self.table)
+        return x + self.table[offset:end].to(x.dtype)
+
+
+class LearnedPositions(nn.Module):
+    """Add one learned vector a position.
+
+    Args:
+        d_model: Width of the hidden states.
+        max_length: Number of positions.
+
+    Raises:
+        InvalidArgument: If a size is not positive, or at a call that goes past the last position.
+
+    Reference:
+        Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
+
+    Example:
+        >>> import torch
+        >>> LearnedPositions(8, 16)(torch.zeros(2, 5, 8), offset=3).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, d_model: int, max_length: int) -> None:
+        super().__init__()
+        sizes = (("d_model", d_model), ("max_length", max_length))
+        refuse([f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1])
+        self.table = nn.Parameter(torch.empty(max_length, d_model))
+        nn.init.normal_(self.table, std=d_model**-0.5)
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model)."""
+        end = offset + x.shape[-2]
+        if end > self.table.shape[0]:
+            raise InvalidArgument(
+                f"a sequence reaches position {end}, but there are {self.table.shape[0]} learned positions: "
+                "shorten it, or build the model with a larger max_length"
+            )
+        return x + self.table[offset:end].to(x.dtype)
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """The table of sinusoidal positions (length, d_model), computed in float64 and given in float32."""
+    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
+    frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10_000) / d_model))
+    angle = position * frequency  # (length, d_model / 2)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()

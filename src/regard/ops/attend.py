@@ -1,0 +1,133 @@
+"""The operation: make the request, choose a kernel, run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.ops.kernels.base import Job
+from regard.ops.kernels.choose import choose
+from regard.ops.masks import Mask
+from regard.ops.matrix import WeightMatrix
+from regard.ops.measures import Asked, as_measures
+from regard.ops.request import make_request
+from regard.ops.scores import Score
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What attention gives.
+
+    Args:
+        output: (batch, heads, queries, value_dim) from `attend`; (batch, queries, d_model) from an attention layer.
+        weights: A view of the weights, (batch, heads, queries, keys); it holds query and key, and computes what it is asked.
+        measured: The answers to `measure`, by name.
+    """
+
+    output: Tensor
+    weights: WeightMatrix
+    measured: Mapping[str, Any]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    score: Score | None = None,
+    scale: float | None = None,
+    offset: int | None = None,
+    dropout: float = 0.0,
+    measure: Asked = (),
+    kernel: str | None = None,
+) -> Attended:
+    """Attend: ``output = dropout(softmax(mask(score(query, key)))) · value``, with answers about the weights from the same pass.
+
+    Args:
+        query: (batch, heads, queries, head_dim), float64, float32, bfloat16 or float16.
+        key: (batch, kv_heads, keys, head_dim); kv_heads divides heads.
+        value: (batch, kv_heads, keys, value_dim).
+        mask: A rule (`Causal`, `Padding`, `Window`; combined with ``&``, ``|``, ``~``) or a bool tensor that broadcasts to
+            (batch, heads, queries, keys). True means may attend. None lets every query see every key.
+        score: The rule for scores; None is the scaled dot product.
+        scale: What scores are multiplied with; None is the rule's own, 1/√head_dim.
+        offset: Query i stands at position i + offset; None is keys − queries, so that the queries are the last ones.
+        dropout: The probability with which a weight that makes the output is dropped. Answers are before dropout.
+        measure: What to ask of the weights: names (``"entropy"``, ``"received"``, ``"lse"``), measures (``TopK(8)``), several
+            of these, or a dict that names them.
+        kernel: Force a kernel by name (`regard info` lists them); None takes the first that can.
+
+    Returns:
+        Attended: The output, (batch, heads, queries, value_dim), in the dtype of value; a view of the weights; the answers,
+        in float32 (float64 for float64). A row that may see no key has output 0.
+
+    Raises:
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit, or a name is unknown; all objections at once.
+        InvalidType: If an argument is of the wrong type.
+        KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
+
+    Memory:
+        O(queries + keys), forward and backward, except with the kernel ``reference``.
+
+    Reference:
+        Vaswani et al. 2017, "Attention Is All You Need", equation 1.
+
+    Example:
+        >>> import regard, torch
+        >>> query, key, value = torch.randn(3, 1, 8, 100, 64).unbind(0)
+        >>> att = regard.attend(query, key, value, mask=regard.Causal(), measure=["entropy", regard.TopK(4)])
+        >>> att.output.shape, att.weights.shape
+        (torch.Size([1, 8, 100, 64]), torch.Size([1, 8, 100, 100]))
+        >>> att.measured["entropy"].shape, att.measured["topk"].indices.shape
+        (torch.Size([1, 8, 100]), torch.Size([1, 8, 100, 4]))
+    """
+    request = make_request(query, key, value=value, mask=mask, score=score, scale=scale, offset=offset)
+    measures = as_measures(measure)
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
+        raise InvalidType(f"dropout: expected a probability, got {dropout!r}")
+    objections = [] if 0 <= dropout < 1 else [f"dropout: expected a probability from 0 to below 1, got {dropout}"]
+    refuse(objections + [o for m in measures.values() for o in m.objections(request.shape)], InvalidArgument)
+    job = Job(request, value, measures, dropout)
+    output, measured = choose(job, kernel).run(job)
+    assert output is not None
+    return Attended(output, WeightMatrix(request), measured)
+
+
+def weights(
+    query: Tensor,
+    key: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    score: Score | None = None,
+    scale: float | None = None,
+    offset: int | None = None,
+) -> WeightMatrix:
+    """The weight matrix of query and key, as a view: nothing is computed until it is asked.
+
+    Args:
+        query: As in `attend`.
+        key: As in `attend`.
+        mask: As in `attend`.
+        score: As in `attend`.
+        scale: As in `attend`.
+        offset: As in `attend`.
+
+    Returns:
+        WeightMatrix: (batch, heads, queries, keys).
+
+    Raises:
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit; all objections at once.
+        InvalidType: If an argument is of the wrong type.
+
+    Example:
+        >>> import regard, torch
+        >>> W = regard.weights(torch.randn(1, 8, 5000, 64), torch.randn(1, 8, 5000, 64))
+        >>> W[0, 3, 120].shape, W.entropy().shape
+        (torch.Size([5000]), torch.Size([1, 8, 5000]))
+    """
+    return WeightMatrix(make_request(query, key, mask=mask, score=score, scale=scale, offset=offset))

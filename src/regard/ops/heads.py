@@ -1,0 +1,51 @@
+"""Grouped-query attention: several query heads may share one head of keys or values."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def heads_of(tensor: Tensor, heads: slice, of: int) -> Tensor:
+    """The heads of keys or values that a slice of query heads uses: one each, or one for all of them.
+
+    Args:
+        tensor: (batch, kv_heads, keys, dim).
+        heads: Query heads, which lie within one group wherever heads are shared.
+        of: How many query heads there are in all.
+    """
+    group = of // tensor.shape[1]
+    return tensor[:, heads] if group == 1 else tensor[:, heads.start // group : heads.start // group + 1]
+
+
+def multiply(left: Tensor, right: Tensor) -> Tensor:
+    """The matrix product by head, where one right head may serve all left heads.
+
+    Args:
+        left: (batch, heads, rows, inner).
+        right: (batch, heads or 1, inner, columns).
+
+    Returns:
+        (batch, heads, rows, columns).
+    """
+    batch, heads, rows, inner = left.shape
+    if right.shape[1] == heads:
+        return left @ right
+    # Broadcasting would copy the right side for each head; as rows of one product they share it.
+    return (left.reshape(batch, 1, heads * rows, inner) @ right).view(batch, heads, rows, -1)
+
+
+def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+    """The gradient of `multiply` with respect to its right side: the product summed over rows, and over heads that share.
+
+    Args:
+        left: (batch, heads, rows, inner).
+        right: (batch, heads, rows, columns).
+        like: The right side of `multiply`, (batch, heads or 1, inner, columns).
+
+    Returns:
+        (batch, heads or 1, inner, columns).
+    """
+    batch, heads, rows, _ = left.shape
+    if like.shape[1] == heads:
+        return left.mT @ right
+    return left.reshape(batch, 1, heads * rows, -1).mT @ right.reshape(batch, 1, heads * rows, -1)

@@ -1,0 +1,32 @@
+"""The kernels, and which of them serves a job."""
+
+from __future__ import annotations
+
+from regard.errors import InvalidArgument, KernelRefused, nearest
+from regard.ops.kernels.base import Job, Kernel
+from regard.ops.kernels.fused import Fused
+from regard.ops.kernels.reference import Reference
+from regard.ops.kernels.streamed import Streamed
+
+KERNELS: tuple[Kernel, ...] = (Fused(), Streamed(), Reference())
+"""In the order in which they are tried: the first with no objection runs."""
+
+
+def choose(job: Job, name: str | None = None) -> Kernel:
+    """The first kernel that can serve the job, or the one of this name.
+
+    Raises:
+        InvalidArgument: If there is no kernel of this name.
+        KernelRefused: If the named kernel, or every kernel, has objections; all are printed.
+    """
+    known = [kernel.name for kernel in KERNELS]
+    if name is not None and name not in known:
+        raise InvalidArgument(f"kernel: unknown name {name!r}{nearest(str(name), known)} (known: {', '.join(known)})")
+    refused = []
+    for kernel in KERNELS:
+        if name in (None, kernel.name):
+            reasons = kernel.why_not(job)
+            if not reasons:
+                return kernel
+            refused.append(f"kernel '{kernel.name}' cannot serve this: {'; '.join(reasons)}")
+    raise KernelRefused("\n".join(refused))

@@ -1,0 +1,417 @@
+"""Masks as index rules: which key may a query see? Nothing here has the size of the weight matrix.
+
+A rule answers three questions about a span of rows: which cells are allowed, outside which keys none is (so that they are
+not computed), and inside which keys all are (so that nothing is masked there). Rules combine with ``&``, ``|`` and ``~``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidType
+
+Span = tuple[int, int]
+"""A range of keys: the first, and one past the last."""
+
+
+Index = slice | Tensor
+"""Some entries of an axis: a slice, or their numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A rectangle of the weight matrix, by the indices of the tensors that the request was first made from.
+
+    Args:
+        batch: Which sequences.
+        heads: Which heads.
+        rows: Which queries.
+        keys: The range of keys.
+        offset: Query i stands at position i + offset.
+        device: Where the tensors of the request lie.
+    """
+
+    batch: Index
+    heads: Index
+    rows: Index
+    keys: Span
+    offset: int
+    device: torch.device
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Where the queries stand, (rows,)."""
+        return _numbers(self.rows, self.device) + self.offset
+
+    @cached_property
+    def key(self) -> Tensor:
+        """The keys, (keys,)."""
+        return torch.arange(*self.keys, device=self.device)
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """The lowest and the highest position of the rows."""
+        if isinstance(self.rows, slice):
+            return self.rows.start + self.offset, self.rows.stop - 1 + self.offset
+        return int(self.rows.min()) + self.offset, int(self.rows.max()) + self.offset
+
+    @cached_property
+    def sequences(self) -> list[int]:
+        """The numbers of the sequences."""
+        return list(range(self.batch.start, self.batch.stop)) if isinstance(self.batch, slice) else self.batch.tolist()
+
+    def within(self, keys: Span) -> Cells:
+        """The same rows over another range of keys."""
+        return Cells(self.batch, self.heads, self.rows, keys, self.offset, self.device)
+
+
+class Mask:
+    """Base of all masks. A new rule needs `allowed`; `extent` and `certain` make it fast."""
+
+    def allowed(self, cells: Cells) -> Tensor:
+        """Which cells may be attended to: bool, broadcastable to (batch, heads, rows, keys)."""
+        raise NotImplementedError
+
+    def extent(self, cells: Cells) -> Span:
+        """Keys outside of which no cell is allowed."""
+        return cells.keys
+
+    def certain(self, cells: Cells) -> Span:
+        """Keys inside of which every cell is allowed; an empty range where that is not known."""
+        return cells.keys[0], cells.keys[0]
+
+    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
+        """Why the mask does not fit a weight matrix of this shape on this device."""
+        return []
+
+    def to(self, device: torch.device) -> Mask:
+        """The same mask with its tensors on a device."""
+        return self
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that the rule reads, so that a change in place can be seen."""
+        return ()
+
+    @property
+    def per_query(self) -> bool:
+        """Whether the rule says different things to different queries."""
+        return True
+
+    def __and__(self, other: Mask | Tensor) -> Mask:
+        return And(self, as_mask(other))
+
+    def __or__(self, other: Mask | Tensor) -> Mask:
+        return Or(self, as_mask(other))
+
+    def __invert__(self) -> Mask:
+        return Not(self)
+
+    __rand__, __ror__ = __and__, __or__
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Mask):
+    """A band: a query sees keys from ``position - left`` to ``position + right``.
+
+    Args:
+        left: How many keys before its own position a query sees; None is no bound.
+        right: How many keys after it; None is no bound.
+
+    Raises:
+        InvalidType: If a bound is neither None nor an integer. Negative bounds are allowed: ``Window(None, -1)`` is the past alone.
+
+    Memory: A window of w keys computes O(queries · (w + 128)) cells, and no more.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.ones(1, 1, 5, 4)
+        >>> regard.weights(x, x, mask=regard.Window(1, 0))[0, 0]
+        tensor([[1.0000, 0.0000, 0.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000, 0.0000, 0.0000],
+                [0.0000, 0.5000, 0.5000, 0.0000, 0.0000],
+                [0.0000, 0.0000, 0.5000, 0.5000, 0.0000],
+                [0.0000, 0.0000, 0.0000, 0.5000, 0.5000]])
+    """
+
+    left: int | None
+    right: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("left", "right"):
+            bound = getattr(self, name)
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
+                raise InvalidType(f"Window: {name} is a number of keys (int) or None for no bound, not {bound!r}")
+
+    def allowed(self, cells: Cells) -> Tensor:
+        position = cells.positions[:, None]
+        after_start = None if self.left is None else cells.key >= position - self.left
+        before_end = None if self.right is None else cells.key <= position + self.right
+        if after_start is not None and before_end is not None:
+            return after_start & before_end
+        if after_start is None and before_end is None:
+            return torch.ones_like(cells.key, dtype=torch.bool)
+        return after_start if before_end is None else before_end  # pyright: ignore[reportReturnType]  (not both None)
+
+    def extent(self, cells: Cells) -> Span:
+        return self._clip(cells, *cells.ends)
+
+    def certain(self, cells: Cells) -> Span:
+        return self._clip(cells, *cells.ends[::-1])
+
+    def _clip(self, cells: Cells, from_position: int, to_position: int) -> Span:
+        """The keys from the left end of one position's window to the right end of another's."""
+        start, stop = cells.keys
+        lowest = start if self.left is None else min(max(start, from_position - self.left), stop)
+        highest = stop if self.right is None else max(min(stop, to_position + self.right + 1), start)
+        return lowest, max(lowest, highest)
+
+
+class Causal(Window):
+    """A query sees the keys up to its own position: key j ≤ position, where query i stands at i + offset.
+
+    Memory: With as many queries as keys, half of the cells are computed.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.ones(1, 1, 3, 4)
+        >>> regard.weights(x, x, mask=regard.Causal())[0, 0]
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000],
+                [0.3333, 0.3333, 0.3333]])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None, 0)
+
+    def __repr__(self) -> str:
+        return "Causal()"
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """Keys that are padding are seen by nobody.
+
+    Args:
+        keys: Either the lengths, (batch,) integers: key j of sequence b is real where j < lengths[b]; or a bool tensor,
+            (batch, keys), True where the key is real.
+
+    Raises:
+        InvalidType: If it is neither.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.ones(2, 1, 3, 4)
+        >>> regard.weights(x, x, mask=regard.Padding(torch.tensor([1, 2])))[:, 0, 0]
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000]])
+    """
+
+    keys: Tensor
+
+    def __post_init__(self) -> None:
+        dtype = self.keys.dtype if isinstance(self.keys, Tensor) else type(self.keys).__name__
+        integer = isinstance(self.keys, Tensor) and not (self.keys.is_floating_point() or self.keys.is_complex())
+        if not integer or self.keys.ndim != (2 if self.keys.dtype == torch.bool else 1):
+            came = f"{dtype} {tuple(self.keys.shape)}" if isinstance(self.keys, Tensor) else f"{dtype}"
+            raise InvalidType(f"Padding: expected lengths (batch,) as integers, or a bool tensor (batch, keys); got {came}")
+
+    @property
+    def lengths(self) -> bool:
+        """Whether the rule holds lengths and not a bool for each key."""
+        return self.keys.dtype != torch.bool
+
+    def allowed(self, cells: Cells) -> Tensor:
+        rows = self.keys[cells.batch]
+        seen = cells.key < rows[:, None] if self.lengths else rows[:, slice(*cells.keys)]
+        return seen[:, None, None, :]  # (batch, 1, 1, keys)
+
+    @cached_property
+    def _spans(self) -> tuple[list[int], list[int], list[int]]:
+        """For each sequence: its first real key, one past the last, and how many keys are real from its start on."""
+        if self.lengths:
+            lengths = self.keys.tolist()
+            return [0] * len(lengths), lengths, lengths
+        count = torch.arange(1, self.keys.shape[1] + 1, device=self.keys.device)
+        ends = (self.keys * count).amax(1)
+        starts = self.keys.to(torch.uint8).argmax(1)
+        return starts.tolist(), ends.tolist(), self.keys.cumprod(1).sum(1).tolist()
+
+    def extent(self, cells: Cells) -> Span:
+        starts, stops, _ = self._spans
+        start = max(cells.keys[0], min(starts[i] for i in cells.sequences))
+        return start, max(start, min(cells.keys[1], max(stops[i] for i in cells.sequences)))
+
+    def certain(self, cells: Cells) -> Span:
+        _, _, prefix = self._spans
+        start, stop = cells.keys
+        return start, max(start, min(stop, min(prefix[i] for i in cells.sequences)))
+
+    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
+        batch, _, _, keys = shape
+        expected = (batch,) if self.lengths else (batch, keys)
+        found = []
+        if tuple(self.keys.shape) != expected:
+            what = "lengths (batch,)" if self.lengths else "bool (batch, keys)"
+            found.append(f"mask: Padding holds {what} = {tuple(self.keys.shape)}, expected {expected}")
+        return found + _other_device(self.keys, device)
+
+    def to(self, device: torch.device) -> Mask:
+        return Padding(self.keys.to(device))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.keys,)
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """A mask that is given whole: a bool tensor, broadcastable to (batch, heads, queries, keys), True where a cell is allowed."""
+
+    cells: Tensor
+
+    def __post_init__(self) -> None:
+        if self.cells.dtype != torch.bool:
+            raise InvalidType(f"mask: expected a bool tensor, True where a query may attend; got {self.cells.dtype}")
+
+    def allowed(self, cells: Cells) -> Tensor:
+        whole = self.cells.reshape((1,) * (4 - self.cells.ndim) + tuple(self.cells.shape))
+        for axis, index in ((0, cells.batch), (1, cells.heads), (2, cells.rows)):
+            if whole.shape[axis] > 1:
+                whole = whole[(slice(None),) * axis + (index,)]
+        return whole[..., slice(*cells.keys)] if whole.shape[3] > 1 else whole
+
+    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
+        given = tuple(self.cells.shape)
+        fits = len(given) <= 4 and all(mine in (1, theirs) for mine, theirs in zip(given[::-1], shape[::-1], strict=False))
+        wrong = [] if fits else [f"mask: {given} does not broadcast to (batch, heads, queries, keys) = {shape}"]
+        return wrong + _other_device(self.cells, device)
+
+    def to(self, device: torch.device) -> Mask:
+        return Dense(self.cells.to(device))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.cells,)
+
+    @property
+    def per_query(self) -> bool:
+        return self.cells.ndim > 1 and self.cells.shape[-2] > 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Pair(Mask):
+    left: Mask
+    right: Mask
+
+    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
+        return self.left.objections(shape, device) + self.right.objections(shape, device)
+
+    def to(self, device: torch.device) -> Mask:
+        return type(self)(self.left.to(device), self.right.to(device))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.left.tensors + self.right.tensors
+
+    @property
+    def per_query(self) -> bool:
+        return self.left.per_query or self.right.per_query
+
+
+class And(_Pair):
+    """What both rules allow."""
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return self.left.allowed(cells) & self.right.allowed(cells)
+
+    def extent(self, cells: Cells) -> Span:
+        return _overlap(self.left.extent(cells), self.right.extent(cells))
+
+    def certain(self, cells: Cells) -> Span:
+        return _overlap(self.left.certain(cells), self.right.certain(cells))
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} & {self.right!r}"
+
+
+class Or(_Pair):
+    """What either rule allows."""
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return self.left.allowed(cells) | self.right.allowed(cells)
+
+    def extent(self, cells: Cells) -> Span:
+        spans = [span for span in (self.left.extent(cells), self.right.extent(cells)) if span[0] < span[1]]
+        if not spans:
+            return cells.keys[0], cells.keys[0]
+        return min(start for start, _ in spans), max(stop for _, stop in spans)
+
+    def certain(self, cells: Cells) -> Span:
+        return max(self.left.certain(cells), self.right.certain(cells), key=lambda span: span[1] - span[0])
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} | {self.right!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class Not(Mask):
+    """What a rule forbids."""
+
+    rule: Mask
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return ~self.rule.allowed(cells)
+
+    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
+        return self.rule.objections(shape, device)
+
+    def to(self, device: torch.device) -> Mask:
+        return Not(self.rule.to(device))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.rule.tensors
+
+    @property
+    def per_query(self) -> bool:
+        return self.rule.per_query
+
+    def __repr__(self) -> str:
+        return f"~{self.rule!r}"
+
+
+def as_mask(mask: Mask | Tensor) -> Mask:
+    """A rule from what a user gave: a rule, or a bool tensor.
+
+    Raises:
+        InvalidType: If it is neither.
+    """
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Tensor):
+        return Dense(mask)
+    raise InvalidType(
+        f"mask: expected a bool tensor or a rule such as regard.Causal() or regard.Padding(lengths), got {type(mask).__name__}"
+    )
+
+
+def _numbers(index: Index, device: torch.device) -> Tensor:
+    return torch.arange(index.start, index.stop, device=device) if isinstance(index, slice) else index
+
+
+def _overlap(one: Span, other: Span) -> Span:
+    start = max(one[0], other[0])
+    return start, max(start, min(one[1], other[1]))
+
+
+def _other_device(tensor: Tensor, device: torch.device) -> list[str]:
+    return [] if tensor.device == device else [f"mask: lies on {tensor.device}, the query on {device}; move it with .to()"]

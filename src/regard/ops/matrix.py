@@ -1,0 +1,327 @@
+"""The weight matrix as a view: a request seen as a matrix, any part of which is computed when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from regard.errors import InvalidArgument, InvalidType, StaleView, refuse
+from regard.ops.kernels.base import Job
+from regard.ops.kernels.choose import choose
+from regard.ops.measures import Asked, Measure, Received, Top, TopK, as_measures
+from regard.ops.request import AttentionRequest
+from regard.ops.select import Picked, Shown, columns_by_row, groups, split_index
+from regard.ops.tensors import replace_tensors, tensors_of
+
+DENSE_LIMIT = 2**28
+"""How many cells are made without being told a limit: 1 GiB in float32."""
+
+Chosen = int | Sequence[int] | slice | Tensor | None
+
+
+class _Matrix:
+    """What the matrices before and after softmax share; subclasses say which of a block's cells they show."""
+
+    _shown: Shown
+
+    def __init__(self, request: AttentionRequest) -> None:
+        self._request = request
+        held = tensors_of(request) + list(request.mask.tensors if request.mask is not None else ())
+        self._versions = [(tensor, tensor._version) for tensor in held if not tensor.is_inference()]
+
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, heads, queries, keys)."""
+        return torch.Size(self._request.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Four."""
+        return 4
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In what the entries are computed: float64 for float64, else float32."""
+        return self._request.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where query and key lie."""
+        return self._request.query.device
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the view holds on to: those of query and key, not those of the matrix."""
+        return sum(tensor.nbytes for tensor in tensors_of(self._request))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        request = self._request
+        parts = [f"{axis}={size}" for axis, size in zip(("batch", "heads", "queries", "keys"), self.shape, strict=True)]
+        parts += [f"mask={request.mask!r}"] if request.mask is not None else []
+        parts += [str(self.dtype).removeprefix("torch."), str(self.device)]
+        parts += [f"holds {_size(self.nbytes)} in place of {_size(prod(self.shape) * self.dtype.itemsize)}"]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def at(self, batch: Chosen = None, heads: Chosen = None, queries: Chosen = None) -> Self:
+        """A smaller matrix, as lazy as this one, still with four axes.
+
+        Args:
+            batch: A number, several, or a slice; None keeps all.
+            heads: The same, of the heads.
+            queries: The same, of the queries; each keeps its position.
+
+        Returns:
+            The same kind of matrix.
+
+        Raises:
+            InvalidArgument: If a number is out of range or nothing is chosen.
+
+        Example:
+            >>> import regard, torch
+            >>> W = regard.weights(torch.randn(2, 8, 50, 16), torch.randn(2, 8, 50, 16))
+            >>> W.at(batch=0, heads=[3, 5], queries=slice(10)).shape
+            torch.Size([1, 2, 10, 50])
+        """
+        wrong: list[str] = []
+        asked = zip(("batch", "heads", "queries"), (batch, heads, queries), self.shape, strict=False)
+        chosen = [None if index is None else _numbers(name, index, size, self.device, wrong) for name, index, size in asked]
+        refuse(wrong, InvalidArgument)
+        self._check()
+        return type(self)(self._request.at(*chosen))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same matrix on another device."""
+        self._check()
+        request = replace_tensors(self._request, lambda tensor: tensor.to(device))
+        batch, heads, rows = (None if at is None else at.to(device) for at in request.origin)
+        mask = None if request.mask is None else request.mask.to(torch.device(device))
+        return type(self)(replace(request, mask=mask, batch=batch, heads=heads, rows=rows))
+
+    def detach(self) -> Self:
+        """The same matrix, cut from the graph of its query and key."""
+        self._check()
+        return type(self)(replace_tensors(self._request, Tensor.detach))
+
+    def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
+        """The whole matrix, (batch, heads, queries, keys).
+
+        Args:
+            limit: How many cells may be made; 2²⁸ if not said, 1 GiB in float32.
+
+        Raises:
+            InvalidArgument: If there are more; the message says how many, and the way round.
+
+        Memory: O(batch · heads · queries · keys): what the rest of this library is there to avoid.
+        """
+        self._check()
+        return self._rows(self._row_numbers(), limit)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """`dense()[index]` for every index that torch takes, computing only the rows that it needs.
+
+        Raises:
+            IndexError: As torch does.
+            InvalidArgument: If the answer would have more cells than `dense` makes.
+
+        Memory: O(cells of the answer + queries + keys).
+        """
+        self._check()
+        rows, split = self._row_numbers(), split_index(index)
+        if split is not None:
+            of_rows, of_keys, rest = split
+            return self._rows(rows[of_rows], DENSE_LIMIT, of_keys)[(..., *rest)]
+        # Views with the shape of the matrix and the memory of one axis: torch itself says which cells are meant.
+        keys = torch.arange(self.shape[3], device=self.device)
+        return self._cells(rows[..., None].expand(self.shape)[index], keys.expand(self.shape)[index])
+
+    def _row_numbers(self) -> Tensor:
+        """(batch, heads, queries): a number for each row of the matrix."""
+        return torch.arange(prod(self.shape[:3]), device=self.device).view(self.shape[:3])
+
+    def _rows(self, numbers: Tensor, limit: int, keys: slice = slice(None)) -> Tensor:
+        """Rows by their numbers, (*numbers.shape, keys)."""
+        width = len(range(*keys.indices(self.shape[3])))
+        self._allow(numbers.numel() * width, limit)
+        unique, place = numbers.unique(return_inverse=True)
+        if len(unique) == numbers.numel() and bool((place.flatten() == torch.arange(len(unique), device=self.device)).all()):
+            return self._of_rows(unique, keys, width).view(*numbers.shape, width)
+        return self._of_rows(unique, keys, width)[place]
+
+    def _cells(self, rows: Tensor, keys: Tensor) -> Tensor:
+        """Cells by the numbers of their rows and by their keys, two tensors of one shape."""
+        self._allow(rows.numel(), DENSE_LIMIT)
+        if rows.numel() == 0:
+            return torch.empty(rows.shape, dtype=self.dtype, device=self.device)
+        unique, columns, place = columns_by_row(rows.flatten(), keys.flatten())
+        return self._of_rows(unique, columns, columns.shape[1])[place].view(rows.shape)
+
+    def _of_rows(self, unique: Tensor, keys: slice | Tensor, width: int) -> Tensor:
+        """The keys asked for of different rows, (rows, width)."""
+        found = [torch.empty(0, width, dtype=self.dtype, device=self.device)]
+        for axes, held in groups(unique, self._request.shape) if len(unique) else ():
+            request = self._request.at(*axes)
+            own = keys if isinstance(keys, slice) else keys[held].view(*request.shape[:3], width)
+            found.append(_ask(request, {"cells": Picked(self._shown, own)})["cells"].flatten(0, 2))
+        return torch.cat(found) if len(found) > 2 else found[-1]
+
+    def _allow(self, cells: int, limit: int) -> None:
+        if cells > limit:
+            raise InvalidArgument(
+                f"the answer would hold {cells:,} cells, {_size(cells * self.dtype.itemsize)}; the limit is {limit:,}. Ask for a "
+                "part (W[0, 3], W.at(heads=[3])), for a measure (W.entropy(), W.topk(8)), multiply it (W @ x), or call "
+                "W.dense(limit=...)"
+            )
+
+    def _check(self) -> None:
+        """Query, key and mask must be what they were."""
+        for tensor, version in self._versions:
+            if tensor._version != version:
+                raise StaleView(
+                    f"this is a view of query, key and mask, of which the tensor of shape {tuple(tensor.shape)} was changed in "
+                    "place since it was made; ask before changing it, or clone it first"
+                )
+
+
+class ScoreMatrix(_Matrix):
+    """What softmax is given: the scores after scale and mask, −∞ where masked."""
+
+    _shown = "scores"
+
+
+class WeightMatrix(_Matrix):
+    """The weights after softmax, which are computed when they are asked for, exactly and with gradients.
+
+    It holds query, key and the rules between them, and nothing of the size queries × keys. Weights are per query head, also
+    where heads share their keys. If query, key or mask are changed in place after it was made, it raises `StaleView`.
+
+    Example:
+        >>> import regard, torch
+        >>> query, key = torch.randn(2, 1, 8, 2000, 64).unbind(0)
+        >>> W = regard.weights(query, key, mask=regard.Causal())
+        >>> W
+        WeightMatrix(batch=1, heads=8, queries=2000, keys=2000, mask=Causal(), float32, cpu, holds 8.2 MB in place of 128.0 MB)
+        >>> W[0, 3, 120].sum()
+        tensor(1.)
+        >>> W.topk(3).indices.shape
+        torch.Size([1, 8, 2000, 3])
+    """
+
+    _shown = "weights"
+
+    @property
+    def scores(self) -> ScoreMatrix:
+        """The matrix before softmax."""
+        return ScoreMatrix(self._request)
+
+    def measure(self, *asked: str | Measure | Asked) -> dict[str, Any]:
+        """Several answers from one pass.
+
+        Args:
+            asked: Names and measures, or one dict that names them, as for `attend`.
+
+        Returns:
+            The answers by name, in float32 (float64 for float64).
+
+        Raises:
+            InvalidArgument: If a name is unknown, comes twice, or an argument does not fit the matrix.
+
+        Memory: O(queries + keys), forward and backward.
+
+        Example:
+            >>> import regard, torch
+            >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
+            >>> {name: tuple(answer.shape) for name, answer in W.measure("entropy", "received").items()}
+            {'entropy': (1, 8, 50), 'received': (1, 8, 60)}
+        """
+        measures = as_measures(asked[0] if len(asked) == 1 else asked)  # pyright: ignore[reportArgumentType]
+        refuse([objection for m in measures.values() for objection in m.objections(self._request.shape)], InvalidArgument)
+        self._check()
+        return _ask(self._request, measures)
+
+    def entropy(self) -> Tensor:
+        """How spread each row is, in nats, (batch, heads, queries). See `Entropy`."""
+        return self.measure("entropy")["entropy"]
+
+    def lse(self) -> Tensor:
+        """The log-sum-exp of each row's scores, (batch, heads, queries). See `Lse`."""
+        return self.measure("lse")["lse"]
+
+    def received(self, row_weights: Tensor | None = None) -> Tensor:
+        """What each key receives, (batch, heads, keys). See `Received`."""
+        return self.measure(Received(row_weights))["received"]
+
+    def topk(self, k: int) -> Top:
+        """The k strongest keys of each row: values and indices, (batch, heads, queries, k). See `TopK`."""
+        return self.measure(TopK(k))["topk"]
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """The product with a vector or a matrix, as `dense() @ x`, without the dense.
+
+        Args:
+            x: (keys,), (keys, columns), or (..., keys, columns) that broadcasts to batch and heads.
+
+        Returns:
+            (batch, heads, queries) or (batch, heads, queries, columns), in the dtype of x.
+
+        Raises:
+            InvalidArgument: If x does not fit.
+        """
+        batch, heads, _, keys = self.shape
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise InvalidType(f"W @ x: expected a floating-point tensor, got {x.dtype if isinstance(x, Tensor) else type(x).__name__}")
+        columns = x[:, None] if x.ndim == 1 else x
+        lead = (1, 1, *columns.shape[:-2])[-2:]
+        fits = 2 <= columns.ndim <= 4 and columns.shape[-2] == keys and lead[0] in (1, batch) and lead[1] in (1, heads)
+        if not fits or x.device != self.device:
+            raise InvalidArgument(
+                f"W @ x: expected (keys,), (keys, columns) or (batch, heads, keys, columns) with batch = {batch}, heads = "
+                f"{heads}, keys = {keys} on {self.device}; got {tuple(x.shape)} on {x.device}"
+            )
+        self._check()
+        value = columns.reshape(*lead, *columns.shape[-2:]).expand(batch, -1, -1, -1)
+        job = Job(self._request, value, {})
+        output, _ = choose(job).run(job)
+        assert output is not None
+        return output[..., 0] if x.ndim == 1 else output
+
+
+def _ask(request: AttentionRequest, measures: Mapping[str, Measure]) -> dict[str, Any]:
+    job = Job(request, None, measures)
+    return choose(job).run(job)[1]
+
+
+def _numbers(name: str, index: Any, size: int, device: torch.device, wrong: list[str]) -> Tensor | None:
+    """The entries of an axis that were chosen, counted from 0."""
+    if isinstance(index, slice):
+        found = torch.arange(size, device=device)[index]
+    elif isinstance(index, (int, Sequence, Tensor)) and not isinstance(index, (bool, str)):
+        found = torch.as_tensor(index, device=device).reshape(-1)
+        found = found.nonzero().flatten() if found.dtype == torch.bool and len(found) == size else found
+    else:
+        raise InvalidType(f"{name}: expected a number, several or a slice, got {index!r}")
+    if len(found) == 0:
+        wrong.append(f"{name}: {index!r} chooses none of {size}")
+    elif found.dtype != torch.int64:
+        wrong.append(f"{name}: expected integers, or {size} bools; got {index!r}")
+    elif int(found.min()) < -size or int(found.max()) >= size:
+        wrong.append(f"{name}: {index!r} is out of range; there are {size}, numbered 0 to {size - 1}")
+    return torch.where(found < 0, found + size, found)
+
+
+def _size(count: int) -> str:
+    """Bytes for a person: 8.2 MB."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
+        size /= 1000
+    return f"{size:.1f} TB"

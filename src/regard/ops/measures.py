@@ -1,0 +1,233 @@
+"""Measures: what may be asked of the weights while they pass by, a block of rows at a time.
+
+A measure is one class with one method, `of`, a function of a block of rows in torch operations. Its `axis` says how the
+blocks' answers become one. Its gradient needs no writing: the block is run again with gradients on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.errors import InvalidArgument, InvalidType, nearest, refuse
+
+Shape = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Whole rows of the weight matrix, restricted to the keys that any of them may see.
+
+    Args:
+        weights: (batch, heads, rows, keys), 0 where masked.
+        scores: (batch, heads, rows, keys), what softmax was given; a very low but finite number where masked, so that
+            weight × score is 0 there.
+        positions: (rows,), where the queries stand.
+        index: Where the block lies in the whole matrix: four slices.
+        shape: The shape of the whole matrix.
+    """
+
+    weights: Tensor
+    scores: Tensor
+    positions: Tensor
+    index: tuple[slice, slice, slice, slice]
+    shape: Shape
+
+    @cached_property
+    def lse(self) -> Tensor:
+        """log Σⱼ exp(scoreⱼ), (batch, heads, rows); −∞ for a row with no key."""
+        return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]  (apply is untyped)
+
+    @property
+    def keys(self) -> Tensor:
+        """The keys of the block, (keys,)."""
+        return torch.arange(self.index[3].start, self.index[3].stop, device=self.weights.device)
+
+    def rows_of(self, tensor: Tensor) -> Tensor:
+        """The part that belongs to this block of a tensor broadcastable to (batch, heads, queries)."""
+        whole = tensor.reshape((1,) * (3 - tensor.ndim) + tuple(tensor.shape))
+        return whole[tuple(at if size > 1 else slice(None) for at, size in zip(self.index[:3], whole.shape, strict=True))]
+
+
+class _LogSumExp(torch.autograd.Function):
+    """The log-sum-exp of scores whose softmax is known: at a row's maximum, log weight = score − lse."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(weights)
+        strongest = weights.amax(-1)
+        return (scores.amax(-1) - strongest.log()).masked_fill_(strongest == 0, -torch.inf)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0] * gradient[..., None], None
+
+
+class Measure:
+    """Base of all measures. A measure that holds tensors is a dataclass with these as fields: they get gradients.
+
+    Attributes:
+        axis: Which axis of the matrix the third axis of the answer follows. ``"queries"``: the answers of the blocks are
+            concatenated, (batch, heads, queries, ...); ``"keys"``: they are added key by key, (batch, heads, keys, ...);
+            None: they are added, (batch, heads, ...).
+
+    Example:
+        The weight that each query gives to itself:
+
+        >>> import regard, torch
+        >>> from regard.ops.measures import Measure
+        >>> class OnItself(Measure):
+        ...     axis = "queries"
+        ...     def of(self, block):
+        ...         return (block.weights * (block.keys == block.positions[:, None])).sum(-1)
+        >>> x = torch.zeros(1, 1, 4, 8)
+        >>> regard.weights(x, x).measure(OnItself())["on_itself"]
+        tensor([[[0.2500, 0.2500, 0.2500, 0.2500]]])
+    """
+
+    axis: Literal["queries", "keys"] | None = "queries"
+
+    @property
+    def name(self) -> str:
+        """The key of the answer in `measured`: the class's name in snake case."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+
+    def of(self, block: Block) -> Tensor | tuple[Tensor, ...]:
+        """The answer of one block of rows: a tensor or several, each starting with the axes (batch, heads)."""
+        raise NotImplementedError
+
+    def objections(self, shape: Shape) -> list[str]:
+        """Why the measure cannot be taken of a matrix of this shape."""
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class Entropy(Measure):
+    """How spread a row is: Hᵢ = −Σⱼ Pᵢⱼ log Pᵢⱼ, in nats, (batch, heads, queries); 0 for a row with no key."""
+
+    def of(self, block: Block) -> Tensor:
+        spread = block.lse - torch.linalg.vecdot(block.weights, block.scores)
+        return torch.where(block.lse == -torch.inf, 0.0, spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Lse(Measure):
+    """The logarithm of the softmax's denominator: log Σⱼ exp(Sᵢⱼ), (batch, heads, queries); −∞ for a row with no key."""
+
+    def of(self, block: Block) -> Tensor:
+        return block.lse
+
+
+@dataclass(frozen=True, eq=False)
+class Received(Measure):
+    """What each key receives: cⱼ = Σᵢ wᵢ Pᵢⱼ, (batch, heads, keys).
+
+    Args:
+        row_weights: wᵢ, broadcastable to (batch, heads, queries); None is 1 for each row. A query is a query also where it
+            is padding: weigh it out with 0.
+    """
+
+    row_weights: Tensor | None = None
+    axis = "keys"
+
+    def of(self, block: Block) -> Tensor:
+        weights = block.weights
+        if self.row_weights is None:
+            ones = weights.new_ones(1, 1, 1, weights.shape[2])
+            return (ones.expand(*weights.shape[:2], 1, -1) @ weights)[:, :, 0]
+        rows = block.rows_of(self.row_weights).to(weights.dtype).expand(weights.shape[:3])
+        return (rows[:, :, None] @ weights)[:, :, 0]
+
+    def objections(self, shape: Shape) -> list[str]:
+        given = () if self.row_weights is None else tuple(self.row_weights.shape)
+        if len(given) <= 3 and all(mine in (1, size) for mine, size in zip(given[::-1], shape[2::-1], strict=False)):
+            return []
+        return [f"received: row_weights {given} do not broadcast to (batch, heads, queries) = {shape[:3]}"]
+
+
+class Top(NamedTuple):
+    """The strongest keys of each row, strongest first."""
+
+    values: Tensor
+    indices: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TopK(Measure):
+    """The k strongest keys of each row: (values, indices), each (batch, heads, queries, k).
+
+    Where a row may see fewer than k keys, the value is 0 and the index −1. The values have a gradient, the indices cannot.
+
+    Args:
+        k: How many, from 1 to the number of keys.
+    """
+
+    k: int
+    name = "topk"
+
+    def of(self, block: Block) -> Top:
+        count = min(self.k, block.weights.shape[-1])
+        # Chosen by score: a tiny weight that rounds to 0 still stands before a masked key.
+        scores, indices = block.scores.detach().topk(count, dim=-1)
+        values = block.weights.gather(-1, indices)
+        indices = torch.where(scores > FORBIDDEN, indices + block.index[3].start, -1)
+        missing = (0, self.k - count)
+        return Top(torch.nn.functional.pad(values, missing), torch.nn.functional.pad(indices, missing, value=-1))
+
+    def objections(self, shape: Shape) -> list[str]:
+        if isinstance(self.k, int) and 1 <= self.k <= shape[3]:
+            return []
+        return [f"topk: k must be from 1 to the number of keys ({shape[3]}), got {self.k!r}"]
+
+
+FORBIDDEN = -1e30
+"""The score of a masked cell inside a block: finite, so that its product with the weight 0 is 0 and not NaN."""
+
+MEASURES: dict[str, type[Measure]] = {"entropy": Entropy, "lse": Lse, "received": Received, "topk": TopK}
+"""What `measure=` takes by name."""
+
+Asked = str | Measure | Sequence["str | Measure"] | Mapping[str, "str | Measure"]
+
+
+def as_measures(asked: Asked) -> dict[str, Measure]:
+    """Measures by their name, from what a user gave: a name, a measure, several of them, or a dict that renames them.
+
+    Raises:
+        InvalidArgument: If a name is unknown, needs an argument, or comes twice.
+        InvalidType: If something is neither a name nor a measure.
+    """
+    if isinstance(asked, (str, Measure)):
+        asked = [asked]
+    named = list(asked.items()) if isinstance(asked, Mapping) else [(None, each) for each in asked]
+    found: dict[str, Measure] = {}
+    wrong: list[str] = []
+    for name, each in named:
+        measure = _by_name(each, wrong) if isinstance(each, str) else each
+        if measure is None:
+            continue
+        if not isinstance(measure, Measure):
+            raise InvalidType(f"measure: expected a name or a Measure, got {type(each).__name__} {each!r}")
+        name = name or measure.name
+        if name in found:
+            wrong.append(f"measure: '{name}' is asked for twice; give a dict to name each, as {{'{name}_2': ...}}")
+        found[name] = measure
+    refuse(wrong, InvalidArgument)
+    return found
+
+
+def _by_name(name: str, wrong: list[str]) -> Measure | None:
+    if name == "topk":
+        wrong.append("measure: 'topk' needs to know how many: give regard.TopK(8)")
+    elif name in MEASURES:
+        return MEASURES[name]()
+    else:
+        wrong.append(f"measure: unknown name '{name}'{nearest(name, MEASURES)} (known: {', '.join(sorted(MEASURES))})")
+    return None

@@ -1,0 +1,142 @@
+"""The request: queries, keys and the rules between them, checked once, here. Kernels serve requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.ops.masks import Cells, Mask, as_mask
+from regard.ops.measures import Shape
+from regard.ops.scores import ScaledDot, Score
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRequest:
+    """All that the weight matrix follows from. Made by `make_request`, which makes every check.
+
+    Args:
+        query: (batch, heads, queries, head_dim).
+        key: (batch, kv_heads, keys, head_dim).
+        mask: The rule for which cells are allowed; None allows all.
+        score: The rule for scores.
+        scale: What raw scores are multiplied with.
+        offset: Query i stands at position i + offset.
+        batch: (batch,) Which sequences of the mask and the score these are; None: all, in order.
+        heads: (heads,) Which heads of the mask and the score these are; None: all, in order.
+        rows: (queries,) Which queries of the mask and the score these are; None: all, in order.
+    """
+
+    query: Tensor
+    key: Tensor
+    mask: Mask | None
+    score: Score
+    scale: float
+    offset: int
+    batch: Tensor | None = None
+    heads: Tensor | None = None
+    rows: Tensor | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """(batch, heads, queries, keys)."""
+        batch, heads, queries, _ = self.query.shape
+        return batch, heads, queries, self.key.shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What sums are kept in: float64 for float64, else float32."""
+        return torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    def cells(self, batch: slice, heads: slice, rows: slice) -> Cells:
+        """The rectangle of the matrix at these slices, over all keys."""
+        chosen = [at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)]
+        return Cells(chosen[0], chosen[1], chosen[2], (0, self.key.shape[2]), self.offset, self.query.device)
+
+    def at(self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None) -> AttentionRequest:
+        """The same matrix for some of its sequences, heads and queries; None keeps all."""
+        query, key, origin = self.query, self.key, list(self.origin)
+        group = query.shape[1] // key.shape[1]
+        for axis, index in enumerate((batch, heads, rows)):
+            if index is None:
+                continue
+            query = query.index_select(axis, index)
+            if axis < 2:
+                key = key.index_select(axis, index // group if axis == 1 else index)
+            before = origin[axis]
+            origin[axis] = index if before is None else before[index]
+        return replace(self, query=query, key=key, batch=origin[0], heads=origin[1], rows=origin[2])
+
+    @property
+    def origin(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Which sequences, heads and queries of the first request these are."""
+        return self.batch, self.heads, self.rows
+
+
+def make_request(
+    query: Tensor,
+    key: Tensor,
+    *,
+    value: Tensor | None = None,
+    mask: Mask | Tensor | None = None,
+    score: Score | None = None,
+    scale: float | None = None,
+    offset: int | None = None,
+) -> AttentionRequest:
+    """Check everything, fill in the defaults, and make the request.
+
+    Raises:
+        InvalidType: If query, key or value are no tensors, or mask, score or offset are of no known type.
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit; all objections at once.
+    """
+    given = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    refuse([f"{n}: expected a tensor, got {type(t).__name__}" for n, t in given.items() if not isinstance(t, Tensor)], InvalidType)
+    rule = None if mask is None else as_mask(mask)
+    if score is not None and not isinstance(score, Score):
+        raise InvalidType(f"score: expected a rule such as regard.ScaledDot(), got {type(score).__name__}")
+    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
+        raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
+    objections = _shape_objections(given)
+    if not objections:
+        batch, heads, queries, head_dim = query.shape
+        shape = (batch, heads, queries, key.shape[2])
+        objections += [] if rule is None else rule.objections(shape, query.device)
+    refuse(objections, InvalidArgument)
+    score = score or ScaledDot()
+    scale = score.default_scale(query.shape[3]) if scale is None else float(scale)
+    offset = key.shape[2] - query.shape[2] if offset is None else offset
+    return AttentionRequest(query, key, rule, score, scale, offset)
+
+
+def _shape_objections(given: dict[str, Tensor]) -> list[str]:
+    query, key = given["query"], given["key"]
+    found = []
+    for name, tensor in given.items():
+        axes = "(batch, heads, queries, head_dim)" if name == "query" else f"(batch, kv_heads, keys, {'value' if name == 'value' else 'head'}_dim)"
+        if tensor.ndim != 4:
+            found.append(f"{name}: expected four axes {axes}, got {tuple(tensor.shape)}")
+        elif 0 in tensor.shape:
+            found.append(f"{name}: {axes} = {tuple(tensor.shape)} has an empty axis; each needs at least one entry")
+        if tensor.dtype not in DTYPES:
+            found.append(f"{name}: expected one of {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {tensor.dtype}")
+        elif tensor.dtype != query.dtype:
+            found.append(f"{name}: is {tensor.dtype}, the query {query.dtype}; bring them to one dtype")
+        if tensor.device != query.device:
+            found.append(f"{name}: lies on {tensor.device}, the query on {query.device}; move it with .to()")
+    if any(tensor.ndim != 4 for tensor in given.values()):
+        return found
+    for name, tensor in given.items():
+        if tensor.shape[0] != query.shape[0]:
+            found.append(f"{name}: has batch {tensor.shape[0]}, the query {query.shape[0]}")
+        if tensor.shape[1] and query.shape[1] % tensor.shape[1]:
+            found.append(f"{name}: has {tensor.shape[1]} heads, which do not divide the query's {query.shape[1]}")
+    if key.shape[3] != query.shape[3]:
+        found.append(f"key: has head_dim {key.shape[3]}, the query {query.shape[3]}")
+    value = given.get("value")
+    if value is not None and value.shape[2] != key.shape[2]:
+        found.append(f"value: has {value.shape[2]} keys, the key {key.shape[2]}")
+    return found

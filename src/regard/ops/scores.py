@@ -1,0 +1,46 @@
+"""Score rules: from a query and a key to one number, before the mask and the softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from regard.ops.heads import multiply
+from regard.ops.masks import Cells
+
+
+class Score:
+    """Base of all score rules. A rule that holds tensors is a dataclass with these as fields: they get gradients."""
+
+    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
+        """The scores of a block.
+
+        Args:
+            query: (batch, heads, rows, head_dim).
+            key: (batch, heads or 1, keys, head_dim); 1 where all heads of the block share their keys.
+            scale: What the raw score is multiplied with.
+            cells: Where the block stands.
+
+        Returns:
+            (batch, heads, rows, keys).
+        """
+        raise NotImplementedError
+
+    def default_scale(self, head_dim: int) -> float:
+        """The scale where none is given."""
+        return 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledDot(Score):
+    """The scaled dot product, sᵢⱼ = qᵢ·kⱼ · scale, with scale = 1/√head_dim where none is given.
+
+    Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
+    """
+
+    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
+        return multiply(query * scale, key.mT)
+
+    def default_scale(self, head_dim: int) -> float:
+        return head_dim**-0.5

@@ -1,0 +1,1 @@
+"""Text to subword ids, corpora, and batches of them."""

@@ -1,0 +1,191 @@
+"""Parallel corpora: pairs of lines from a TSV or from two line-aligned files, tokenised once into Arrow files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import unicodedata
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+
+from regard.errors import InvalidArgument, InvalidFile
+from regard.text.tokenizer import Tokenizer
+
+_CHUNK = 10_000
+_SCHEMA = pa.schema([("src", pa.list_(pa.int32())), ("tgt", pa.list_(pa.int32())), ("line", pa.int64())])
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Read the lines of a text file, plain or ``.gz``, in NFC and without their line ends.
+
+    Args:
+        path: The file, UTF-8; a line ends at ``\\n`` or ``\\r\\n`` only.
+
+    Yields:
+        Lines.
+
+    Raises:
+        InvalidFile: If the file is missing or unreadable, or if a line is not UTF-8 (the message names the line).
+    """
+    path = Path(path)
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, raw in enumerate(file, start=1):
+                yield unicodedata.normalize("NFC", raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
+    except UnicodeDecodeError as error:
+        raise InvalidFile(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
+    except FileNotFoundError:
+        raise InvalidFile(f"{path}: no such file") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidFile(f"{path}: cannot be read after line {number}: {reason}") from error
+
+
+def _open(path: Path) -> gzip.GzipFile | BufferedReader:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
+    """Read pairs of source and target sentence.
+
+    Args:
+        files: One TSV (source, tab, target; further columns are ignored) or two line-aligned files, plain or ``.gz``.
+
+    Yields:
+        Pairs, empty ones included.
+
+    Raises:
+        InvalidFile: If a file cannot be read, a line of a TSV has no tab, or two files have unequal numbers of lines.
+    """
+    if len(files) == 1:
+        for number, line in enumerate(read_lines(files[0]), start=1):
+            columns = line.split("\t")
+            if len(columns) < 2:
+                raise InvalidFile(f"{files[0]}, line {number}: no tab; a line should be source, tab, target")
+            yield columns[0].strip(), columns[1].strip()
+        return
+    if len(files) != 2:
+        raise InvalidArgument(f"a corpus is one TSV or two line-aligned files, but {len(files)} files were given")
+    counts = [0, 0]
+    for lines in itertools.zip_longest(*map(read_lines, files)):
+        source, target = lines
+        counts[0] += source is not None
+        counts[1] += target is not None
+        if source is not None and target is not None:
+            yield source.strip(), target.strip()
+    if counts[0] != counts[1]:
+        raise InvalidFile(
+            f"line-aligned files should have equally many lines, but {files[0]} has {counts[0]} and {files[1]} has {counts[1]}"
+        )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A tokenised parallel corpus in memory-mapped Arrow files.
+
+    Args:
+        dataset: Columns ``src`` and ``tgt`` (ids without special tokens) and ``line`` (where the pair stands, from 1).
+        empty: Pairs left out because a side was empty.
+        too_long: Pairs left out because a side had more tokens than allowed.
+    """
+
+    dataset: datasets.Dataset
+    empty: int
+    too_long: int
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Give the number of tokens of each source and of each target, (pairs,), int32."""
+        table = self.dataset.data
+        src, tgt = (
+            np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in table.column(side).chunks] or [np.empty(0)])
+            for side in ("src", "tgt")
+        )
+        return src.astype(np.int32), tgt.astype(np.int32)
+
+
+def build_corpus(
+    files: Sequence[str | Path], tokenizer: Tokenizer, cache: str | Path, *, max_length: int | None = None
+) -> Corpus:
+    """Tokenise a corpus once, and take it from the cache ever after.
+
+    Args:
+        files: One TSV or two line-aligned files, as for :func:`read_pairs`.
+        tokenizer: Makes the ids.
+        cache: The folder for Arrow files; an entry is keyed on the files' bytes, the vocabulary and ``max_length``.
+        max_length: Pairs with more tokens on a side are left out, and counted; default: all are kept.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        InvalidFile: If a file cannot be read as a corpus, or holds no usable pair, or the cache cannot be written.
+    """
+    folder = Path(cache) / _key(files, tokenizer, max_length)
+    if not folder.is_dir():
+        draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+        try:
+            _tokenise(files, tokenizer, draft, max_length)
+            draft.rename(folder)
+        except OSError as error:
+            if isinstance(error, InvalidFile):
+                raise
+            raise InvalidFile(f"{folder}: the tokenised corpus could not be written: {error.strerror}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    dataset = datasets.Dataset.from_file(str(folder / "pairs.arrow"))
+    skipped = json.loads((folder / "skipped.json").read_text())
+    if not len(dataset):
+        raise InvalidFile(
+            f"{' and '.join(map(str, files))}: no usable pair ({skipped['empty']} empty, {skipped['too_long']} too long)"
+        )
+    return Corpus(dataset, **skipped)
+
+
+def _key(files: Sequence[str | Path], tokenizer: Tokenizer, max_length: int | None) -> str:
+    digest = hashlib.sha256(f"{max_length}\n{tokenizer.fingerprint}".encode())
+    for path in files:
+        try:
+            with Path(path).open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        except FileNotFoundError:
+            raise InvalidFile(f"{path}: no such file") from None
+        except OSError as error:
+            raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
+        digest.update(b"\n")
+    return digest.hexdigest()[:16]
+
+
+def _tokenise(files: Sequence[str | Path], tokenizer: Tokenizer, folder: Path, max_length: int | None) -> None:
+    skipped = {"empty": 0, "too_long": 0}
+    folder.mkdir(parents=True)
+    numbered = enumerate(read_pairs(files), start=1)
+    with pa.OSFile(str(folder / "pairs.arrow"), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+        while chunk := list(itertools.islice(numbered, _CHUNK)):
+            kept: list[tuple[list[int], list[int], int]] = []
+            sources, targets = (tokenizer.encode([pair[side] for _, pair in chunk]) for side in (0, 1))
+            for (line, _), src, tgt in zip(chunk, sources, targets, strict=True):
+                if not src or not tgt:
+                    skipped["empty"] += 1
+                elif max_length is not None and max(len(src), len(tgt)) > max_length:
+                    skipped["too_long"] += 1
+                else:
+                    kept.append((src, tgt, line))
+            columns = [list(column) for column in zip(*kept, strict=True)] or [[], [], []]
+            stream.write_table(pa.table(columns, schema=_SCHEMA))
+    (folder / "skipped.json").write_text(json.dumps(skipped))

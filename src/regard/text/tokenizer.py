@@ -1,0 +1,219 @@
+"""Subwords: one byte-level BPE vocabulary for both languages, so that no input is unknown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from regard.errors import InvalidArgument, InvalidFile
+
+FILE = "tokenizer.json"
+SPECIALS = ("<pad>", "<s>", "</s>")
+SMALLEST = len(SPECIALS) + 256
+_SPACE_MARK = "\u2581"
+# Contractions stay readable ("didn", "'t"), every digit is a piece of its own (numbers are copied, not memorised),
+# and the space belongs to the word that it stands before.
+_PIECES = r"['’](?:[sdmt]|ll|ve|re)(?![\p{L}\p{M}])| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+"
+_WORDS = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]+")
+
+
+class Tokenizer:
+    """Text to subword ids and back, by byte-level BPE (through ``tokenizers``).
+
+    Text is brought to NFC, and any run of white space to one space; that is all that is lost:
+    ``decode(encode([x])) == [normalise(x)]`` for every string. Text that spells a special token is encoded as text.
+
+    Reference:
+        Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units".
+
+    Example:
+        >>> tokenizer = Tokenizer.train(["the cat sat", "the cat ran"], vocab_size=270)
+        >>> tokenizer.decode(tokenizer.encode(["the cat </s> ☃"]))
+        ['the cat </s> ☃']
+        >>> tokenizer.words(tokenizer.encode(["the cat!"])[0])
+        [('the', [0]), ('cat', [1]), ('!', [2])]
+    """
+
+    pad_id, bos_id, eos_id = range(3)
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        backend.encode_special_tokens = True  # "</s>" in a text is text; the attribute is not part of the file
+        letters = {letter: byte for byte, letter in _byte_letters().items()}
+        self._bytes: list[bytes] = []
+        for index in range(backend.get_vocab_size()):
+            piece = backend.id_to_token(index) or ""
+            special = index < len(SPECIALS)
+            self._bytes.append(piece.encode() if special else bytes(letters[letter] for letter in piece))
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
+        """Learn a vocabulary from texts of all languages together.
+
+        Args:
+            texts: Sentences; they are read once.
+            vocab_size: Entries, the three special tokens and the 256 bytes included; fewer where the text has no more.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            InvalidArgument: If the vocabulary cannot hold the special tokens and the bytes.
+        """
+        if vocab_size < SMALLEST:
+            raise InvalidArgument(
+                f"vocab_size is {vocab_size}, but {len(SPECIALS)} special tokens and 256 bytes need {SMALLEST}"
+            )
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.normalizer = normalizers.Sequence(
+            [
+                normalizers.NFC(),
+                normalizers.Replace(Regex(r"\s+"), " "),
+                normalizers.Strip(),
+                normalizers.Prepend(" "),  # the first word of a line is the same piece as anywhere else
+            ]
+        )
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(SPECIALS),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        backend.train_from_iterator(texts, trainer)
+        return cls(backend)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids."""
+        return len(self._bytes)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that decides which ids a text gets."""
+        return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
+
+    def normalise(self, text: str) -> str:
+        """Give the text as ``decode(encode(...))`` would: NFC, white space as single spaces."""
+        return self._backend.normalizer.normalize_str(text).strip(" ")
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Give the ids of each text, without special tokens."""
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Give the text of each sequence of ids; special tokens are left out."""
+        return [self._text(ids).decode("utf-8", errors="replace").strip(" ") for ids in sequences]
+
+    def _text(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self._bytes[index] for index in ids if index >= len(SPECIALS))
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Give each piece as readable text: ``▁`` stands for the space before a word, ``<0xC3>`` for part of a letter."""
+        return [_readable(self._bytes[index]) for index in ids]
+
+    def words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
+        """Merge subwords into words for display.
+
+        Args:
+            ids: A sequence of ids; special tokens are words of their own.
+
+        Returns:
+            The words in order, each with the positions of its tokens. Every position is in exactly one word.
+        """
+        merged: list[tuple[str, list[int]]] = []
+        start = 0
+        while start < len(ids):
+            if ids[start] < len(SPECIALS):
+                merged.append((SPECIALS[ids[start]], [start]))
+                start += 1
+                continue
+            end = start
+            while end < len(ids) and ids[end] >= len(SPECIALS):
+                end += 1
+            merged += self._words_of_text(ids, start, end)
+            start = end
+        return merged
+
+    def _words_of_text(self, ids: Sequence[int], start: int, end: int) -> list[tuple[str, list[int]]]:
+        text = self._text(ids[start:end]).decode("utf-8", errors="replace")
+        word_of_byte: list[int] = []
+        words: list[tuple[str, list[int]]] = []
+        last = 0
+        for match in _WORDS.finditer(text):
+            word_of_byte += [len(words)] * len(
+                text[last : match.end()].encode()
+            )  # a space belongs to the word after it
+            words.append((match.group(), []))
+            last = match.end()
+        if not words:
+            return [(text.strip(), list(range(start, end)))]
+        offset = 0
+        for position in range(start, end):
+            offset += len(self._bytes[ids[position]])
+            words[word_of_byte[min(offset, len(word_of_byte)) - 1]][1].append(position)
+        return [(word, positions) for word, positions in words if positions]
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` into a folder; an older one is replaced only by the whole new one."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{FILE}.{os.getpid()}"
+        try:
+            draft.write_text(self._backend.to_str(), encoding="utf-8")
+            draft.replace(folder / FILE)
+        except OSError as error:
+            raise InvalidFile(f"{folder / FILE}: could not be written: {error.strerror}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """Read ``tokenizer.json`` from a folder.
+
+        Raises:
+            InvalidFile: If it is missing, unreadable or no tokenizer of this kind.
+        """
+        path = Path(folder) / FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+            json.loads(text)
+        except FileNotFoundError:
+            raise InvalidFile(f"{path}: no such file; a model folder has its tokenizer beside its weights") from None
+        except (OSError, ValueError) as error:
+            raise InvalidFile(f"{path}: cannot be read as a tokenizer: {error}") from error
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # noqa: BLE001 - the bindings raise bare Exception, with the reason in its text
+            raise InvalidFile(f"{path}: cannot be read as a tokenizer: {error}") from error
+        found = tuple(backend.id_to_token(index) for index in range(len(SPECIALS)))
+        if found != SPECIALS:
+            raise InvalidFile(f"{path}: the first entries should be {SPECIALS}, but are {found}")
+        return cls(backend)
+
+
+def _byte_letters() -> dict[int, str]:
+    """The letter that byte-level BPE writes for each byte: itself where it is printable, else one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + place) for place, byte in enumerate(others)}
+
+
+def _readable(piece: bytes) -> str:
+    try:
+        return piece.decode("utf-8").replace(" ", _SPACE_MARK)
+    except UnicodeDecodeError:
+        return "".join(_SPACE_MARK if byte == 0x20 else f"<0x{byte:02X}>" for byte in piece)

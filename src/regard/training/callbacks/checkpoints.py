@@ -1,0 +1,147 @@
+"""What a run saves: the state to go on from, the last and the best weights, and snapshots to average."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import torch
+from safetensors import SafetensorError
+
+from regard.errors import InvalidFile
+from regard.models import save_model
+from regard.training.averaging import Snapshots, load_average
+from regard.training.module import TranslationModule
+from regard.training.recipe import Recipe
+from regard.training.storage import FILE
+
+
+class Interrupted(Exception):
+    """Ctrl-C was pressed, and all is saved."""
+
+
+class Checkpoints(L.Callback):
+    """Saves at the end of steps, after all else that happens there; last among the callbacks.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.run, self.keys, self.validation = recipe.run, recipe.checkpoint, recipe.validation
+        self.validates = recipe.data.valid is not None
+        self.snapshots = Snapshots(recipe.run / "snapshots", recipe.checkpoint.average)
+        self.best: float | None = None
+        self.interrupted = False
+        self.saved_at, self.saved_step = time.monotonic(), 0
+        self._random: torch.Tensor | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the best value so far and the random states of all processes."""
+        return {"best": self.best, "random": self._random}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a state; the random states are set when training starts, after all that draws in between."""
+        self.best, self._random = state_dict["best"], state_dict["random"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Set the random states: those of the checkpoint, or new ones that differ between processes."""
+        if self._random is not None and len(self._random) == trainer.world_size:
+            _set_random_state(self._random[trainer.global_rank], trainer.strategy.root_device)
+        else:
+            torch.manual_seed(trainer.lightning_module.recipe.seed + trainer.global_rank + trainer.global_step)
+        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
+        if trainer.is_global_zero:
+            self.snapshots.cut_back(trainer.global_step)
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save, unless a validation follows that belongs to this step."""
+        step_is_whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if step_is_whole and not (self.validates and trainer.global_step % self.validation.every == 0):
+            self._end_step(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Save the weights if they are the best so far, and all else that is due."""
+        name = {"loss": "valid_loss"}.get(self.validation.monitor, self.validation.monitor)
+        value = float(trainer.callback_metrics[name])
+        if self.best is None or (value < self.best if name == "valid_loss" else value > self.best):
+            self.best = value
+            self._save_weights(trainer, pl_module, "best")
+        self._end_step(trainer, pl_module)
+
+    def _end_step(self, trainer: L.Trainer, module: TranslationModule) -> None:
+        step = trainer.global_step
+        if self.keys.average and step % self.keys.average_every == 0 and trainer.is_global_zero:
+            with self._telling(self.snapshots.folder):
+                self.snapshots.take(module.model, step)
+                average = copy.deepcopy(module.model)
+                load_average(average, self.snapshots.folders())
+                save_model(self.run / "averaged", average, module.data.tokenizer)
+        asked = trainer.strategy.reduce_boolean_decision(self.interrupted, all=False)
+        late = time.monotonic() - self.saved_at > 60 * self.keys.minutes
+        late = trainer.strategy.reduce_boolean_decision(late, all=False)
+        if asked or late or step % self.keys.every == 0 or step >= trainer.max_steps or trainer.should_stop:
+            self._save_state(trainer, module)
+        if asked:
+            raise Interrupted
+
+    def _save_state(self, trainer: L.Trainer, module: TranslationModule) -> None:
+        state = _random_state(trainer.strategy.root_device)
+        self._random = trainer.strategy.all_gather(state).reshape(trainer.world_size, -1).cpu()
+        with self._telling(self.run / FILE):
+            trainer.save_checkpoint(self.run / FILE)
+        self._save_weights(trainer, module, "last")
+        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
+
+    def _save_weights(self, trainer: L.Trainer, module: TranslationModule, name: str) -> None:
+        if trainer.is_global_zero:
+            with self._telling(self.run / name):
+                save_model(self.run / name, module.model, module.data.tokenizer)
+
+    @contextmanager
+    def _telling(self, path: Path) -> Iterator[None]:
+        """Say in one sentence what could not be saved, and what there is still."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            kept = f"the state of step {self.saved_step} is whole" if self.saved_step else "no state was saved before"
+            reason = str(error).removeprefix(f"{path}: could not be written: ")
+            raise InvalidFile(f"{path}: could not be saved ({reason}); {kept}") from error
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Let Ctrl-C end training at the end of a step; a second one ends it at once."""
+        if threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGINT, self._interrupt)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Give Ctrl-C back."""
+        if hasattr(self, "_handler"):
+            signal.signal(signal.SIGINT, self._handler)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+
+def _random_state(device: torch.device) -> torch.Tensor:
+    """The states of torch's generators, as bytes: the CPU's, and the GPU's that this process uses."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states).to(device)
+
+
+def _set_random_state(state: torch.Tensor, device: torch.device) -> None:
+    size = torch.get_rng_state().numel()
+    torch.set_rng_state(state[:size].cpu())
+    if device.type == "cuda" and state.numel() > size:
+        torch.cuda.set_rng_state(state[size:].cpu(), device)

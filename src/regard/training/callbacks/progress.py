@@ -1,0 +1,104 @@
+"""Loss and speed: rows for the logs, and a bar (or lines, where there is no terminal) for people."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import lightning as L
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from regard.text.batches import Batch, BatchLoader
+
+log = logging.getLogger("regard.training")
+
+
+class Speedometer(L.Callback):
+    """Logs the mean loss, the learning rate and the target tokens a second every few steps.
+
+    Args:
+        every: Steps between rows.
+        console: Where the bar is drawn.
+    """
+
+    def __init__(self, every: int, console: Console) -> None:
+        self.every, self.console = every, console
+        self.loss = self.tokens = 0.0  # since the last row; the sum of losses weighs each by its tokens
+        self.since = 0.0
+        self.since_tokens = 0.0  # measured in this process only: time that was lost to a kill does not count
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say what was summed since the last row."""
+        return {"loss": self.loss, "tokens": self.tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with these sums."""
+        self.loss, self.tokens = state_dict["loss"], state_dict["tokens"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start clock and bar."""
+        self.since = time.perf_counter()
+        if trainer.is_global_zero and self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+                BarColumn(),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("{task.description}"),
+                console=self.console,
+            )
+            self.task = self.bar.add_task("", total=trainer.max_steps, completed=trainer.global_step)
+            self.bar.start()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        """Add a batch; write a row when it is time."""
+        self.loss += float(outputs["smoothed"]) * batch.tokens
+        self.tokens += batch.tokens
+        self.since_tokens += batch.tokens
+        step = trainer.global_step
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step)
+        if step % self.every == 0:
+            self._log(trainer, step)
+
+    def _log(self, trainer: L.Trainer, step: int) -> None:
+        sums = torch.tensor([self.loss, self.tokens, self.since_tokens])
+        if trainer.world_size > 1:
+            sums = trainer.strategy.reduce(sums.to(trainer.strategy.root_device), reduce_op="sum")
+        loss, tokens, since_tokens = sums.tolist()
+        now = time.perf_counter()
+        loader = trainer.train_dataloader
+        assert isinstance(loader, BatchLoader)
+        row = {
+            "epoch": loader.epoch,
+            "loss": loss / tokens,
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "tokens_per_second": round(since_tokens / (now - self.since)),
+        }
+        self.loss = self.tokens = self.since_tokens = 0.0
+        self.since = now
+        for logger in trainer.loggers:
+            logger.log_metrics(row, step=step)
+        told = f"epoch {row['epoch']}, loss {row['loss']:.4f}, {row['tokens_per_second']:,} tokens/s"
+        if self.bar is not None:
+            self.bar.update(self.task, description=told)
+        else:
+            log.info("step %d/%d: %s", step, trainer.max_steps, told)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Leave the time of validation out of the speed."""
+        self.since, self.since_tokens = time.perf_counter(), 0.0
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Stop the bar."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

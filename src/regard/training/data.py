@@ -1,0 +1,100 @@
+"""The data of a recipe: the vocabulary and the tokenised corpora, made once, and the batches of each process."""
+
+from __future__ import annotations
+
+import logging
+
+import lightning as L
+
+from regard.errors import InvalidFile
+from regard.text.batches import BatchLoader, padding_share
+from regard.text.corpus import Corpus, build_corpus, read_pairs
+from regard.text.tokenizer import FILE, Tokenizer
+from regard.training.recipe import Recipe
+
+log = logging.getLogger("regard.training")
+
+
+class TranslationData(L.LightningDataModule):
+    """Makes what a recipe's ``data`` and ``vocabulary`` ask for.
+
+    The first process trains the tokenizer and tokenises, into ``data/`` in the run folder; all map the same Arrow files.
+    After :meth:`setup` there are ``tokenizer``, ``train``, ``valid`` (pairs) and ``sentences``: the sources to translate
+    in validation, each with all its references.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.folder = recipe.run / "data"
+        self.train_files = [recipe.data.folder / path for path in recipe.data.train]
+        self.valid_files = [recipe.data.folder / path for path in recipe.data.valid or ()]
+
+    def prepare_data(self) -> None:
+        """Make tokenizer and corpora where they are not there yet (on one process)."""
+        if not (self.folder / FILE).is_file():
+            texts = (text for pair in read_pairs(self.train_files) for text in pair)
+            Tokenizer.train(texts, self.recipe.vocabulary.size).save(self.folder)
+        tokenizer = Tokenizer.load(self.folder)
+        self._corpora(tokenizer)
+
+    def _corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
+        train = build_corpus(self.train_files, tokenizer, self.folder, max_length=self.recipe.data.max_length)
+        # a validation set is measured whole; only what fits no batch at all is left out
+        limit = self.recipe.data.batch_tokens - 1
+        valid = build_corpus(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None
+        return train, valid
+
+    def setup(self, stage: str) -> None:
+        """Map the corpora into memory (on every process)."""
+        self.tokenizer = Tokenizer.load(self.folder)
+        self.train, self.valid = self._corpora(self.tokenizer)
+        grouped: dict[str, list[str]] = {}
+        if self.valid is not None and self.recipe.validation.sentences:
+            for source, target in read_pairs(self.valid_files):
+                if source and target:
+                    grouped.setdefault(source, []).append(target)
+        # spread over the file, which may be sorted
+        step = max(1, len(grouped) // max(1, self.recipe.validation.sentences))
+        self.sentences = list(grouped.items())[::step][: self.recipe.validation.sentences]
+
+    def train_dataloader(self) -> BatchLoader:
+        """Give this process its endless training batches."""
+        assert self.trainer is not None
+        loader = BatchLoader(
+            self.train,
+            self.recipe.data.batch_tokens,
+            seed=self.recipe.seed,
+            rank=self.trainer.global_rank,
+            world=self.trainer.world_size,
+        )
+        self._tell(loader)
+        return loader
+
+    def val_dataloader(self) -> BatchLoader | list[object]:
+        """Give this process its validation batches."""
+        assert self.trainer is not None
+        if self.valid is None:
+            return []
+        return BatchLoader(
+            self.valid,
+            self.recipe.data.batch_tokens,
+            rank=self.trainer.global_rank,
+            world=self.trainer.world_size,
+        )
+
+    def _tell(self, loader: BatchLoader) -> None:
+        plan = loader.plan(loader.epoch)
+        share = padding_share(loader.src_lengths, loader.tgt_lengths, plan)
+        log.info("vocabulary: %d subwords", self.tokenizer.vocab_size)
+        for name, corpus in (("training", self.train), ("validation", self.valid)):
+            if corpus is not None:
+                log.info(
+                    "%s: %d pairs (skipped: %d empty, %d too long)", name, len(corpus), corpus.empty, corpus.too_long
+                )
+        log.info("batches: %d an epoch; %.1f %% of their tokens are padding", len(plan), 100 * share)
+        if not plan:
+            raise InvalidFile(f"{self.train_files[0]}: no pair to train on")

@@ -1,0 +1,146 @@
+"""The translator as lightning trains it: its loss, its optimizer, and what is measured on the validation set."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from regard.training.plain_greedy import greedy
+from regard.models import Transformer
+from regard.nn.losses import TokenLoss, linear_cross_entropy
+from regard.text.batches import Batch
+from regard.text.padding import source_batch
+from regard.text.scores import score
+from regard.training.data import TranslationData
+from regard.training.recipe import Recipe
+
+log = logging.getLogger("regard.training")
+_ROWS = 64  # sentences translated together in validation
+
+
+def inverse_square_root(step: int, warmup_steps: int) -> float:
+    """The learning rate after so many steps, as a multiple of its peak.
+
+    min((step + 1) / warmup, √(warmup / (step + 1)))
+
+    Reference:
+        Vaswani et al. 2017, eq. 3, with the peak given in place of d_model.
+
+    Example:
+        >>> [round(inverse_square_root(step, warmup_steps=4), 2) for step in (0, 1, 3, 15)]
+        [0.25, 0.5, 1.0, 0.5]
+    """
+    return min((step + 1) / warmup_steps, (warmup_steps / (step + 1)) ** 0.5)
+
+
+class TranslationModule(L.LightningModule):
+    """A Transformer with its loss.
+
+    The model is made in :meth:`configure_model`, when the vocabulary is known; its weights follow from the recipe's seed.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    model: Transformer
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self._valid_nll = self._valid_tokens = 0.0
+
+    @property
+    def data(self) -> TranslationData:
+        """The data module."""
+        return self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue] - missing in lightning's annotations
+
+    def configure_model(self) -> None:
+        """Make the model."""
+        if not hasattr(self, "model"):
+            torch.manual_seed(self.recipe.seed)
+            self.model = Transformer(self.recipe.config(self.data.tokenizer.vocab_size))
+            log.info("model: %d parameters", sum(parameter.numel() for parameter in self.model.parameters()))
+
+    def configure_optimizers(self) -> Any:
+        """Make Adam and its schedule."""
+        keys = self.recipe.optimizer
+        optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=keys.learning_rate, betas=keys.betas, eps=keys.eps, fused=True
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: inverse_square_root(step, keys.warmup_steps)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _loss(self, batch: Batch, label_smoothing: float) -> TokenLoss:
+        hidden = self.model.hidden(batch.src, batch.tgt, batch.src_lengths)  # (batch, target, d_model)
+        return linear_cross_entropy(
+            hidden.flatten(0, 1),
+            self.model.to_words.weight,
+            batch.labels.flatten(),
+            label_smoothing=label_smoothing,
+            ignore_index=self.model.config.pad_id,
+        )
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """Give the label-smoothed loss of a batch."""
+        found = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        return {"loss": found.loss, "smoothed": found.loss.detach()}
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
+    ) -> None:
+        """Clip the norm of the whole gradient; lightning's own way refuses the fused optimizer."""
+        if self.recipe.optimizer.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip_norm)
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin to sum."""
+        self._valid_nll = self._valid_tokens = 0.0
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add the negative log-likelihood of a batch, without smoothing."""
+        found = self._loss(batch, label_smoothing=0.0)
+        self._valid_nll += float(found.nll)
+        self._valid_tokens += float(found.tokens)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``valid_loss`` (nats a token), ``bleu`` and ``chrf``."""
+        sums = torch.tensor([self._valid_nll, self._valid_tokens], dtype=torch.float64)
+        if self.device.type != "mps":  # which has no float64
+            sums = sums.to(self.device)
+        nll, tokens = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        metrics = {"valid_loss": nll / tokens}
+        if self.data.sentences:
+            hypotheses = self._translations([source for source, _ in self.data.sentences])
+            scores = score(hypotheses, [references for _, references in self.data.sentences], ["bleu", "chrf"])
+            metrics |= {name: found.value for name, found in scores.items()}
+            told = ", ".join(f"{name} {found.value:.2f} ({found.signature})" for name, found in scores.items())
+        else:
+            told = "nothing translated"
+        log.info("step %d: valid_loss %.4f, %s", self.global_step, metrics["valid_loss"], told)
+        self.log_dict(metrics, logger=False, rank_zero_only=False, sync_dist=False)
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, step=self.global_step)
+
+    def _translations(self, sources: list[str]) -> list[str]:
+        """Translate greedily; every process takes its share, and all get the whole."""
+        ids = self.data.tokenizer.encode(sources)
+        by_length = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+        chunks = [by_length[start : start + _ROWS] for start in range(0, len(by_length), _ROWS)]
+        found: dict[int, list[int]] = {}
+        for chunk in chunks[self.trainer.global_rank :: self.trainer.world_size]:
+            src, src_lengths = source_batch([ids[place] for place in chunk])
+            limit = min(self.model.config.max_length, 2 * src.shape[1] + 10)
+            with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
+                best = greedy(self.model, src.to(self.device), src_lengths.to(self.device), max_length=limit)
+            found |= {place: hypothesis.tokens for place, hypothesis in zip(chunk, best, strict=True)}
+        if self.trainer.world_size > 1:
+            shares: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(shares, found)
+            found = {place: tokens for share in shares for place, tokens in share.items()}
+        return self.data.tokenizer.decode([found[place] for place in range(len(ids))])

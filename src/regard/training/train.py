@@ -1,0 +1,160 @@
+"""Training from a recipe: one call that starts, resumes and ends a run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning as L
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+from rich.logging import RichHandler
+
+from regard.errors import InvalidArgument, InvalidFile
+from regard.training import recipe as recipes
+from regard.training.callbacks.checkpoints import Checkpoints, Interrupted
+from regard.training.callbacks.progress import Speedometer
+from regard.training.data import TranslationData
+from regard.training.logs import MetricsFile
+from regard.training.module import TranslationModule
+from regard.training.recipe import Recipe
+from regard.training.storage import FILE as STATE
+from regard.training.storage import StateFile
+
+log = logging.getLogger("regard.training")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended.
+
+    Args:
+        folder: The run folder: ``last/``, ``best/`` and ``averaged/`` are models, where there are such.
+        step: The last step.
+        interrupted: Whether Ctrl-C ended it; all is saved then, too.
+        best: The best value of what the recipe monitors; None without validation.
+    """
+
+    folder: Path
+    step: int
+    interrupted: bool
+    best: float | None
+
+
+def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
+    """Train a translator as a recipe says.
+
+    Args:
+        recipe: The recipe.
+        resume: Go on from the last saved state in the run folder; on a CPU with as many threads this gives, bit for bit,
+            what the training would have given if it had not been stopped. Killed before the first state, it starts anew.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        InvalidArgument: If the run folder holds a training and ``resume`` is not asked for, or the reverse.
+        InvalidFile: If data cannot be read, or something cannot be saved.
+        InvalidCheckpoint: If the saved state is damaged.
+    """
+    state = recipe.run / STATE
+    _check(recipe.run, resume)
+    step = int(StateFile().load_checkpoint(state)["global_step"]) if state.is_file() else 0
+    checkpoints = Checkpoints(recipe)
+    with _told(recipe.run) as console:
+        if rank_zero_only.rank == 0:
+            recipes.write_recipe(recipe)
+        trainer = _trainer(recipe, console, checkpoints, step)
+        data, module = TranslationData(recipe), TranslationModule(recipe)
+        if resume:
+            log.info("resuming at step %d", step)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
+        except Interrupted:
+            log.info("stopped at step %d; all is saved, and --resume goes on from here", checkpoints.saved_step)
+            return Outcome(recipe.run, checkpoints.saved_step, True, checkpoints.best)
+        log.info("done at step %d: the models lie in %s", trainer.global_step, recipe.run)
+    return Outcome(recipe.run, trainer.global_step, False, checkpoints.best)
+
+
+def _check(run: Path, resume: bool) -> None:
+    if resume and not (run / recipes.FILE).is_file():
+        raise InvalidArgument(f"{run}: no training to resume there (no {recipes.FILE}); start it without resume")
+    if not resume and (run / STATE).is_file():
+        raise InvalidArgument(f"{run}: there is a training already; resume it, or give another run folder")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"{run}: the run folder cannot be made: {error.strerror}") from error
+
+
+def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: int) -> L.Trainer:
+    keys, validation = recipe.trainer, recipe.validation
+    metrics = MetricsFile(recipe.run)
+    metrics.cut_back(step)
+    callbacks: list[L.Callback] = [Speedometer(keys.log_every, console)]
+    if recipe.data.valid is not None and validation.patience is not None:
+        monitor, mode = {"loss": ("valid_loss", "min")}.get(validation.monitor, (validation.monitor, "max"))
+        callbacks.append(EarlyStopping(monitor, patience=validation.patience, mode=mode))
+    # torchrun has decided how many processes there are
+    devices = os.environ.get("LOCAL_WORLD_SIZE") if keys.devices == "auto" else keys.devices
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    return L.Trainer(
+        accelerator=keys.accelerator,
+        devices=int(devices) if devices else "auto",
+        num_nodes=keys.nodes,
+        strategy="ddp" if processes > 1 else "auto",
+        precision=keys.precision,
+        max_steps=keys.max_steps,
+        max_epochs=-1,
+        accumulate_grad_batches=keys.accumulate,
+        val_check_interval=validation.every * keys.accumulate,
+        check_val_every_n_epoch=None,
+        limit_val_batches=1.0 if recipe.data.valid is not None else 0,
+        num_sanity_val_steps=0,
+        logger=[metrics, TensorBoardLogger(recipe.run, name="", version="tensorboard", purge_step=step + 1)],
+        callbacks=[*callbacks, checkpoints],
+        plugins=[StateFile()],
+        default_root_dir=recipe.run,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+@contextmanager
+def _told(run: Path) -> Iterator[Console]:
+    """Tell what happens on the console and in ``train.log``, from the first process only, without lightning's own talk."""
+    console = Console(stderr=True)
+    handlers: list[logging.Handler] = []
+    if rank_zero_only.rank == 0:
+        handlers = [
+            RichHandler(console=console, show_level=False, show_path=False),
+            logging.FileHandler(run / "train.log", encoding="utf-8"),
+        ]
+        handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    level, lightning = log.level, logging.getLogger("lightning.pytorch")
+    lightning_level = lightning.level
+    for handler in handlers:
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    lightning.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The '.*_dataloader' does not have many workers")
+            warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
+            yield console
+    finally:
+        lightning.setLevel(lightning_level)
+        log.setLevel(level)
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,66 @@
+"""A real, tiny translator in a folder, and the command run in this process as from a shell."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from regard.cli.main import main
+
+SENTENCES = ["the cat sat on the mat", "die Katze saß auf der Matte", "where is the station?", "wo ist der Bahnhof?"]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory) -> Path:
+    """The folder of a model with random weights: what it writes means nothing, but all of it is as in a trained one."""
+    import torch
+
+    from regard.models import Transformer, TransformerConfig
+    from regard.models.checkpoint import save_model
+    from regard.text.tokenizer import Tokenizer
+
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer.train(SENTENCES, vocab_size=300)
+    torch.manual_seed(1)
+    config = TransformerConfig(
+        tokenizer.vocab_size,
+        d_model=16,
+        num_heads=2,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_ff=32,
+        max_length=32,
+    )
+    save_model(folder, Transformer(config), tokenizer)
+    return folder
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def regard(monkeypatch, capsys) -> Callable[..., Done]:
+    """``regard("translate", "--beam", 1, stdin="text")``: the command, up to its exit code."""
+
+    def run(*arguments: object, stdin: str | bytes = "") -> Done:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        written = capsys.readouterr()
+        return Done(int(end.value.code or 0), written.out, written.err)
+
+    return run

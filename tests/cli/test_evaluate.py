@@ -1,0 +1,106 @@
+"""Scores are sacreBLEU's own, whatever form the references come in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sacrebleu
+
+SOURCES = ["I lost.", "Excuse me.", "Fantastic!"]
+REFERENCES = [
+    ["Ich habe verloren."],
+    ["Es tut mir leid.", "Entschuldigung!", "Entschuldigen Sie bitte!"],
+    ["Ganz toll!"],
+]
+HYPOTHESES = ["Ich habe es verloren.", "Entschuldigen Sie bitte!", "Toll!"]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "test.tsv"
+    rows = [(s, r) for s, found in zip(SOURCES, REFERENCES, strict=True) for r in found]
+    rows = [*rows[::2], *rows[1::2]]  # the references of a sentence do not stand together
+    path.write_text("".join(f"{s}\t{r}\n" for s, r in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def hypotheses(tmp_path, pairs):
+    order = list(dict.fromkeys(line.split("\t")[0] for line in pairs.read_text(encoding="utf-8").splitlines()))
+    path = tmp_path / "hypotheses.de"
+    path.write_text("".join(f"{HYPOTHESES[SOURCES.index(s)]}\n" for s in order), encoding="utf-8")
+    return path
+
+
+def test_repeated_sources_are_further_references(regard, pairs, hypotheses):
+    done = regard("evaluate", pairs, "--hypotheses", hypotheses, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    streams = [[row[i] if i < len(row) else None for row in REFERENCES] for i in range(3)]
+    assert (found["sentences"], found["references"]) == (3, 5)
+    assert found["BLEU"]["score"] == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
+    assert found["chrF2"]["score"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, streams).score)
+    assert found["TER"]["score"] == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, streams).score)
+    assert found["BLEU"]["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+def test_aligned_files_are_references_too(regard, tmp_path):
+    columns = {
+        "en": SOURCES,
+        "first.de": [r[0] for r in REFERENCES],
+        "second.de": [r[-1] for r in REFERENCES],
+        "hyp": HYPOTHESES,
+    }
+    for name, lines in columns.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = regard(
+        *("evaluate", "--source", tmp_path / "en", "--hypotheses", tmp_path / "hyp"),
+        *("--reference", tmp_path / "first.de", "--reference", tmp_path / "second.de"),
+    )
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [columns["first.de"], columns["second.de"]]).score
+    assert done.code == 0, done.err
+    assert done.out.startswith("3 sentences, 6 references\n")
+    assert f"BLEU  {expected:6.2f}  nrefs:2|case:mixed|eff:no|tok:13a" in done.out
+
+
+def test_a_model_is_evaluated_and_its_translations_kept(regard, model, pairs, tmp_path):
+    done = regard("evaluate", pairs, "--model", model, "--beam", 1, "--output", tmp_path / "out.de", "--json")
+    assert done.code == 0, done.err
+    again = regard("evaluate", pairs, "--hypotheses", tmp_path / "out.de", "--json")
+    assert json.loads(again.out) == json.loads(done.out)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("a\tb\nno tab\n", "test.tsv, line 2: expected a source, a tab and a reference, but it is 'no tab'"),
+        ("a\tb\n\tb\n", "test.tsv, line 2: expected a source, a tab and a reference"),
+        ("", "test.tsv: expected pairs, but the file is empty"),
+    ],
+)
+def test_bad_pairs_are_named(regard, tmp_path, lines, said):
+    (tmp_path / "test.tsv").write_text(lines)
+    done = regard("evaluate", tmp_path / "test.tsv")
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_unequal_numbers_of_lines_are_both_told(regard, tmp_path, pairs):
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "one").write_text("a\n")
+    done = regard("evaluate", pairs, "--hypotheses", tmp_path / "two")
+    assert done.code == 2
+    assert "two: expected 3 lines, one for each different source line in its first order, but there are 2" in done.err
+    done = regard(
+        "evaluate", "--source", tmp_path / "two", "--reference", tmp_path / "two", "--reference", tmp_path / "one"
+    )
+    assert done.code == 2
+    assert f"expected as many lines as {tmp_path / 'two'} has, 2, but {tmp_path / 'one'} has 1" in done.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--source", "a"], ["--reference", "a"], ["test.tsv", "--source", "a"]])
+def test_there_is_one_way_or_the_other_to_give_a_test(regard, arguments):
+    done = regard("evaluate", *arguments)
+    assert done.code == 2
+    assert "expected either TEST, a file of pairs, or `--source` with one `--reference` or more" in done.err

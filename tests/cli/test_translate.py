@@ -1,0 +1,115 @@
+"""Lines in, lines out: in order, one for one, in every form that can be asked for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+LINES = ["the cat sat", "", "where is the station?", "   ", "the mat"]
+TEXT = "".join(f"{line}\n" for line in LINES)
+
+
+def test_every_line_has_its_line_and_an_empty_one_stays_empty(regard, model):
+    done = regard("translate", "--model", model, stdin=TEXT)
+    assert (done.code, done.err) == (0, "")
+    found = done.out.split("\n")
+    assert found.pop() == ""
+    assert [bool(line) for line in found] == [True, False, True, False, True]
+
+
+def test_files_give_what_the_pipe_gives(regard, model, tmp_path):
+    piped = regard("translate", "--model", model, stdin=TEXT).out
+    (tmp_path / "a.en").write_text("the cat sat\n\n")
+    (tmp_path / "b.en.gz").write_bytes(gzip.compress(b"where is the station?\n   \nthe mat"))
+    assert regard("translate", tmp_path / "a.en", tmp_path / "b.en.gz", "--model", model).out == piped
+    done = regard(
+        "translate", "-", tmp_path / "b.en.gz", "--model", model, "-o", tmp_path / "out", stdin="the cat sat\n\n"
+    )
+    assert (done.code, done.out) == (0, "")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == piped
+
+
+def test_the_chunk_in_which_a_line_is_read_does_not_matter(regard, model, monkeypatch):
+    whole = regard("translate", "--model", model, stdin=TEXT).out
+    monkeypatch.setattr("regard.cli.translate.CHUNK", 2)
+    assert regard("translate", "--model", model, stdin=TEXT).out == whole
+
+
+def test_json_tells_text_score_and_tokens(regard, model):
+    plain = regard("translate", "--model", model, stdin=TEXT).out.split("\n")
+    done = regard("translate", "--model", model, "--json", "--nbest", 3, stdin=TEXT)
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [(row["line"], row["source"]) for row in rows] == list(enumerate(LINES, start=1))
+    for row, line in zip(rows, plain[:-1], strict=True):
+        found = row["translations"]
+        assert " ".join(found[0]["text"].split()) == " ".join(line.split())
+        scores = [each["score"] for each in found]
+        assert scores == sorted(scores, reverse=True)
+        assert len(found) == (3 if line else 1)
+        assert all(isinstance(token, str) for each in found for token in each["tokens"])
+
+
+def test_nbest_and_scores_are_columns(regard, model):
+    done = regard("translate", "--model", model, "--nbest", 2, "--scores", stdin="the cat sat\n\nthe mat\n")
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
+    assert float(rows[0][1]) >= float(rows[1][1])
+    assert rows[2][2] == ""
+    only = regard("translate", "--model", model, "--scores", stdin="the cat sat\n").out.rstrip("\n").split("\t")
+    assert only == rows[0][1:]
+
+
+def test_a_seed_draws_the_same_samples(regard, model):
+    def draw(seed: int) -> str:
+        done = regard(
+            "translate", "--model", model, "--sample", "--seed", seed, "--top-k", 50, "--top-p", 0.9, stdin=TEXT
+        )
+        assert done.code == 0, done.err
+        return done.out
+
+    assert draw(1) == draw(1) != draw(2)
+
+
+def test_beam_one_is_another_search_than_beam_five(regard, model):
+    def scores(beam: int) -> list[float]:
+        done = regard("translate", "--model", model, "--beam", beam, "--scores", stdin="the cat sat\nthe mat\n")
+        return [float(line.split("\t")[0]) for line in done.out.splitlines()]
+
+    assert sum(scores(5)) > sum(scores(1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "said"),
+    [
+        (["missing.en"], "", "missing.en: cannot be read: No such file or directory"),
+        ([], b"good\nb\xfcd\n", "standard input, line 2: expected UTF-8, but byte 2 of the line is 0xfc"),
+        (["--output", "no/such/folder/out"], "x\n", "no/such/folder/out: cannot be written: No such file or directory"),
+        (["--model", "nowhere"], "x\n", "nowhere"),
+        (["--temperature", "0.5"], "x\n", "--sample"),
+        (["--nbest", "9"], "x\n", "nbest"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments, stdin, said):
+    done = regard("translate", "--model", model, *arguments, stdin=stdin)
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_line_that_is_too_long_is_named_or_translated_whole(regard, model):
+    long = "cat " * 500
+    done = regard("translate", "--model", model, "--beam", 1, stdin=f"the mat\n{long}\n")
+    if done.code == 2:
+        assert "line 2" in done.err
+    else:
+        assert len(done.out.splitlines()) == 2
+
+
+def test_nothing_is_left_of_an_output_that_was_refused(regard, model, tmp_path):
+    (tmp_path / "in").write_bytes(b"fine\n\xff\n")
+    (tmp_path / "out").write_text("before")
+    assert regard("translate", "--model", model, tmp_path / "in", "-o", tmp_path / "out").code == 2
+    assert (tmp_path / "out").read_text() == "before"
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}

@@ -1,0 +1,156 @@
+"""Models on disk: whole, or called broken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.errors import InvalidArgument, InvalidCheckpoint
+from regard.models import Transformer, TransformerConfig, checkpoint, load_model, save_model
+
+CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
+
+
+def make_model(seed: int = 0, config: TransformerConfig = CONFIG) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(config)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("tying", ["all", "decoder", "none"])
+def test_what_is_saved_is_loaded(tmp_path, tying):
+    model = make_model(config=TransformerConfig(**{**vars(CONFIG), "tie_embeddings": tying}))
+    save_model(tmp_path / "new" / "folder", model)
+    loaded = load_model(tmp_path / "new" / "folder")
+    assert loaded.config == model.config
+    assert not loaded.training
+    for (name, mine), (other_name, other) in zip(model.state_dict().items(), loaded.state_dict().items(), strict=True):
+        assert name == other_name
+        assert torch.equal(mine, other)
+    stored = load_file(tmp_path / "new" / "folder" / "model.safetensors")
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
+
+
+def test_half_the_size_in_bfloat16(tmp_path):
+    model = make_model()
+    save_model(tmp_path / "whole", model)
+    save_model(tmp_path / "half", model, dtype=torch.bfloat16)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half")]
+    assert sizes[1] < 0.55 * sizes[0]
+    loaded = load_model(tmp_path / "half").src_embedding.weight
+    assert loaded.dtype == torch.float32
+    assert torch.equal(loaded, model.src_embedding.weight.bfloat16().float())
+
+
+def test_a_tokenizer_lies_beside_the_model(tmp_path):
+    class Tokenizer:
+        def save(self, folder):
+            (Path(folder) / "tokenizer.json").write_text("{}")
+
+    save_model(tmp_path, make_model(), Tokenizer())
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["save_file", "fsync"])
+def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch, failure, where):
+    save_model(tmp_path, make_model(0))
+    before = contents(tmp_path)
+    writes = []
+
+    def fail(*arguments, **options):
+        writes.append(arguments)
+        if where == "save_file":
+            Path(arguments[1]).write_bytes(b"half a file")
+        if where == "save_file" or len(writes) == 2:  # the second file cannot be flushed
+            raise failure
+
+    monkeypatch.setattr(*((checkpoint, "save_file") if where == "save_file" else (os, "fsync")), fail)
+    with pytest.raises(type(failure)):
+        save_model(tmp_path, make_model(1, TransformerConfig(**{**vars(CONFIG), "d_ff": 50})))
+    monkeypatch.undo()
+    assert writes
+    assert contents(tmp_path) == before
+    assert torch.equal(load_model(tmp_path).src_embedding.weight, make_model(0).src_embedding.weight)
+
+
+@pytest.mark.parametrize("size", [0, 5, 1000, -1])
+def test_a_truncated_file_is_called_so(tmp_path, size):
+    save_model(tmp_path, make_model())
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:size])
+    with pytest.raises(InvalidCheckpoint, match=r"model\.safetensors cannot be read, it is damaged or truncated"):
+        load_model(tmp_path)
+
+
+def test_every_tensor_that_does_not_fit_is_named(tmp_path):
+    save_model(tmp_path, make_model())
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["encoder.layers.0.feed_forward.expand.bias"], weights["src_embedding.weight"]
+    weights["decoder.layers.0.feed_forward.contract.weight"] = torch.zeros(32, 47)
+    weights["something.else"] = torch.zeros(3)
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint) as caught:
+        load_model(tmp_path)
+    for part in (
+        "encoder.layers.0.feed_forward.expand.bias is missing, expected with the shape (48,)",
+        "src_embedding.weight is missing, expected with the shape (60, 32)",
+        "decoder.layers.0.feed_forward.contract.weight has the shape (32, 47), but the configuration gives (32, 48)",
+        "something.else (3,) is not part of the model",
+    ):
+        assert part in str(caught.value)
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(InvalidCheckpoint, match=r"nowhere is not a folder: expected one with config\.json"):
+        load_model(tmp_path / "nowhere")
+    with pytest.raises(InvalidCheckpoint) as caught:
+        load_model(tmp_path)
+    assert "config.json is missing" in str(caught.value)
+    assert "model.safetensors is missing" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", r"config\.json is not valid JSON"),
+        ("[]", "must hold an object, but holds list"),
+        ("{}", "architecture must be one of 'transformer', but is None"),
+        ('{"architecture": "rnn"}', "but is 'rnn'"),
+        ('{"architecture": "transformer"}', "'vocab_size' is missing"),
+        ('{"architecture": "transformer", "vocab_size": 9, "d_modle": 4}', "'d_modle' is no key .*mean 'd_model'"),
+        ('{"architecture": "transformer", "vocab_size": 9, "d_model": "x"}', "d_model must be an int, but is 'x'"),
+    ],
+)
+def test_a_config_that_does_not_fit_says_why(tmp_path, text, words):
+    save_model(tmp_path, make_model())
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InvalidCheckpoint, match=words):
+        load_model(tmp_path)
+
+
+def test_bytes_that_are_no_text_say_so(tmp_path):
+    save_model(tmp_path, make_model())
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidCheckpoint, match="not valid JSON"):
+        load_model(tmp_path)
+
+
+def test_the_config_is_told_in_full(tmp_path):
+    save_model(tmp_path, make_model())
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert stored == {"architecture": "transformer", **vars(CONFIG)}
+
+
+def test_a_dtype_must_be_floating(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"dtype must be a floating-point type, but is torch\.int8"):
+        save_model(tmp_path, make_model(), dtype=torch.int8)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,273 @@
+"""The Transformer against torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from regard.errors import InvalidArgument
+from regard.models import Transformer, TransformerConfig
+from regard.nn import linear_cross_entropy
+
+SMALL = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, d_ff=48)
+RENAMED = {
+    "self_attn.in_proj_": "attention.in_proj.",
+    "self_attn.out_proj.": "attention.out_proj.",
+    "multihead_attn.in_proj_": "cross_attention.in_proj.",
+    "multihead_attn.out_proj.": "cross_attention.out_proj.",
+    "linear1.": "feed_forward.expand.",
+    "linear2.": "feed_forward.contract.",
+    "norm1.": "attention_residual.norm.",
+}
+
+
+def small(seed: int = 0, **changes) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(dataclasses.replace(SMALL, **changes))
+
+
+def with_torch_weights(norm: str, activation: str) -> tuple[Transformer, nn.Transformer]:
+    ours = small(norm=norm, activation=activation)
+    theirs = nn.Transformer(
+        32, 4, 2, 2, 48, norm_first=norm == "pre", activation=activation, batch_first=True, dropout=0.1
+    )
+    theirs.encoder.use_nested_tensor = False  # a prototype that warns
+    if norm == "post":  # torch puts a norm behind the last one, which the paper does not have
+        theirs.encoder.norm = theirs.decoder.norm = None
+    names = set(ours.state_dict())
+    copied = {}
+    for name, tensor in theirs.state_dict().items():
+        last = (
+            {"norm2.": "feed_forward_residual.norm."}
+            if name.startswith("encoder")
+            else {
+                "norm2.": "cross_attention_residual.norm.",
+                "norm3.": "feed_forward_residual.norm.",
+            }
+        )
+        for old, new in {**RENAMED, **last}.items():
+            if f".{old}" in name:
+                name = name.replace(old, new)
+                break
+        assert name in names
+        copied[name] = tensor + 0.01 * torch.randn_like(tensor)  # biases and norms unlike those that both begin with
+    theirs.load_state_dict({old: copied[new] for old, new in zip(theirs.state_dict(), copied, strict=True)})
+    ours.load_state_dict(copied, strict=False)
+    return ours, theirs
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # torch says that pre-norm has no fast path
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("mode", ["eval", "gradients"])
+def test_equals_torch_with_the_same_weights(norm, activation, mode):
+    ours, theirs = with_torch_weights(norm, activation)
+    ours.eval()
+    theirs.eval()
+    src, tgt, lengths = torch.randint(3, 60, (3, 9)), torch.randint(3, 60, (3, 7)), torch.tensor([9, 4, 1])
+    padding = torch.arange(9) >= lengths[:, None]
+    future = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    embed = ours.src_embedding
+    table = ours.src_positions.table
+
+    def stock():
+        return theirs(
+            embed(src) * math.sqrt(32) + table[:9],
+            embed(tgt) * math.sqrt(32) + table[:7],
+            tgt_mask=future,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
+
+    if mode == "eval":
+        with torch.no_grad():
+            torch.testing.assert_close(ours.hidden(src, tgt, lengths), stock(), rtol=0, atol=1e-5)
+        return
+    mine, other = (
+        torch.autograd.grad((hidden**2).mean(), embed.weight) for hidden in (ours.hidden(src, tgt, lengths), stock())
+    )
+    torch.testing.assert_close(mine[0], other[0], rtol=1e-4, atol=1e-5)
+
+
+def test_logits_are_the_hidden_states_times_the_embeddings():
+    model = small().eval()
+    src, tgt = torch.randint(3, 60, (2, 5)), torch.randint(3, 60, (2, 4))
+    hidden = model.hidden(src, tgt)
+    torch.testing.assert_close(model(src, tgt).logits, hidden @ model.src_embedding.weight.T)
+
+
+def test_attentions_are_views_of_every_layer():
+    model = small(num_encoder_layers=3).eval()
+    src, tgt, lengths = torch.randint(3, 60, (2, 5)), torch.randint(3, 60, (2, 4)), torch.tensor([5, 2])
+    assert model(src, tgt, lengths).attentions is None
+    attentions = model(src, tgt, lengths, attentions=True).attentions
+    assert [len(kind) for kind in attentions] == [3, 2, 2]
+    assert attentions.encoder[0].weights.shape == (2, 4, 5, 5)
+    decoder, cross = (kind[1].weights.dense() for kind in (attentions.decoder, attentions.cross))
+    assert (decoder.triu(1) == 0).all()
+    assert (cross[1, :, :, 2:] == 0).all()
+    torch.testing.assert_close(cross.sum(-1), torch.ones(2, 4, 4))
+
+
+def test_padding_changes_nothing():
+    model = small().eval()
+    src, tgt = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 4))
+    longer = torch.cat([src, torch.zeros(1, 3, dtype=torch.int64)], dim=1)
+    torch.testing.assert_close(model.hidden(longer, tgt, torch.tensor([5])), model.hidden(src, tgt))
+
+
+def test_a_later_word_changes_nothing_before_it():
+    model = small().eval()
+    src, tgt = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 6))
+    changed = tgt.clone()
+    changed[0, 4] = 3 + (tgt[0, 4] - 2) % 57
+    before, after = model.hidden(src, tgt), model.hidden(src, changed)
+    torch.testing.assert_close(before[:, :4], after[:, :4])
+    assert not torch.allclose(before[:, 4:], after[:, 4:])
+
+
+@pytest.mark.parametrize("tying", ["all", "decoder", "none"])
+def test_tied_weights_are_one_parameter(tying):
+    model = small(tie_embeddings=tying, tgt_vocab_size=60 if tying == "all" else 70)
+    embeddings = {model.src_embedding.weight, model.tgt_embedding.weight, model.to_words.weight}
+    assert len(embeddings) == {"all": 1, "decoder": 2, "none": 3}[tying]
+    assert model(torch.tensor([[5]]), torch.tensor([[1]])).logits.shape == (1, 1, 60 if tying == "all" else 70)
+
+
+def test_weights_begin_as_in_the_paper():
+    model = small(vocab_size=4000, tie_embeddings="none")
+    assert model.src_embedding.weight[1:].std().item() == pytest.approx(32**-0.5, rel=0.02)
+    assert (model.src_embedding.weight[0] == 0).all()
+    layer = model.decoder.layers[0]
+    for part in layer.cross_attention.in_proj.weight.split(32):
+        assert part.abs().max().item() == pytest.approx(math.sqrt(6 / 64), rel=0.02)
+    assert layer.feed_forward.expand.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 80), rel=0.02)
+    assert (layer.feed_forward.expand.bias == 0).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre", "positions": "learned", "num_kv_heads": 2, "activation": "gelu"}]
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_bfloat16_is_near_float32(changes, training):
+    model = small(dropout=0.0, **changes).train(training)
+    src, tgt, lengths = torch.randint(3, 60, (3, 9)), torch.randint(3, 60, (3, 7)), torch.tensor([9, 4, 2])
+    gradients = []
+    for low in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            hidden = model.hidden(src, tgt, lengths)
+            loss = linear_cross_entropy(hidden.flatten(0, 1), model.to_words.weight, tgt.flatten()).loss
+        gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]))
+    assert (gradients[1] - gradients[0]).norm() < 0.05 * gradients[0].norm()
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_dropout_acts_in_training_only(rate):
+    model = small(**{"dropout": 0.0, rate: 0.5})
+    src, tgt = torch.randint(3, 60, (2, 5)), torch.randint(3, 60, (2, 4))
+    assert not torch.equal(model.hidden(src, tgt), model.hidden(src, tgt))
+    model.eval()
+    assert torch.equal(model.hidden(src, tgt), model.hidden(src, tgt))
+
+
+def test_it_learns_to_copy():
+    torch.manual_seed(0)
+    model = Transformer(
+        dataclasses.replace(SMALL, vocab_size=12, dropout=0.0, num_encoder_layers=1, num_decoder_layers=1)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(150):
+        src = torch.randint(3, 12, (64, 4))
+        tgt = torch.cat([torch.ones(64, 1, dtype=torch.int64), src[:, :-1]], dim=1)
+        hidden = model.hidden(src, tgt)
+        loss = linear_cross_entropy(hidden.flatten(0, 1), model.to_words.weight, src.flatten()).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.3
+
+
+@pytest.mark.parametrize("with_lengths", [True, False])
+def test_decoding_with_a_cache_equals_decoding_at_once(with_lengths):
+    model = small(num_kv_heads=2).eval()
+    src, tgt = torch.randint(3, 60, (3, 6)), torch.randint(3, 60, (6, 8))
+    lengths = torch.tensor([6, 2, 4]) if with_lengths else None
+    memory = model.encode(src, lengths)
+    whole = model.decode(tgt, memory, lengths)  # two rows a sentence
+    singly = model.decode(
+        tgt, memory.repeat_interleave(2, dim=0), None if lengths is None else lengths.repeat_interleave(2)
+    )
+    torch.testing.assert_close(whole, singly)
+    cache = model.new_cache()
+    steps = [model.decode(tgt[:, i : i + 1], memory, lengths, cache=cache) for i in range(8)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+
+
+def test_reordered_rows_go_on_as_if_they_had_always_been_there():
+    model = small().eval()
+    src, tgt, lengths = torch.randint(3, 60, (3, 6)), torch.randint(3, 60, (6, 8)), torch.tensor([6, 2, 4])
+    memory, cache = model.encode(src, lengths), model.new_cache()
+    model.decode(tgt[:, :5], memory, lengths, cache=cache)
+    rows = torch.tensor([1, 1, 5, 4])  # the second sentence leaves
+    cache.keep(torch.tensor([0, 2]), rows)
+    kept = torch.tensor([0, 2])
+    step = model.decode(tgt[rows, 5:6], memory[kept], lengths[kept], cache=cache)
+    whole = model.decode(tgt[rows, :6], memory[kept], lengths[kept])
+    torch.testing.assert_close(step, whole[:, 5:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"d_model": 33}, "num_heads must divide d_model, but d_model is 33 and num_heads 4"),
+        ({"d_model": 15, "num_heads": 3}, "d_model must be even for sinusoidal positions, but is 15"),
+        ({"num_encoder_layers": 0}, "num_encoder_layers must be at least 1, but is 0"),
+        ({"dropout": 1.2}, r"dropout must be at least 0 and below 1, but is 1\.2"),
+        ({"activation": "swish"}, "activation must be one of 'relu', 'gelu', but is 'swish'"),
+        ({"tie_embeddings": "al"}, "but is 'al', did you mean 'all'"),
+        ({"tgt_vocab_size": 70}, "vocab_size is 60 and tgt_vocab_size 70"),
+        ({"eos_id": 60}, "eos_id must be from 0 to vocab_size - 1 = 59, but is 60"),
+        ({"bos_id": 2}, "must differ, but are 0, 2, 2"),
+        ({"d_ff": "48"}, "d_ff must be an int, but is '48'"),
+        ({"dropout": None}, "dropout must be a number, but is None"),
+    ],
+)
+def test_a_config_that_cannot_be_built_says_why(changes, words):
+    with pytest.raises(InvalidArgument, match=words):
+        dataclasses.replace(SMALL, **changes)
+
+
+def test_all_objections_to_a_config_come_at_once():
+    with pytest.raises(InvalidArgument) as caught:
+        TransformerConfig(0, d_ff=-1, norm="middle", pad_id=5)  # pyright: ignore[reportArgumentType]
+    for part in ("vocab_size must be at least 1, but is 0", "d_ff must be", "'middle'", "pad_id must be"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "lengths", "words"),
+    [
+        (torch.zeros(2, 5), torch.ones(2, 3).long(), None, r"src must have the dtype .* but has torch\.float32"),
+        (torch.ones(5).long(), torch.ones(2, 3).long(), None, r"src must be \(batch, tokens\) .* \(5,\)"),
+        (torch.ones(2, 0).long(), torch.ones(2, 3).long(), None, r"at least one token, but has the shape \(2, 0\)"),
+        (torch.full((2, 5), 60), torch.ones(2, 3).long(), None, "vocab_size - 1 = 59, but holds 60"),
+        (torch.ones(2, 5).long(), torch.full((2, 3), -1), None, "tgt must hold words from 0 .*but holds -1"),
+        (torch.ones(2, 5).long(), torch.ones(3, 3).long(), None, "multiple of memory's 2 sentences as rows, but has 3"),
+        (torch.ones(2, 5).long(), torch.ones(2, 3).long(), torch.tensor([5, 6]), "the 5 tokens of src, but holds 6"),
+        (torch.ones(2, 5).long(), torch.ones(2, 3).long(), torch.tensor([5]), r"must be 2 integers .* shape \(1,\)"),
+    ],
+)
+def test_input_that_does_not_fit_is_named(src, tgt, lengths, words):
+    with pytest.raises(InvalidArgument, match=words):
+        small()(src, tgt, lengths)
+
+
+def test_memory_that_does_not_fit_is_named():
+    with pytest.raises(
+        InvalidArgument, match=r"memory must be \(sentences, source, d_model=32\), but has \(2, 5, 31\)"
+    ):
+        small().decode(torch.ones(2, 3).long(), torch.zeros(2, 5, 31))

@@ -1,0 +1,28 @@
+"""Dropout as a layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument
+from regard.nn import Dropout
+
+
+def test_a_share_is_dropped_and_the_mean_stays():
+    torch.manual_seed(0)
+    dropped = Dropout(0.3)(torch.ones(400, 400))
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert dropped.mean().item() == pytest.approx(1, abs=0.01)
+
+
+def test_nothing_is_dropped_in_evaluation():
+    x = torch.randn(5, 5)
+    assert Dropout(0.3).eval()(x) is x
+    assert Dropout(0.0)(x) is x
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
+def test_p_is_a_probability(p):
+    with pytest.raises(InvalidArgument, match=f"p must be at least 0 and below 1, but is {p}"):
+        Dropout(p)

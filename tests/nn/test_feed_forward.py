@@ -1,0 +1,30 @@
+"""The feed-forward network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from regard.errors import InvalidArgument
+from regard.nn import FeedForward
+
+
+@pytest.mark.parametrize(("activation", "module"), [("relu", nn.ReLU()), ("gelu", nn.GELU())])
+def test_equals_its_parts(activation, module):
+    ours = FeedForward(8, 32, activation=activation)
+    parts = nn.Sequential(ours.expand, module, ours.contract)
+    x = torch.randn(2, 5, 8)
+    torch.testing.assert_close(ours(x), parts(x))
+
+
+def test_all_objections_come_at_once():
+    with pytest.raises(InvalidArgument) as caught:
+        FeedForward(0, -4, activation="rely", dropout=2.0)  # pyright: ignore[reportArgumentType]
+    for part in (
+        "d_model must be at least 1, but is 0",
+        "d_ff must be at least 1, but is -4",
+        "but is 'rely', did you mean 'relu'?",
+        "dropout must be at least 0 and below 1, but is 2.0",
+    ):
+        assert part in str(caught.value)

@@ -1,0 +1,54 @@
+"""Positions against the formula of the paper."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument
+from regard.nn import LearnedPositions, SinusoidalPositions
+
+
+def test_sinusoids_are_the_papers():
+    added = SinusoidalPositions(6)(torch.zeros(1, 700, 6))[0]
+    for position in (0, 1, 511, 699):
+        for i in range(3):
+            angle = position / 10000 ** (2 * i / 6)
+            assert added[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert added[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+@pytest.mark.parametrize("positions", [SinusoidalPositions(8), LearnedPositions(8, 600)])
+def test_an_offset_goes_on_where_the_last_call_ended(positions):
+    x = torch.randn(2, 600, 8)
+    whole = positions(x)
+    parts = torch.cat([positions(x[:, :5]), positions(x[:, 5:], offset=5)], dim=1)
+    torch.testing.assert_close(parts, whole, rtol=0, atol=0)
+
+
+def test_a_table_that_grew_in_inference_mode_serves_training():
+    positions = SinusoidalPositions(8)
+    with torch.inference_mode():
+        positions(torch.zeros(1, 2000, 8))
+    x = torch.zeros(1, 2000, 8, requires_grad=True)
+    (positions(x) ** 2).sum().backward()
+    assert x.grad is not None
+
+
+def test_the_table_is_not_stored():
+    assert not SinusoidalPositions(8).state_dict()
+
+
+@pytest.mark.parametrize("d_model", [0, 7])
+def test_sinusoids_need_an_even_width(d_model):
+    with pytest.raises(InvalidArgument, match=f"even and positive .*is {d_model}"):
+        SinusoidalPositions(d_model)
+
+
+def test_learned_positions_end():
+    with pytest.raises(InvalidArgument, match="reaches position 11, but there are 10"):
+        LearnedPositions(8, 10)(torch.zeros(1, 4, 8), offset=7)
+    with pytest.raises(InvalidArgument, match="max_length must be at least 1, but is 0"):
+        LearnedPositions(8, 0)

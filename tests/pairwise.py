@@ -1,0 +1,73 @@
+"""Large products of test cases, sampled so that every pair of values of two axes still occurs.
+
+Most faults need only one or two settings to meet, so a pairwise sample finds nearly what the whole product finds,
+in a few dozen cases instead of thousands. ``make test-all`` (``pytest --all``) runs the whole product.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Sequence
+from typing import Any
+
+
+def everything() -> bool:
+    """Whether all cases were asked for (``pytest --all`` or ``REGARD_TEST_ALL=1``)."""
+    return os.environ.get("REGARD_TEST_ALL") == "1"
+
+
+def pairwise(*axes: Sequence[Any], seed: int = 0) -> list[tuple[Any, ...]]:
+    """Cases in which every pair of values of two axes occurs; the whole product if everything is asked for.
+
+    Args:
+        axes: One sequence of values an axis; the values need neither be hashable nor comparable.
+        seed: Picks one of the many samples; the same seed gives the same sample.
+
+    Example:
+        >>> cases = pairwise("abc", [1, 2, 3], [True, False])
+        >>> {(letter, number) for letter, number, _ in cases} == set(itertools.product("abc", [1, 2, 3]))
+        True
+    """
+    axes = tuple(list(axis) for axis in axes)
+    if everything() or len(axes) < 3:
+        return list(itertools.product(*axes))
+    return [
+        tuple(axis[i] for axis, i in zip(axes, case, strict=True))
+        for case in _cover([len(axis) for axis in axes], random.Random(seed))
+    ]
+
+
+def sampled(cases: Sequence[Any], count: int, seed: int = 0) -> list[Any]:
+    """A few of the cases in their order, drawn with a seed; all of them if everything is asked for."""
+    if everything() or count >= len(cases):
+        return list(cases)
+    return [cases[i] for i in sorted(random.Random(seed).sample(range(len(cases)), count))]
+
+
+def _cover(sizes: list[int], rng: random.Random) -> list[tuple[int, ...]]:
+    """Indices of cases that cover every pair, built greedily from a pair that is still missing."""
+    missing = {
+        ((i, a), (j, b))
+        for (i, m), (j, n) in itertools.combinations(enumerate(sizes), 2)
+        for a, b in itertools.product(range(m), range(n))
+    }
+    cases = []
+    while missing:
+        case = dict(rng.choice(sorted(missing)))
+        for axis in rng.sample(range(len(sizes)), len(sizes)):
+            if axis not in case:
+                gains = {
+                    value: sum(_pair((axis, value), chosen) in missing for chosen in case.items())
+                    for value in range(sizes[axis])
+                }
+                best = max(gains.values())
+                case[axis] = rng.choice([value for value, gain in gains.items() if gain == best])
+        missing -= set(itertools.combinations(sorted(case.items()), 2))
+        cases.append(tuple(value for _, value in sorted(case.items())))
+    return cases
+
+
+def _pair(one: tuple[int, int], other: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (one, other) if one < other else (other, one)

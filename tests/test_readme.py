@@ -1,0 +1,82 @@
+"""What the README and CONTRIBUTING tell people to type works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from regard.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """The lines that a person would type and that are too long to run here."""
+    typed = (
+        line.partition("#")[0]
+        for document in DOCUMENTS
+        for block in blocks(document, "console")
+        for line in [*block.splitlines()]
+    )
+    return sorted({line.removeprefix("$ ").strip() for line in typed if line.startswith("$ ")})
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_python_blocks_run_in_their_order(document):
+    found = blocks(document, "python")
+    assert found
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in found:
+        exec(compile(block, document, "exec"), names)
+
+
+@pytest.mark.parametrize("block", blocks("README.md", "sh"))
+def test_shell_blocks_run(block, tmp_path):
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert (tmp_path / "attention.html").exists() == ("regard look" in block)
+
+
+def test_there_are_commands_to_check():
+    assert {shlex.split(line)[0] for line in commands()} == {"make", "regard", "pip"}
+
+
+@pytest.mark.parametrize("line", commands())
+def test_other_commands_would_be_understood(line):
+    program, *arguments = shlex.split(line)
+    if program == "make":
+        assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    elif program == "regard":
+        verb, *options = arguments
+        command = get_command(app).commands[verb]  # type: ignore[attr-defined]
+        command.make_context(verb, options)
+        assert all((ROOT / part).exists() for part in options if part.startswith("recipes/"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
