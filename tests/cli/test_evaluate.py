@@ -39,10 +39,10 @@ def test_repeated_sources_are_further_references(regard, pairs, hypotheses):
     found = json.loads(done.out)
     streams = [[row[i] if i < len(row) else None for row in REFERENCES] for i in range(3)]
     assert (found["sentences"], found["references"]) == (3, 5)
-    assert found["BLEU"]["score"] == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
-    assert found["chrF2"]["score"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, streams).score)
-    assert found["TER"]["score"] == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, streams).score)
-    assert found["BLEU"]["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert found["bleu"]["score"] == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
+    assert found["chrf"]["score"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, streams).score)
+    assert found["ter"]["score"] == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, streams).score)
+    assert found["bleu"]["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
 def test_aligned_files_are_references_too(regard, tmp_path):

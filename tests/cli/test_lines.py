@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.lines import read_lines, writing
+from regard.cli.lines import one_line, read_lines, writing
 from regard.errors import InvalidFile
 
 
@@ -67,6 +67,15 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_the_file_that_was_there_is_not_written_into(tmp_path):
+    path, link = tmp_path / "out.txt", tmp_path / "link"
+    path.write_text("before")
+    link.hardlink_to(path)
+    with writing(path) as file:
+        file.write("after")
+    assert (path.read_text(), link.read_text()) == ("after", "before")
+
+
 @pytest.mark.parametrize(
     "interruption", [KeyboardInterrupt, InvalidFile("input, line 3: bad"), OSError(28, "No space left")]
 )
@@ -80,6 +89,10 @@ def test_what_was_there_stays_when_writing_fails(tmp_path, interruption):
     assert list(tmp_path.iterdir()) == [path]
     if isinstance(interruption, OSError) and not isinstance(interruption, InvalidFile):
         assert str(caught.value) == f"{path}: cannot be written: No space left"
+
+
+def test_a_translation_is_one_field_of_one_line():
+    assert one_line("a\tb\r\n\nc\u2028d") == "a b c\u2028d"
 
 
 def test_a_missing_folder_is_named(tmp_path):

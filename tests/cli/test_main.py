@@ -14,8 +14,11 @@ import regard as package
 from regard.errors import InvalidArgument, MissingExtra
 
 
-def start(*arguments: object, **streams) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "regard", *map(str, arguments)], stderr=subprocess.PIPE, **streams)
+def start(*arguments: object, env: dict[str, str] | None = None, **streams) -> subprocess.Popen[bytes]:
+    """The command as a process of its own, with the buffered output that a shell gives it."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "", **(env or {})}
+    command = [sys.executable, "-m", "regard", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, **streams)
 
 
 @pytest.mark.parametrize("verb", [[], ["look"], ["translate"], ["evaluate"], ["train"], ["info"]])
@@ -76,12 +79,12 @@ def test_ctrl_c_is_130_and_silent(tmp_path):
 
 
 def test_a_closed_pipe_is_silent():
-    process = start("info", "--json", stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == b""
-    assert process.wait(timeout=60) == 1
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("info", "--json", stdout=writing)
+    os.close(writing)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full disk to try")
@@ -91,3 +94,49 @@ def test_a_full_disk_is_told():
         _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert said == b"regard: No space left on device\n"
+
+
+def test_output_that_is_closed_is_no_fault():
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m regard --version >&-"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_lines_are_utf8_whatever_the_locale(model):
+    narrow = {"PYTHONIOENCODING": "ascii:strict"}
+    process = start("translate", "--model", model, "--json", stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=narrow)
+    told, said = process.communicate("Grüße ☃\n".encode(), timeout=60)
+    assert (process.returncode, said) == (0, b"")
+    assert '"source": "Grüße ☃"' in told.decode("utf-8")
+
+
+def test_a_picture_survives_a_narrow_terminal(model, tmp_path):
+    process = start(
+        *("look", "the ☃", "--translation", "der ☃", "--model", model, "-o", tmp_path / "a.html"),
+        stdout=subprocess.PIPE,
+        env={"PYTHONIOENCODING": "latin-1:strict"},
+    )
+    told, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, b"")
+    assert told.startswith(b"der ?\n")
+
+
+def test_someone_who_waits_sees_a_bar_and_a_file_does_not(model, tmp_path):
+    (tmp_path / "in").write_text("the cat\n" * 3)
+    screen, stderr = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", "translate", "--model", model, tmp_path / "in", "-o", tmp_path / "out"],
+        stderr=stderr,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(stderr)
+    shown = b""
+    try:
+        while part := os.read(screen, 4096):
+            shown += part
+    except OSError:  # Linux says so when the last writer has gone
+        pass
+    os.close(screen)
+    assert process.wait(timeout=60) == 0
+    assert b"translating" in shown
+    assert b"/3" in shown
+    assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 3

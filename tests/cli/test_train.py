@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
@@ -68,5 +69,5 @@ def test_ctrl_c_is_130(regard, recipe, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("regard.training.train.train", interrupted)
+    monkeypatch.setattr(importlib.import_module("regard.training.train"), "train", interrupted)
     assert regard("train", recipe).code == 130

@@ -98,13 +98,19 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments,
     assert "Traceback" not in done.err
 
 
-def test_a_line_that_is_too_long_is_named_or_translated_whole(regard, model):
-    long = "cat " * 500
-    done = regard("translate", "--model", model, "--beam", 1, stdin=f"the mat\n{long}\n")
-    if done.code == 2:
-        assert "line 2" in done.err
-    else:
-        assert len(done.out.splitlines()) == 2
+@pytest.mark.parametrize("chunk", [1, 1024])
+def test_a_sentence_that_is_too_long_is_named(regard, model, monkeypatch, chunk):
+    monkeypatch.setattr("regard.cli.translate.CHUNK", chunk)
+    done = regard("translate", "--model", model, "--beam", 1, stdin=f"the mat\n{'cat ' * 500}\n")
+    assert done.code == 2
+    assert "regard: line 2 has a sentence of 5" in done.err
+
+
+def test_a_line_of_many_sentences_is_translated_whole(regard, model):
+    done = regard("translate", "--model", model, "--beam", 1, "--json", stdin="the cat sat on the mat. " * 20)
+    alone = regard("translate", "--model", model, "--beam", 1, "--json", stdin="the cat sat on the mat.")
+    whole, part = (json.loads(each.out)["translations"][0]["tokens"] for each in (done, alone))
+    assert len(whole) > 3 * len(part)
 
 
 def test_nothing_is_left_of_an_output_that_was_refused(regard, model, tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from regard.errors import InvalidArgument
 from regard.nn import DecoderCache, FixedCache, GrowingCache
+from regard.ops import Causal
 
 
 def test_what_is_appended_comes_back_in_order():
@@ -18,15 +20,28 @@ def test_what_is_appended_comes_back_in_order():
     assert cache.length == 11
 
 
-@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [1, 0, 2, 2], [3, 3, 3, 3], [2, 0], [1]])
-def test_rows_go_on_from_where_they_are_sent(rows):
-    cache, key = GrowingCache(), torch.randn(4, 2, 3, 4)
-    cache.append(key, -key)
-    cache.reorder(torch.tensor(rows))
-    new = torch.randn(len(rows), 2, 1, 4)
-    keys, values = cache.append(new, -new)
-    assert torch.equal(keys, torch.cat([key[rows], new], dim=2))
-    assert torch.equal(values, -keys)
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_a_beam_sees_the_words_that_it_goes_on_from(beams, tokens):
+    """Each entry is known by a number, and each row keeps the list of those that are its own."""
+    generator, cache, count = torch.Generator().manual_seed(0), DecoderCache(1), 2
+    own: list[list[int]] = [[] for _ in range(2 * beams)]
+    entries = 0
+    for _ in range(6):
+        mask = cache.extend(count, beams, tokens, torch.device("cpu"))
+        for row in range(count * beams):
+            first = entries + (row % beams) * tokens
+            for token in range(tokens):
+                own[row].append(first + token)
+                if isinstance(mask, Tensor):
+                    seen = mask[row // beams, 0, (row % beams) * tokens + token].nonzero().flatten().tolist()
+                    assert seen == sorted(own[row])
+        assert beams > 1 or isinstance(mask, Causal if tokens > 1 else type(None))
+        entries += beams * tokens
+        rows = torch.randint(0, beams, (count, beams), generator=generator) + beams * torch.arange(count)[:, None]
+        cache.reorder(rows.flatten())
+        own = [list(own[row]) for row in rows.flatten().tolist()]
+    assert cache.length == 6 * tokens
 
 
 def test_an_empty_cache_may_be_reordered():
@@ -38,24 +53,41 @@ def test_an_empty_cache_may_be_reordered():
 
 def test_sentences_leave_both_caches():
     cache, key = DecoderCache(1), torch.randn(4, 2, 3, 4)
-    cache.layers[0].self_attention.append(key, key)
+    cache.layers[0].self_attention.append(key[:2], key[2:])
     cache.layers[0].cross_attention.fill(key[:2], key[2:])
     cache.keep(torch.tensor([1]), torch.tensor([2, 3]))
     fixed = cache.layers[0].cross_attention
     assert fixed.held is not None
     assert torch.equal(fixed.held[0], key[1:2])
     assert torch.equal(fixed.held[1], key[3:4])
-    assert torch.equal(cache.layers[0].self_attention.append(key[:2], key[:2])[0], torch.cat([key[2:], key[:2]], dim=2))
+    grown = cache.layers[0].self_attention.append(key[:1], key[:1])
+    assert torch.equal(grown[0], torch.cat([key[1:2], key[:1]], dim=2))
+    assert torch.equal(grown[1], torch.cat([key[3:4], key[:1]], dim=2))
+
+
+def test_sentences_that_do_not_fit_are_refused():
+    cache = GrowingCache()
+    cache.append(torch.zeros(4, 1, 1, 2), torch.zeros(4, 1, 1, 2))
+    with pytest.raises(InvalidArgument, match="holds 4 sentences, but the new key has 3"):
+        cache.append(torch.zeros(3, 1, 1, 2), torch.zeros(3, 1, 1, 2))
 
 
 def test_rows_that_do_not_fit_are_refused():
-    cache = GrowingCache()
-    cache.append(torch.zeros(4, 1, 1, 2), torch.zeros(4, 1, 1, 2))
-    with pytest.raises(InvalidArgument, match="holds 4 rows, but the new key has 3"):
-        cache.append(torch.zeros(3, 1, 1, 2), torch.zeros(3, 1, 1, 2))
+    cache = DecoderCache(1)
+    cache.extend(2, 5, 1, torch.device("cpu"))
+    with pytest.raises(InvalidArgument, match="holds 2 sentences of 5 rows, but 2 of 4 go on"):
+        cache.extend(2, 4, 1, torch.device("cpu"))
 
 
 def test_an_empty_fixed_cache_keeps_nothing():
     cache = FixedCache()
     cache.keep(torch.tensor([0]))
     assert cache.held is None
+
+
+def test_on_a_cpu_16_bits_are_kept_as_float32():
+    key = torch.randn(2, 1, 3, 4, dtype=torch.bfloat16)
+    for stored in (*GrowingCache().append(key, key), *FixedCache().fill(key, key)):
+        assert stored.dtype == torch.float32
+        assert torch.equal(stored, key.float())
+    assert GrowingCache().append(key.double(), key.double())[0].dtype == torch.float64

@@ -24,6 +24,12 @@ def write_corpus(path: Path, pairs: int, seed: int) -> Path:
 
 
 @pytest.fixture
+def words() -> dict[str, str]:
+    """The dictionary of the language."""
+    return WORDS
+
+
+@pytest.fixture
 def keys(tmp_path: Path) -> dict[str, Any]:
     """The keys of a recipe that trains in a second or two."""
     write_corpus(tmp_path / "train.tsv", 400, seed=1)

@@ -25,7 +25,8 @@ TRAIN = (
 
 def start(recipe: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error::UserWarning:regard", "-c", TRAIN, str(recipe), *arguments], stderr=subprocess.PIPE
+        [sys.executable, "-W", "error::UserWarning:regard", "-c", TRAIN, str(recipe), *arguments],
+        stderr=subprocess.PIPE,
     )
 
 
@@ -37,7 +38,9 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 def rows(run: Path) -> list[dict[str, str]]:
     """What is in the log less what the clock says."""
     with (run / "metrics.csv").open(encoding="utf-8") as file:
-        return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in csv.DictReader(file)]
+        return [
+            {name: value for name, value in row.items() if name != "tokens_per_second"} for row in csv.DictReader(file)
+        ]
 
 
 def last_step(run: Path) -> int:

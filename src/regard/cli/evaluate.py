@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.lines import read_lines, writing
+from regard.cli.lines import one_line, read_lines, writing
 from regard.errors import InvalidArgument, InvalidFile
+
+if TYPE_CHECKING:
+    from regard.text.scores import Score
+
+NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
 
 
 def evaluate(
@@ -46,6 +50,8 @@ def evaluate(
 
         regard evaluate --source test.en --reference test.de --hypotheses other-system.de
     """
+    from regard.text.scores import score
+
     sources, references = _read(test, source, reference or [])
     if hypotheses is not None:
         lines = list(read_lines(hypotheses))
@@ -57,38 +63,24 @@ def evaluate(
     else:
         from regard.cli.translate import translations
 
-        lines = [best[0].text for _, best in translations(sources, model=model, total=len(sources), beam=beam)]
+        lines = [
+            one_line(best[0].text) for _, best in translations(sources, model=model, total=len(sources), beam=beam)
+        ]
     if output is not None:
         with writing(output) as file:
             file.writelines(f"{line}\n" for line in lines)
     report(score(lines, references), sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
 
 
-def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, tuple[float, str]]:
-    """The corpus scores and signatures by name; sentences may have different numbers of references."""
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-    from sacrebleu.metrics.ter import TER
-
-    streams = [
-        list(stream) for stream in zip_longest(*references)
-    ]  # sacrebleu wants the first of all, the second of all, ...
-    scores = {}
-    for metric in (BLEU(), CHRF(), TER()):
-        found = metric.corpus_score(list(hypotheses), streams)
-        scores[found.name] = (found.score, str(metric.get_signature()))
-    return scores
-
-
-def report(scores: dict[str, tuple[float, str]], *, sentences: int, references: int, as_json: bool) -> None:
+def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_json: bool) -> None:
     """Print the scores, for people or as JSON."""
     if as_json:
-        named = {name: {"score": value, "signature": signature} for name, (value, signature) in scores.items()}
+        named = {name: {"score": found.value, "signature": found.signature} for name, found in scores.items()}
         print(json.dumps({"sentences": sentences, "references": references, **named}))
         return
     print(f"{sentences:,} sentences, {references:,} references")
-    for name, (value, signature) in scores.items():
-        print(f"{name:6}{value:6.2f}  {signature}")
+    for name, found in scores.items():
+        print(f"{NAMES[name]:6}{found.value:6.2f}  {found.signature}")
 
 
 def _read(test: Path | None, source: Path | None, reference: list[Path]) -> tuple[list[str], list[list[str]]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -45,6 +47,11 @@ def _open(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
+def one_line(text: str) -> str:
+    """The text without the tabs and line ends that a model of bytes can write: one field of one line."""
+    return re.sub(r"[\t\r\n]+", " ", text)
+
+
 @contextmanager
 def writing(path: Path | None) -> Iterator[TextIO]:
     """A text file that appears under its name only when it is complete; standard output where there is no path.
@@ -53,6 +60,8 @@ def writing(path: Path | None) -> Iterator[TextIO]:
         InvalidFile: The file cannot be written.
     """
     if path is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # as what is read, whatever the locale
         yield sys.stdout
         return
     target = Path(os.path.realpath(path))

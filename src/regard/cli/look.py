@@ -15,6 +15,9 @@ def look(
     translation: Annotated[
         str | None, typer.Option(help="Look at this translation.", show_default="the one that the model finds")
     ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="The cross-attention layer of the table.", show_default="the mean over all")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the page.")] = Path("attention.html"),
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
@@ -39,6 +42,6 @@ def look(
     console = Console()
     console.print(recording.texts["translation"], style="bold", markup=False, highlight=False)
     console.print()
-    console.print(table(recording))
+    console.print(table(recording, layer))
     write_page(recording, output)
     console.print(f"\nAll layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)

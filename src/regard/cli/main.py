@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from typing import Annotated
 
@@ -51,20 +51,27 @@ def regard(
 
 def main() -> None:
     """Run a command; a refusal is one message on stderr and exit code 2, Ctrl-C is 130, a closed pipe is silent."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no "▒" shows "?"
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # else Python complains when it flushes at its end
-        sys.exit(1)
+            print(end="", flush=True)
     except RegardError as error:
         fail(str(error))
+    except BrokenPipeError:
+        _forget_output()
+        sys.exit(1)
     except OSError as error:
+        _forget_output()
         fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+
+
+def _forget_output() -> None:
+    """Let go of what could not be written, so that Python does not try once more at its end, and complain."""
+    sys.stdout = io.StringIO()
 
 
 def fail(message: str) -> None:

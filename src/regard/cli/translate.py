@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.lines import read_lines, writing
+from regard.cli.lines import one_line, read_lines, writing
+from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from regard.generation.translator import Translation
+    from regard.generation.translator import Sampling, Translation
 
 CHUNK = 1024  # lines that are sorted by length together: enough for full batches, few enough that output begins soon
 
@@ -45,8 +46,9 @@ def translate(
         bool, typer.Option("--sample", help="Draw translations at random instead of searching for the best.")
     ] = False,
     temperature: Annotated[
-        float, typer.Option(help="With `--sample`: below 1 keeps to likely tokens, above 1 strays.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="With `--sample`: below 1 keeps to likely tokens, above 1 strays.", show_default="1.0"),
+    ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="With `--sample`: draw from the k likeliest tokens.")] = None,
     top_p: Annotated[
         float | None, typer.Option(min=0, max=1, help="With `--sample`: draw from the likeliest tokens that make up p.")
@@ -77,8 +79,12 @@ def translate(
         total = len(lines)
     by_hand = paths == [Path("-")] and sys.stdin.isatty()
     options = {"beam": beam, "nbest": nbest, "length_penalty": length_penalty}
+    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling = _sampling(sample, {name: value for name, value in drawing.items() if value is not None})
     with writing(output) as file:
-        found = translations(lines, model=model, total=total, chunk=1 if by_hand else CHUNK, **options)
+        found = translations(
+            lines, model=model, total=total, chunk=1 if by_hand else CHUNK, sampling=sampling, **options
+        )
         for number, (source, best) in enumerate(found, start=1):
             rows = [_json(number, source, best)] if as_json else _rows(number, best, nbest=nbest, scores=scores)
             file.writelines(f"{row}\n" for row in rows)
@@ -101,10 +107,11 @@ def translations(
     from regard.generation.translator import Translator
 
     translator = Translator.load(model)
-    waiting = iter(lines)
+    waiting, done = iter(lines), 0
     with _bar(total) as advance:
         while part := list(islice(waiting, chunk)):
-            yield from zip(part, translator.translate(part, **options), strict=True)
+            yield from zip(part, translator.translate(part, first_line=done + 1, **options), strict=True)
+            done += len(part)
             advance(len(part))
 
 
@@ -123,11 +130,22 @@ def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
+def _sampling(wanted: bool, given: dict[str, Any]) -> Sampling | None:
+    if given and not wanted:
+        names = ", ".join(f"`--{name.replace('_', '-')}`" for name in given)
+        raise InvalidArgument(
+            f"{names}: expected together with `--sample`, which is not there; add it, or leave them out"
+        )
+    from regard.generation.translator import Sampling
+
+    return Sampling(**given) if wanted else None
+
+
 def _rows(number: int, best: list[Translation], *, nbest: int, scores: bool) -> Iterator[str]:
     for translation in best:
         columns = [str(number)] if nbest > 1 else []
         columns += [f"{translation.score:.4f}"] if scores else []
-        yield "\t".join([*columns, translation.text])
+        yield "\t".join([*columns, one_line(translation.text)])
 
 
 def _json(number: int, source: str, best: list[Translation]) -> str:

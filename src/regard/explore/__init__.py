@@ -1,0 +1,1 @@
+"""Looking at a recording: the page, and the picture in a terminal."""

@@ -41,12 +41,13 @@ def pack(recording: Recording) -> tuple[dict[str, Any], bytes]:
         One layer's dense weights at a time, and two bytes a weight in all.
 
     Example:
-        >>> from types import SimpleNamespace
+        >>> import regard, torch
         >>> from regard.analysis.recording import Layer, Recording
-        >>> weights = SimpleNamespace(shape=(1, 1, 1, 2), dense=lambda: torch.tensor([[[[0.25, 0.75]]]]))
-        >>> header, data = pack(Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, ("a",), ("b", "c")),)))
+        >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
+        >>> layer = Layer("encoder.0", "encoder", weights, ("a",), ("b", "c"))
+        >>> header, data = pack(Recording("a title", "a model", (layer,)))
         >>> header["layers"][0]["heads"], len(data)
-        (1, 4)
+        (8, 32)
     """
     _check_shapes(recording)
     sequences: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -99,18 +100,21 @@ def _check_shapes(recording: Recording) -> None:
     objections = [] if recording.layers else ["recording: expected at least one layer, got none"]
     names = [layer.name for layer in recording.layers]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        objections.append(f"recording: expected every layer to have a name of its own, got {name!r} {names.count(name)} times")
+        objections.append(
+            f"recording: expected every layer to have a name of its own, got {name!r} {names.count(name)} times"
+        )
     for layer in recording.layers:
         shape, tokens = tuple(layer.weights.shape), (len(layer.queries), len(layer.keys))
         if len(shape) != 4 or shape[0] != 1 or shape[2:] != tokens or 0 in shape:
             objections.append(
-                f"layer {layer.name!r}: expected weights (1, heads, {tokens[0]}, {tokens[1]}), one row for each of its "
-                f"{tokens[0]} query tokens and one column for each of its {tokens[1]} key tokens, none of them zero, got {shape}"
+                f"layer {layer.name!r}: expected weights (1, heads, {tokens[0]}, {tokens[1]}), a row for each query "
+                f"token and a column for each key token, none of them zero, got {shape}"
             )
     total = sum(torch.Size(layer.weights.shape).numel() for layer in recording.layers)
     if total > MAX_WEIGHTS:
         objections.append(
-            f"recording: expected at most {MAX_WEIGHTS:,} weights in one page, got {total:,}; record fewer tokens or layers"
+            f"recording: expected at most {MAX_WEIGHTS:,} weights in one page, got {total:,}; "
+            "record fewer tokens or layers"
         )
     refuse(objections)
 
@@ -118,6 +122,6 @@ def _check_shapes(recording: Recording) -> None:
 def _outside(layer: Layer, weights: torch.Tensor) -> list[str]:
     low, high = weights.min().item(), weights.max().item()
     # A comparison with NaN is false, so NaN is objected to as well.
-    if -ROUNDING <= low and high <= 1 + ROUNDING:
+    if low >= -ROUNDING and high <= 1 + ROUNDING:
         return []
     return [f"layer {layer.name!r}: expected weights from 0 to 1, got values from {low:.4g} to {high:.4g}"]

@@ -60,15 +60,15 @@ def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
         Eight bytes or so for each weight of the recording.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> import torch
+        >>> import regard, torch
         >>> from regard.analysis.recording import Layer, Recording
-        >>> weights = SimpleNamespace(shape=(1, 1, 1, 2), dense=lambda: torch.tensor([[[[0.25, 0.75]]]]))
+        >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> recording = Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, ("a",), ("b", "c")),))
-        >>> write_page(recording, folder / "attention.html").name  # doctest: +SKIP
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_page(recording, Path(folder) / "attention.html").name
         'attention.html'
     """
-    return _write_atomically(Path(path), page(recording).encode("utf-8"))
+    return _write_atomically(Path(path), page(recording).encode("utf-8", "xmlcharrefreplace"))
 
 
 def page(recording: Recording) -> str:
@@ -116,7 +116,7 @@ def page(recording: Recording) -> str:
 
 
 def _static(name: str) -> str:
-    return files("regard.explore").joinpath("static", name).read_text(encoding="utf-8")
+    return (files("regard.explore") / "static" / name).read_text(encoding="utf-8")
 
 
 def _data_url(source: str) -> str:

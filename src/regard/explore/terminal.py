@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording
 
 BAR = 20
+"""How many columns a bar takes where there is room; at least SHORT_BAR, then the runners-up have to go."""
+SHORT_BAR = 8
+GAP = 3
 LONGEST = 16
-"""How many columns a word may take."""
+"""How many columns a word may take, at least SHORTEST."""
+SHORTEST = 4
 RUNNERS_UP = 2
 FAINTEST = 0.05
 """A runner-up that got less of a row than this is not named."""
-STYLE = "blue"
+STYLE = "cyan"
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SHADES = ((0.6, "█"), (0.35, "▓"), (0.15, "▒"), (0.05, "░"))
@@ -33,9 +37,9 @@ _ASCII_SHADES = ((0.6, "#"), (0.35, "+"), (0.15, "-"), (0.05, "."))
 def table(recording: Recording, layer: str | None = None) -> RenderableType:
     """Show what each word of a translation attended to, word by word.
 
-    The weights are the mean over the heads of one cross-attention layer, or of all of them. Pieces of a word are merged:
-    the weight of a source word is the sum over its pieces, the row of a written word the mean over the steps that wrote it.
-    Marks such as ``</s>`` are no words: they have no row, and what they got is told below the table.
+    The weights are the mean over the heads of one cross-attention layer, or of all of them. Pieces of a word are
+    merged: a source word has the sum of its pieces, a written word the mean over the steps that wrote it. Marks such
+    as ``</s>`` are no words: they have no row, and what they got is told below the table.
 
     Args:
         recording: With at least one layer of cross-attention.
@@ -48,14 +52,15 @@ def table(recording: Recording, layer: str | None = None) -> RenderableType:
         InvalidArgument: If there is no cross-attention, or no such layer of it.
 
     Example:
-        >>> from types import SimpleNamespace
+        >>> import regard, torch
         >>> from regard.analysis.recording import Layer, Recording
-        >>> weights = SimpleNamespace(dense=lambda: torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]]))
+        >>> shares = torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]])
+        >>> weights = regard.weights(shares.log(), torch.eye(2)[None, None], scale=1.0)
         >>> cross = Layer("cross.0", "cross", weights, ("▁ja", "▁gut"), ("▁yes", "▁good"))
         >>> Console(width=60).print(table(Recording("a title", "a model", (cross,))))
         written   attended to
-        ja        yes           ███████████████       0.75   good 0.25
-        gut       good          █████████████████▌    0.88   yes 0.12
+        ja        yes           ████████████▊     0.75   good 0.25
+        gut       good          ██████████████▉   0.88   yes 0.12
         <BLANKLINE>
              yes good
           ja ███ ▒▒▒▒
@@ -72,17 +77,21 @@ class _Picture:
     """Words, their weights, and how rich draws them into the width that there is."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self.heads = sum(layer.weights.dense().shape[1] for layer in layers)
         self.names = [layer.name for layer in layers]
         rows, columns = words(layers[0].queries), words(layers[0].keys)
-        weights = torch.cat([layer.weights.dense()[0].detach().cpu().double() for layer in layers]).mean(0)  # (queries, keys)
+        heads = torch.cat(
+            [layer.weights.dense()[0].detach().cpu().double() for layer in layers]
+        )  # (heads, queries, keys)
+        self.heads, weights = len(heads), heads.mean(0)  # (queries, keys)
         by_row = torch.stack([weights[positions].mean(0) for word, positions in rows if not is_special(word)])
         merged = torch.stack([by_row[:, positions].sum(1) for _, positions in columns], 1)  # (row words, column words)
         self.rows = [word for word, _ in rows if not is_special(word)]
         self.columns = [word for word, _ in columns if not is_special(word)]
         kept = [index for index, (word, _) in enumerate(columns) if not is_special(word)]
         self.weights = merged[:, kept]
-        self.marks = {word: merged[:, index].mean().item() for index, (word, _) in enumerate(columns) if is_special(word)}
+        self.marks = {
+            word: merged[:, index].mean().item() for index, (word, _) in enumerate(columns) if is_special(word)
+        }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._table(options)
@@ -97,17 +106,29 @@ class _Picture:
             yield Text(f"Shades: {', '.join(f'{shade} from {weight}' for weight, shade in reversed(shades))}.")
 
     def _table(self, options: ConsoleOptions) -> Table:
-        drawn = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-        for name, at_most in (("written", LONGEST), ("attended to", LONGEST), ("", BAR), ("", 4), ("", None)):
+        fixed = len("0.00") + 3 * GAP
+        longest = min(LONGEST, max(SHORTEST, (options.max_width - fixed - SHORT_BAR) // 2))
+        entries = [self._entry(row, longest) for row in self.weights]
+        written = ["written", *(_short(word, longest) for word in self.rows)]
+        others = GAP + max(cell_len(also) for _, _, also in entries)
+        best = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
+        room = options.max_width - fixed - min(longest, max(map(cell_len, written))) - best
+        with_others = room - others >= SHORT_BAR
+        length = max(1, min(BAR, room - others if with_others else room))
+        drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        for name, at_most in (("written", longest), ("attended to", longest), ("", length), ("", 4), ("", None)):
             drawn.add_column(name, no_wrap=True, overflow="ellipsis", max_width=at_most)
-        for word, row in zip(self.rows, self.weights, strict=True):
-            order = row.argsort(descending=True, stable=True).tolist()
-            best, others = order[0], order[1 : 1 + RUNNERS_UP]
-            also = "  ".join(f"{_short(self.columns[i])} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
-            weight = row[best].item()
-            bar = Text(_bar(weight, options.ascii_only), STYLE)
-            drawn.add_row(Text(word), Text(self.columns[best], "bold"), bar, Text(f"{weight:.2f}"), Text(also, "dim"))
+        for word, (most, weight, also) in zip(written[1:], entries, strict=True):
+            bar = Text(_bar(weight, length, options.ascii_only), STYLE)
+            cells = (Text(word), Text(most, "bold"), bar, Text(f"{weight:.2f}"), Text(also, "dim"))
+            drawn.add_row(*cells[: 5 if with_others else 4])
         return drawn
+
+    def _entry(self, row: torch.Tensor, longest: int) -> tuple[str, float, str]:
+        """The word that got most of a row, how much, and who came after it."""
+        best, *others = row.argsort(descending=True, stable=True).tolist()[: 1 + RUNNERS_UP]
+        also = "  ".join(f"{_short(self.columns[i], longest)} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
+        return _short(self.columns[best], longest), row[best].item(), also
 
     def _map(self, shades: Sequence[tuple[float, str]]) -> list[Text]:
         """The source as a line of text, and below it, word under word, how much each written word took from it."""
@@ -140,11 +161,11 @@ def _chosen(recording: Recording, name: str | None) -> tuple[Layer, ...]:
     return layers if name is None else tuple(layer for layer in layers if layer.name == name)
 
 
-def _bar(weight: float, ascii_only: bool) -> str:
+def _bar(weight: float, length: int, ascii_only: bool) -> str:
     """A bar as long as a weight, in eighths of a column where the terminal has them."""
     if ascii_only:
-        return "#" * round(weight * BAR)
-    whole, eighth = divmod(round(weight * BAR * 8), 8)
+        return "#" * round(weight * length)
+    whole, eighth = divmod(round(weight * length * 8), 8)
     return "█" * whole + _EIGHTHS[eighth].strip()
 
 
@@ -152,5 +173,8 @@ def _shade(weight: float, shades: Sequence[tuple[float, str]]) -> str:
     return next((shade for least, shade in shades if weight >= least), " ")
 
 
-def _short(word: str) -> str:
-    return word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"
+def _short(word: str, longest: int = LONGEST) -> str:
+    """A word cut to a number of columns, of which some letters take two."""
+    text = Text(word)
+    text.truncate(longest, overflow="ellipsis")
+    return text.plain

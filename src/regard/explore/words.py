@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _MARK = "▁"
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_BYTES = re.compile(rf"(?:{_MARK}|<0x[0-9A-F]{{2}}>)+")
 _SPECIAL = re.compile(r"</?[a-z]+>")
 _WORD = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]+")
 
@@ -19,7 +19,7 @@ def is_special(token: str) -> bool:
 def words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Merge pieces into words: ``▁`` stands for a space, ``<0xC3>`` for one byte of a letter.
 
-    Punctuation makes words of its own, as in a text that is read aloud; an apostrophe or a hyphen within a word does not.
+    Punctuation makes words of its own; an apostrophe or a hyphen within a word does not.
 
     Args:
         tokens: Readable pieces, in the order of the text.
@@ -44,39 +44,34 @@ def words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def _words_of_run(tokens: Sequence[str], run: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """The words of pieces among which no special token stands; a piece belongs to the word that its end lies in."""
-    # Bytes are told apart from text by U+DC80 to U+DCFF, one character for each, so that places can be counted.
-    pieces = [_plain(tokens[position]) for position in run]
-    text = "".join(pieces)
-    letters = "".join("x" if "\udc80" <= letter <= "\udcff" else letter for letter in text)
-    spans = [match.span() for match in _WORD.finditer(letters)]
-    if not spans:
-        return [(_spelt(text), list(run))] if run else []
-    positions: list[list[int]] = [[] for _ in spans]
+    """The words of pieces that are all text; a piece belongs to the word that its last byte lies in."""
+    pieces = [_bytes(tokens[position]) for position in run]
+    # A byte that is no letter becomes one surrogate, which is one byte again when encoded: places can be counted.
+    text = b"".join(pieces).decode("utf-8", "surrogateescape")
+    found = [(match.group(), _size(text[: match.end()])) for match in _WORD.finditer(text)]
+    if not found:
+        return [(_shown(text), list(run))] if run else []
+    positions: list[list[int]] = [[] for _ in found]
     end, word = 0, 0
     for position, piece in zip(run, pieces, strict=True):
         end += len(piece)
-        while word + 1 < len(spans) and spans[word + 1][0] < end:
+        # A space belongs to the word after it, and what follows the last word to that one.
+        while word + 1 < len(found) and found[word][1] < end:
             word += 1
         positions[word].append(position)
-    found = [(_spelt(text[start:stop]), own) for (start, stop), own in zip(spans, positions, strict=True)]
-    return [(word, own) for word, own in found if own]
+    return [(_shown(word), own) for (word, _), own in zip(found, positions, strict=True) if own]
 
 
-def _plain(token: str) -> str:
-    byte = _BYTE.fullmatch(token)
-    if byte is None:
-        return token.replace(_MARK, " ")
-    value = int(byte[1], 16)
-    return chr(value) if value < 0x80 else chr(0xDC00 + value)
+def _bytes(token: str) -> bytes:
+    if _BYTES.fullmatch(token):
+        return bytes(0x20 if part == _MARK else int(part[3:5], 16) for part in re.findall(rf"{_MARK}|<0x..>", token))
+    return token.replace(_MARK, " ").encode("utf-8", "replace")
 
 
-def _spelt(text: str) -> str:
-    """Text whose bytes are read as UTF-8 again; what is no letter shows as one mark, so that no terminal obeys it."""
-    letters = text.encode("utf-8", "surrogateescape" if not _lone(text) else "replace").decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else "�" for letter in letters.strip())
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
 
 
-def _lone(text: str) -> bool:
-    """Whether there are surrogates that stand for no byte."""
-    return any("\ud800" <= letter <= "\udfff" and not "\udc80" <= letter <= "\udcff" for letter in text)
+def _shown(text: str) -> str:
+    """Text in which all that is no letter or sign is one mark, so that no terminal obeys it."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text.strip())

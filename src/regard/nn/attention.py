@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,6 +14,7 @@ from regard.ops import Attended, attend
 
 if TYPE_CHECKING:
     from regard.ops.masks import Mask
+    from regard.ops.measures import Asked
 
 
 class MultiHeadAttention(nn.Module):
@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         value: Tensor | None = None,
         *,
         mask: Mask | Tensor | None = None,
-        measure: Iterable[Any] | dict[str, Any] = (),
+        measure: Asked = (),
         cache: GrowingCache | FixedCache | None = None,
         offset: int | None = None,
     ) -> Attended:
@@ -113,7 +113,7 @@ class MultiHeadAttention(nn.Module):
         else:
             query_heads, key_heads, value_heads = self._project(query, key, value, cache)
         attended = attend(
-            query_heads,
+            query_heads.to(key_heads.dtype),  # which a cache may keep in more bits
             key_heads,
             value_heads,
             mask=mask,
@@ -121,7 +121,7 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             measure=measure,
         )
-        joined = attended.output.transpose(1, 2).flatten(2)  # (batch, queries, d_model)
+        joined = attended.output.to(query_heads.dtype).transpose(1, 2).flatten(2)  # (batch, queries, d_model)
         return Attended(self.out_proj(joined), attended.weights, attended.measured)
 
     def _project(
@@ -139,7 +139,7 @@ class MultiHeadAttention(nn.Module):
             key_heads = self._heads(self._linear(key, slice(key_row, value_row)))
             value_heads = self._heads(self._linear(value, slice(value_row, None)))
         if isinstance(cache, FixedCache):
-            cache.fill(key_heads, value_heads)
+            key_heads, value_heads = cache.fill(key_heads, value_heads)
         return query_heads, key_heads, value_heads
 
     def _linear(self, x: Tensor, rows: slice) -> Tensor:

@@ -8,6 +8,12 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
+from regard.ops import Causal, Mask
+
+
+def stored_dtype(tensor: Tensor) -> torch.dtype:
+    """What keys and values are kept in: on a CPU float32, where attention from few queries is slow in 16 bits."""
+    return torch.promote_types(tensor.dtype, torch.float32) if tensor.device.type == "cpu" else tensor.dtype
 
 
 class GrowingCache:
@@ -16,7 +22,7 @@ class GrowingCache:
     The buffers double when they are full, so that appending costs amortised O(1) copies a token.
 
     Args:
-        capacity: Number of steps to make room for at first.
+        capacity: Number of tokens to make room for at first.
 
     Example:
         >>> import torch
@@ -28,13 +34,13 @@ class GrowingCache:
         torch.Size([3, 2, 5, 4])
     """
 
-    def __init__(self, capacity: int = 32) -> None:
+    def __init__(self, capacity: int = 256) -> None:
         self.capacity = capacity
         self.length = 0
         self._buffers: tuple[Tensor, ...] = ()
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add key and value (rows, kv_heads, new, head_dim); return all of them (rows, kv_heads, length, head_dim)."""
+        """Add key and value (sentences, kv_heads, new, dim); return all of them (sentences, kv_heads, length, dim)."""
         start, self.length = self.length, self.length + key.shape[2]
         self._make_room(key, value)
         for buffer, new in zip(self._buffers, (key, value), strict=True):
@@ -42,33 +48,27 @@ class GrowingCache:
         stored_key, stored_value = (buffer[:, :, : self.length] for buffer in self._buffers)
         return stored_key, stored_value
 
+    def keep(self, sentences: Tensor) -> None:
+        """Drop all but the sentences at these indices."""
+        self._buffers = tuple(buffer.index_select(0, sentences) for buffer in self._buffers)
+
     def _make_room(self, key: Tensor, value: Tensor) -> None:
         if self._buffers and key.shape[0] != self._buffers[0].shape[0]:
             raise InvalidArgument(
-                f"the cache holds {self._buffers[0].shape[0]} rows, but the new key has {key.shape[0]}: "
-                "reorder the cache to the rows that go on"
+                f"the cache holds {self._buffers[0].shape[0]} sentences, but the new key has {key.shape[0]}: "
+                "keep those that go on"
             )
         if self._buffers and self.length <= self._buffers[0].shape[2]:
             return
         while self.capacity < self.length:
             self.capacity *= 2
         old = self._buffers
-        self._buffers = tuple(new.new_empty(*new.shape[:2], self.capacity, new.shape[3]) for new in (key, value))
+        dtype = stored_dtype(key)
+        self._buffers = tuple(
+            new.new_empty(*new.shape[:2], self.capacity, new.shape[3], dtype=dtype) for new in (key, value)
+        )
         for buffer, previous in zip(self._buffers, old, strict=False):
             buffer[:, :, : previous.shape[2]] = previous
-
-    def reorder(self, rows: Tensor) -> None:
-        """Let row i go on from what row ``rows[i]`` holds; there may be fewer rows than before."""
-        if not self._buffers:
-            return
-        count = self._buffers[0].shape[0]
-        if rows.shape[0] != count:
-            self._buffers = tuple(buffer.index_select(0, rows) for buffer in self._buffers)
-            return
-        moved = (rows != torch.arange(count, device=rows.device)).nonzero().squeeze(1)
-        for buffer in self._buffers if moved.numel() else ():
-            filled = buffer[:, :, : self.length]
-            filled[moved] = filled[rows[moved]]
 
 
 class FixedCache:
@@ -80,9 +80,11 @@ class FixedCache:
     def __init__(self) -> None:
         self.held: tuple[Tensor, Tensor] | None = None
 
-    def fill(self, key: Tensor, value: Tensor) -> None:
-        """Keep key and value (sentences, kv_heads, keys, head_dim)."""
-        self.held = key.contiguous(), value.contiguous()
+    def fill(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep key and value (sentences, kv_heads, keys, head_dim), and give them as they are kept."""
+        dtype = stored_dtype(key)
+        self.held = key.to(dtype).contiguous(), value.to(dtype).contiguous()
+        return self.held
 
     def keep(self, sentences: Tensor) -> None:
         """Drop all but the sentences at these indices."""
@@ -100,9 +102,10 @@ class LayerCache:
 
 
 class DecoderCache:
-    """The caches of all decoder layers.
+    """The caches of all decoder layers, for sentences that are each decoded in as many rows, or beams, side by side.
 
-    Decoding goes row by row of ``sentences × beams`` rows, those of one sentence side by side.
+    The beams of a sentence share one cache: every beam appends to it, and which of its entries a beam goes on from is a
+    mask. So a beam that goes on from another's words copies nothing but its row of that mask.
 
     Args:
         num_layers: Number of decoder layers.
@@ -115,19 +118,55 @@ class DecoderCache:
 
     def __init__(self, num_layers: int) -> None:
         self.layers = [LayerCache() for _ in range(num_layers)]
+        self.length = 0
+        """Number of tokens that each row has."""
+        self._visible: Tensor | None = None  # (sentences, beams, entries): which entries each beam goes on from
 
-    @property
-    def length(self) -> int:
-        """Number of tokens that were decoded."""
-        return self.layers[0].self_attention.length if self.layers else 0
+    def extend(self, sentences: int, beams: int, tokens: int, device: torch.device) -> Mask | Tensor | None:
+        """Make room for new tokens of each row, and tell what they may see.
+
+        Args:
+            sentences: Number of sentences.
+            beams: Number of rows of each sentence.
+            tokens: Number of new tokens of each row.
+            device: Where the mask is to lie.
+
+        Returns:
+            The mask of self-attention from the new tokens to all, for queries in the order beam, token.
+        """
+        old = (
+            torch.zeros(sentences, beams, 0, dtype=torch.bool, device=device)
+            if self._visible is None
+            else self._visible
+        )
+        if old.shape[:2] != (sentences, beams):
+            raise InvalidArgument(
+                f"the cache holds {old.shape[0]} sentences of {old.shape[1]} rows, but {sentences} of {beams} go on: "
+                "keep those that go on"
+            )
+        self.length += tokens
+        own = torch.eye(beams, dtype=torch.bool, device=device).repeat_interleave(
+            tokens, dim=1
+        )  # (beams, beams · tokens)
+        self._visible = torch.cat([old, own.expand(sentences, -1, -1)], dim=2)
+        if beams == 1:  # a single token may see all: no mask is cheaper than one that hides nothing
+            return None if tokens == 1 else Causal()
+        if tokens == 1:
+            return self._visible.unsqueeze(1)  # (sentences, 1, beams, entries)
+        past = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril().repeat(beams, beams)
+        new = past & own.repeat_interleave(tokens, dim=0)  # (beams · tokens, beams · tokens)
+        seen = torch.cat([old.repeat_interleave(tokens, dim=1), new.expand(sentences, -1, -1)], dim=2)
+        return seen.unsqueeze(1)  # (sentences, 1, beams · tokens, entries)
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i go on from row ``rows[i]``; cross-attention stays, since rows move within their sentence only."""
-        for layer in self.layers:
-            layer.self_attention.reorder(rows)
+        """Let row i go on from row ``rows[i]`` of the same sentence."""
+        if self._visible is not None:
+            shape = self._visible.shape
+            self._visible = self._visible.flatten(0, 1).index_select(0, rows).view(-1, *shape[1:])
 
     def keep(self, sentences: Tensor, rows: Tensor) -> None:
-        """Go on with some sentences only: ``sentences`` in cross-attention, their ``rows`` in self-attention."""
-        for layer in self.layers:
-            layer.cross_attention.keep(sentences)
+        """Go on with some sentences only, whose row i goes on from row ``rows[i]``, counted before others left."""
         self.reorder(rows)
+        for layer in self.layers:
+            layer.self_attention.keep(sentences)
+            layer.cross_attention.keep(sentences)

@@ -35,7 +35,7 @@ class DecoderLayer(nn.Module):
         >>> import torch
         >>> attention, cross_attention = MultiHeadAttention(16, 4), MultiHeadAttention(16, 4)
         >>> layer = DecoderLayer(attention, FeedForward(16, 64), cross_attention=cross_attention)
-        >>> hidden, attended, crossed = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16))
+        >>> hidden, attended, crossed = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16), mask=Causal())
         >>> hidden.shape, crossed.weights.shape
         (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 7]))
     """
@@ -63,6 +63,7 @@ class DecoderLayer(nn.Module):
         hidden: Tensor,
         memory: Tensor,
         *,
+        mask: Mask | Tensor | None = None,
         memory_mask: Mask | Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, Attended, Attended]:
@@ -71,22 +72,21 @@ class DecoderLayer(nn.Module):
         Args:
             hidden: (rows, tokens, d_model); with a cache only the tokens that it does not hold yet.
             memory: (sentences, keys, d_model); rows is a multiple of sentences, those of one sentence side by side.
+            mask: Which tokens each token may attend to: ``Causal()`` where all are computed at once.
             memory_mask: Which keys of the memory may be attended to.
-            cache: Grows by the tokens of this call.
+            cache: Grows by the tokens of this call; rows must then be sentences.
 
         Returns:
             hidden (rows, tokens, d_model), and two Attended. Cross-attention has the rows of one sentence as queries
-            of one batch element, so that keys and values of a sentence exist once, however many beams it has.
+            of one batch element, so that keys and values of a sentence exist once, however many rows it has.
         """
-        # A single token may see all keys of its cache: no mask is cheaper than one that hides nothing.
-        causal = None if hidden.shape[1] == 1 else Causal()
         attended = self.attention(
-            self.attention_residual.enter(hidden), mask=causal, cache=cache.self_attention if cache else None
+            self.attention_residual.enter(hidden), mask=mask, cache=cache.self_attention if cache else None
         )
         hidden = self.attention_residual.leave(hidden, attended.output)
         query = self.cross_attention_residual.enter(hidden)
         crossed = self.cross_attention(
-            query.reshape(memory.shape[0], -1, query.shape[2]),  # (sentences, beams · tokens, d_model)
+            query.reshape(memory.shape[0], -1, query.shape[2]),  # (sentences, rows of each · tokens, d_model)
             memory,
             mask=memory_mask,
             cache=cache.cross_attention if cache else None,
@@ -127,12 +127,26 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
         """Map hidden to the same shape, and tell each layer's attention to itself and to the memory.
 
-        Arguments and results are those of :class:`DecoderLayer`, with one cache for all layers.
+        Args:
+            hidden: (rows, tokens, d_model); with a cache only the tokens that it does not hold yet.
+            memory: (sentences, keys, d_model); rows is a multiple of sentences, those of one sentence side by side.
+            memory_mask: Which keys of the memory may be attended to.
+            cache: Grows by the tokens of this call.
+
+        Returns:
+            hidden (rows, tokens, d_model), and two Attended a layer. With a cache, self-attention too has the rows of
+            one sentence as queries of one batch element, and the keys of all of them, most of them masked.
         """
+        shape, mask = hidden.shape, Causal()
+        if cache is not None:
+            rows, tokens, _ = shape
+            sentences = memory.shape[0]
+            mask = cache.extend(sentences, rows // sentences, tokens, hidden.device)
+            hidden = hidden.reshape(sentences, -1, shape[2])  # (sentences, rows of each · tokens, d_model)
         attentions, crosses = [], []
         layer_caches = cache.layers if cache else [None] * len(self.layers)
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
-            hidden, attended, crossed = layer(hidden, memory, memory_mask=memory_mask, cache=layer_cache)
+            hidden, attended, crossed = layer(hidden, memory, mask=mask, memory_mask=memory_mask, cache=layer_cache)
             attentions.append(attended)
             crosses.append(crossed)
-        return self.norm(hidden), tuple(attentions), tuple(crosses)
+        return self.norm(hidden).view(shape), tuple(attentions), tuple(crosses)

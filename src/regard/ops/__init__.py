@@ -1,5 +1,7 @@
 """The operation: pure functions on tensors."""
 
+from __future__ import annotations
+
 from regard.ops.attend import Attended, attend, weights
 from regard.ops.dropout import dropout
 from regard.ops.masks import Causal, Mask, Padding, Window

@@ -24,7 +24,8 @@ class Attended:
 
     Args:
         output: (batch, heads, queries, value_dim) from `attend`; (batch, queries, d_model) from an attention layer.
-        weights: A view of the weights, (batch, heads, queries, keys); it holds query and key, and computes what it is asked.
+        weights: A view of the weights, (batch, heads, queries, keys); it holds query and key, and computes what it is
+            asked.
         measured: The answers to `measure`, by name.
     """
 
@@ -46,28 +47,29 @@ def attend(
     measure: Asked = (),
     kernel: str | None = None,
 ) -> Attended:
-    """Attend: ``output = dropout(softmax(mask(score(query, key)))) · value``, with answers about the weights from the same pass.
+    """Attend: ``output = dropout(softmax(mask(score(query, key)))) · value``, with answers about the weights.
 
     Args:
         query: (batch, heads, queries, head_dim), float64, float32, bfloat16 or float16.
         key: (batch, kv_heads, keys, head_dim); kv_heads divides heads.
         value: (batch, kv_heads, keys, value_dim).
-        mask: A rule (`Causal`, `Padding`, `Window`; combined with ``&``, ``|``, ``~``) or a bool tensor that broadcasts to
-            (batch, heads, queries, keys). True means may attend. None lets every query see every key.
+        mask: A rule (`Causal`, `Padding`, `Window`; combined with ``&``, ``|``, ``~``) or a bool tensor that
+            broadcasts to (batch, heads, queries, keys). True means may attend. None lets every query see every key.
         score: The rule for scores; None is the scaled dot product.
         scale: What scores are multiplied with; None is the rule's own, 1/√head_dim.
         offset: Query i stands at position i + offset; None is keys − queries, so that the queries are the last ones.
         dropout: The probability with which a weight that makes the output is dropped. Answers are before dropout.
-        measure: What to ask of the weights: names (``"entropy"``, ``"received"``, ``"lse"``), measures (``TopK(8)``), several
-            of these, or a dict that names them.
+        measure: What to ask of the weights: names (``"entropy"``, ``"received"``, ``"lse"``), measures (``TopK(8)``),
+            several of these, or a dict that names them.
         kernel: Force a kernel by name (`regard info` lists them); None takes the first that can.
 
     Returns:
-        Attended: The output, (batch, heads, queries, value_dim), in the dtype of value; a view of the weights; the answers,
-        in float32 (float64 for float64). A row that may see no key has output 0.
+        Attended: The output, (batch, heads, queries, value_dim), in the dtype of value; a view of the weights; the
+            answers, from the same pass, in float32 (float64 for float64). A row that may see no key has output 0.
 
     Raises:
-        InvalidArgument: If shapes, dtypes, devices or head counts do not fit, or a name is unknown; all objections at once.
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit, or a name is unknown; all objections at
+            once.
         InvalidType: If an argument is of the wrong type.
         KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
 

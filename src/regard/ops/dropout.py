@@ -14,8 +14,8 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
 
     On a CPU, torch draws a Mersenne-twister number for every element, which takes a quarter of a small model's training
     step; here each element takes one 16-bit lane of a counter-free 64-bit stream (SFC64), seeded from torch's default
-    generator, so `torch.manual_seed` governs it. p is rounded to a multiple of 2⁻¹⁶; the kept elements are divided by the
-    probability that was really used. On other devices this is `torch.nn.functional.dropout`.
+    generator, so `torch.manual_seed` governs it. p is rounded to a multiple of 2⁻¹⁶; the kept elements are divided by
+    the probability that was really used. On other devices this is `torch.nn.functional.dropout`.
 
     Args:
         x: Any shape and floating dtype.
@@ -65,7 +65,7 @@ def _kept(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
 
 
 class _KeepBits(torch.autograd.Function):
-    """Dropout of a 16-bit dtype by its bits: no mask in floating point, and nothing but the bits kept for the backward pass."""
+    """Dropout of a 16-bit dtype by its bits: no mask in floating point, and only the bits are kept for backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bits: Tensor, scale: float) -> Tensor:

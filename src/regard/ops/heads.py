@@ -35,7 +35,7 @@ def multiply(left: Tensor, right: Tensor) -> Tensor:
 
 
 def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
-    """The gradient of `multiply` with respect to its right side: the product summed over rows, and over heads that share.
+    """The gradient of `multiply` with respect to its right side: summed over rows, and over heads that share.
 
     Args:
         left: (batch, heads, rows, inner).

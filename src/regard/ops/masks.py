@@ -1,7 +1,8 @@
 """Masks as index rules: which key may a query see? Nothing here has the size of the weight matrix.
 
-A rule answers three questions about a span of rows: which cells are allowed, outside which keys none is (so that they are
-not computed), and inside which keys all are (so that nothing is masked there). Rules combine with ``&``, ``|`` and ``~``.
+A rule answers three questions about a span of rows: which cells are allowed, outside which keys none is (so that they
+are not computed), and inside which keys all are (so that nothing is masked there). Rules combine with ``&``, ``|`` and
+``~``.
 """
 
 from __future__ import annotations
@@ -13,60 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidType
-
-Span = tuple[int, int]
-"""A range of keys: the first, and one past the last."""
-
-
-Index = slice | Tensor
-"""Some entries of an axis: a slice, or their numbers."""
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """A rectangle of the weight matrix, by the indices of the tensors that the request was first made from.
-
-    Args:
-        batch: Which sequences.
-        heads: Which heads.
-        rows: Which queries.
-        keys: The range of keys.
-        offset: Query i stands at position i + offset.
-        device: Where the tensors of the request lie.
-    """
-
-    batch: Index
-    heads: Index
-    rows: Index
-    keys: Span
-    offset: int
-    device: torch.device
-
-    @cached_property
-    def positions(self) -> Tensor:
-        """Where the queries stand, (rows,)."""
-        return _numbers(self.rows, self.device) + self.offset
-
-    @cached_property
-    def key(self) -> Tensor:
-        """The keys, (keys,)."""
-        return torch.arange(*self.keys, device=self.device)
-
-    @cached_property
-    def ends(self) -> tuple[int, int]:
-        """The lowest and the highest position of the rows."""
-        if isinstance(self.rows, slice):
-            return self.rows.start + self.offset, self.rows.stop - 1 + self.offset
-        return int(self.rows.min()) + self.offset, int(self.rows.max()) + self.offset
-
-    @cached_property
-    def sequences(self) -> list[int]:
-        """The numbers of the sequences."""
-        return list(range(self.batch.start, self.batch.stop)) if isinstance(self.batch, slice) else self.batch.tolist()
-
-    def within(self, keys: Span) -> Cells:
-        """The same rows over another range of keys."""
-        return Cells(self.batch, self.heads, self.rows, keys, self.offset, self.device)
+from regard.ops.cells import Cells, Span
 
 
 class Mask:
@@ -123,7 +71,8 @@ class Window(Mask):
         right: How many keys after it; None is no bound.
 
     Raises:
-        InvalidType: If a bound is neither None nor an integer. Negative bounds are allowed: ``Window(None, -1)`` is the past alone.
+        InvalidType: If a bound is neither None nor an integer. Negative bounds are allowed: ``Window(None, -1)`` is
+            the past alone.
 
     Memory: A window of w keys computes O(queries · (w + 128)) cells, and no more.
 
@@ -149,13 +98,12 @@ class Window(Mask):
 
     def allowed(self, cells: Cells) -> Tensor:
         position = cells.positions[:, None]
-        after_start = None if self.left is None else cells.key >= position - self.left
-        before_end = None if self.right is None else cells.key <= position + self.right
-        if after_start is not None and before_end is not None:
-            return after_start & before_end
-        if after_start is None and before_end is None:
-            return torch.ones_like(cells.key, dtype=torch.bool)
-        return after_start if before_end is None else before_end  # pyright: ignore[reportReturnType]  (not both None)
+        seen = torch.ones(1, dtype=torch.bool, device=cells.device)
+        if self.left is not None:
+            seen = cells.key >= position - self.left
+        if self.right is not None:
+            seen = seen & (cells.key <= position + self.right)
+        return seen
 
     def extent(self, cells: Cells) -> Span:
         return self._clip(cells, *cells.ends)
@@ -218,7 +166,9 @@ class Padding(Mask):
         integer = isinstance(self.keys, Tensor) and not (self.keys.is_floating_point() or self.keys.is_complex())
         if not integer or self.keys.ndim != (2 if self.keys.dtype == torch.bool else 1):
             came = f"{dtype} {tuple(self.keys.shape)}" if isinstance(self.keys, Tensor) else f"{dtype}"
-            raise InvalidType(f"Padding: expected lengths (batch,) as integers, or a bool tensor (batch, keys); got {came}")
+            raise InvalidType(
+                f"Padding: expected lengths (batch,) as integers, or a bool tensor (batch, keys); got {came}"
+            )
 
     @property
     def lengths(self) -> bool:
@@ -274,7 +224,7 @@ class Padding(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """A mask that is given whole: a bool tensor, broadcastable to (batch, heads, queries, keys), True where a cell is allowed."""
+    """A mask given whole: bool, broadcastable to (batch, heads, queries, keys), True where a cell is allowed."""
 
     cells: Tensor
 
@@ -291,7 +241,9 @@ class Dense(Mask):
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
         given = tuple(self.cells.shape)
-        fits = len(given) <= 4 and all(mine in (1, theirs) for mine, theirs in zip(given[::-1], shape[::-1], strict=False))
+        fits = len(given) <= 4 and all(
+            mine in (1, theirs) for mine, theirs in zip(given[::-1], shape[::-1], strict=False)
+        )
         wrong = [] if fits else [f"mask: {given} does not broadcast to (batch, heads, queries, keys) = {shape}"]
         return wrong + _other_device(self.cells, device)
 
@@ -400,12 +352,9 @@ def as_mask(mask: Mask | Tensor) -> Mask:
     if isinstance(mask, Tensor):
         return Dense(mask)
     raise InvalidType(
-        f"mask: expected a bool tensor or a rule such as regard.Causal() or regard.Padding(lengths), got {type(mask).__name__}"
+        f"mask: expected a bool tensor or a rule such as regard.Causal() or regard.Padding(lengths), "
+        f"got {type(mask).__name__}"
     )
-
-
-def _numbers(index: Index, device: torch.device) -> Tensor:
-    return torch.arange(index.start, index.stop, device=device) if isinstance(index, slice) else index
 
 
 def _overlap(one: Span, other: Span) -> Span:
@@ -414,4 +363,6 @@ def _overlap(one: Span, other: Span) -> Span:
 
 
 def _other_device(tensor: Tensor, device: torch.device) -> list[str]:
-    return [] if tensor.device == device else [f"mask: lies on {tensor.device}, the query on {device}; move it with .to()"]
+    return (
+        [] if tensor.device == device else [f"mask: lies on {tensor.device}, the query on {device}; move it with .to()"]
+    )

@@ -93,7 +93,9 @@ class _Matrix:
         """
         wrong: list[str] = []
         asked = zip(("batch", "heads", "queries"), (batch, heads, queries), self.shape, strict=False)
-        chosen = [None if index is None else _numbers(name, index, size, self.device, wrong) for name, index, size in asked]
+        chosen = [
+            None if index is None else _numbers(name, index, size, self.device, wrong) for name, index, size in asked
+        ]
         refuse(wrong, InvalidArgument)
         self._check()
         return type(self)(self._request.at(*chosen))
@@ -152,7 +154,9 @@ class _Matrix:
         width = len(range(*keys.indices(self.shape[3])))
         self._allow(numbers.numel() * width, limit)
         unique, place = numbers.unique(return_inverse=True)
-        if len(unique) == numbers.numel() and bool((place.flatten() == torch.arange(len(unique), device=self.device)).all()):
+        if len(unique) == numbers.numel() and bool(
+            (place.flatten() == torch.arange(len(unique), device=self.device)).all()
+        ):
             return self._of_rows(unique, keys, width).view(*numbers.shape, width)
         return self._of_rows(unique, keys, width)[place]
 
@@ -176,9 +180,9 @@ class _Matrix:
     def _allow(self, cells: int, limit: int) -> None:
         if cells > limit:
             raise InvalidArgument(
-                f"the answer would hold {cells:,} cells, {_size(cells * self.dtype.itemsize)}; the limit is {limit:,}. Ask for a "
-                "part (W[0, 3], W.at(heads=[3])), for a measure (W.entropy(), W.topk(8)), multiply it (W @ x), or call "
-                "W.dense(limit=...)"
+                f"the answer would hold {cells:,} cells, {_size(cells * self.dtype.itemsize)}; the limit is "
+                f"{limit:,}. Ask for a part (W[0, 3], W.at(heads=[3])), for a measure (W.entropy(), W.topk(8)), "
+                "multiply it (W @ x), or call W.dense(limit=...)"
             )
 
     def _check(self) -> None:
@@ -186,8 +190,8 @@ class _Matrix:
         for tensor, version in self._versions:
             if tensor._version != version:
                 raise StaleView(
-                    f"this is a view of query, key and mask, of which the tensor of shape {tuple(tensor.shape)} was changed in "
-                    "place since it was made; ask before changing it, or clone it first"
+                    f"this is a view of query, key and mask, of which the tensor of shape {tuple(tensor.shape)} was "
+                    "changed in place since it was made; ask before changing it, or clone it first"
                 )
 
 
@@ -200,16 +204,17 @@ class ScoreMatrix(_Matrix):
 class WeightMatrix(_Matrix):
     """The weights after softmax, which are computed when they are asked for, exactly and with gradients.
 
-    It holds query, key and the rules between them, and nothing of the size queries × keys. Weights are per query head, also
-    where heads share their keys. If query, key or mask are changed in place after it was made, it raises `StaleView`.
+    It holds query, key and the rules between them, and nothing of the size queries × keys. Weights are per query head,
+    also where heads share their keys. If query, key or mask are changed in place after it was made, it raises
+    `StaleView`.
 
     Example:
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 8, 2000, 64).unbind(0)
         >>> W = regard.weights(query, key, mask=regard.Causal())
         >>> W
-        WeightMatrix(batch=1, heads=8, queries=2000, keys=2000, mask=Causal(), float32, cpu, holds 8.2 MB in place of 128.0 MB)
-        >>> W[0, 3, 120].sum()
+        WeightMatrix(batch=1, heads=8, queries=2000, keys=2000, mask=Causal(), float32, cpu, holds 8.2 MB in place of
+        128.0 MB) >>> W[0, 3, 120].sum()
         tensor(1.)
         >>> W.topk(3).indices.shape
         torch.Size([1, 8, 2000, 3])
@@ -243,7 +248,9 @@ class WeightMatrix(_Matrix):
             {'entropy': (1, 8, 50), 'received': (1, 8, 60)}
         """
         measures = as_measures(asked[0] if len(asked) == 1 else asked)  # pyright: ignore[reportArgumentType]
-        refuse([objection for m in measures.values() for objection in m.objections(self._request.shape)], InvalidArgument)
+        refuse(
+            [objection for m in measures.values() for objection in m.objections(self._request.shape)], InvalidArgument
+        )
         self._check()
         return _ask(self._request, measures)
 
@@ -277,14 +284,16 @@ class WeightMatrix(_Matrix):
         """
         batch, heads, _, keys = self.shape
         if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise InvalidType(f"W @ x: expected a floating-point tensor, got {x.dtype if isinstance(x, Tensor) else type(x).__name__}")
+            raise InvalidType(
+                f"W @ x: expected a floating-point tensor, got {x.dtype if isinstance(x, Tensor) else type(x).__name__}"
+            )
         columns = x[:, None] if x.ndim == 1 else x
         lead = (1, 1, *columns.shape[:-2])[-2:]
         fits = 2 <= columns.ndim <= 4 and columns.shape[-2] == keys and lead[0] in (1, batch) and lead[1] in (1, heads)
         if not fits or x.device != self.device:
             raise InvalidArgument(
-                f"W @ x: expected (keys,), (keys, columns) or (batch, heads, keys, columns) with batch = {batch}, heads = "
-                f"{heads}, keys = {keys} on {self.device}; got {tuple(x.shape)} on {x.device}"
+                f"W @ x: expected (keys,), (keys, columns) or (batch, heads, keys, columns) with batch = {batch}, "
+                f"heads = {heads}, keys = {keys} on {self.device}; got {tuple(x.shape)} on {x.device}"
             )
         self._check()
         value = columns.reshape(*lead, *columns.shape[-2:]).expand(batch, -1, -1, -1)

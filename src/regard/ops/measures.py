@@ -42,8 +42,8 @@ class Block:
 
     @cached_property
     def lse(self) -> Tensor:
-        """log Σⱼ exp(scoreⱼ), (batch, heads, rows); −∞ for a row with no key."""
-        return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]  (apply is untyped)
+        """Log Σⱼ exp(scoreⱼ), (batch, heads, rows); −∞ for a row with no key."""
+        return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
 
     @property
     def keys(self) -> Tensor:
@@ -53,7 +53,9 @@ class Block:
     def rows_of(self, tensor: Tensor) -> Tensor:
         """The part that belongs to this block of a tensor broadcastable to (batch, heads, queries)."""
         whole = tensor.reshape((1,) * (3 - tensor.ndim) + tuple(tensor.shape))
-        return whole[tuple(at if size > 1 else slice(None) for at, size in zip(self.index[:3], whole.shape, strict=True))]
+        return whole[
+            tuple(at if size > 1 else slice(None) for at, size in zip(self.index[:3], whole.shape, strict=True))
+        ]
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -75,8 +77,9 @@ class Measure:
     """Base of all measures. A measure that holds tensors is a dataclass with these as fields: they get gradients.
 
     Attributes:
-        axis: Which axis of the matrix the third axis of the answer follows. ``"queries"``: the answers of the blocks are
-            concatenated, (batch, heads, queries, ...); ``"keys"``: they are added key by key, (batch, heads, keys, ...);
+        axis: Which axis of the matrix the third axis of the answer follows. ``"queries"``: the answers of the blocks
+            are concatenated, (batch, heads, queries, ...); ``"keys"``: they are added key by key, (batch, heads, keys,
+            ...);
             None: they are added, (batch, heads, ...).
 
     Example:
@@ -120,7 +123,7 @@ class Entropy(Measure):
 
 @dataclass(frozen=True, eq=False)
 class Lse(Measure):
-    """The logarithm of the softmax's denominator: log Σⱼ exp(Sᵢⱼ), (batch, heads, queries); −∞ for a row with no key."""
+    """The logarithm of softmax's denominator: log Σⱼ exp(Sᵢⱼ), (batch, heads, queries); −∞ for a row with no key."""
 
     def of(self, block: Block) -> Tensor:
         return block.lse
@@ -131,8 +134,8 @@ class Received(Measure):
     """What each key receives: cⱼ = Σᵢ wᵢ Pᵢⱼ, (batch, heads, keys).
 
     Args:
-        row_weights: wᵢ, broadcastable to (batch, heads, queries); None is 1 for each row. A query is a query also where it
-            is padding: weigh it out with 0.
+        row_weights: wᵢ, broadcastable to (batch, heads, queries); None is 1 for each row. A query is a query also
+            where it is padding: weigh it out with 0.
     """
 
     row_weights: Tensor | None = None
@@ -164,14 +167,19 @@ class Top(NamedTuple):
 class TopK(Measure):
     """The k strongest keys of each row: (values, indices), each (batch, heads, queries, k).
 
-    Where a row may see fewer than k keys, the value is 0 and the index −1. The values have a gradient, the indices cannot.
+    Where a row may see fewer than k keys, the value is 0 and the index −1. The values have a gradient, the indices
+    cannot.
 
     Args:
         k: How many, from 1 to the number of keys.
     """
 
     k: int
-    name = "topk"
+
+    @property
+    def name(self) -> str:
+        """``"topk"``, as torch writes it."""
+        return "topk"
 
     def of(self, block: Block) -> Top:
         count = min(self.k, block.weights.shape[-1])

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, refuse
-from regard.ops.masks import Cells, Mask, as_mask
+from regard.ops.cells import Cells
+from regard.ops.masks import Mask, as_mask
 from regard.ops.measures import Shape
 from regard.ops.scores import ScaledDot, Score
 
@@ -54,10 +55,14 @@ class AttentionRequest:
 
     def cells(self, batch: slice, heads: slice, rows: slice) -> Cells:
         """The rectangle of the matrix at these slices, over all keys."""
-        chosen = [at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)]
+        chosen = [
+            at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)
+        ]
         return Cells(chosen[0], chosen[1], chosen[2], (0, self.key.shape[2]), self.offset, self.query.device)
 
-    def at(self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None) -> AttentionRequest:
+    def at(
+        self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None
+    ) -> AttentionRequest:
         """The same matrix for some of its sequences, heads and queries; None keeps all."""
         query, key, origin = self.query, self.key, list(self.origin)
         group = query.shape[1] // key.shape[1]
@@ -94,20 +99,24 @@ def make_request(
         InvalidArgument: If shapes, dtypes, devices or head counts do not fit; all objections at once.
     """
     given = {"query": query, "key": key} | ({} if value is None else {"value": value})
-    refuse([f"{n}: expected a tensor, got {type(t).__name__}" for n, t in given.items() if not isinstance(t, Tensor)], InvalidType)
+    refuse(
+        [f"{n}: expected a tensor, got {type(t).__name__}" for n, t in given.items() if not isinstance(t, Tensor)],
+        InvalidType,
+    )
     rule = None if mask is None else as_mask(mask)
     if score is not None and not isinstance(score, Score):
         raise InvalidType(f"score: expected a rule such as regard.ScaledDot(), got {type(score).__name__}")
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
+        raise InvalidType(f"scale: expected a number, got {scale!r}")
     if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
         raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
     objections = _shape_objections(given)
     if not objections:
-        batch, heads, queries, head_dim = query.shape
-        shape = (batch, heads, queries, key.shape[2])
-        objections += [] if rule is None else rule.objections(shape, query.device)
+        batch, heads, queries, _ = query.shape
+        objections += [] if rule is None else rule.objections((batch, heads, queries, key.shape[2]), query.device)
     refuse(objections, InvalidArgument)
     score = score or ScaledDot()
-    scale = score.default_scale(query.shape[3]) if scale is None else float(scale)
+    scale = score.default_scale(query.shape[3]) if scale is None else scale
     offset = key.shape[2] - query.shape[2] if offset is None else offset
     return AttentionRequest(query, key, rule, score, scale, offset)
 
@@ -116,13 +125,20 @@ def _shape_objections(given: dict[str, Tensor]) -> list[str]:
     query, key = given["query"], given["key"]
     found = []
     for name, tensor in given.items():
-        axes = "(batch, heads, queries, head_dim)" if name == "query" else f"(batch, kv_heads, keys, {'value' if name == 'value' else 'head'}_dim)"
+        axes = (
+            "(batch, heads, queries, head_dim)"
+            if name == "query"
+            else f"(batch, kv_heads, keys, {'value' if name == 'value' else 'head'}_dim)"
+        )
         if tensor.ndim != 4:
             found.append(f"{name}: expected four axes {axes}, got {tuple(tensor.shape)}")
         elif 0 in tensor.shape:
             found.append(f"{name}: {axes} = {tuple(tensor.shape)} has an empty axis; each needs at least one entry")
         if tensor.dtype not in DTYPES:
-            found.append(f"{name}: expected one of {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {tensor.dtype}")
+            found.append(
+                f"{name}: expected one of {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, "
+                f"got {tensor.dtype}"
+            )
         elif tensor.dtype != query.dtype:
             found.append(f"{name}: is {tensor.dtype}, the query {query.dtype}; bring them to one dtype")
         if tensor.device != query.device:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from regard.ops.cells import Cells
 from regard.ops.heads import multiply
-from regard.ops.masks import Cells
 
 
 class Score:

@@ -44,8 +44,8 @@ def split_index(index: Any) -> tuple[tuple[Any, ...], slice, tuple[Any, ...]] | 
     """Cut an index into what it does to rows and what it does to keys, where it does the same to the keys of every row.
 
     Returns:
-        The index of (batch, heads, queries); a range that holds the keys it asks for; what to do with that range. None where
-        the index picks keys by tensors or lists, or is not one that can be cut.
+        The index of (batch, heads, queries); a range that holds the keys it asks for; what to do with that range. None
+        where the index picks keys by tensors or lists, or is not one that can be cut.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
     takes = [_axes_taken(part) for part in parts]
@@ -78,7 +78,11 @@ def _axes_taken(part: Any) -> int | None:
         return 1
     if isinstance(part, Tensor):
         return part.ndim if part.dtype in (torch.bool, torch.uint8) else 1
-    return 1 if isinstance(part, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in part) else None
+    return (
+        1
+        if isinstance(part, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in part)
+        else None
+    )
 
 
 def groups(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None], slice]]:
@@ -105,7 +109,7 @@ def groups(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None], sl
 
 
 def columns_by_row(rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Order cells by rows: the different rows; each one's keys, (rows, most keys of one row); and where each cell went."""
+    """Order cells by rows: the different rows; each one's keys, (rows, most keys of one); and where each cell went."""
     unique, row, counts = rows.unique(return_inverse=True, return_counts=True)
     order = row.argsort(stable=True)
     starts = counts.cumsum(0) - counts

@@ -1,4 +1,4 @@
-"""Token-budget batches: pairs of like length together, in an order that seed and epoch decide, resumable at any batch."""
+"""Token-budget batches of pairs of like length, in an order that seed and epoch decide, resumable at any batch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def plan_batches(src: np.ndarray, tgt: np.ndarray, tokens: int, rng: np.random.G
         )
     if rng is None:
         return _cut(np.lexsort((src, tgt, longest))[::-1], longest, tokens)
-    batches = _cut(np.lexsort((rng.random(len(src)), src, tgt, longest)), longest, tokens)
+    # like by the longer side, and nearly by the source: pairs that meet differ from epoch to epoch, at 2 % more padding
+    batches = _cut(np.lexsort((rng.random(len(src)), src // 2, longest)), longest, tokens)
     return [batches[place] for place in rng.permutation(len(batches))]
 
 
@@ -140,7 +141,7 @@ class BatchLoader:
 
     def collate(self, rows: np.ndarray) -> Batch:
         """Make the batch of the pairs with these indices."""
-        table = self.corpus.dataset.with_format("arrow")[rows]
+        table = self.corpus.rows(rows)
         src, src_lengths = _pad(table.column("src"), end=Tokenizer.eos_id)
         labels, tgt_lengths = _pad(table.column("tgt"), end=Tokenizer.eos_id)
         tgt, _ = _pad(table.column("tgt"), begin=Tokenizer.bos_id)

@@ -27,10 +27,10 @@ _SCHEMA = pa.schema([("src", pa.list_(pa.int32())), ("tgt", pa.list_(pa.int32())
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Read the lines of a text file, plain or ``.gz``, in NFC and without their line ends.
+    r"""Read the lines of a text file, plain or ``.gz``, in NFC and without their line ends.
 
     Args:
-        path: The file, UTF-8; a line ends at ``\\n`` or ``\\r\\n`` only.
+        path: The file, UTF-8; a line ends at ``\n`` or ``\r\n`` only.
 
     Yields:
         Lines.
@@ -87,7 +87,8 @@ def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
             yield source.strip(), target.strip()
     if counts[0] != counts[1]:
         raise InvalidFile(
-            f"line-aligned files should have equally many lines, but {files[0]} has {counts[0]} and {files[1]} has {counts[1]}"
+            f"line-aligned files should have equally many lines, but {files[0]} has {counts[0]} "
+            f"and {files[1]} has {counts[1]}"
         )
 
 
@@ -107,6 +108,12 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    def rows(self, rows: np.ndarray) -> pa.Table:
+        """Give the pairs at these places, in this order."""
+        found = self.dataset.with_format("arrow")[rows]
+        assert isinstance(found, pa.Table)
+        return found
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Give the number of tokens of each source and of each target, (pairs,), int32."""
@@ -150,9 +157,8 @@ def build_corpus(
     dataset = datasets.Dataset.from_file(str(folder / "pairs.arrow"))
     skipped = json.loads((folder / "skipped.json").read_text())
     if not len(dataset):
-        raise InvalidFile(
-            f"{' and '.join(map(str, files))}: no usable pair ({skipped['empty']} empty, {skipped['too_long']} too long)"
-        )
+        why = f"{skipped['empty']} empty, {skipped['too_long']} too long"
+        raise InvalidFile(f"{' and '.join(map(str, files))}: no usable pair ({why})")
     return Corpus(dataset, **skipped)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from regard.errors import InvalidArgument, nearest, refuse
 
@@ -54,9 +56,7 @@ def score(
         )
     if not hypotheses:
         objections.append("hypotheses should hold at least one sentence, but there is none")
-    objections += [
-        f"references[{place}] should hold at least one" for place, found in enumerate(references) if not found
-    ]
+    objections += [f"references[{place}] should hold at least one" for place, some in enumerate(references) if not some]
     refuse(objections, InvalidArgument)
     streams = [list(stream) for stream in zip_longest(*references)]  # sacrebleu wants the first of all, the second, ...
     found: dict[str, Score] = {}

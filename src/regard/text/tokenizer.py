@@ -122,7 +122,7 @@ class Tokenizer:
         return b"".join(self._bytes[index] for index in ids if index >= len(SPECIALS))
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Give each piece as readable text: ``▁`` stands for the space before a word, ``<0xC3>`` for part of a letter."""
+        """Give each piece as readable text: ``▁`` is the space before a word, ``<0xC3>`` a byte of a cut letter."""
         return [_readable(self._bytes[index]) for index in ids]
 
     def words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
@@ -197,7 +197,7 @@ class Tokenizer:
             raise InvalidFile(f"{path}: cannot be read as a tokenizer: {error}") from error
         try:
             backend = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # noqa: BLE001 - the bindings raise bare Exception, with the reason in its text
+        except Exception as error:  # the bindings raise no narrower one; its text is the reason
             raise InvalidFile(f"{path}: cannot be read as a tokenizer: {error}") from error
         found = tuple(backend.id_to_token(index) for index in range(len(SPECIALS)))
         if found != SPECIALS:

@@ -18,9 +18,9 @@ log = logging.getLogger("regard.training")
 class TranslationData(L.LightningDataModule):
     """Makes what a recipe's ``data`` and ``vocabulary`` ask for.
 
-    The first process trains the tokenizer and tokenises, into ``data/`` in the run folder; all map the same Arrow files.
-    After :meth:`setup` there are ``tokenizer``, ``train``, ``valid`` (pairs) and ``sentences``: the sources to translate
-    in validation, each with all its references.
+    The first process trains the tokenizer and tokenises, into ``data/`` in the run folder; all map the same Arrow
+    files. After :meth:`setup` there are ``tokenizer``, ``train``, ``valid`` (pairs) and ``sentences``: the sources to
+    translate in validation, each with all its references.
 
     Args:
         recipe: The recipe.

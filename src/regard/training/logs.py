@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 FILE = "metrics.csv"
-COLUMNS = ("step", "epoch", "loss", "learning_rate", "tokens_per_second", "valid_loss", "bleu", "chrf")
+COLUMNS: tuple[str, ...] = ("step", "epoch", "loss", "learning_rate", "tokens_per_second", "valid_loss", "bleu", "chrf")
 
 
 class MetricsFile(Logger):
@@ -54,9 +54,11 @@ class MetricsFile(Logger):
         """Take out the rows after a step, and a last row that was not written whole."""
         if not self.path.is_file():
             return
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        header, rows = lines[:1], [line for line in lines[1:] if line.endswith("\n")]
-        kept = [line for line in rows if int(line.split(",", 1)[0]) <= step]
+        header, *rows = self.path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        kept = [row for row in rows if row.endswith("\n") and int(row.split(",", 1)[0]) <= step]
+        if not kept:
+            self.path.unlink()
+            return
         draft = self.path.with_suffix(".draft")
-        draft.write_text("".join(header + kept) if step else "", encoding="utf-8", newline="")
+        draft.write_text("".join([header, *kept]), encoding="utf-8", newline="")
         draft.replace(self.path)

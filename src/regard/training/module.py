@@ -9,7 +9,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from regard.training.plain_greedy import greedy
+from regard.generation.greedy import greedy
 from regard.models import Transformer
 from regard.nn.losses import TokenLoss, linear_cross_entropy
 from regard.text.batches import Batch
@@ -40,7 +40,7 @@ def inverse_square_root(step: int, warmup_steps: int) -> float:
 class TranslationModule(L.LightningModule):
     """A Transformer with its loss.
 
-    The model is made in :meth:`configure_model`, when the vocabulary is known; its weights follow from the recipe's seed.
+    The model is made in :meth:`configure_model`, when the vocabulary is known; its weights follow from the seed.
 
     Args:
         recipe: The recipe.
@@ -123,7 +123,8 @@ class TranslationModule(L.LightningModule):
         else:
             told = "nothing translated"
         log.info("step %d: valid_loss %.4f, %s", self.global_step, metrics["valid_loss"], told)
-        self.log_dict(metrics, logger=False, rank_zero_only=False, sync_dist=False)
+        # for early stopping and the best; the processes agree, and lightning wants to be told
+        self.log_dict(metrics, logger=False, sync_dist=self.trainer.world_size > 1)
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.global_step)
 
@@ -135,9 +136,8 @@ class TranslationModule(L.LightningModule):
         found: dict[int, list[int]] = {}
         for chunk in chunks[self.trainer.global_rank :: self.trainer.world_size]:
             src, src_lengths = source_batch([ids[place] for place in chunk])
-            limit = min(self.model.config.max_length, 2 * src.shape[1] + 10)
-            with torch.inference_mode(), self.trainer.precision_plugin.val_step_context():
-                best = greedy(self.model, src.to(self.device), src_lengths.to(self.device), max_length=limit)
+            with self.trainer.precision_plugin.val_step_context():
+                best = greedy(self.model, src.to(self.device), src_lengths.to(self.device))
             found |= {place: hypothesis.tokens for place, hypothesis in zip(chunk, best, strict=True)}
         if self.trainer.world_size > 1:
             shares: list[Any] = [None] * self.trainer.world_size

@@ -1,140 +1,23 @@
-"""The recipe: one YAML file that tells a whole experiment; its defaults are here, and only here."""
+"""The recipe: one YAML file that tells a whole experiment, read, overridden and checked."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field
 
 from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, refuse
 from regard.models import TransformerConfig
+from regard.training.sections import Checkpoint, Data, Model, Optimizer, Section, Trainer, Validation, Vocabulary
 
 FILE = "recipe.yaml"
-
-
-class Section(BaseModel):
-    """A part of a recipe: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
-
-
-def _files(value: object) -> object:
-    files = [value] if isinstance(value, (str, Path)) else value
-    if not isinstance(files, (list, tuple)) or not 1 <= len(files) <= 2:
-        raise ValueError("one TSV or a list of two line-aligned files")
-    return files
-
-
-Files = Annotated[tuple[Path, ...], BeforeValidator(_files)]
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Data(Section):
-    """Which pairs, and how many at a time."""
-
-    folder: Path = Path()
-    """Where relative paths of files begin."""
-    train: Files
-    """One TSV (source, tab, target) or two line-aligned files, plain or .gz."""
-    valid: Files | None = None
-    """The same for validation; none: nothing is validated, and ``best`` is not written."""
-    max_length: Count = 128
-    """Training pairs with more tokens on a side are skipped, and counted."""
-    batch_tokens: Count = 8000
-    """The most tokens of a batch on the larger of its two sides, padding counted."""
-
-
-class Vocabulary(Section):
-    """The subwords."""
-
-    size: Annotated[int, Field(ge=259)] = 8000
-    """Entries of the joint BPE vocabulary; 3 special tokens and 256 bytes are among them."""
-
-
-class Optimizer(Section):
-    """Adam, its learning rate and the loss."""
-
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    """The peak, reached at the end of the warm-up; from there it falls with 1/√step."""
-    warmup_steps: Count = 4000
-    """Steps of linear rise."""
-    betas: tuple[Share, Share] = (0.9, 0.98)
-    """Decay of Adam's two means."""
-    eps: Annotated[float, Field(gt=0)] = 1e-9
-    """Adam's ε."""
-    clip_norm: Annotated[float, Field(ge=0)] = 1.0
-    """The largest norm of the gradient; 0: not clipped."""
-    label_smoothing: Share = 0.1
-    """Probability spread over all words in the loss."""
-
-
-class Trainer(Section):
-    """How long, on what, in which precision."""
-
-    max_steps: Count
-    """Steps of the optimizer."""
-    accumulate: Count = 1
-    """Batches a step (on each process)."""
-    precision: Literal["32", "bf16-mixed"] = "32"
-    """Of the products; weights are float32 in all."""
-    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
-    """The kind of device."""
-    devices: Count | Literal["auto"] = "auto"
-    """How many; auto: all, one on a CPU, or as many processes as torchrun started."""
-    nodes: Count = 1
-    """Machines."""
-    log_every: Count = 50
-    """Steps between rows in the logs."""
-
-
-class Validation(Section):
-    """What is measured while training, and when it is good enough."""
-
-    every: Count = 1000
-    """Steps between validations."""
-    sentences: Annotated[int, Field(ge=0)] = 500
-    """Different source sentences that are translated (greedily) for BLEU and chrF; 0: none."""
-    monitor: Literal["bleu", "chrf", "loss"] = "bleu"
-    """What decides which weights are best."""
-    patience: Count | None = None
-    """Validations without a better value before training stops; default: it goes on."""
-
-
-class Checkpoint(Section):
-    """What is saved, and when."""
-
-    every: Count = 500
-    """Steps between saves of the training state."""
-    minutes: Annotated[float, Field(gt=0)] = 10
-    """The state is saved at least so often, also."""
-    average: Annotated[int, Field(ge=0)] = 0
-    """How many snapshots of the weights, the last ones, are averaged; 0: none."""
-    average_every: Count = 500
-    """Steps between snapshots."""
-
-
-def _model_section() -> type[Section]:
-    """The keys of the architecture's config, with its defaults, less those that the vocabulary decides."""
-    decided = {"vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"}
-    hints = typing.get_type_hints(TransformerConfig)
-    keys: dict[str, Any] = {
-        field.name: (hints[field.name], field.default)
-        for field in dataclasses.fields(TransformerConfig)
-        if field.name not in decided
-    }
-    return create_model("Model", __base__=Section, __doc__="The architecture.", **keys)
-
-
-Model = _model_section()
+_FIXED = ("seed", "data.max_length", "data.batch_tokens", "vocabulary.", "model.", "trainer.accumulate")
 
 
 class Recipe(Section):
@@ -283,15 +166,13 @@ def _sentence(problem: dict[str, Any]) -> str:
     names = [str(part) for part in problem["loc"]]
     path = ".".join(names)
     if problem["type"] == "extra_forbidden":
-        siblings = [key for key in known if key.rpartition(".")[0] == path.rpartition(".")[0]]
-        # first among its neighbours; then by its last name anywhere: a key may stand in the wrong section
-        near = difflib.get_close_matches(path, siblings, n=1, cutoff=0.7) or [
-            key
-            for key in known
-            if key.rpartition(".")[2] in difflib.get_close_matches(names[-1], [key.rpartition(".")[2]])
-        ]
-        choices = f"; keys there are {', '.join(key.rpartition('.')[2] for key in siblings)}" if siblings else ""
-        return f"{path}: no such key" + (f", did you mean '{near[0]}'?" if near else choices)
+        section = path.rpartition(".")[0]
+        siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
+        anywhere = {key.rpartition(".")[2]: key for key in known}  # it may stand in the wrong section
+        for keys in (siblings, anywhere):
+            if near := difflib.get_close_matches(names[-1], keys, n=1):
+                return f"{path}: no such key, did you mean '{keys[near[0]]}'?"
+        return f"{path}: no such key; keys there are {', '.join(siblings)}"
     while path and path not in known:  # pydantic goes on into unions and sequences
         path = path.rpartition(".")[0]
     if problem["type"] == "missing":
@@ -305,3 +186,28 @@ def write_recipe(recipe: Recipe) -> None:
     draft = recipe.run / f".{FILE}.{os.getpid()}"
     draft.write_text(recipe.to_yaml(), encoding="utf-8")
     draft.replace(recipe.run / FILE)
+
+
+def check_resumable(recipe: Recipe) -> None:
+    """Refuse to go on with a run whose state, data or order of batches another recipe would not fit.
+
+    Raises:
+        InvalidRecipe: With every key that differs from the copy in the run folder and may not.
+    """
+    now, then = (_flat(given.model_dump()) for given in (recipe, read_recipe(recipe.run / FILE)))
+    refuse(
+        [
+            f"{key}: the run began with {then.get(key)!r}, but is to go on with {now.get(key)!r}; it cannot change"
+            for key in now
+            if key.startswith(_FIXED) and now.get(key) != then.get(key)
+        ],
+        InvalidRecipe,
+    )
+
+
+def _flat(keys: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as one of dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in keys.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class StateFile(CheckpointIO):
         Raises:
             InvalidCheckpoint: If it is missing, damaged, or holds more than plain data.
         """
+        if Path(path).is_file() and not zipfile.is_zipfile(path):
+            raise InvalidCheckpoint(f"{path}: the training state is damaged: it is cut short, or something else")
         try:
             return torch.load(path, map_location=map_location or "cpu", weights_only=True)
         except FileNotFoundError:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.logging import RichHandler
 
@@ -53,8 +54,9 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
 
     Args:
         recipe: The recipe.
-        resume: Go on from the last saved state in the run folder; on a CPU with as many threads this gives, bit for bit,
-            what the training would have given if it had not been stopped. Killed before the first state, it starts anew.
+        resume: Go on from the last saved state in the run folder. On a CPU with as many threads this gives, bit for
+            bit, what the training would have given if it had not been stopped. Where no state was saved yet, it starts
+            anew.
 
     Returns:
         How it ended.
@@ -66,6 +68,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
     """
     state = recipe.run / STATE
     _check(recipe.run, resume)
+    if resume:
+        recipes.check_resumable(recipe)
     step = int(StateFile().load_checkpoint(state)["global_step"]) if state.is_file() else 0
     checkpoints = Checkpoints(recipe)
     with _told(recipe.run) as console:
@@ -76,7 +80,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
         if resume:
             log.info("resuming at step %d", step)
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
+            with checkpoints.minding_ctrl_c():
+                trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
         except Interrupted:
             log.info("stopped at step %d; all is saved, and --resume goes on from here", checkpoints.saved_step)
             return Outcome(recipe.run, checkpoints.saved_step, True, checkpoints.best)
@@ -106,11 +111,13 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
     # torchrun has decided how many processes there are
     devices = os.environ.get("LOCAL_WORLD_SIZE") if keys.devices == "auto" else keys.devices
     processes = int(os.environ.get("WORLD_SIZE", 1))
+    # buffers are tables of positions, which follow from the longest sequence that a process met: each has its own
+    strategy = DDPStrategy(broadcast_buffers=False) if processes > 1 else "auto"
     return L.Trainer(
         accelerator=keys.accelerator,
         devices=int(devices) if devices else "auto",
         num_nodes=keys.nodes,
-        strategy="ddp" if processes > 1 else "auto",
+        strategy=strategy,
         precision=keys.precision,
         max_steps=keys.max_steps,
         max_epochs=-1,
@@ -132,7 +139,7 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
 
 @contextmanager
 def _told(run: Path) -> Iterator[Console]:
-    """Tell what happens on the console and in ``train.log``, from the first process only, without lightning's own talk."""
+    """Tell what happens on the console and in ``train.log``, from the first process, without lightning's own talk."""
     console = Console(stderr=True)
     handlers: list[logging.Handler] = []
     if rank_zero_only.rank == 0:

@@ -17,7 +17,7 @@ export function fitted(context, rows, columns, width, style) {
   let layout = null;
   // Labels grow with the cells, and the cells have what the labels leave: two rounds settle it.
   for (let round = 0; round < 3; round++) {
-    const size = Math.min(Math.max(0.58 * cell, 9), 0.95 * rem);
+    const size = Math.min(Math.max(0.72 * cell, 9), 0.95 * rem);
     const angle = cell < 13 ? Math.PI / 2 : SLANT;
     context.font = `${size}px ${style.fontFamily}`;
     const left = Math.ceil(widest(context, rows) + MARGIN + 2);

@@ -23,6 +23,7 @@ export function mountMatrix(place, recording, store) {
     const style = getComputedStyle(canvas);
     layout = fitted(canvas.getContext("2d"), layer.queries.map(label), layer.keys.map(label), frame.clientWidth, style);
     draw(canvas, layout, layer, state, focus, style);
+    Object.assign(canvas.dataset, { left: layout.left, top: layout.top, cell: layout.cell });
     canvas.setAttribute("aria-label", `${layer.name}, head ${state.head}: ${layer.queries.length} rows, ${layer.keys.length} columns. Arrow keys move from cell to cell.`);
     showTip(tip, frame, layout, layer, state, focus);
   };
@@ -52,8 +53,10 @@ export function mountMatrix(place, recording, store) {
     const here = within(cursor, layer);
     if (event.key === "Enter" || event.key === " ") store.set({ token: tokenAt(layer, here) });
     else if (event.key === "Escape") store.set({ token: null, hover: null });
-    else if (moved(event.key, here, layer)) point(within(moved(event.key, here, layer), layer));
-    else return;
+    else if (moved(event.key, here, layer)) {
+      point(within(moved(event.key, here, layer), layer));
+      reveal(frame, layout, cursor.key);
+    } else return;
     event.preventDefault();
   });
 
@@ -136,7 +139,7 @@ function drawFocus(context, { left, top, cell, gap }, layer, { query, key, cell:
   if (both) outline("--ink", 2, key, query, 1, 1);
 }
 
-function showTip(tip, frame, { left, top, cell }, layer, state, { query, key, cell: both }) {
+function showTip(tip, frame, { left, top, cell, height }, layer, state, { query, key, cell: both }) {
   tip.hidden = !both;
   if (!both) return;
   const weight = layer.at(state.head, query, key);
@@ -150,5 +153,11 @@ function showTip(tip, frame, { left, top, cell }, layer, state, { query, key, ce
   const right = x + cell + 10;
   const room = frame.scrollLeft + frame.clientWidth - tip.offsetWidth;
   tip.style.left = `${right <= room ? right : Math.max(x - tip.offsetWidth - 10, 0)}px`;
-  tip.style.top = `${Math.max(y + cell / 2 - tip.offsetHeight / 2, 0)}px`;
+  tip.style.top = `${Math.max(Math.min(y + cell / 2, height - tip.offsetHeight / 2) - tip.offsetHeight / 2, 0)}px`;
+}
+
+/** Scroll sideways until a column is in sight. */
+function reveal(frame, { left, cell }, key) {
+  const x = left + key * cell;
+  frame.scrollLeft = Math.min(Math.max(frame.scrollLeft, x + 2 * cell - frame.clientWidth), x - left);
 }

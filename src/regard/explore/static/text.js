@@ -1,45 +1,59 @@
 // The text itself: a token that is pointed at shows what it attends to and what attends to it, as arcs and as tint.
 
-import { bow, link, thickness } from "#arcs.js";
+import { drawArcs } from "#arcs.js";
 import { position } from "#colour.js";
 import { strongest } from "#data.js";
 import { element, rove, svgElement } from "#elements.js";
 import { focusIn } from "#state.js";
 import { beginsWord, isSpecial, shown } from "#tokens.js";
 
-const FAINTEST = 0.01; // an arc below this weight is not drawn
-const AT_REST = 0.1; // and, where nothing is chosen, below this one
+const AT_REST = 0.1; // where nothing is chosen, an arc below this weight is not drawn
+const MOST_LINES = 2; // a text that would take more stands as a column
+const LONGEST_TITLE = 400; // characters of a token that was cut
 
 const ROLES = {
   source: "Source",
   written: "Written, token by token",
   read: "Read so far",
 };
+const ACROSS = { ArrowUp: "ArrowLeft", ArrowDown: "ArrowRight", ArrowLeft: "ArrowUp", ArrowRight: "ArrowDown" };
 
 export function mountText(place, recording, store) {
   const arcs = svgElement("svg", { class: "arcs", "aria-hidden": "true" });
   const stage = element("div", { class: "stage" }, arcs);
   place.append(stage);
-  const lines = new Map(); // sequence → its line: {tokens: HTMLElement[], current: number}
+  const texts = new Map(); // sequence → {list, tokens, current}
+  const inColumns = () => stage.classList.contains("columns");
+  let width = 0; // for which the texts were last arranged
 
-  /** Lay out the texts of a layer: the keys above the queries, or one text where they are the same. */
+  /** Lay out the texts of a layer: the keys before the queries, or one text where they are the same. */
   const lay = (layer) => {
     const sequences = [...new Set([layer.keySequence, layer.querySequence])];
-    const focused = [...lines].flatMap(([sequence, { tokens }]) => (tokens.includes(document.activeElement) ? [sequence] : []))[0];
-    lines.clear();
+    texts.clear();
     stage.classList.toggle("one", sequences.length === 1);
     stage.replaceChildren(arcs);
     for (const sequence of sequences) {
       const { role, tokens } = recording.sequences[sequence];
       const options = tokens.map(option);
-      const list = element("div", { role: "listbox", class: "tokens", "aria-orientation": "horizontal", "aria-label": ROLES[role] });
+      const list = element("div", { role: "listbox", class: "tokens", "aria-label": ROLES[role] });
       options.forEach((node, index) => list.append(spaceBefore(tokens, index) ? " " : "", node));
       stage.append(element("div", { class: "line" }, element("p", { class: "role", "aria-hidden": "true" }, ROLES[role]), list));
-      lines.set(sequence, { tokens: options, current: 0 });
+      texts.set(sequence, { list, tokens: options, current: 0 });
+      rove(options, 0);
       listen(list, sequence, options);
     }
-    const again = lines.get(focused);
-    if (again) again.tokens[0].focus();
+    width = 0;
+  };
+
+  /** Let the texts run as lines if they need few of them, else stand as columns. */
+  const arrange = () => {
+    if (place.clientWidth === width) return;
+    stage.classList.remove("columns", "wrapped");
+    const lines = Math.max(...[...texts.values()].map(({ tokens }) => new Set(tokens.map((node) => node.offsetTop)).size));
+    stage.classList.toggle("columns", lines > MOST_LINES);
+    stage.classList.toggle("wrapped", lines > 1 && lines <= MOST_LINES);
+    for (const { list } of texts.values()) list.setAttribute("aria-orientation", inColumns() ? "vertical" : "horizontal");
+    width = place.clientWidth;
   };
 
   const listen = (list, sequence, options) => {
@@ -48,51 +62,51 @@ export function mountText(place, recording, store) {
     list.addEventListener("pointerover", (event) => placeOf(event) >= 0 && point(placeOf(event)));
     list.addEventListener("pointerleave", () => store.set({ hover: null }));
     list.addEventListener("focusin", (event) => {
-      lines.get(sequence).current = placeOf(event);
+      texts.get(sequence).current = placeOf(event);
       rove(options, placeOf(event));
       point(placeOf(event));
     });
     list.addEventListener("focusout", () => store.set({ hover: null }));
     list.addEventListener("click", (event) => placeOf(event) >= 0 && hold(store, { sequence, index: placeOf(event) }));
-    list.addEventListener("keydown", (event) => {
-      const to = key(event, sequence, placeOf(event));
-      if (to) event.preventDefault();
-      to?.focus?.();
-    });
-    rove(options, 0);
+    list.addEventListener("keydown", (event) => press(event, sequence, placeOf(event)));
   };
 
-  /** What a key does at a token: the token to go to, or true where it does something else. */
-  const key = ({ key: name }, sequence, index) => {
-    const { tokens } = lines.get(sequence);
-    const other = [...lines].find(([candidate]) => candidate !== sequence)?.[1];
-    switch (name) {
-      case "ArrowLeft": return tokens[Math.max(index - 1, 0)];
-      case "ArrowRight": return tokens[Math.min(index + 1, tokens.length - 1)];
-      case "Home": return tokens[0];
-      case "End": return tokens[tokens.length - 1];
-      case "ArrowUp": case "ArrowDown": return other?.tokens[other.current];
-      case "Enter": case " ": hold(store, { sequence, index }); return true;
-      case "Escape": store.set({ token: null }); return true;
-      default: return null;
+  const press = (event, sequence, index) => {
+    const { tokens } = texts.get(sequence);
+    const other = [...texts].find(([candidate]) => candidate !== sequence)?.[1];
+    const go = (node) => node?.focus();
+    switch (inColumns() ? (ACROSS[event.key] ?? event.key) : event.key) {
+      case "ArrowLeft": go(tokens[Math.max(index - 1, 0)]); break;
+      case "ArrowRight": go(tokens[Math.min(index + 1, tokens.length - 1)]); break;
+      case "ArrowUp": case "ArrowDown": go(other?.tokens[other.current]); break;
+      case "Home": go(tokens[0]); break;
+      case "End": go(tokens[tokens.length - 1]); break;
+      case "Enter": case " ": hold(store, { sequence, index }); break;
+      case "Escape": store.set({ token: null }); break;
+      default: return;
     }
+    event.preventDefault();
   };
 
-  const paint = (state) => {
+  const paint = () => {
+    const state = store.get();
     const layer = recording.layers[state.layer];
     const focus = focusIn(layer, state);
     const links = linksOf(layer, state.head, focus);
-    tint(lines, layer, state, focus, links);
-    drawArcs(arcs, stage, lines, layer, focus, links);
+    const [queries, keys] = [texts.get(layer.querySequence).tokens, texts.get(layer.keySequence).tokens];
+    arrange();
+    for (const [sequence, { tokens }] of texts) mark(tokens, sequence, layer, state, focus);
+    for (const { key, weight } of links.out) keys[key].style.setProperty("--attended", String(position(weight)));
+    for (const { query, weight } of links.in) queries[query].style.setProperty("--attending", String(position(weight)));
+    drawArcs(arcs, links, queries, keys, focus, inColumns());
   };
 
   store.subscribe((state, before) => {
-    const layer = recording.layers[state.layer];
-    const old = recording.layers[before.layer];
-    if (lines.size === 0 || layer.keySequence !== old.keySequence || layer.querySequence !== old.querySequence) lay(layer);
-    paint(state);
+    const [layer, old] = [recording.layers[state.layer], recording.layers[before.layer]];
+    if (texts.size === 0 || layer.keySequence !== old.keySequence || layer.querySequence !== old.querySequence) lay(layer);
+    paint();
   });
-  new ResizeObserver(() => paint(store.get())).observe(stage);
+  new ResizeObserver(paint).observe(place);
 }
 
 /** Hold a token, or let it go if it was held. */
@@ -107,7 +121,9 @@ function spaceBefore(tokens, index) {
 }
 
 function option(token) {
-  return element("span", { role: "option", class: isSpecial(token) ? "token special" : "token", dir: "auto", title: token.length > 32 ? token.slice(0, 400) : "" }, shown(token));
+  const text = shown(token);
+  const title = text.endsWith("…") ? { title: token.slice(0, LONGEST_TITLE) } : {};
+  return element("span", { role: "option", class: isSpecial(token) ? "token special" : "token", dir: "auto", ...title }, text);
 }
 
 /** The links that are drawn: what a token attends to (out), what attends to it (in), or the head's strongest (rest). */
@@ -123,48 +139,16 @@ function linksOf(layer, head, { query, key, cell }) {
   };
 }
 
-function tint(lines, layer, state, { query, key, cell }, links) {
-  for (const [sequence, { tokens }] of lines) {
-    tokens.forEach((node, index) => {
-      const held = state.token?.sequence === sequence && state.token.index === index;
-      node.setAttribute("aria-selected", String(held));
-      node.classList.toggle("as-query", sequence === layer.querySequence && index === query);
-      node.classList.toggle("as-key", cell && sequence === layer.keySequence && index === key);
-      node.classList.toggle("at", !cell && ((sequence === layer.querySequence && index === query) || (sequence === layer.keySequence && index === key)));
-      node.style.setProperty("--attended", "0");
-      node.style.setProperty("--attending", "0");
-    });
-  }
-  for (const { key: to, weight } of links.out) lines.get(layer.keySequence).tokens[to].style.setProperty("--attended", String(position(weight)));
-  for (const { query: from, weight } of links.in) lines.get(layer.querySequence).tokens[from].style.setProperty("--attending", String(position(weight)));
-}
-
-function drawArcs(arcs, stage, lines, layer, focus, links) {
-  const frame = stage.getBoundingClientRect();
-  const box = (rectangle) => ({
-    left: rectangle.left - frame.left,
-    right: rectangle.right - frame.left,
-    top: rectangle.top - frame.top,
-    bottom: rectangle.bottom - frame.top,
+/** Mark which tokens are held and which are pointed at, and clear their tint. */
+function mark(tokens, sequence, layer, state, { query, key, cell }) {
+  tokens.forEach((node, index) => {
+    const isQuery = sequence === layer.querySequence && index === query;
+    const isKey = sequence === layer.keySequence && index === key;
+    node.setAttribute("aria-selected", String(state.token?.sequence === sequence && state.token.index === index));
+    node.classList.toggle("at", !cell && (isQuery || isKey));
+    node.classList.toggle("as-query", cell && isQuery);
+    node.classList.toggle("as-key", cell && isKey);
+    node.style.setProperty("--attended", "0");
+    node.style.setProperty("--attending", "0");
   });
-  const queries = lines.get(layer.querySequence).tokens.map((node) => box(node.getBoundingClientRect()));
-  const one = layer.keySequence === layer.querySequence;
-  const keys = one ? queries : lines.get(layer.keySequence).tokens.map((node) => box(node.getBoundingClientRect()));
-  arcs.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  const paths = Object.entries(links).flatMap(([direction, some]) =>
-    // The weakest first, so that the strongest lie on top.
-    strongest(some).reverse().filter(({ weight, key }) => weight >= FAINTEST || (focus.cell && key === focus.key)).map(({ query, key, weight }) => {
-      const chosen = focus.cell && key === focus.key ? " chosen" : "";
-      const shape = one ? bow(queries[query], keys[key], direction === "in") : link(queries[query], keys[key]);
-      return svgElement("path", {
-        d: shape,
-        class: `arc ${direction}${focus.cell && !chosen ? " beside" : ""}${chosen}`,
-        "stroke-width": thickness(weight).toFixed(2),
-        "stroke-opacity": (0.25 + 0.75 * position(weight)).toFixed(3),
-        "data-query": query,
-        "data-key": key,
-      });
-    }),
-  );
-  arcs.replaceChildren(...paths);
 }

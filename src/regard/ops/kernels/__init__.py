@@ -1,0 +1,1 @@
+"""How a request is served: one file a kernel, and one that chooses."""

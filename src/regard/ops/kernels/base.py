@@ -23,8 +23,8 @@ class Job:
 
     Args:
         request: The weight matrix.
-        value: (batch, value_heads, keys, value_dim) to multiply it with; None where only measures are wanted. value_heads
-            divides heads.
+        value: (batch, value_heads, keys, value_dim) to multiply it with; None where only measures are wanted.
+            value_heads divides heads.
         measures: What is asked of the weights, by name.
         dropout: The probability with which a weight that makes the output is dropped.
     """

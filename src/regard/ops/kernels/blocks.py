@@ -8,14 +8,16 @@ from math import gcd
 
 from torch import Tensor
 
-from regard.ops.masks import Cells, Mask
+from regard.ops.cells import Cells
+from regard.ops.masks import Mask
 from regard.ops.request import AttentionRequest
 
 ROWS = {"cpu": 128}
 """Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids."""
 
 CELLS = {"cpu": 2**19}
-"""Cells of a block by device: 2 MiB in float32 stay in a CPU's cache; an accelerator wants work for all its processors."""
+"""Cells of a block by device: 2 MiB in float32 stay in a CPU's cache; an accelerator wants work for all its
+processors."""
 
 ROWS_ELSEWHERE, CELLS_ELSEWHERE = 1024, 2**25
 
@@ -62,7 +64,7 @@ def places(request: AttentionRequest, *shared_heads: int) -> Iterator[Place]:
 
 
 def masked_parts(mask: Mask | None, cells: Cells) -> list[tuple[slice, Tensor]]:
-    """Which cells of a block are masked: ranges of its keys, each with a bool that broadcasts to them; the rest is allowed."""
+    """Which cells of a block are masked: ranges of its keys, each with a bool that broadcasts to it."""
     if mask is None:
         return []
     start, stop = cells.keys

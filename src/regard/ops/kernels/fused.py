@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -12,7 +11,8 @@ from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDot
 
 DENSE_CELLS = 2**22
-"""Up to so many cells (4 MiB of bool) a structured rule is written out for SDPA, which knows no rule but the causal one."""
+"""Up to so many cells (4 MiB of bool) a structured rule is written out for SDPA, which knows no rule but the causal
+one."""
 
 
 class Fused(Kernel):
@@ -31,7 +31,7 @@ class Fused(Kernel):
             reasons.append(f"value is {job.value.dtype}, the query {job.request.query.dtype}")
         elif job.value.shape[1] != job.request.key.shape[1] and job.request.key.shape[1] != job.request.shape[1]:
             reasons.append("it needs as many heads in value as in key")
-        batch, heads, queries, keys = job.request.shape
+        batch, _, queries, keys = job.request.shape
         if _needs_cells(job.request) and batch * queries * keys > DENSE_CELLS:
             reasons.append(f"it would write the mask {job.request.mask!r} out as {batch} × {queries} × {keys} cells")
         return reasons
@@ -64,7 +64,7 @@ def _sees_all(request: AttentionRequest) -> bool:
     """Whether a rule forbids nothing here, as when the last query of a causal decoder looks back."""
     if not isinstance(request.mask, Causal):
         return False
-    batch, heads, queries, keys = request.shape
+    batch, heads, queries, _ = request.shape
     cells = request.cells(slice(0, batch), slice(0, heads), slice(0, queries))
     return request.mask.certain(cells) == cells.keys
 
@@ -81,4 +81,6 @@ def _written_out(request: AttentionRequest) -> Tensor | None:
         return None
     batch, heads, queries, keys = request.shape
     allowed = request.mask.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
-    return allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,)) if allowed.ndim < 4 else allowed
+    return (
+        allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,)) if allowed.ndim < 4 else allowed
+    )

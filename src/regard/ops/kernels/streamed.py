@@ -1,7 +1,7 @@
 """Row blocks: the whole rows of a few queries at a time, so that softmax, output and any measure come from one pass.
 
-Memory is linear in the keys, forward and backward: the backward pass runs each block again with gradients on. That makes
-any score rule and any measure differentiable without a derivative of its own; only the product with value has its
+Memory is linear in the keys, forward and backward: the backward pass runs each block again with gradients on. That
+makes any score rule and any measure differentiable without a derivative of its own; only the product with value has its
 gradient written here, so that the block's output need not be computed a second time.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from regard.errors import InvalidArgument
 from regard.ops.dropout import keep_mask
 from regard.ops.heads import heads_of, multiply, multiply_over_rows
 from regard.ops.kernels.base import Job, Kernel, Measured
@@ -55,12 +55,25 @@ class _Streamed(torch.autograd.Function):
         return answers
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        with torch.autocast(tensors[0].device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             sums = _backward(ctx.job, ctx.seed, tensors, ctx.needs_input_grad[3:], gradients)
+        if torch.is_grad_enabled():  # create_graph=True
+            sums = [None if total is None else _Once.apply(total, *tensors, *gradients) for total in sums]
         return None, None, None, *sums
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that cannot be differentiated again and says so, where it would else count as a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *follows_from: Tensor | None) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise InvalidArgument("the streamed kernel has first derivatives only; for second ones use kernel='reference'")
 
 
 def _forward(job: Job, seed: int, kinds: dict[str, type]) -> tuple[Tensor, ...]:
@@ -68,7 +81,12 @@ def _forward(job: Job, seed: int, kinds: dict[str, type]) -> tuple[Tensor, ...]:
     output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
     answers: dict[tuple[str, int], Tensor] = {}
     for place in _places(job):
-        block = _block(request, place, _queries(request.query, place, request.dtype), _keys(request.key, request, place).to(request.dtype))
+        block = _block(
+            request,
+            place,
+            _queries(request.query, place, request.dtype),
+            _keys(request.key, request, place).to(request.dtype),
+        )
         if output is not None and value is not None:
             weights = _dropped(block.weights, job.dropout, seed, place)
             output[place.queries] = multiply(weights, _keys(value, request, place).to(request.dtype))
@@ -88,7 +106,10 @@ def _backward(
 ) -> list[Tensor | None]:
     """The gradients of a job's tensors; each block runs again, from leaves of its own."""
     dtype = job.request.dtype
-    sums = [tensor.new_zeros(tensor.shape, dtype=dtype) if need else None for tensor, need in zip(tensors, needed, strict=True)]
+    sums: list[Any] = [
+        tensor.new_zeros(tensor.shape, dtype=dtype) if need else None
+        for tensor, need in zip(tensors, needed, strict=True)
+    ]
     # The order of the tensors is: query, key, those of the score; value; those of the measures.
     at_value = None if job.value is None else len(tensors_of(job.request))
     of_output, of_answers = (None, gradients) if job.value is None else (gradients[0], gradients[1:])
@@ -113,7 +134,13 @@ def _backward(
                 _keys(sums[at_value], request, place).add_(of_value)
         wanted = [(query, sums[0]), (key, sums[1]), *((given[number], sums[number]) for number in rules)]
         for total, gradient in _gradients(pairs, wanted):
-            at = total[place.queries] if total is sums[0] else _keys(total, request, place) if total is sums[1] else total
+            at = (
+                total[place.queries]
+                if total is sums[0]
+                else _keys(total, request, place)
+                if total is sums[1]
+                else total
+            )
             at.add_(gradient)
     return [None if total is None else total.to(t.dtype) for total, t in zip(sums, tensors, strict=True)]
 
@@ -134,7 +161,9 @@ def _block(request: AttentionRequest, place: Place, query: Tensor, key: Tensor) 
     """The rows of one place, from its queries and keys."""
     scores = request.score(query, key, request.scale, place.cells)
     masked = masked_parts(request.mask, place.cells)
-    with torch.no_grad():  # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
+    with (
+        torch.no_grad()
+    ):  # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
         for keys, forbidden in masked:
             scores[..., keys].masked_fill_(forbidden, FORBIDDEN)
     weights = scores.softmax(-1)
@@ -195,7 +224,7 @@ def _parts(answer: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _as_given(kind: type, answers: Iterator[Tensor]) -> Any:
     """The next answer, in the form in which its measure gave it."""
-    return kind(*islice(answers, len(kind._fields))) if issubclass(kind, tuple) else next(answers)  # pyright: ignore
+    return kind(*islice(answers, len(kind._fields))) if issubclass(kind, tuple) else next(answers)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _room(measure: Measure, part: Tensor, request: AttentionRequest) -> Tensor:

@@ -16,7 +16,7 @@ import lightning as L
 import torch
 from safetensors import SafetensorError
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidFile, RegardError
 from regard.models import save_model
 from regard.training.averaging import Snapshots, load_average
 from regard.training.module import TranslationModule
@@ -24,7 +24,7 @@ from regard.training.recipe import Recipe
 from regard.training.storage import FILE
 
 
-class Interrupted(Exception):
+class Interrupted(RegardError):
     """Ctrl-C was pressed, and all is saved."""
 
 
@@ -39,25 +39,28 @@ class Checkpoints(L.Callback):
         self.run, self.keys, self.validation = recipe.run, recipe.checkpoint, recipe.validation
         self.validates = recipe.data.valid is not None
         self.snapshots = Snapshots(recipe.run / "snapshots", recipe.checkpoint.average)
+        self.seed = recipe.seed
         self.best: float | None = None
         self.interrupted = False
         self.saved_at, self.saved_step = time.monotonic(), 0
         self._random: torch.Tensor | None = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Give the best value so far and the random states of all processes."""
-        return {"best": self.best, "random": self._random}
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Save the best value so far and the random states of all processes."""
+        state = _random_state(trainer.strategy.root_device)
+        checkpoint["random"] = trainer.strategy.all_gather(state).reshape(trainer.world_size, -1).cpu()
+        checkpoint["best"] = self.best
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state; the random states are set when training starts, after all that draws in between."""
-        self.best, self._random = state_dict["best"], state_dict["random"]
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take them; the random states are set when training starts, after all that draws in between."""
+        self.best, self._random = checkpoint["best"], checkpoint["random"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Set the random states: those of the checkpoint, or new ones that differ between processes."""
         if self._random is not None and len(self._random) == trainer.world_size:
             _set_random_state(self._random[trainer.global_rank], trainer.strategy.root_device)
         else:
-            torch.manual_seed(trainer.lightning_module.recipe.seed + trainer.global_rank + trainer.global_step)
+            torch.manual_seed(self.seed + trainer.global_rank + trainer.global_step)
         self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
         if trainer.is_global_zero:
             self.snapshots.cut_back(trainer.global_step)
@@ -94,8 +97,6 @@ class Checkpoints(L.Callback):
             raise Interrupted
 
     def _save_state(self, trainer: L.Trainer, module: TranslationModule) -> None:
-        state = _random_state(trainer.strategy.root_device)
-        self._random = trainer.strategy.all_gather(state).reshape(trainer.world_size, -1).cpu()
         with self._telling(self.run / FILE):
             trainer.save_checkpoint(self.run / FILE)
         self._save_weights(trainer, module, "last")
@@ -116,15 +117,17 @@ class Checkpoints(L.Callback):
             reason = str(error).removeprefix(f"{path}: could not be written: ")
             raise InvalidFile(f"{path}: could not be saved ({reason}); {kept}") from error
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    @contextmanager
+    def minding_ctrl_c(self) -> Iterator[None]:
         """Let Ctrl-C end training at the end of a step; a second one ends it at once."""
-        if threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGINT, self._interrupt)
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Give Ctrl-C back."""
-        if hasattr(self, "_handler"):
-            signal.signal(signal.SIGINT, self._handler)
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:
@@ -141,7 +144,8 @@ def _random_state(device: torch.device) -> torch.Tensor:
 
 
 def _set_random_state(state: torch.Tensor, device: torch.device) -> None:
+    state = state.cpu().clone()  # torch 2.13 crashes at a state that does not begin its storage
     size = torch.get_rng_state().numel()
-    torch.set_rng_state(state[:size].cpu())
+    torch.set_rng_state(state[:size])
     if device.type == "cuda" and state.numel() > size:
-        torch.cuda.set_rng_state(state[size:].cpu(), device)
+        torch.cuda.set_rng_state(state[size:].clone(), device)

@@ -26,19 +26,22 @@ class Speedometer(L.Callback):
 
     def __init__(self, every: int, console: Console) -> None:
         self.every, self.console = every, console
-        self.loss = self.tokens = 0.0  # since the last row; the sum of losses weighs each by its tokens
-        self.since = 0.0
-        self.since_tokens = 0.0  # measured in this process only: time that was lost to a kill does not count
+        self.loss: float | torch.Tensor = 0.0  # since the last row, each loss weighed by its tokens; no wait for a GPU
+        self.tokens = 0
+        self.since, self.since_tokens = 0.0, 0  # of this process: time that was lost to a kill does not count
         self.bar: Progress | None = None
         self.task = TaskID(0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Say what was summed since the last row."""
-        return {"loss": self.loss, "tokens": self.tokens}
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Save what each process summed since the last row."""
+        sums = torch.tensor([float(self.loss), self.tokens], device=trainer.strategy.root_device)
+        checkpoint["sums"] = trainer.strategy.all_gather(sums).reshape(trainer.world_size, 2).cpu()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Go on with these sums."""
-        self.loss, self.tokens = state_dict["loss"], state_dict["tokens"]
+        if len(checkpoint["sums"]) == trainer.world_size:
+            loss, tokens = checkpoint["sums"][trainer.global_rank].tolist()
+            self.loss, self.tokens = loss, int(tokens)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start clock and bar."""
@@ -58,7 +61,7 @@ class Speedometer(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Add a batch; write a row when it is time."""
-        self.loss += float(outputs["smoothed"]) * batch.tokens
+        self.loss = self.loss + outputs["smoothed"] * batch.tokens
         self.tokens += batch.tokens
         self.since_tokens += batch.tokens
         step = trainer.global_step
@@ -70,7 +73,7 @@ class Speedometer(L.Callback):
             self._log(trainer, step)
 
     def _log(self, trainer: L.Trainer, step: int) -> None:
-        sums = torch.tensor([self.loss, self.tokens, self.since_tokens])
+        sums = torch.tensor([float(self.loss), self.tokens, self.since_tokens])
         if trainer.world_size > 1:
             sums = trainer.strategy.reduce(sums.to(trainer.strategy.root_device), reduce_op="sum")
         loss, tokens, since_tokens = sums.tolist()
@@ -83,8 +86,8 @@ class Speedometer(L.Callback):
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
             "tokens_per_second": round(since_tokens / (now - self.since)),
         }
-        self.loss = self.tokens = self.since_tokens = 0.0
-        self.since = now
+        self.loss, self.tokens = 0.0, 0
+        self.since, self.since_tokens = now, 0
         for logger in trainer.loggers:
             logger.log_metrics(row, step=step)
         told = f"epoch {row['epoch']}, loss {row['loss']:.4f}, {row['tokens_per_second']:,} tokens/s"
@@ -95,10 +98,17 @@ class Speedometer(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Leave the time of validation out of the speed."""
-        self.since, self.since_tokens = time.perf_counter(), 0.0
+        self.since, self.since_tokens = time.perf_counter(), 0
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the bar."""
+        self._stop()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Stop the bar."""
+        self._stop()
+
+    def _stop(self) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None

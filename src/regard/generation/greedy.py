@@ -1,0 +1,52 @@
+"""Greedy search: at each step the likeliest word."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.generation.decoding import Hypothesis
+from regard.generation.single import extend_singly
+from regard.models.transformer import Transformer
+
+
+@torch.inference_mode()
+def greedy(
+    model: Transformer,
+    src: Tensor,
+    src_lengths: Tensor | None = None,
+    *,
+    max_length: int | None = None,
+    min_length: int = 0,
+    cache: bool = True,
+) -> list[Hypothesis]:
+    """Generate for each source the sequence whose every word is the likeliest one.
+
+    A sentence that has ended leaves the batch; what a sentence gets does not depend on the others beside it.
+
+    Args:
+        model: In evaluation mode.
+        src: (sentences, source), integers.
+        src_lengths: (sentences,), number of real words of each source. Default: all are real.
+        max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
+            max_length.
+        min_length: The fewest words, the one that ends not counted.
+        cache: False computes all words anew at each step.
+
+    Returns:
+        One Hypothesis a sentence; its score is its log-probability.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+
+    Example:
+        >>> from regard.models import Transformer, TransformerConfig
+        >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
+        >>> len(greedy(model, torch.randint(3, 100, (2, 7)), max_length=5))
+        2
+    """
+
+    def likeliest(logits: Tensor) -> Tensor:
+        return logits.argmax(-1)
+
+    return extend_singly(model, src, src_lengths, likeliest, max_length=max_length, min_length=min_length, cache=cache)

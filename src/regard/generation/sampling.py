@@ -1,0 +1,99 @@
+"""Sampling: each word is drawn at random, as likely as the model holds it to be."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard.errors import refuse
+from regard.generation.decoding import Hypothesis
+from regard.generation.single import extend_singly
+from regard.models.transformer import Transformer
+
+
+@torch.inference_mode()
+def sample(
+    model: Transformer,
+    src: Tensor,
+    src_lengths: Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    max_length: int | None = None,
+    min_length: int = 0,
+) -> list[Hypothesis]:
+    """Draw one sequence for each source; to draw several, give the source several times.
+
+    p(word) ∝ exp(logit / temperature), of those words that top_k and then top_p leave
+
+    Args:
+        model: In evaluation mode.
+        src: (sentences, source), integers.
+        src_lengths: (sentences,), number of real words of each source. Default: all are real.
+        temperature: Below 1 keeps to likely words, above 1 strays.
+        top_k: Draw from so many likeliest words. Default: all.
+        top_p: Draw from the fewest likeliest words that together have this probability. Default: all.
+        seed: The same seed draws the same sequences from the same batch. Default: torch's own random state.
+        max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
+            max_length.
+        min_length: The fewest words, the one that ends not counted.
+
+    Returns:
+        One Hypothesis a sentence; its score is its log-probability at temperature 1, from all words.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+
+    Reference:
+        Fan et al. 2018, "Hierarchical neural story generation" (top_k); Holtzman et al. 2020, "The curious case of
+        neural text degeneration" (top_p).
+
+    Example:
+        >>> from regard.models import Transformer, TransformerConfig
+        >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
+        >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_length=5))
+        2
+    """
+    refuse(sampling_objections(temperature, top_k, top_p))
+    generator = None if seed is None else torch.Generator(src.device).manual_seed(seed)
+
+    def draw(logits: Tensor) -> Tensor:
+        kept = keep_likely(logits / temperature, top_k, top_p)
+        return torch.multinomial(kept.softmax(-1), 1, generator=generator).squeeze(1)
+
+    return extend_singly(model, src, src_lengths, draw, max_length=max_length, min_length=min_length, cache=True)
+
+
+def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
+    """Set to −∞ the logits (rows, vocab) of all words that top_k, and of the rest top_p, leave out.
+
+    Example:
+        >>> keep_likely(torch.tensor([[0.5, 0.3, 0.2]]).log(), top_k=None, top_p=0.7).exp()
+        tensor([[0.5000, 0.3000, 0.0000]])
+    """
+    if top_k is not None and top_k < logits.shape[1]:
+        least = logits.topk(top_k, dim=1).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p is not None and top_p < 1:
+        ordered, words = logits.sort(dim=1, descending=True)
+        probability = ordered.softmax(-1)
+        before = probability.cumsum(1) - probability  # of all likelier words
+        ordered = ordered.masked_fill(before >= top_p, -torch.inf)
+        logits = torch.empty_like(logits).scatter_(1, words, ordered)
+    return logits
+
+
+def sampling_objections(temperature: float, top_k: int | None, top_p: float | None) -> list[str]:
+    """Say what is wrong with the rules of drawing."""
+    objections = []
+    if not 0 < temperature < math.inf:
+        objections.append(f"temperature must be above 0 and finite, but is {temperature}")
+    if top_k is not None and top_k < 1:
+        objections.append(f"top_k must be at least 1, but is {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        objections.append(f"top_p must be above 0 and at most 1, but is {top_p}")
+    return objections

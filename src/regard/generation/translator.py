@@ -1,0 +1,218 @@
+"""Text in one language to text in another: a model with its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.analysis.recording import Recording
+from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.generation.beam import beam_search
+from regard.generation.decoding import Hypothesis
+from regard.generation.lines import batches_by_length, joined_up_to, sentences_of
+from regard.generation.sampling import sample, sampling_objections
+from regard.generation.teacher import teacher_forced
+from regard.models.checkpoint import load_model
+from regard.models.transformer import Transformer
+from regard.text.padding import source_batch
+from regard.text.tokenizer import Tokenizer
+
+EMBEDDED = "embedded/tatoeba-en-de"
+BATCH_WORDS = 1600  # words of the source that are translated together; more is no faster on a CPU
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation of one line.
+
+    Args:
+        text: The translation.
+        score: Its log-probability; from beam search divided by the length penalty.
+        tokens: Its subwords, readable.
+    """
+
+    text: str
+    score: float
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How translations are drawn at random; arguments and defaults are those of :func:`regard.generation.sample`.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse(sampling_objections(self.temperature, self.top_k, self.top_p))
+
+
+class Translator:
+    """A model with its tokenizer.
+
+    Args:
+        model: Put into evaluation mode.
+        tokenizer: The one that the model was trained with.
+        name: What recordings call the model.
+
+    Raises:
+        InvalidArgument: If the tokenizer has more words than the model.
+    """
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str = "transformer") -> None:
+        smallest = min(model.config.vocab_size, model.config.target_vocab_size)
+        if tokenizer.vocab_size > smallest:
+            raise InvalidArgument(
+                f"the tokenizer has {tokenizer.vocab_size} words, but the model {smallest}: they do not belong together"
+            )
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str] | None = None) -> Translator:
+        """Read a model and its tokenizer from a folder.
+
+        Args:
+            folder: As ``save_model`` writes it. Default: the English-German model that comes with the package.
+
+        Raises:
+            InvalidFile: If a file is missing, damaged, or does not fit the others.
+        """
+        place = Path(str(files("regard").joinpath(EMBEDDED))) if folder is None else Path(folder)
+        return cls(load_model(place), Tokenizer.load(place), name=place.resolve().name)
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        beam: int = 5,
+        nbest: int = 1,
+        length_penalty: float = 1.0,
+        sampling: Sampling | None = None,
+        first_line: int = 1,
+    ) -> list[list[Translation]]:
+        """Translate each line.
+
+        Lines are sorted by length into batches, and come back in their order. An empty line stays empty. A line with
+        more words than the model takes is translated sentence by sentence.
+
+        Args:
+            lines: Texts.
+            beam: As for :func:`regard.generation.beam_search`.
+            nbest: Translations of each line, best first.
+            length_penalty: As for :func:`regard.generation.beam_search`.
+            sampling: Draw translations at random, and do not search. Default: search.
+            first_line: The number that errors give the first line.
+
+        Returns:
+            For each line up to nbest translations; of an empty line one, which is empty.
+
+        Raises:
+            InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
+        """
+        if isinstance(lines, str):
+            raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
+        if sampling is not None and nbest < 1:
+            raise InvalidArgument(f"nbest must be at least 1, but is {nbest}")
+        parts = self._parts(lines, first_line)  # ids of each part of each line
+        flat = [ids for line in parts for ids in line]
+        found: list[list[Hypothesis]] = [[] for _ in flat]
+        for places in batches_by_length([len(ids) for ids in flat], BATCH_WORDS):
+            sources = [flat[place] for place in places]
+            hypotheses = self._generate(sources, nbest, sampling, beam=beam, length_penalty=length_penalty)
+            for place, best in zip(places, hypotheses, strict=True):
+                found[place] = best
+        results = iter(found)
+        return [self._joined([next(results) for _ in line]) for line in parts]
+
+    def record(self, text: str, translation: str | None = None) -> Recording:
+        """Translate a text, and keep what every layer and head attended to.
+
+        The weights are views of one forward pass over the whole translation, in which every step reads the words
+        before it, as when it was written.
+
+        Args:
+            text: Not empty.
+            translation: The translation to look at. Default: the best that beam search finds.
+
+        Returns:
+            Recording: The layers of the encoder, of the decoder's self-attention and of its cross-attention; ``texts``
+            has ``source`` and ``translation``.
+
+        Raises:
+            InvalidArgument: If the text is empty or too long.
+        """
+        if not text.strip():
+            raise InvalidArgument("text must not be empty")
+        source, target = self.tokenizer.encode([text, translation or ""])
+        refuse(self._length_objections("text", len(source)) + self._length_objections("translation", len(target)))
+        if translation is None:
+            target = self._generate([source])[0][0].tokens
+        texts = {"source": text, "translation": self.tokenizer.decode([target])[0]}
+        layers = teacher_forced(self.model, self.tokenizer, source, target)
+        return Recording(title=text, model=self.name, layers=layers, texts=texts)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model.src_embedding.weight.device
+
+    @property
+    def _longest(self) -> int:
+        """The most words of a source, without the one that ends it."""
+        return self.model.config.max_length - 1
+
+    def _generate(
+        self, sources: Sequence[Sequence[int]], nbest: int = 1, sampling: Sampling | None = None, **search: Any
+    ) -> list[list[Hypothesis]]:
+        src, src_lengths = (tensor.to(self._device) for tensor in source_batch(sources))
+        if sampling is None:
+            return beam_search(self.model, src, src_lengths, nbest=nbest, **search)
+        src, src_lengths = src.repeat_interleave(nbest, dim=0), src_lengths.repeat_interleave(nbest)
+        drawn = sample(self.model, src, src_lengths, **vars(sampling))
+        return [
+            sorted(drawn[start : start + nbest], key=lambda hypothesis: -hypothesis.score)
+            for start in range(0, len(drawn), nbest)
+        ]
+
+    def _parts(self, lines: Sequence[str], first_line: int) -> list[list[list[int]]]:
+        """The ids of each line: none of an empty one, several lists of one that is too long for the model."""
+        encoded = self.tokenizer.encode(lines)
+        parts, objections = [], []
+        for number, (line, ids) in enumerate(zip(lines, encoded, strict=True), start=first_line):
+            if len(ids) <= self._longest:
+                parts.append([ids] if ids else [])
+                continue
+            sentences = self.tokenizer.encode(sentences_of(line))
+            longest = max(len(sentence) for sentence in sentences)
+            objections += self._length_objections(f"line {number}", longest)
+            parts.append(list(joined_up_to(self._longest, sentences)))
+        refuse(objections)
+        return parts
+
+    def _length_objections(self, name: str, words: int) -> list[str]:
+        if words <= self._longest:
+            return []
+        return [f"{name} has a sentence of {words} subwords, but the model takes at most {self._longest}: split it"]
+
+    def _joined(self, parts: list[list[Hypothesis]]) -> list[Translation]:
+        """The translations of a line: the best of all its parts together, the second best together, and so on."""
+        if not parts:
+            return [Translation("", 0.0, ())]
+        translations = []
+        for together in zip(*parts, strict=False):
+            texts = self.tokenizer.decode([hypothesis.tokens for hypothesis in together])
+            tokens = [token for hypothesis in together for token in self.tokenizer.tokens(hypothesis.tokens)]
+            score = sum(hypothesis.score for hypothesis in together)
+            translations.append(Translation(" ".join(texts), score, tuple(tokens)))
+        return translations

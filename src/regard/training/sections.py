@@ -1,0 +1,129 @@
+"""The sections of a recipe: every key, what it means, and its default, which is stated here and only here."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from regard.models import TransformerConfig
+
+
+class Section(BaseModel):
+    """A part of a recipe: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+def _files(value: object) -> object:
+    files = [value] if isinstance(value, (str, Path)) else value
+    if not isinstance(files, (list, tuple)) or not 1 <= len(files) <= 2:
+        raise ValueError("one TSV or a list of two line-aligned files")
+    return files
+
+
+Files = Annotated[tuple[Path, ...], BeforeValidator(_files)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Data(Section):
+    """Which pairs, and how many at a time."""
+
+    folder: Path = Path()
+    """Where relative paths of files begin."""
+    train: Files
+    """One TSV (source, tab, target) or two line-aligned files, plain or .gz."""
+    valid: Files | None = None
+    """The same for validation; none: nothing is validated, and ``best`` is not written."""
+    max_length: Count = 128
+    """Training pairs with more tokens on a side are skipped, and counted."""
+    batch_tokens: Count = 8000
+    """The most tokens of a batch on the larger of its two sides, padding counted."""
+
+
+class Vocabulary(Section):
+    """The subwords."""
+
+    size: Annotated[int, Field(ge=259)] = 8000
+    """Entries of the joint BPE vocabulary; 3 special tokens and 256 bytes are among them."""
+
+
+class Optimizer(Section):
+    """Adam, its learning rate and the loss."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """The peak, reached at the end of the warm-up; from there it falls with 1/√step."""
+    warmup_steps: Count = 4000
+    """Steps of linear rise."""
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    """Decay of Adam's two means."""
+    eps: Annotated[float, Field(gt=0)] = 1e-9
+    """Adam's ε."""
+    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    """The largest norm of the gradient; 0: not clipped."""
+    label_smoothing: Share = 0.1
+    """Probability spread over all words in the loss."""
+
+
+class Trainer(Section):
+    """How long, on what, in which precision."""
+
+    max_steps: Count
+    """Steps of the optimizer."""
+    accumulate: Count = 1
+    """Batches a step (on each process)."""
+    precision: Literal["32", "bf16-mixed"] = "32"
+    """Of the products; weights are float32 in all."""
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    """The kind of device."""
+    devices: Count | Literal["auto"] = "auto"
+    """How many; auto: all, one on a CPU, or as many processes as torchrun started."""
+    nodes: Count = 1
+    """Machines."""
+    log_every: Count = 50
+    """Steps between rows in the logs."""
+
+
+class Validation(Section):
+    """What is measured while training, and when it is good enough."""
+
+    every: Count = 1000
+    """Steps between validations."""
+    sentences: Annotated[int, Field(ge=0)] = 500
+    """Different source sentences that are translated (greedily) for BLEU and chrF; 0: none."""
+    monitor: Literal["bleu", "chrf", "loss"] = "bleu"
+    """What decides which weights are best."""
+    patience: Count | None = None
+    """Validations without a better value before training stops; default: it goes on."""
+
+
+class Checkpoint(Section):
+    """What is saved, and when."""
+
+    every: Count = 500
+    """Steps between saves of the training state."""
+    minutes: Annotated[float, Field(gt=0)] = 10
+    """The state is saved at least so often, also."""
+    average: Annotated[int, Field(ge=0)] = 0
+    """How many snapshots of the weights, the last ones, are averaged; 0: none."""
+    average_every: Count = 500
+    """Steps between snapshots."""
+
+
+def _model_section() -> type[Section]:
+    """The keys of the architecture's config, with its defaults, less those that the vocabulary decides."""
+    decided = {"vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"}
+    hints = typing.get_type_hints(TransformerConfig)
+    keys: dict[str, Any] = {
+        field.name: (hints[field.name], field.default)
+        for field in dataclasses.fields(TransformerConfig)
+        if field.name not in decided
+    }
+    return create_model("Model", __base__=Section, __doc__="The architecture.", **keys)
+
+
+Model = _model_section()

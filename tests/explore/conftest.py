@@ -1,0 +1,129 @@
+"""Recordings with known weights, and a real Chromium to which every network is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+import regard
+from regard.analysis.recording import Layer, Recording
+from regard.explore.page import write_page
+from regard.ops.matrix import WeightMatrix
+
+SOURCE = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>")
+WRITTEN = ("▁Das", "▁Tier", "▁war", "▁zu", "▁mü", "de", ".", "</s>", "▁(", "n")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+
+
+def weights_of(shares: torch.Tensor) -> WeightMatrix:
+    """A view whose weights are the given ones, (heads, queries, keys): the softmax of their logarithms."""
+    keys = torch.eye(shares.shape[-1], dtype=shares.dtype).expand(1, len(shares), -1, -1)
+    return regard.weights(shares.log()[None], keys, scale=1.0)
+
+
+def recording_of(
+    source: tuple[str, ...] = SOURCE,
+    written: tuple[str, ...] = WRITTEN,
+    encoders=2,
+    decoders=2,
+    heads=3,
+    title="A title",
+) -> Recording:
+    """A recording of a whole translator with random weights, some large and some small."""
+    generator = torch.Generator().manual_seed(len(source))
+
+    def attention(queries: int, keys: int, causal: bool = False) -> WeightMatrix:
+        query = 3 * torch.randn(1, heads, queries, 8, generator=generator)
+        key = torch.randn(1, heads, keys, 8, generator=generator)
+        return regard.weights(query, key, mask=regard.Causal() if causal else None)
+
+    layers = [
+        Layer(f"encoder.{index}", "encoder", attention(len(source), len(source)), source, source)
+        for index in range(encoders)
+    ]
+    for index in range(decoders):
+        itself = attention(len(written), len(written), causal=True)
+        layers.append(Layer(f"decoder.{index}", "decoder", itself, written, ("<s>", *written[:-1])))
+        layers.append(Layer(f"cross.{index}", "cross", attention(len(written), len(source)), written, source))
+    return Recording(title, "a model", tuple(layers), {"source": "The animal ...", "translation": "Das Tier ..."})
+
+
+@pytest.fixture(scope="session")
+def recording() -> Recording:
+    return recording_of()
+
+
+@pytest.fixture
+def make_recording() -> Callable[..., Recording]:
+    return recording_of
+
+
+@pytest.fixture
+def make_weights() -> Callable[[torch.Tensor], WeightMatrix]:
+    return weights_of
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    """A headless Chromium; where none is found tests are skipped, but never in continuous integration."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        bundled = Path(playwright.chromium.executable_path)
+        path = next(filter(None, map(shutil.which, NAMES)), str(bundled) if bundled.exists() else None)
+        if path is None and os.environ.get("CI"):
+            pytest.fail(f"CI is set, so browser tests must run, but none of {', '.join(NAMES)} was found")
+        if path is None:
+            pytest.skip(f"no browser: none of {', '.join(NAMES)} was found")
+        running = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield running
+        running.close()
+
+
+@dataclass
+class Watched:
+    """What a page did that it should not have done."""
+
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def open_page(browser, tmp_path) -> Iterator[Callable]:
+    """Open a recording's page as a file, without a network; at the end, nothing was asked for, nothing went wrong."""
+    contexts, watched = [], Watched()
+
+    def open_it(recording: Recording, fragment: str = "", width: int = 1280, height: int = 900, **options):
+        path = write_page(recording, tmp_path / "attention.html")
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        context.set_offline(True)
+        context.route(lambda url: urlsplit(url).scheme != "file", lambda route: route.abort())
+        context.on("request", lambda request: watched.requests.append(request.url))
+        page = context.new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda message: watched.complaints.append(message.text))
+        page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (watched.complaints.append(dialog.message), dialog.dismiss()))
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_selector(".panel")
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert watched.complaints == []
+    # The page itself, and its modules, which lie in it as data: addresses.
+    elsewhere = [
+        url for url in watched.requests if urlsplit(url).scheme != "data" and not url.startswith(tmp_path.as_uri())
+    ]
+    assert elsewhere == []
+    assert len([url for url in watched.requests if urlsplit(url).scheme == "file"]) == len(contexts)

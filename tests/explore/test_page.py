@@ -1,0 +1,179 @@
+"""The file: its size, its policy, its parts as they are, and that it is written whole or not at all."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import regard.explore.page as page_module
+from regard.errors import InvalidFile
+from regard.explore.page import MODULES, page, write_page
+
+STATIC = Path(page_module.__file__).parent / "static"
+
+
+class Scripts(HTMLParser):
+    """Every script and style of a page, with its attributes, and the policy."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict, str]] = []
+        self.policy = ""
+        self.open: tuple[str, dict] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if attributes.get("http-equiv") == "Content-Security-Policy":
+            self.policy = attributes["content"]
+        self.open = (tag, attributes) if tag in ("script", "style") else None
+        if self.open:
+            self.found.append((tag, attributes, ""))
+
+    def handle_data(self, data):
+        if self.open:
+            tag, attributes, text = self.found[-1]
+            self.found[-1] = (tag, attributes, text + data)
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+
+def sha256(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def test_thirty_tokens_fit_in_a_megabyte_and_a_half(make_recording, tmp_path):
+    tokens = tuple(f"▁wörtchen{index}" for index in range(30))
+    path = write_page(make_recording(tokens, tokens, encoders=4, decoders=3, heads=8), tmp_path / "a.html")
+    assert path.stat().st_size < 500_000
+    largest = make_recording(tokens, tokens, encoders=12, decoders=12, heads=16)
+    assert write_page(largest, tmp_path / "b.html").stat().st_size < 1_500_000
+
+
+def test_the_policy_allows_what_is_in_the_page_and_nothing_else(recording):
+    scripts = Scripts(page(recording))
+    rules = dict(rule.strip().split(" ", 1) for rule in scripts.policy.split(";"))
+    run = [
+        text
+        for tag, attributes, text in scripts.found
+        if tag == "script" and attributes.get("type") in (None, "importmap")
+    ]
+    style = [text for tag, _, text in scripts.found if tag == "style"]
+    assert set(rules["script-src"].split()) == {"'strict-dynamic'", *map(sha256, run)}
+    assert rules["style-src"].split() == [*map(sha256, style)]
+    del rules["script-src"], rules["style-src"]
+    assert rules == {
+        "default-src": "'none'",
+        "img-src": "data:",  # the icon
+        "connect-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+
+
+def test_modules_are_put_in_as_they_are(recording):
+    scripts = Scripts(page(recording))
+    imports = json.loads(next(text for _, attributes, text in scripts.found if attributes.get("type") == "importmap"))[
+        "imports"
+    ]
+    for name in MODULES:
+        assert base64.b64decode(imports[f"#{name}"].partition(",")[2]) == (STATIC / name).read_bytes()
+
+
+def test_every_module_is_named_and_every_import_is_there():
+    lying = {path.name for path in STATIC.glob("*.js")} - {"boot.js"}
+    imported = {
+        name for path in STATIC.glob("*.js") for name in re.findall(r'from "#([^"]+)"', path.read_text("utf-8"))
+    }
+    assert lying == set(MODULES)
+    assert lying - {"main.js"} == imported
+
+
+def test_no_address_leads_out_of_the_page(recording):
+    text = page(recording) + "".join((STATIC / name).read_text("utf-8") for name in MODULES)
+    assert set(re.findall(r"(?:https?:)?//[\w.]+\.\w+[^\s'\"<)]*", text)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_a_title_is_text(make_recording):
+    text = page(make_recording(title="</title><script>alert(1)</script> & {{boot}} {{weights}}"))
+    assert (
+        "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; &amp; {{boot}} {{weights}} · Regard</title>" in text
+    )
+    assert text.count("<script>alert") == 0
+
+
+def test_no_token_can_end_the_block_that_holds_it(make_recording):
+    tokens = ("</script", "</script >", "<!--", "<script>", "&lt;", "</s>")
+    scripts = Scripts(page(make_recording(tokens, tokens)))
+    (block,) = [text for _, attributes, text in scripts.found if attributes.get("id") == "recording"]
+    assert not set("<>&") & set(block)
+    assert tuple(json.loads(block)["sequences"][0]["tokens"]) == tokens
+
+
+def test_a_lone_surrogate_is_no_obstacle(make_recording, tmp_path):
+    path = write_page(make_recording(title="\ud800", source=("\ud800", "</s>")), tmp_path / "a.html")
+    assert b'"tokens": ["\\ud800", ' in path.read_bytes()
+
+
+def test_the_page_is_a_file_like_any_other(recording, tmp_path):
+    mask = os.umask(0o022)
+    try:
+        path = write_page(recording, str(tmp_path / "attention.html"))
+    finally:
+        os.umask(mask)
+    assert path == tmp_path / "attention.html"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.read_text("utf-8") == page(recording)
+
+
+def test_whoever_reads_the_old_page_is_not_disturbed(recording, tmp_path):
+    path = tmp_path / "attention.html"
+    path.write_text("the old page")
+    with path.open() as reader:
+        write_page(recording, path)
+        assert reader.read() == "the old page"
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_an_interrupted_write_leaves_the_old_page_whole_and_no_rest(recording, tmp_path, monkeypatch, failure):
+    path = tmp_path / "attention.html"
+    path.write_text("the old page")
+
+    def fail(_):
+        raise failure
+
+    monkeypatch.setattr(page_module.os, "fsync", fail)
+    with pytest.raises((InvalidFile, KeyboardInterrupt)) as caught:
+        write_page(recording, path)
+    if isinstance(failure, OSError):
+        assert (
+            str(caught.value) == f"{path}: expected a place where the page can be written, got: No space left on device"
+        )
+    assert path.read_text() == "the old page"
+    assert os.listdir(tmp_path) == ["attention.html"]
+
+
+def test_a_place_that_is_not_there_is_named(recording, tmp_path):
+    path = tmp_path / "nowhere" / "attention.html"
+    with pytest.raises(
+        InvalidFile, match=re.escape(f"{path}: expected a place where the page can be written, got: No such file")
+    ):
+        write_page(recording, path)
+
+
+def test_a_folder_is_no_file(recording, tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(
+        InvalidFile, match="folder: expected a place where the page can be written, got: Is a directory"
+    ):
+        write_page(recording, tmp_path / "folder")
+    assert os.listdir(tmp_path) == ["folder"]

@@ -1,0 +1,165 @@
+"""What the page shows, in a real Chromium, opened as a file, every network refused (see `open_page`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from explore.opened import FOUR_DIGITS, arcs, layer_of, point_at, token
+from regard.explore.packing import pack
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "cells"),
+    [
+        ("encoder.0", 0, [(0, 0), (7, 7), (3, 5)]),
+        ("decoder.1", 2, [(0, 0), (9, 1), (2, 9)]),
+        ("cross.1", 1, [(0, 7), (9, 0), (5, 4)]),
+    ],
+)
+def test_the_value_on_hover_is_the_tensors(open_page, recording, name, head, cells):
+    page = open_page(recording, f"#layer={name}&head={head}")
+    layer, error = layer_of(recording, name), pack(recording)[0]["error"]
+    exact = layer.weights[0, head]
+    for query, key in cells:
+        point_at(page, query, key)
+        shown = float(page.locator(".tip .value").text_content())
+        assert shown == pytest.approx(exact[query, key].item(), abs=error + FOUR_DIGITS)
+        stored = (exact[query] / (2 * error)).round()  # weights that are stored as equal share a rank
+        rank = 1 + int((stored > stored[key]).sum())
+        assert page.locator(".tip .rank").text_content() == f"rank {rank} of {len(layer.keys)} in its row"
+
+
+def test_leaving_the_matrix_lets_go_of_the_value(open_page, recording):
+    page = open_page(recording)
+    point_at(page, 1, 1)
+    assert page.locator(".tip").is_visible()
+    page.mouse.move(1, 1)
+    assert page.locator(".tip").is_hidden()
+
+
+def test_every_head_is_in_the_overview_with_its_own_map(open_page, recording):
+    page = open_page(recording, color_scheme="light")
+    maps = page.locator(".thumbnail").evaluate_all(
+        """nodes => nodes.map(node => {
+            const canvas = node.firstChild;
+            const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            return [node.getAttribute("aria-label"), canvas.width, canvas.height, [...data]];
+        })"""
+    )
+    assert len(maps) == sum(layer.weights.shape[1] for layer in recording.layers)
+    for label, width, height, data in maps:
+        name, head = re.fullmatch(r"(.+), head (\d+)", label).groups()
+        weights = layer_of(recording, name).weights[0, int(head)]
+        assert (height, width) == tuple(weights.shape)
+        light = [sum(data[index : index + 3]) for index in range(0, len(data), 4)]
+        darkest = min(range(len(light)), key=light.__getitem__)
+        assert weights.flatten()[darkest] > 0.97 * weights.max()
+
+
+def test_choosing_a_small_map_shows_it_large(open_page, recording):
+    page = open_page(recording)
+    page.get_by_role("gridcell", name="encoder.1, head 2").click()
+    assert page.locator("#head-heading").text_content() == "Encoderencoder.1, head 2"
+    point_at(page, 2, 3)
+    exact = layer_of(recording, "encoder.1").weights[0, 2, 2, 3].item()
+    assert float(page.locator(".tip .value").text_content()) == pytest.approx(exact, abs=2 * FOUR_DIGITS)
+
+
+def test_hovering_a_token_draws_arcs_both_ways_within_one_text(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=1")
+    weights = layer_of(recording, "encoder.0").weights[0, 1]
+    assert arcs(page, "out") == arcs(page, "in") == set()
+    assert arcs(page, "rest")
+    token(page, 0, 4).hover()
+    assert arcs(page, "out") == {(4, key) for key in range(8) if weights[4, key] >= 0.01}
+    assert arcs(page, "in") == {(query, 4) for query in range(8) if weights[query, 4] >= 0.01}
+    assert arcs(page, "rest") == set()
+    page.mouse.move(1, 1)
+    assert arcs(page, "out") == set()
+
+
+def test_cross_attention_is_drawn_from_either_text(open_page, recording):
+    page = open_page(recording, "#layer=cross.0&head=2")
+    weights = layer_of(recording, "cross.0").weights[0, 2]
+    token(page, 1, 9).hover()
+    assert arcs(page, "out") == {(9, key) for key in range(8) if weights[9, key] >= 0.01}
+    assert arcs(page, "in") == set()
+    token(page, 0, 3).hover()
+    assert arcs(page, "in") == {(query, 3) for query in range(10) if weights[query, 3] >= 0.01}
+    assert arcs(page, "out") == set()
+
+
+def test_decoder_columns_are_the_tokens_read_and_rows_the_tokens_written(open_page, recording):
+    page = open_page(recording, "#layer=decoder.0&head=0")
+    texts = page.locator(".tokens").evaluate_all("nodes => nodes.map(n => [...n.children].map(t => t.textContent))")
+    assert texts[0][:3] == ["<s>", "Das", "Tier"]
+    assert texts[1][:3] == ["Das", "Tier", "war"]
+    assert "decoding step, named by the token that it wrote" in page.locator("#head-note").text_content()
+    token(page, 1, 0).hover()
+    assert arcs(page, "out") == {(0, 0)}  # the first step had read nothing but the start mark
+
+
+def test_tint_follows_the_weight(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=1")
+    row = layer_of(recording, "encoder.0").weights[0, 1, 4]
+    token(page, 0, 4).hover()
+    tints = page.locator(".token").evaluate_all("nodes => nodes.map(n => +n.style.getPropertyValue('--attended'))")
+    assert tints == pytest.approx(row.sqrt().tolist(), abs=3e-3)
+
+
+def test_the_numbers_are_listed_strongest_first(open_page, recording):
+    page = open_page(recording, "#layer=cross.1&head=0&token=written.2")
+    row = layer_of(recording, "cross.1").weights[0, 0, 2]
+    values = page.locator(".panel .value").evaluate_all("nodes => nodes.map(n => +n.textContent)")
+    assert values == pytest.approx(row.sort(descending=True).values[: len(values)].tolist(), abs=2 * FOUR_DIGITS)
+    assert page.locator(".panel h3").text_content() == "war attends to"
+
+
+@pytest.mark.parametrize(("length", "width"), [(8, 1280), (30, 400)])
+def test_arcs_end_at_their_tokens(open_page, make_recording, length, width):
+    words = tuple(f"▁word{index}" for index in range(length))
+    page = open_page(make_recording(words, words), "#layer=cross.0&head=0&token=written.2", width=width)
+    ends = page.locator(".arc").evaluate_all(
+        """paths => paths.map(path => {
+            const frame = path.ownerSVGElement.getBoundingClientRect();
+            const lines = document.querySelectorAll(".tokens");
+            const box = (line, index) => lines[line].children[index].getBoundingClientRect();
+            const far = (point, box) => Math.max(
+                box.left - point.x - frame.left, point.x + frame.left - box.right,
+                box.top - point.y - frame.top, point.y + frame.top - box.bottom);
+            return [far(path.getPointAtLength(0), box(1, path.dataset.query)),
+                    far(path.getPointAtLength(1e6), box(0, path.dataset.key))];
+        })"""
+    )
+    assert ends
+    assert max(distance for pair in ends for distance in pair) < 1
+
+
+def test_a_token_stays_held_in_every_layer_that_has_it(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=0&token=source.1")
+    page.get_by_role("gridcell", name="cross.1, head 0").click()
+    assert arcs(page, "in")
+    page.get_by_role("gridcell", name="decoder.1, head 0").click()
+    assert arcs(page, "in") == arcs(page, "out") == set()
+    page.get_by_role("gridcell", name="encoder.1, head 0").click()
+    assert arcs(page, "in")
+
+
+def test_the_page_says_what_it_shows_and_how_exactly(open_page, recording):
+    page = open_page(recording)
+    page.locator("summary").click()
+    about = page.locator(".about").inner_text()
+    assert "each named by the token that the step wrote" in about
+    assert "lies within 0.000008 of what was computed" in about
+    assert "share of a row, 0 to 1" in page.locator("#legend").inner_text()
+
+
+def test_an_encoder_alone_has_a_page_too(open_page, recording):
+    page = open_page(replace(recording, layers=recording.of("encoder")))
+    assert page.locator(".head-name").text_content().startswith("encoder.0, head ")
+    assert page.locator(".thumbnail").count() == 6

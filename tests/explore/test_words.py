@@ -1,0 +1,52 @@
+"""Words from pieces: as the tokenizer makes them, and never a command to a terminal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.explore.words import is_special, words
+from regard.text.tokenizer import Tokenizer
+
+TEXTS = [
+    "The animal didn't cross the street.",
+    "Ein Straßen-Café: „ja“!",
+    "1984 ☃ snow\tmen",
+    "</s> is text",
+    "ﬁ Ǆ 日本語 e\u0301",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train([*TEXTS, "the street the animal"] * 2, vocab_size=300)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_pieces_make_the_words_that_the_tokenizer_itself_makes(tokenizer, text):
+    (ids,) = tokenizer.encode([text])
+    assert words(tokenizer.tokens(ids)) == tokenizer.words(ids)
+
+
+def test_marks_are_words_of_their_own(tokenizer):
+    ids = [tokenizer.bos_id, *tokenizer.encode(["the street"])[0], tokenizer.eos_id]
+    found = words(tokenizer.tokens(ids))
+    assert [word for word, _ in found] == ["<s>", "the", "street", "</s>"]
+    assert [is_special(word) for word, _ in found] == [True, False, False, True]
+
+
+def test_what_would_command_a_terminal_is_shown_as_a_mark():
+    shown = [word for word, _ in words(["▁a\x1b[2J", "<0x1B>b", "\u202e", "\ud800", "<0xFF>", "▁c"])]
+    assert "".join(shown).isprintable()
+    assert shown[-1] == "c"
+
+
+@given(
+    st.lists(
+        st.text(max_size=4) | st.sampled_from(["▁", "<s>", "</s>", "<0xC3>", "<0x9F>", "▁a", "'", "."]), max_size=12
+    )
+)
+def test_every_position_is_in_exactly_one_word_and_in_order(tokens):
+    positions = [position for _, own in words(tokens) for position in own]
+    assert positions == list(range(len(tokens)))

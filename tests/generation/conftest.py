@@ -1,0 +1,75 @@
+"""Small models that learnt a little: sure enough to end, unsure enough that beams differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.models import Transformer, TransformerConfig
+from regard.nn import linear_cross_entropy
+
+WORDS = 30
+SMALL = TransformerConfig(
+    WORDS, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, d_ff=48, max_length=64, dropout=0.0
+)
+KINDS = {"plain": SMALL, "other": dataclasses.replace(SMALL, norm="pre", num_kv_heads=2, positions="learned")}
+
+
+def draw_sources(sentences: int, longest: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Sources of different lengths, and these lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (sentences,), generator=generator)
+    lengths[0] = longest
+    src = torch.randint(3, WORDS, (sentences, longest), generator=generator)
+    return src.masked_fill_(torch.arange(longest) >= lengths[:, None], 0), lengths
+
+
+def train(model: Transformer, steps: int = 120) -> Transformer:
+    """Teach it to copy, where each word is at random told once or twice."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(steps):
+        src, lengths = draw_sources(48, 7, seed=step)
+        generator = torch.Generator().manual_seed(step)
+        tgt = torch.zeros(48, 17, dtype=torch.int64)
+        for row, length in enumerate(lengths.tolist()):
+            told = src[row, :length].repeat_interleave(torch.randint(1, 3, (length,), generator=generator))
+            tgt[row, : len(told) + 2] = torch.cat([torch.tensor([1]), told, torch.tensor([2])])
+        hidden = model.hidden(src, tgt[:, :-1], lengths).flatten(0, 1)
+        loss = linear_cross_entropy(hidden, model.to_words.weight, tgt[:, 1:].flatten(), ignore_index=0).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, Transformer]:
+    """One model of each kind."""
+    torch.manual_seed(0)
+    return {name: train(Transformer(config)) for name, config in KINDS.items()}
+
+
+@pytest.fixture
+def model(models) -> Transformer:
+    return models["plain"]
+
+
+@pytest.fixture
+def sources() -> tuple[Tensor, Tensor]:
+    """Nine sources of different lengths, and these lengths."""
+    return draw_sources(9, 8, seed=1000)
+
+
+@pytest.fixture
+def fresh() -> Callable[..., Transformer]:
+    """Makes models with random weights."""
+
+    def make(**changes) -> Transformer:
+        torch.manual_seed(0)
+        return Transformer(dataclasses.replace(SMALL, **changes)).eval()
+
+    return make

@@ -1,0 +1,69 @@
+"""A MarianMT of transformers with the weights of a Transformer: an oracle that others wrote."""
+
+from __future__ import annotations
+
+import torch
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
+
+from regard.models import Transformer
+
+
+def with_weights_of(model: Transformer) -> MarianMTModel:
+    config = model.config
+    marian = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.vocab_size,
+            d_model=config.d_model,
+            encoder_layers=config.num_encoder_layers,
+            decoder_layers=config.num_decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            activation_function=config.activation,
+            max_position_embeddings=config.max_length,
+            scale_embedding=True,
+            pad_token_id=config.pad_id,
+            bos_token_id=config.bos_id,
+            eos_token_id=config.eos_id,
+            decoder_start_token_id=config.bos_id,
+            forced_eos_token_id=None,
+        )
+    ).eval()
+    marian.generation_config = GenerationConfig(
+        pad_token_id=config.pad_id,
+        eos_token_id=config.eos_id,
+        decoder_start_token_id=config.bos_id,
+        suppress_tokens=[config.pad_id, config.bos_id],
+    )
+    copied = {"final_logits_bias": torch.zeros(1, config.vocab_size)}
+    for name in marian.state_dict():
+        if name.endswith(("embed_tokens.weight", "shared.weight", "lm_head.weight")):
+            copied[name] = model.src_embedding.weight
+        elif name.endswith("embed_positions.weight"):
+            copied[name] = model.src_positions.table[: config.max_length]
+        elif ".layers." in name:
+            copied[name] = _of_layer(model, name)
+    marian.load_state_dict(copied)
+    return marian
+
+
+def _of_layer(model: Transformer, name: str) -> torch.Tensor:
+    _, side, _, number, *rest = name.split(".")
+    ours = model.state_dict(prefix="")
+    layer = f"{side}.layers.{number}"
+    part, kind = rest[0], rest[-1]
+    attention = {"self_attn": "attention", "encoder_attn": "cross_attention"}
+    if part in attention:
+        if rest[1] == "out_proj":
+            return ours[f"{layer}.{attention[part]}.out_proj.{kind}"]
+        packed = ours[f"{layer}.{attention[part]}.in_proj.{kind}"].chunk(3)
+        return packed["qkv".index(rest[1][0])]
+    module = {
+        "self_attn_layer_norm": "attention_residual.norm",
+        "encoder_attn_layer_norm": "cross_attention_residual.norm",
+        "final_layer_norm": "feed_forward_residual.norm",
+        "fc1": "feed_forward.expand",
+        "fc2": "feed_forward.contract",
+    }[part]
+    return ours[f"{layer}.{module}.{kind}"]

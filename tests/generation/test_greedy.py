@@ -1,0 +1,72 @@
+"""Greedy search."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument
+from regard.generation import greedy
+
+
+def step_by_step(model, src, limit):
+    """The likeliest words of one sentence, in the plainest way."""
+    words, score = [1], 0.0
+    while len(words) <= limit:
+        logits = model(src, torch.tensor([words])).logits[0, -1]
+        log_probability = logits.log_softmax(-1)
+        word = int(torch.cat([torch.full((2,), -torch.inf), logits[2:]]).argmax())
+        score += log_probability[word].item()
+        if word == 2:
+            return words[1:], score, True
+        words.append(word)
+    return words[1:], score, False
+
+
+@pytest.mark.parametrize("kind", ["plain", "other"])
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_batch_gets_what_each_sentence_gets_alone_without_a_cache(models, sources, kind, cache):
+    (src, lengths), model = sources, models[kind]
+    found = greedy(model, src, lengths, max_length=8, cache=cache)
+    for number, hypothesis in enumerate(found):
+        words, score, ended = step_by_step(model, src[number : number + 1, : lengths[number]], 8)
+        assert hypothesis.tokens == words
+        assert hypothesis.finished == ended
+        assert hypothesis.score == pytest.approx(score, abs=1e-3)
+    assert {hypothesis.finished for hypothesis in found} == {True, False}
+
+
+def test_the_default_limit_is_each_sentences_own(fresh, sources):
+    src, lengths = sources
+    found = greedy(fresh(), src, lengths)  # it repeats one word without end
+    assert [len(hypothesis.tokens) for hypothesis in found] == (2 * lengths + 20).tolist()
+
+
+def test_a_forced_length(model, sources):
+    found = greedy(model, *sources, min_length=11, max_length=11)
+    assert [len(hypothesis.tokens) for hypothesis in found] == [11] * 9
+    assert not any(2 in hypothesis.tokens for hypothesis in found)
+
+
+def test_it_runs_under_autocast(model, sources):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert len(greedy(model, *sources, max_length=5)) == 9
+
+
+def test_training_mode_is_refused(fresh, sources):
+    with pytest.raises(InvalidArgument, match=r"in training mode, where dropout acts: call model\.eval"):
+        greedy(fresh().train(), *sources)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_length": 0}, "max_length must be from 1 to the model's max_length 64, but is 0"),
+        ({"max_length": 65}, "max_length must be from 1 to the model's max_length 64, but is 65"),
+        ({"min_length": 9, "max_length": 8}, "min_length must be from 0 to max_length 8, but is 9"),
+        ({"min_length": -1}, "min_length must be from 0 to max_length 64, but is -1"),
+    ],
+)
+def test_lengths_that_cannot_be(model, sources, options, words):
+    with pytest.raises(InvalidArgument, match=words):
+        greedy(model, *sources, **options)

@@ -1,0 +1,48 @@
+"""Greedy and beam search against transformers' MarianMT with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from generation.conftest import draw_sources
+from generation.marian import with_weights_of
+from regard.generation import beam_search, greedy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_equals_marian(model, seed):
+    src, lengths = draw_sources(12, 9, seed)
+    found = greedy(model, src, lengths, max_length=60)
+    real = (torch.arange(9) < lengths[:, None]).long()
+    theirs = with_weights_of(model).generate(src, attention_mask=real, max_new_tokens=60, num_beams=1, do_sample=False)
+    for hypothesis, words in zip(found, theirs[:, 1:].tolist(), strict=True):
+        expected = [*hypothesis.tokens, 2] if hypothesis.finished else hypothesis.tokens
+        assert words == expected + [0] * (len(words) - len(expected))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+def test_beam_search_equals_marian(model, seed, length_penalty):
+    src, lengths = draw_sources(12, 9, seed)
+    found = beam_search(model, src, lengths, beam=4, nbest=3, length_penalty=length_penalty, max_length=60)
+    real = (torch.arange(9) < lengths[:, None]).long()
+    theirs = with_weights_of(model).generate(
+        src,
+        attention_mask=real,
+        max_new_tokens=60,
+        num_beams=4,
+        num_return_sequences=3,
+        length_penalty=length_penalty,
+        early_stopping=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    sequences = iter(zip(theirs.sequences[:, 1:].tolist(), theirs.sequences_scores.tolist(), strict=True))
+    for hypotheses in found:
+        for hypothesis in hypotheses:
+            words, score = next(sequences)
+            assert hypothesis.finished
+            expected = [*hypothesis.tokens, 2]
+            assert words == expected + [2] * (len(words) - len(expected))  # it fills up with the end
+            assert score == pytest.approx(hypothesis.score, abs=1e-4)

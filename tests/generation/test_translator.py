@@ -1,0 +1,137 @@
+"""Text to text, with a model that learnt nothing: what is tested is the way there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
+from regard.generation import Sampling, Translation, Translator, beam_search
+from regard.models import save_model
+from regard.text.padding import source_batch
+from regard.text.tokenizer import Tokenizer
+
+TEXTS = ["the cat sat on the mat", "a dog ran", "where is the station?", "yes."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(TEXTS * 5, vocab_size=290)
+
+
+@pytest.fixture
+def translator(fresh, tokenizer) -> Translator:
+    return Translator(fresh(vocab_size=tokenizer.vocab_size), tokenizer)
+
+
+def test_each_line_gets_what_it_gets_alone_in_its_place(translator, tokenizer):
+    lines = [TEXTS[1], "", TEXTS[0], TEXTS[3], "  ", TEXTS[2]]
+    found = translator.translate(lines, beam=3, nbest=2, length_penalty=0.5)
+    assert found[1] == found[4] == [Translation("", 0.0, ())]
+    for number in (0, 2, 3, 5):
+        src, lengths = source_batch(tokenizer.encode([lines[number]]))
+        expected = beam_search(translator.model, src, lengths, beam=3, nbest=2, length_penalty=0.5)[0]
+        assert [each.text for each in found[number]] == tokenizer.decode([each.tokens for each in expected])
+        for translation, hypothesis in zip(found[number], expected, strict=True):
+            assert translation.score == pytest.approx(hypothesis.score, abs=1e-4)
+            assert translation.tokens == tuple(tokenizer.tokens(hypothesis.tokens))
+
+
+def test_no_lines_give_none(translator):
+    assert translator.translate([]) == []
+
+
+def test_sampling_draws_as_many_as_are_asked_for(translator):
+    first, again, other = (
+        translator.translate(TEXTS, nbest=3, sampling=Sampling(top_k=5, seed=seed)) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    for drawn in first:
+        assert len(drawn) == 3
+        assert [each.score for each in drawn] == sorted((each.score for each in drawn), reverse=True)
+
+
+def test_a_long_line_is_translated_sentence_by_sentence(translator, monkeypatch):
+    longest = translator.model.config.max_length - 1
+    sentence = "a dog ran on the mat."
+    words = len(translator.tokenizer.encode([sentence])[0])
+    line = " ".join([sentence] * (longest // words + 1))
+    together, rest = (translator.translate([" ".join([sentence] * count)])[0][0] for count in (longest // words, 1))
+    found = translator.translate([line])[0][0]
+    assert found.text == f"{together.text} {rest.text}"
+    assert found.score == pytest.approx(together.score + rest.score, abs=1e-4)
+
+
+def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
+    long = "cat " * 200
+    with pytest.raises(InvalidArgument) as caught:
+        translator.translate(["yes.", long, "no.", f"yes. {long}"], first_line=11)
+    assert "line 12 has a sentence of " in str(caught.value)
+    assert "line 14 has a sentence of " in str(caught.value)
+    assert "but the model takes at most 63: split it" in str(caught.value)
+
+
+def test_it_is_saved_and_loaded(translator, tmp_path):
+    save_model(tmp_path / "small", translator.model, translator.tokenizer)
+    loaded = Translator.load(tmp_path / "small")
+    assert loaded.name == "small"
+    assert loaded.translate(TEXTS) == translator.translate(TEXTS)
+    (tmp_path / "small" / "tokenizer.json").unlink()
+    with pytest.raises(InvalidFile, match=r"tokenizer\.json"):
+        Translator.load(tmp_path / "small")
+    with pytest.raises(InvalidCheckpoint, match="nowhere is not a folder"):
+        Translator.load(tmp_path / "nowhere")
+
+
+def test_a_recording_has_every_layer_with_its_tokens(translator, tokenizer):
+    recording = translator.record(TEXTS[1], "the mat")
+    assert recording.texts == {"source": TEXTS[1], "translation": "the mat"}
+    assert [layer.name for layer in recording.layers] == [
+        f"{kind}.{number}" for kind in ("encoder", "decoder", "cross") for number in (0, 1)
+    ]
+    source, target = tokenizer.encode([TEXTS[1], "the mat"])
+    read, written = ((*tokenizer.tokens(ids), "</s>") for ids in (source, target))
+    axes = {"encoder": (read, read), "decoder": (written, ("<s>", *written[:-1])), "cross": (written, read)}
+    for layer in recording.layers:
+        assert (layer.queries, layer.keys) == axes[layer.kind]
+        assert layer.weights.shape == (1, 4, len(layer.queries), len(layer.keys))
+    src, tgt = torch.tensor([[*source, 2]]), torch.tensor([[1, *target]])
+    expected = translator.model(src, tgt, attentions=True).attentions.cross[1].weights.dense()
+    torch.testing.assert_close(recording.of("cross")[1].weights.dense(), expected)
+
+
+def test_a_recording_finds_its_own_translation(translator):
+    recording = translator.record(TEXTS[2])
+    assert recording.texts["translation"] == translator.translate([TEXTS[2]])[0][0].text
+
+
+def test_what_cannot_be_recorded(translator):
+    with pytest.raises(InvalidArgument, match="text must not be empty"):
+        translator.record(" ")
+    with pytest.raises(InvalidArgument) as caught:
+        translator.record("cat " * 200, "mat " * 200)
+    assert "text has a sentence of " in str(caught.value)
+    assert "translation has a sentence of " in str(caught.value)
+
+
+def test_a_tokenizer_of_another_model_is_refused(fresh, tokenizer):
+    with pytest.raises(InvalidArgument, match=rf"the tokenizer has {tokenizer.vocab_size} words, but the model 100"):
+        Translator(fresh(vocab_size=100), tokenizer)
+
+
+def test_one_string_is_no_list_of_lines(translator):
+    with pytest.raises(InvalidType, match=r"is one str: give \['yes'\]"):
+        translator.translate("yes")
+
+
+def test_options_are_checked(translator):
+    with pytest.raises(InvalidArgument, match="nbest must be from 1 to beam = 2, but is 3"):
+        translator.translate(["yes."], beam=2, nbest=3)
+    with pytest.raises(InvalidArgument, match="nbest must be at least 1, but is 0"):
+        translator.translate(["yes."], nbest=0, sampling=Sampling())
+    with pytest.raises(InvalidArgument, match="temperature must be above 0 and finite, but is -1"):
+        Sampling(temperature=-1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Sampling().seed = 3  # pyright: ignore[reportAttributeAccessIssue]

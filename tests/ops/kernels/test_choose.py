@@ -1,0 +1,56 @@
+"""Which kernel serves a job, and what is said where none can."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument, KernelRefused
+from regard.ops import Causal, Window, attend
+from regard.ops.kernels.base import Job
+from regard.ops.kernels.choose import KERNELS, choose
+from regard.ops.kernels.fused import Fused
+from regard.ops.measures import Entropy
+from regard.ops.request import make_request
+
+SMALL = torch.zeros(1, 2, 5, 4)
+
+
+def job(measures=(), value=SMALL, **rules):
+    return Job(make_request(SMALL, SMALL, **rules), value, dict(measures))
+
+
+def test_the_first_without_objection_runs():
+    assert choose(job()).name == "fused"
+    assert choose(job(mask=Causal())).name == "fused"
+    assert choose(job({"entropy": Entropy()})).name == "streamed"
+    assert choose(job({"entropy": Entropy()}, value=None)).name == "streamed"
+    long = torch.zeros(1, 1, 3000, 4)
+    assert choose(Job(make_request(long, long, mask=Window(5, 0)), long, {})).name == "streamed"
+
+
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
+def test_a_kernel_can_be_forced(name):
+    assert choose(job(), name).name == name
+
+
+def test_an_unknown_name_is_told_the_nearest():
+    with pytest.raises(
+        InvalidArgument, match=r"unknown name 'streamd', did you mean 'streamed'\? \(known: fused, streamed, ref"
+    ):
+        attend(SMALL, SMALL, SMALL, kernel="streamd")
+
+
+def test_a_refusal_prints_all_reasons():
+    class Narrow(Fused):
+        devices = ("cuda",)
+        dtypes = (torch.float16,)
+
+    reasons = Narrow().why_not(job({"entropy": Entropy()}))
+    assert reasons == [
+        "it runs on cuda, the tensors lie on cpu",
+        "it does not take torch.float32",
+        "it cannot measure entropy",
+    ]
+    with pytest.raises(KernelRefused, match="cannot measure entropy"):
+        choose(job({"entropy": Entropy()}), "fused")

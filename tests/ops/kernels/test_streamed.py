@@ -1,0 +1,161 @@
+"""Row blocks: gradients, what is skipped, dropout, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import forward_ad
+
+from ops.rules import masks, measures
+from regard.errors import InvalidArgument
+from regard.ops import Causal, Padding, Window, attend, weights
+from regard.ops.kernels import blocks
+from regard.ops.kernels.blocks import places
+from regard.ops.request import make_request
+
+
+def tensors(batch=1, heads=2, kv_heads=1, queries=7, keys=6, dim=3, dtype=torch.float64):
+    random = torch.Generator().manual_seed(2)
+    shapes = (batch, heads, queries, dim), (batch, kv_heads, keys, dim), (batch, kv_heads, keys, dim + 1)
+    return [torch.randn(shape, generator=random, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "empty rows", "and", "own"])
+@pytest.mark.parametrize("name", ["entropy", "lse", "received", "topk", "squares", "total"])
+def test_gradients_are_those_of_finite_differences(mask, name):
+    query, key, value = tensors()
+    rule, measure = masks(1, 2, 7, 6)[mask], measures(6)[name]
+
+    def function(query, key, value):
+        att = attend(query, key, value, mask=rule, measure={"x": measure}, kernel="streamed")
+        answer = att.measured["x"]
+        answer = answer.values if name == "topk" else answer
+        return att.output, answer.masked_fill(answer == -torch.inf, 0.0)
+
+    assert torch.autograd.gradcheck(function, (query, key, value))
+
+
+def test_a_tensor_in_a_measure_has_a_gradient():
+    query, key, _ = tensors()
+    row_weights = torch.rand(7, dtype=torch.float64, requires_grad=True)
+
+    def function(row_weights):
+        return weights(query, key).received(row_weights)
+
+    assert torch.autograd.gradcheck(function, (row_weights,))
+
+
+@given(
+    rows=st.integers(1, 40),
+    cells=st.integers(1, 4000),
+    mask=st.sampled_from(list(masks(2, 4, 1, 1))),
+    kv_heads=st.sampled_from([1, 2, 4]),
+)
+def test_the_size_of_blocks_does_not_matter(rows, cells, mask, kv_heads):
+    query, key, value = tensors(2, 4, kv_heads, 31, 37)
+    rule = masks(2, 4, 31, 37)[mask]
+
+    def everything():
+        att = attend(query, key, value, mask=rule, measure=measures(37), kernel="streamed")
+        answers = [a.values if isinstance(a, tuple) else a for a in att.measured.values()]
+        loss = sum(x.masked_fill(x == -torch.inf, 0.0).square().sum() for x in (att.output, *answers))
+        return [att.output, *answers, *torch.autograd.grad(loss, (query, key, value))]
+
+    whole = everything()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(blocks.ROWS, "cpu", rows)
+        patch.setitem(blocks.CELLS, "cpu", cells)
+        cut = everything()
+    for one, other in zip(whole, cut, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def cells_computed(mask, queries, keys, batch=1, heads=2):
+    request = make_request(torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4), mask=mask)
+    count = 0
+    for place in places(request, heads):
+        sizes = [part.stop - part.start for part in (place.batch, place.heads, place.rows, place.keys)]
+        count += sizes[0] * sizes[1] * sizes[2] * sizes[3]
+    return count / (batch * heads)
+
+
+def test_what_no_query_may_see_is_not_computed():
+    n = 4096
+    assert cells_computed(Causal(), n, n) < 0.52 * n * n
+    assert cells_computed(Window(256, 0), n, n) < n * (256 + 2 * 128)
+    assert cells_computed(Window(256, 0) & Causal(), n, n) < n * (256 + 2 * 128)
+    assert cells_computed(Padding(torch.tensor([n // 4])), n, n) == n * n / 4
+    assert cells_computed(None, n, n) == n * n
+
+
+def test_each_row_is_in_one_block():
+    request = make_request(torch.zeros(3, 6, 300, 4), torch.zeros(3, 2, 500, 4))
+    seen = torch.zeros(3, 6, 300)
+    for place in places(request, 2, 3):
+        seen[place.queries] += 1
+        assert place.heads.stop - place.heads.start in (1,)  # shared by 3 for the keys and by 2 for the values
+    assert (seen == 1).all()
+
+
+def test_dropout_drops_that_share_and_replays_it_backwards():
+    query, key = torch.randn(2, 1, 2, 300, 8).unbind(0)
+    value = torch.eye(64).expand(1, 2, 64, 64).repeat(1, 1, 5, 1)[:, :, :300].requires_grad_()
+    torch.manual_seed(3)
+    att = attend(query, key, value, dropout=0.25, kernel="streamed", measure="entropy")
+    plain = attend(query, key, value, kernel="streamed", measure="entropy")
+    assert torch.equal(att.measured["entropy"], plain.measured["entropy"])  # told before dropout
+    assert abs(att.output.mean() / plain.output.mean() - 1) < 0.02
+    # The output is linear in value: if the backward pass drops the same weights, gradient · value is the output's sum.
+    gradient = torch.autograd.grad(att.output.sum(), value)[0]
+    torch.testing.assert_close((gradient * value).sum(), att.output.sum())
+    assert not torch.allclose(gradient, torch.autograd.grad(plain.output.sum(), value)[0])
+
+
+def test_dropout_follows_the_seed():
+    query, key, value = torch.randn(3, 1, 2, 50, 8).unbind(0)
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs.append(attend(query, key, value, dropout=0.5, kernel="streamed").output)
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+def test_a_second_derivative_is_refused_and_not_zero():
+    query, key, value = tensors()
+    output = attend(query, key, value, kernel="streamed").output
+    (first,) = torch.autograd.grad(output.sum(), query, create_graph=True)
+    for again in (query, key, value):
+        with pytest.raises(InvalidArgument, match="first derivatives only; for second ones use kernel="):
+            torch.autograd.grad(first.sum() + query.sum() + key.sum() + value.sum(), again, retain_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, on first use
+def test_forward_mode_is_refused_and_not_zero():
+    query, key, value = (x.detach() for x in tensors())
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
+        attend(forward_ad.make_dual(query, query), key, value, kernel="streamed")
+
+
+def test_under_autocast_sums_stay_in_float32():
+    query, key, value = torch.randn(3, 1, 2, 200, 8).unbind(0)
+    plain = attend(query, key, value, measure="entropy", kernel="streamed")
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = attend(query, key, value, measure="entropy", kernel="streamed")
+    assert torch.equal(plain.measured["entropy"], cast.measured["entropy"])
+
+
+def test_what_a_measure_hands_back_to_masked_scores_is_nothing():
+    class Sum(type(measures(3)["total"])):
+        def of(self, block):
+            return block.scores.clamp(min=-5).sum((-1, -2))
+
+    query, key, _ = tensors()
+    mask = Causal()
+    (found,) = torch.autograd.grad(weights(query, key, mask=mask).measure({"x": Sum()})["x"].sum(), query)
+    scores = torch.einsum("bhqd,bhkd->bhqk", query, key.expand(1, 2, 6, 3)) * 3**-0.5
+    below = torch.arange(6) <= torch.arange(7)[:, None] - 1
+    (right,) = torch.autograd.grad(torch.where(below & (scores > -5), scores, 0.0).sum(), query)
+    torch.testing.assert_close(found, right)

@@ -1,0 +1,59 @@
+"""What a mask says of a span must hold for its cells; the cells themselves are checked with the kernels."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.rules import allowed, masks
+from regard.ops import Causal, Padding, Window
+from regard.ops.cells import Cells
+from regard.ops.masks import as_mask
+
+RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
+
+
+@given(
+    name=st.sampled_from(RULES),
+    rows=st.tuples(st.integers(0, 11), st.integers(1, 12)),
+    keys=st.tuples(st.integers(0, 8), st.integers(1, 9)),
+    offset=st.integers(-20, 20),
+    sequence=st.integers(0, 2),
+)
+def test_extent_and_certain_hold(name, rows, keys, offset, sequence):
+    rows = slice(rows[0], min(12, rows[0] + rows[1]))
+    keys = keys[0], min(9, keys[0] + keys[1])
+    rule = as_mask(masks(3, 2, 12, 9)[name])
+    cells = Cells(slice(sequence, 3), slice(0, 2), rows, keys, offset, torch.device("cpu"))
+    truth = allowed(name, 3, 2, 12, 9, offset)[sequence:3, :, rows, slice(*keys)]
+    assert torch.equal(rule.allowed(cells).expand(truth.shape), truth)
+    (start, stop), (first, last) = rule.extent(cells), rule.certain(cells)
+    assert keys[0] <= start <= stop <= keys[1]
+    assert keys[0] <= first <= last <= keys[1]
+    outside = torch.ones(keys[1] - keys[0], dtype=torch.bool)
+    outside[start - keys[0] : stop - keys[0]] = False
+    assert not truth[..., outside].any()
+    assert truth[..., first - keys[0] : last - keys[0]].all()
+
+
+def test_a_rule_knows_whether_queries_differ():
+    lengths = Padding(torch.tensor([2]))
+    assert Causal().per_query
+    assert not lengths.per_query
+    assert not (~lengths & lengths).per_query
+    assert (lengths | Window(1, 1)).per_query
+    assert not as_mask(torch.ones(2, 1, 1, 5, dtype=torch.bool)).per_query
+
+
+def test_a_tensor_joins_a_rule_from_either_side():
+    dense = torch.tensor([[True, False]])
+    cells = Cells(slice(0, 1), slice(0, 1), slice(0, 2), (0, 2), 0, torch.device("cpu"))
+    for rule in (Causal() & dense, dense & Causal()):
+        assert rule.allowed(cells)[0, 0].tolist() == [[True, False], [True, False]]
+    for rule in (Causal() | dense, dense | Causal()):
+        assert rule.allowed(cells)[0, 0].tolist() == [[True, False], [True, True]]
+
+
+def test_rules_print_as_they_are_written():
+    assert repr(~Causal() | Window(2, None) & Causal()) == "(~Causal() | Window(left=2, right=None) & Causal())"

@@ -1,0 +1,167 @@
+"""Any text survives the tokenizer, and words are made of all its pieces."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import models
+
+from regard.errors import InvalidArgument, InvalidFile
+from regard.text.tokenizer import SMALLEST, Tokenizer, _byte_letters
+
+LINES = [
+    "The animal didn't cross the street because it was too tired.",
+    "Das Tier überquerte die Straße nicht, weil es zu müde war.",
+    "The animals cross the streets in 1998.",
+    "Die Tiere überquerten die Straßen.",
+] * 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(LINES, vocab_size=400)
+
+
+def expected(text: str) -> str:
+    """What survives, said without the tokenizer: NFC and single spaces, where white space is Unicode's property."""
+    space = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
+    return re.sub(space, " ", unicodedata.normalize("NFC", text)).strip(" ")
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))  # every character but halves of surrogate pairs
+
+
+@given(ANY_TEXT)
+def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode([text])
+    assert tokenizer.decode(ids) == [expected(text)] == [tokenizer.normalise(text)]
+    assert all(3 <= index < tokenizer.vocab_size for index in ids[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["</s>", "<s> and <pad>", "a</s>b", "emoji 👩‍👩‍👧 and ẞ", "tab\tand\nline", "e\u0301", " ", ""]
+)
+def test_odd_texts_come_back_and_specials_are_text(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode([text])[0]
+    assert not {0, 1, 2}.intersection(ids)
+    assert tokenizer.decode([ids]) == [expected(text)]
+
+
+def test_special_ids_are_left_out_of_text(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(["the street"])[0]
+    assert tokenizer.decode([[1, *ids, 2, 0, 0]]) == ["the street"]
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+
+
+def test_pieces_are_readable(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(["The animal didn't ☃"])[0]
+    pieces = tokenizer.tokens([*ids, 2])
+    assert pieces[0] == "▁The"
+    assert "'t" in pieces
+    assert pieces[-4:] == ["<0xE2>", "<0x98>", "<0x83>", "</s>"]
+    assert "".join(pieces[:-5]).replace("▁", " ") == " The animal didn't"
+
+
+def test_digits_are_pieces_of_their_own(tokenizer: Tokenizer) -> None:
+    assert tokenizer.tokens(tokenizer.encode(["in 1998"])[0])[-4:] == ["▁1", "9", "9", "8"]
+
+
+def test_words_hold_contractions_and_leave_punctuation_out(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(["The animal didn't cross, überall ☃."])[0]
+    words = tokenizer.words([1, *ids, 2])
+    assert [word for word, _ in words] == [
+        "<s>",
+        "The",
+        "animal",
+        "didn't",
+        "cross",
+        ",",
+        "überall",
+        "☃",
+        ".",
+        "</s>",
+    ] or [word for word, _ in words] == ["<s>", "The", "animal", "didn't", "cross", ",", "überall", "☃.", "</s>"]
+
+
+@given(ANY_TEXT)
+def test_every_position_is_in_one_word_in_order(tokenizer: Tokenizer, text: str) -> None:
+    ids = [1, *tokenizer.encode([text])[0], 2, 2, 0]
+    words = tokenizer.words(ids)
+    assert [place for _, positions in words for place in positions] == list(range(len(ids)))
+    assert all(positions for _, positions in words)
+
+
+@given(st.lists(st.integers(0, 258)))
+def test_ids_that_a_model_made_up_have_text_and_words(tokenizer: Tokenizer, ids: list[int]) -> None:
+    assert isinstance(tokenizer.decode([ids])[0], str)
+    assert len(tokenizer.tokens(ids)) == len(ids)
+    assert [place for _, positions in tokenizer.words(ids) for place in positions] == list(range(len(ids)))
+
+
+def test_byte_letters_are_those_of_tokenizers() -> None:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    assert sorted(_byte_letters().values()) == sorted(ByteLevel.alphabet())
+    assert ByteLevel(add_prefix_space=False).pre_tokenize_str("ü")[0][0] == "".join(
+        _byte_letters()[byte] for byte in "ü".encode()
+    )
+
+
+def test_save_and_load_give_the_same_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "model")
+    loaded = Tokenizer.load(tmp_path / "model")
+    assert loaded.encode([*LINES, "</s> ☃"]) == tokenizer.encode([*LINES, "</s> ☃"])
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["tokenizer.json"]
+
+
+def test_training_twice_gives_the_same_vocabulary(tokenizer: Tokenizer) -> None:
+    assert Tokenizer.train(iter(LINES), vocab_size=400).fingerprint == tokenizer.fingerprint
+
+
+def test_a_small_text_fills_no_large_vocabulary() -> None:
+    assert Tokenizer.train(["a b"], vocab_size=5000).vocab_size < 270
+
+
+def test_a_vocabulary_too_small_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=f"vocab_size is 100, but 3 special tokens and 256 bytes need {SMALLEST}"):
+        Tokenizer.train(["a"], vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "no such file; a model folder has its tokenizer beside its weights"),
+        (b"{", "cannot be read as a tokenizer: "),
+        (b"\xff", "cannot be read as a tokenizer: "),
+        (b'{"version": "1.0"}', "cannot be read as a tokenizer: "),
+        (
+            tokenizers.Tokenizer(models.BPE()).to_str().encode(),
+            r"the first entries should be \('<pad>', '<s>', '</s>'\)",
+        ),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(InvalidFile, match=f"{re.escape(str(tmp_path / 'tokenizer.json'))}: {reason}"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_file_whole(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    import os
+
+    tokenizer.save(tmp_path)
+    before = (tmp_path / "tokenizer.json").read_bytes()
+    (tmp_path / f".tokenizer.json.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(InvalidFile, match=r"tokenizer\.json: could not be written: No space left on device"):
+        Tokenizer.train(["b"], vocab_size=300).save(tmp_path)
+    assert (tmp_path / "tokenizer.json").read_bytes() == before
+    assert json.loads(before)

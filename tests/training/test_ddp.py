@@ -1,0 +1,79 @@
+"""Two processes under torchrun train what one process does with the same batches, and resume bit for bit."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from regard.training import apply_overrides, make_recipe, train
+
+TRAIN = """
+import sys, torch
+from regard.training import read_recipe, train
+from regard.training.module import TranslationModule
+
+def on_train_end(self):
+    torch.save(self.model.state_dict(), f"{self.recipe.run}/rank{self.global_rank}.pt")
+
+TranslationModule.on_train_end = on_train_end
+torch.set_num_threads(1)
+train(read_recipe(sys.argv[1]), resume="--resume" in sys.argv)
+"""
+
+
+def torchrun(folder: Path, keys: dict[str, Any], *arguments: str) -> None:
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(keys))
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(folder / "train.py")]
+    done = subprocess.run(
+        [sys.executable, *command, str(folder / "recipe.yaml"), *arguments], capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr.replace("FutureWarning", ""), done.stderr
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["model"]["dropout"] = 0.0
+    both = {**keys, "run": str(tmp_path / "both")}
+    torchrun(tmp_path, both)
+    ranks = [torch.load(tmp_path / "both" / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
+    alone = apply_overrides(keys, ["--run", str(tmp_path / "alone"), "--trainer.accumulate=2"])
+    train(make_recipe(alone))
+    found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("both", "alone"))
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
+    for left, right in zip(rows(tmp_path / "both"), rows(tmp_path / "alone"), strict=True):
+        assert left["step"] == right["step"]
+        for column in ("loss", "valid_loss"):
+            assert bool(left[column]) == bool(right[column])
+            if left[column]:
+                torch.testing.assert_close(float(left[column]), float(right[column]), rtol=1e-3, atol=0.0)
+
+
+def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["model"]["dropout"] = 0.2
+    whole, stopped = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "stopped"))
+    torchrun(tmp_path, whole)
+    torchrun(tmp_path, apply_overrides(stopped, ["--trainer.max_steps=16"]))
+    state = torch.load(tmp_path / "stopped" / "state.ckpt", weights_only=True)
+    assert not torch.equal(*state["random"])
+    torchrun(tmp_path, stopped, "--resume")
+    found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("stopped", "whole"))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    columns = ("step", "loss", "valid_loss", "bleu")
+    assert [[row[name] for name in columns] for row in rows(tmp_path / "stopped")] == [
+        [row[name] for name in columns] for row in rows(tmp_path / "whole")
+    ]

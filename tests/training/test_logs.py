@@ -1,0 +1,38 @@
+"""Rows of the log, and cutting them back."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from regard.training.logs import COLUMNS, MetricsFile
+
+
+def test_rows_are_appended_at_once(tmp_path: Path) -> None:
+    MetricsFile(tmp_path).log_metrics({"loss": 2.5, "unknown": 1.0}, step=3)
+    MetricsFile(tmp_path).log_metrics({"bleu": 7.0}, step=4)
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["step"], row["loss"], row["bleu"]) for row in rows] == [("3", "2.5", ""), ("4", "", "7.0")]
+
+
+@pytest.mark.parametrize(
+    ("step", "left"), [(0, None), (4, [2, 4, 4]), (5, [2, 4, 4]), (6, [2, 4, 4, 6]), (9, [2, 4, 4, 6])]
+)
+def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: int, left: list[int] | None) -> None:
+    logger = MetricsFile(tmp_path)
+    logger.cut_back(step)  # nothing there yet
+    for row in (2, 4, 4, 6):
+        logger.log_metrics({"loss": 1.0}, step=row)
+    with logger.path.open("a") as file:
+        file.write("8,0,1.")  # the process was killed here
+    logger.cut_back(step)
+    if left is None:
+        assert not logger.path.exists()
+        return
+    logger.log_metrics({"loss": 1.0}, step=10)
+    with logger.path.open() as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == [*left, 10]

@@ -1,0 +1,139 @@
+"""Recipes, their overrides, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regard.errors import InvalidFile, InvalidRecipe
+from regard.models import Transformer, TransformerConfig
+from regard.training.recipe import apply_overrides, check_resumable, make_recipe, read_recipe, write_recipe
+
+SMALLEST: dict[str, Any] = {"run": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
+
+
+def with_key(path: str, value: Any) -> dict[str, Any]:
+    return apply_overrides(SMALLEST, [f"--{path}={yaml.safe_dump(value, default_flow_style=True)}"])
+
+
+def test_the_architectures_defaults_are_those_of_its_config() -> None:
+    recipe = make_recipe(SMALLEST)
+    assert recipe.config(300) == TransformerConfig(300)
+    keys = set(type(recipe.model).model_fields)
+    decided = {"vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"}
+    assert keys == {field.name for field in dataclasses.fields(TransformerConfig)} - decided
+
+
+def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
+    recipe = make_recipe({**SMALLEST, "run": str(tmp_path)})
+    write_recipe(recipe)
+    copy = read_recipe(tmp_path / "recipe.yaml")
+    assert copy.model_copy(update={"data": recipe.data}) == recipe
+    assert copy.data.folder == Path.cwd()  # absolute, so that the run can be resumed from anywhere
+    write_recipe(copy)
+    assert read_recipe(tmp_path / "recipe.yaml") == copy
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("trainer.max_step", 9, "trainer.max_step: no such key, did you mean 'trainer.max_steps'?"),
+        ("optimiser", {}, "optimiser: no such key, did you mean 'optimizer'?"),
+        ("learning_rate", 1, "learning_rate: no such key, did you mean 'optimizer.learning_rate'?"),
+        ("data.heads", 1, "data.heads: no such key, did you mean 'model.num_heads'?"),
+        ("vocabulary.zzz", 1, "vocabulary.zzz: no such key; keys there are size"),
+        ("data.train", None, "data.train: should be one TSV or a list of two line-aligned files, but is None"),
+        ("data.train", ["a", "b", "c"], "two line-aligned files, but is ['a', 'b', 'c']"),
+        ("trainer.max_steps", 0, "trainer.max_steps: should be greater than or equal to 1, but is 0"),
+        ("trainer.precision", "fp8", "trainer.precision: should be '32' or 'bf16-mixed', but is 'fp8'"),
+        ("trainer.devices", "many", "trainer.devices: should be"),
+        ("optimizer.betas", [0.9, 1.5], "optimizer.betas: should be less than 1, but is 1.5"),
+        ("optimizer.learning_rate", "high", "unable to parse string as a number, but is 'high'"),
+        ("model.norm", "mid", "model.norm: should be 'post' or 'pre', but is 'mid'"),
+        ("model.d_model", 30, "model: num_heads must divide d_model, but d_model is 30 and num_heads 8"),
+        ("vocabulary.size", 100, "vocabulary.size: should be greater than or equal to 259, but is 100"),
+        ("trainer", 7, "trainer: should be a valid dictionary or instance of Trainer, but is 7"),
+    ],
+)
+def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidRecipe, match=re.escape(message)):
+        make_recipe(with_key(path, value))
+
+
+def test_all_objections_come_at_once() -> None:
+    with pytest.raises(InvalidRecipe) as error:
+        make_recipe({"trainer": {"max_steps": -1}, "data": {"trian": "x"}, "modle": {}})
+    for part in ("run: is missing", "data.train: is missing", "'data.train'?", "did you mean 'model'?", "but is -1"):
+        assert part in str(error.value)
+
+
+def test_overrides_set_any_key_and_leave_the_original() -> None:
+    keys = {"run": "a", "data": {"train": "x", "valid": "y"}}
+    overrides = ["--data.train", "[a.en, a.de]", "--data.valid=null", "--trainer.max_steps", "1e3", "--run", "b=c"]
+    assert apply_overrides(keys, overrides) == {
+        "run": "b=c",
+        "data": {"train": ["a.en", "a.de"], "valid": None},
+        "trainer": {"max_steps": "1e3"},
+    }
+    assert keys == {"run": "a", "data": {"train": "x", "valid": "y"}}
+    assert (
+        make_recipe(with_key("optimizer.learning_rate", "1e-3")).optimizer.learning_rate == 1e-3
+    )  # YAML 1.1 says text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["run", "x"], "an override is written --section.key value, but there is 'run'"),
+        (["--"], "an override is written --section.key value, but there is '--'"),
+        (["--run"], "--run: a value should follow"),
+        (["--run.folder", "x"], "--run.folder: 'run' is a value and has no keys"),
+        (["--data.train", "[a"], "--data.train: '[a' is not YAML"),
+    ],
+)
+def test_overrides_of_another_form_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(InvalidRecipe, match=re.escape(message)):
+        apply_overrides(SMALLEST, overrides)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (None, InvalidFile, "no such recipe"),
+        (b"run: [", InvalidFile, "is not YAML: while parsing a flow node"),
+        (b"run: \xff", InvalidFile, "cannot be read: 'utf-8' codec"),
+        (b"- a\n", InvalidRecipe, "a recipe is a mapping of keys to values, but this is list"),
+        (b"", InvalidRecipe, "a recipe is a mapping of keys to values, but this is NoneType"),
+    ],
+)
+def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes | None, error: type, message: str) -> None:
+    path = tmp_path / "r.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error, match=f"{re.escape(str(path))}: {message}"):
+        read_recipe(path)
+
+
+def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) -> None:
+    keys = {**SMALLEST, "run": str(tmp_path)}
+    write_recipe(make_recipe(keys))
+    check_resumable(make_recipe(apply_overrides(keys, ["--trainer.max_steps=99", "--checkpoint.every=3"])))
+    with pytest.raises(InvalidRecipe) as error:
+        check_resumable(
+            make_recipe(apply_overrides(keys, ["--seed=2", "--model.d_model=256", "--data.batch_tokens=9"]))
+        )
+    assert "seed: the run began with 1, but is to go on with 2; it cannot change" in str(error.value)
+    assert "model.d_model: the run began with 512, but is to go on with 256" in str(error.value)
+    assert "data.batch_tokens: the run began with 8000, but is to go on with 9" in str(error.value)
+
+
+def test_the_shipped_recipe_is_the_embedded_models(root: Path) -> None:
+    recipe = read_recipe(root / "recipes" / "tatoeba-en-de.yaml", ["--data.folder", "elsewhere"])
+    assert recipe.data.folder == Path("elsewhere")
+    model = Transformer(recipe.config(recipe.vocabulary.size))
+    assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 15.3e6  # bytes in bfloat16

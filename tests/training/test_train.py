@@ -1,0 +1,186 @@
+"""Whole trainings of a tiny model: what they leave, how they stop, and how they go on."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.generation import greedy
+from regard.models import load_model
+from regard.text.padding import source_batch
+from regard.text.tokenizer import Tokenizer
+from regard.training import apply_overrides, make_recipe, train
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def bytes_of(run: Path, name: str = "last") -> dict[str, bytes]:
+    return {key: value.numpy().tobytes() for key, value in load_file(run / name / "model.safetensors").items()}
+
+
+def test_a_training_learns_and_leaves_all_that_it_promises(
+    tmp_path: Path, keys: dict[str, Any], words: dict[str, str]
+) -> None:
+    keys = apply_overrides(keys, ["--trainer.max_steps=250", "--validation.every=50", "--trainer.log_every=10"])
+    keys["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0, "norm": "pre"}
+    keys["data"]["batch_tokens"] = 500
+    keys["vocabulary"]["size"] = 400  # every word is a piece
+    outcome = train(make_recipe(keys))
+    run = tmp_path / "run"
+    assert (outcome.folder, outcome.step, outcome.interrupted) == (run, 250, False)
+    logged = [(float(row["loss"]), float(row["learning_rate"])) for row in rows(run) if row["loss"]]
+    assert len(logged) == 25
+    assert logged[-1][0] < logged[0][0] / 2
+    assert logged[-1][1] == pytest.approx(0.01 * (20 / 251) ** 0.5)
+    scores = [float(row["bleu"]) for row in rows(run) if row["bleu"]]
+    assert outcome.best == pytest.approx(max(scores))
+    assert outcome.best > 50
+    text = (run / "train.log").read_text()
+    assert "training: 400 pairs (skipped: 0 empty, 0 too long)" in text
+    assert re.search(r"% of their tokens are padding", text)
+    assert "nrefs:" in text
+    assert "tok:13a" in text
+    assert list((run / "tensorboard").glob("events.*"))
+    for name in ("last", "best", "averaged"):
+        model, tokenizer = load_model(run / name), Tokenizer.load(run / name)
+        found = greedy(model, *source_batch(tokenizer.encode(["one red dogs."])))
+        assert set(tokenizer.decode([found[0].tokens])[0].strip(".").split()) <= set(words.values())
+    assert logging.getLogger("regard.training").handlers == []
+
+
+def test_the_state_is_plain_data(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys))
+    state = torch.load(tmp_path / "run" / "state.ckpt", weights_only=True)
+    assert state["global_step"] == 30
+
+
+def test_skipped_pairs_are_counted_in_the_log(tmp_path: Path, keys: dict[str, Any]) -> None:
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write("\tleer\nempty\t \n" + "one " * 99 + "\teins\n")
+    keys["data"]["max_length"] = 60
+    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))
+    assert "training: 400 pairs (skipped: 2 empty, 1 too long)" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_a_run_without_validation_has_no_best(tmp_path: Path, keys: dict[str, Any]) -> None:
+    outcome = train(make_recipe(apply_overrides(keys, ["--data.valid=null"])))
+    assert outcome.best is None
+    assert not (tmp_path / "run" / "best").exists()
+    assert (tmp_path / "run" / "last").exists()
+
+
+def test_training_stops_when_it_gets_no_better(tmp_path: Path, keys: dict[str, Any]) -> None:
+    overrides = ["--optimizer.learning_rate=1e-12", "--validation.patience=2", "--validation.monitor=bleu"]
+    outcome = train(make_recipe(apply_overrides(keys, [*overrides, "--trainer.max_steps=1000"])))
+    assert outcome.step == 30  # the first at 10, then two that are no better
+
+
+def test_bfloat16_trains(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(apply_overrides(keys, ["--trainer.precision=bf16-mixed"])))
+    losses = [float(row["loss"]) for row in rows(tmp_path / "run") if row["loss"]]
+    assert losses[-1] < losses[0]
+    assert all(
+        weight.dtype == torch.float32 for weight in load_file(tmp_path / "run" / "last" / "model.safetensors").values()
+    )
+
+
+def interrupt_at(run: Path, step: int) -> threading.Thread:
+    """Press Ctrl-C when the log has come to a step."""
+
+    def watch() -> None:
+        while True:
+            path = run / "metrics.csv"
+            if path.exists() and f"\n{step}," in path.read_text():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["trainer"]["max_steps"] = 60
+    whole, stopped = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "stopped"))
+    train(make_recipe(whole))
+    before = signal.getsignal(signal.SIGINT)
+    thread = interrupt_at(tmp_path / "stopped", 15)
+    outcome = train(make_recipe(stopped))
+    thread.join()
+    assert outcome.interrupted
+    assert 15 <= outcome.step < 60
+    assert signal.getsignal(signal.SIGINT) is before
+    assert f"stopped at step {outcome.step}; all is saved" in (tmp_path / "stopped" / "train.log").read_text()
+    again = train(make_recipe(stopped), resume=True)
+    assert (again.step, again.interrupted) == (60, False)
+    assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
+
+
+def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any]) -> None:
+    whole, extended = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "extended"))
+    train(make_recipe(whole))
+    train(make_recipe(apply_overrides(extended, ["--trainer.max_steps=20"])))
+    assert train(make_recipe(extended), resume=True).step == 30
+    assert bytes_of(tmp_path / "extended") == bytes_of(tmp_path / "whole")
+    assert train(make_recipe(extended), resume=True).step == 30  # nothing left to do
+    assert [row["loss"] for row in rows(tmp_path / "extended")] == [row["loss"] for row in rows(tmp_path / "whole")]
+
+
+def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=8"])))
+    before = (run / "state.ckpt").read_bytes()
+    (run / ".state.ckpt.draft").symlink_to("/dev/full")
+    message = re.escape(
+        f"{run / 'state.ckpt'}: could not be saved (No space left on device); the state of step 8 is whole"
+    )
+    with pytest.raises(InvalidFile, match=f"^{message}$"):
+        train(make_recipe(keys), resume=True)
+    assert (run / "state.ckpt").read_bytes() == before
+    assert train(make_recipe(keys), resume=True).step == 30
+
+
+def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
+    recipe = make_recipe(apply_overrides(keys, ["--trainer.max_steps=7"]))
+    run = re.escape(str(tmp_path / "run"))
+    with pytest.raises(InvalidArgument, match=rf"{run}: no training to resume there \(no recipe.yaml\)"):
+        train(recipe, resume=True)
+    train(recipe)
+    with pytest.raises(InvalidArgument, match=f"{run}: there is a training already; resume it, or give another run"):
+        train(recipe)
+    with pytest.raises(InvalidRecipe, match=r"model\.d_model: the run began with 16, but is to go on with 32"):
+        train(make_recipe(apply_overrides(keys, ["--model.d_model=32"])), resume=True)
+    (tmp_path / "run" / "state.ckpt").write_bytes(b"torn")
+    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: the training state is damaged"):
+        train(recipe, resume=True)
+
+
+def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "train.tsv").write_text("a\tb\nno tab\n")
+    with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: no tab"):
+        train(make_recipe(keys))
+    assert not (tmp_path / "run" / "last").exists()
+    with pytest.raises(InvalidFile, match=r"missing\.tsv: no such file"):
+        train(make_recipe(apply_overrides(keys, ["--data.train=missing.tsv"])))
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidFile, match="file/run: the run folder cannot be made: Not a directory"):
+        train(make_recipe({**keys, "run": str(tmp_path / "file" / "run")}))
