@@ -1,7 +1,7 @@
 """Training tokens a second against stock ``torch.nn.Transformer`` of the same sizes, on the same batches.
 
-Both train with the same dropout, bfloat16 autocast and Adam. Stock is what one writes with torch alone: embeddings times
-√d_model plus sinusoids, ``nn.Transformer``, a linear map and ``F.cross_entropy`` with label smoothing.
+Both train with the same dropout, bfloat16 autocast and Adam. Stock is what one writes with torch alone: embeddings
+times √d_model plus sinusoids, ``nn.Transformer``, a linear map and ``F.cross_entropy`` with label smoothing.
 Run: ``python benchmarks/training.py``
 """
 

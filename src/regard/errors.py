@@ -1,4 +1,4 @@
-"""The errors that Regard raises: each says what was expected, what came and what to do, and is also a built-in error."""
+"""The errors that Regard raises: each says what was expected, what came and what to do."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
 
 def test_it_is_saved_and_loaded(translator, tmp_path):
     save_model(tmp_path / "small", translator.model, translator.tokenizer)
-    loaded = Translator.load(tmp_path / "small")
+    loaded = Translator.load(tmp_path / "small", dtype=torch.float32)
     assert loaded.name == "small"
     assert loaded.translate(TEXTS) == translator.translate(TEXTS)
     (tmp_path / "small" / "tokenizer.json").unlink()
@@ -83,6 +83,18 @@ def test_it_is_saved_and_loaded(translator, tmp_path):
         Translator.load(tmp_path / "small")
     with pytest.raises(InvalidCheckpoint, match="nowhere is not a folder"):
         Translator.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_it_computes_in_what_the_cpu_multiplies_fastest(translator, tmp_path, monkeypatch, fast):
+    save_model(tmp_path, translator.model, translator.tokenizer)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": fast}, raising=False)
+    loaded = Translator.load(tmp_path)
+    assert loaded.model.src_embedding.weight.dtype == (torch.bfloat16 if fast else torch.float32)
+    found, exact = loaded.translate(TEXTS, beam=2), translator.translate(TEXTS, beam=2)
+    for mine, other in zip(found, exact, strict=True):
+        assert mine[0].score == pytest.approx(other[0].score, abs=0.05)
+    assert loaded.record(TEXTS[0]).layers[0].weights.dense().sum(-1).allclose(torch.ones(1))
 
 
 def test_a_recording_has_every_layer_with_its_tokens(translator, tokenizer):

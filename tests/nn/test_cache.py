@@ -23,25 +23,31 @@ def test_what_is_appended_comes_back_in_order():
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_a_beam_sees_the_words_that_it_goes_on_from(beams, tokens):
-    """Each entry is known by a number, and each row keeps the list of those that are its own."""
+    """Each entry is a number that its key holds, and each row keeps the list of those that are its own."""
     generator, cache, count = torch.Generator().manual_seed(0), DecoderCache(1), 2
     own: list[list[int]] = [[] for _ in range(2 * beams)]
-    entries = 0
-    for _ in range(6):
+    entries, most = 0, 0
+    for _ in range(60):
         mask = cache.extend(count, beams, tokens, torch.device("cpu"))
+        numbers = torch.arange(entries, entries + beams * tokens, dtype=torch.float32)
+        new = numbers[None, None, :, None].expand(count, 1, -1, 1)
+        keys, values = cache.layers[0].self_attention.append(new, -new)
+        assert torch.equal(keys, -values)
+        most = max(most, keys.shape[2])
         for row in range(count * beams):
             first = entries + (row % beams) * tokens
             for token in range(tokens):
                 own[row].append(first + token)
                 if isinstance(mask, Tensor):
                     seen = mask[row // beams, 0, (row % beams) * tokens + token].nonzero().flatten().tolist()
-                    assert seen == sorted(own[row])
+                    assert sorted(keys[row // beams, 0, seen, 0].tolist()) == sorted(own[row])
         assert beams > 1 or isinstance(mask, Causal if tokens > 1 else type(None))
         entries += beams * tokens
         rows = torch.randint(0, beams, (count, beams), generator=generator) + beams * torch.arange(count)[:, None]
         cache.reorder(rows.flatten())
         own = [list(own[row]) for row in rows.flatten().tolist()]
-    assert cache.length == 6 * tokens
+    assert cache.length == 60 * tokens
+    assert most < 60 * tokens * beams or beams == 1  # what no beam sees was dropped
 
 
 def test_an_empty_cache_may_be_reordered():

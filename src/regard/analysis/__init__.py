@@ -1,0 +1,1 @@
+"""What attention weights say: recordings of them, and what follows from these."""

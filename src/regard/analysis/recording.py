@@ -1,4 +1,4 @@
-"""A recording: what one forward pass of a model attended to, layer by layer, with the tokens that stand at rows and keys."""
+"""A recording: what a forward pass attended to, layer by layer, and the tokens that stand at its rows and keys."""
 
 from __future__ import annotations
 

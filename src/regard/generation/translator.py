@@ -80,17 +80,19 @@ class Translator:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str] | None = None) -> Translator:
+    def load(cls, folder: str | os.PathLike[str] | None = None, *, dtype: torch.dtype | None = None) -> Translator:
         """Read a model and its tokenizer from a folder.
 
         Args:
             folder: As ``save_model`` writes it. Default: the English-German model that comes with the package.
+            dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
 
         Raises:
             InvalidFile: If a file is missing, damaged, or does not fit the others.
         """
         place = Path(str(files("regard").joinpath(EMBEDDED))) if folder is None else Path(folder)
-        return cls(load_model(place), Tokenizer.load(place), name=place.resolve().name)
+        model = load_model(place).to(fastest_dtype() if dtype is None else dtype)
+        return cls(model, Tokenizer.load(place), name=place.resolve().name)
 
     def translate(
         self,
@@ -216,3 +218,9 @@ class Translator:
             score = sum(hypothesis.score for hypothesis in together)
             translations.append(Translation(" ".join(texts), score, tuple(tokens)))
         return translations
+
+
+def fastest_dtype() -> torch.dtype:
+    """Bfloat16 where the CPU has instructions for its products, which halve the time of a translation; else float32."""
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32

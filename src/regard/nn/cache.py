@@ -10,6 +10,9 @@ from torch import Tensor
 from regard.errors import InvalidArgument
 from regard.ops import Causal, Mask
 
+EVERY = 8
+"""After so many tokens it is looked whether entries that no beam sees can be dropped."""
+
 
 def stored_dtype(tensor: Tensor) -> torch.dtype:
     """What keys and values are kept in: on a CPU float32, where attention from few queries is slow in 16 bits."""
@@ -51,6 +54,16 @@ class GrowingCache:
     def keep(self, sentences: Tensor) -> None:
         """Drop all but the sentences at these indices."""
         self._buffers = tuple(buffer.index_select(0, sentences) for buffer in self._buffers)
+
+    def select(self, entries: Tensor) -> None:
+        """Keep of each sentence only the tokens at these places, (sentences, count)."""
+        self.length = entries.shape[1]
+        for_heads = entries[:, None, :, None]
+        selected = [
+            buffer.gather(2, for_heads.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in self._buffers
+        ]
+        for buffer, kept in zip(self._buffers, selected, strict=True):
+            buffer[:, :, : self.length] = kept
 
     def _make_room(self, key: Tensor, value: Tensor) -> None:
         if self._buffers and key.shape[0] != self._buffers[0].shape[0]:
@@ -105,7 +118,8 @@ class DecoderCache:
     """The caches of all decoder layers, for sentences that are each decoded in as many rows, or beams, side by side.
 
     The beams of a sentence share one cache: every beam appends to it, and which of its entries a beam goes on from is a
-    mask. So a beam that goes on from another's words copies nothing but its row of that mask.
+    mask. So a beam that goes on from another's words copies nothing but its row of that mask. What no beam goes on from
+    any more is dropped now and then.
 
     Args:
         num_layers: Number of decoder layers.
@@ -121,6 +135,7 @@ class DecoderCache:
         self.length = 0
         """Number of tokens that each row has."""
         self._visible: Tensor | None = None  # (sentences, beams, entries): which entries each beam goes on from
+        self._checked = 0  # entries that were there when it was last looked whether some can be dropped
 
     def extend(self, sentences: int, beams: int, tokens: int, device: torch.device) -> Mask | Tensor | None:
         """Make room for new tokens of each row, and tell what they may see.
@@ -163,10 +178,26 @@ class DecoderCache:
         if self._visible is not None:
             shape = self._visible.shape
             self._visible = self._visible.flatten(0, 1).index_select(0, rows).view(-1, *shape[1:])
+            if shape[2] >= self._checked + EVERY * shape[1]:
+                self._drop_unseen(self._visible)
+
+    def _drop_unseen(self, visible: Tensor) -> None:
+        """Drop the entries that no beam of their sentence sees, if they are as many as the others."""
+        seen = visible.any(1)  # (sentences, entries)
+        count = int(seen.sum(1).max()) if seen.shape[0] else 0
+        if 0 < 2 * count <= seen.shape[1]:
+            # Those that are seen first, in their order; of a sentence with fewer some that are not seen fill up.
+            places = seen.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :count]
+            self._visible = visible.gather(2, places.unsqueeze(1).expand(-1, visible.shape[1], -1))
+            for layer in self.layers:
+                layer.self_attention.select(places)
+            self._checked = count
+        else:
+            self._checked = seen.shape[1]
 
     def keep(self, sentences: Tensor, rows: Tensor) -> None:
         """Go on with some sentences only, whose row i goes on from row ``rows[i]``, counted before others left."""
-        self.reorder(rows)
         for layer in self.layers:
             layer.self_attention.keep(sentences)
             layer.cross_attention.keep(sentences)
+        self.reorder(rows)

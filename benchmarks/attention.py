@@ -1,0 +1,119 @@
+"""Attention on the CPU: the kernels beside torch's SDPA and beside the dense way, forward and backward, and their memory.
+
+Run: ``python benchmarks/attention.py``
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from side_by_side import ratios, report, seconds
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import regard
+
+SEED, ROUNDS, HEADS, DIM = 0, 15, 8, 64
+
+
+def tensors(n: int, gradient: bool = False) -> list[Tensor]:
+    return [torch.randn(1, HEADS, n, DIM).requires_grad_(gradient) for _ in range(3)]
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    weights = (query @ key.mT * DIM**-0.5).softmax(-1)
+    return weights @ value, weights.sum(-2), torch.special.entr(weights).sum(-1)
+
+
+def forward(n: int, **given: object) -> Callable[[], object]:
+    query, key, value = tensors(n)
+
+    def run() -> object:
+        with torch.no_grad():
+            return regard.attend(query, key, value, **given)
+
+    return run
+
+
+def peer(n: int, function: Callable[..., object], **given: object) -> Callable[[], object]:
+    query, key, value = tensors(n)
+
+    def run() -> object:
+        with torch.no_grad():
+            return function(query, key, value, **given)
+
+    return run
+
+
+def with_gradient(n: int, measure: str | None) -> Callable[[], object]:
+    given = tensors(n, gradient=True)
+
+    def run() -> object:
+        if measure is None:
+            loss = sdpa(*given).sum()
+        else:
+            att = regard.attend(*given, measure=measure)
+            loss = att.output.sum() + att.measured[measure].sum()
+        return torch.autograd.grad(loss, given)
+
+    return run
+
+
+def peak(run: Callable[[], object]) -> float:
+    """Megabytes that a call needs above what was held before, the results included."""
+    gc.collect()
+    before, most, done = resident(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.001):
+            most = max(most, resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    kept = run()
+    most = max(most, resident())
+    done.set()
+    watcher.join()
+    del kept
+    return (most - before) / 1e6
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def times(one: Callable[[], object], other: Callable[[], object]) -> list[float]:
+    """How many times longer the one takes than the other."""
+    return ratios(other, one, 200 if seconds(other) < 0.02 else ROUNDS)
+
+
+def main() -> None:
+    torch.manual_seed(SEED)
+    memory = {
+        "forward, 16,384 keys": peak(forward(16384, measure=["entropy", "received"])),
+        "forward and backward, 16,384 keys": peak(with_gradient(16384, "entropy")),
+    }
+    asked = {"measure": ["entropy", "received"]}
+    found = {f"fused in times of SDPA, {n}": times(forward(n), peer(n, sdpa)) for n in (128, 512, 4096)}
+    streamed, causal = forward(4096, **asked), forward(4096, mask=regard.Causal(), **asked)
+    found |= {
+        "streamed with entropy and received in times of SDPA, 4096": times(streamed, peer(4096, sdpa)),
+        "dense with the same answers in times of streamed, 4096": times(peer(4096, dense), streamed),
+        "streamed, the output alone, in times of SDPA, 4096": times(forward(4096, kernel="streamed"), peer(4096, sdpa)),
+        "causal with entropy and received in times of causal SDPA, 4096": times(
+            causal, peer(4096, sdpa, is_causal=True)
+        ),
+        "forward and backward with entropy in times of SDPA, 4096": times(
+            with_gradient(4096, "entropy"), with_gradient(4096, None)
+        ),
+    }
+    report("attention", found, SEED, heads=HEADS, head_dim=DIM, peak_megabytes=memory)
+
+
+if __name__ == "__main__":
+    main()
