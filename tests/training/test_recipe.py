@@ -57,6 +57,9 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("model.norm", "mid", "model.norm: should be 'post' or 'pre', but is 'mid'"),
         ("model.d_model", 30, "model: num_heads must divide d_model, but d_model is 30 and num_heads 8"),
         ("vocabulary.size", 100, "vocabulary.size: should be greater than or equal to 259, but is 100"),
+        ("data.max_length", 9000, "data.max_length: should be at most 7999, so that"),
+        ("model", {"positions": "learned", "max_length": 99}, "data.max_length: should be at most 98, so that"),
+        ("validation.sentences", 0, "validation.sentences: is 0, but validation.monitor is 'bleu', which needs"),
         ("trainer", 7, "trainer: should be a valid dictionary or instance of Trainer, but is 7"),
     ],
 )
@@ -125,11 +128,11 @@ def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) ->
     check_resumable(make_recipe(apply_overrides(keys, ["--trainer.max_steps=99", "--checkpoint.every=3"])))
     with pytest.raises(InvalidRecipe) as error:
         check_resumable(
-            make_recipe(apply_overrides(keys, ["--seed=2", "--model.d_model=256", "--data.batch_tokens=9"]))
+            make_recipe(apply_overrides(keys, ["--seed=2", "--model.d_model=256", "--data.batch_tokens=900"]))
         )
     assert "seed: the run began with 1, but is to go on with 2; it cannot change" in str(error.value)
     assert "model.d_model: the run began with 512, but is to go on with 256" in str(error.value)
-    assert "data.batch_tokens: the run began with 8000, but is to go on with 9" in str(error.value)
+    assert "data.batch_tokens: the run began with 8000, but is to go on with 900" in str(error.value)
 
 
 def test_the_shipped_recipe_is_the_embedded_models(root: Path) -> None:

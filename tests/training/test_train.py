@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import logging
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
@@ -22,6 +26,7 @@ from regard.models import load_model
 from regard.text.padding import source_batch
 from regard.text.tokenizer import Tokenizer
 from regard.training import apply_overrides, make_recipe, train
+from regard.training.module import TranslationModule
 
 
 def rows(run: Path) -> list[dict[str, str]]:
@@ -99,6 +104,27 @@ def test_bfloat16_trains(tmp_path: Path, keys: dict[str, Any]) -> None:
     )
 
 
+def test_aligned_files_train_as_the_tsv_does(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["trainer"]["max_steps"] = 8
+    pairs = [line.split("\t") for line in (tmp_path / "train.tsv").read_text().splitlines()]
+    for side in (0, 1):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(text.encode()))
+    train(make_recipe({**keys, "run": str(tmp_path / "tsv")}))
+    keys["data"]["train"] = ["train.0.gz", "train.1.gz"]
+    train(make_recipe({**keys, "run": str(tmp_path / "aligned")}))
+    assert bytes_of(tmp_path / "aligned") == bytes_of(tmp_path / "tsv")
+
+
+def test_a_terminal_shows_a_bar(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    module = sys.modules["regard.training.train"]  # whose function hides it
+    monkeypatch.setattr(module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=150))
+    train(make_recipe(keys))
+    last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
+    assert re.search(r"step 30/30 .*━.* \d:\d\d:\d\d epoch 0, loss [\d.]+, [\d,]+ tokens/s", last)
+
+
 def interrupt_at(run: Path, step: int) -> threading.Thread:
     """Press Ctrl-C when the log has come to a step."""
 
@@ -130,6 +156,30 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(tmp_path: Path, ke
     again = train(make_recipe(stopped), resume=True)
     assert (again.step, again.interrupted) == (60, False)
     assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
+
+
+def test_a_validation_that_was_cut_off_is_done_again(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys["checkpoint"]["every"] = 5  # a state is due at each validation, too
+    whole, cut = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "cut"))
+    train(make_recipe(whole))
+    translations = TranslationModule._translations
+
+    def dies(module: TranslationModule, sources: list[str]) -> list[str]:
+        if module.global_step == 20:
+            raise RuntimeError("the power is out")
+        return translations(module, sources)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the power is out"):
+        patch.setattr(TranslationModule, "_translations", dies)
+        train(make_recipe(cut))
+    train(make_recipe(cut), resume=True)
+    columns = ("step", "loss", "valid_loss", "bleu", "chrf")
+    assert [[row[name] for name in columns] for row in rows(tmp_path / "cut")] == [
+        [row[name] for name in columns] for row in rows(tmp_path / "whole")
+    ]
+    assert bytes_of(tmp_path / "cut", "best") == bytes_of(tmp_path / "whole", "best")
 
 
 def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ class TranslationData(L.LightningDataModule):
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
+        self.prepare_data_per_node = False  # all machines see the run folder
         self.recipe = recipe
         self.folder = recipe.run / "data"
         self.train_files = [recipe.data.folder / path for path in recipe.data.train]
@@ -43,8 +44,8 @@ class TranslationData(L.LightningDataModule):
 
     def _corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
         train = build_corpus(self.train_files, tokenizer, self.folder, max_length=self.recipe.data.max_length)
-        # a validation set is measured whole; only what fits no batch at all is left out
-        limit = self.recipe.data.batch_tokens - 1
+        # a validation set is measured whole; only what fits no batch or no position is left out
+        limit = min(self.recipe.data.batch_tokens, self.recipe.positions) - 1
         valid = build_corpus(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None
         return train, valid
 

@@ -49,6 +49,11 @@ class Recipe(Section):
         """Give the architecture for a vocabulary."""
         return TransformerConfig(vocab_size, **self.model.model_dump())
 
+    @property
+    def positions(self) -> int:
+        """The most tokens, the special ones counted, that the model has positions for."""
+        return self.model.max_length if self.model.positions == "learned" else 2**31
+
     def to_yaml(self) -> str:
         """Write all keys, defaults included, with absolute paths: enough to repeat or resume from anywhere."""
         keys = self.model_dump(mode="json")
@@ -103,7 +108,25 @@ def make_recipe(keys: Mapping[str, Any]) -> Recipe:
         raise AssertionError from error
     except InvalidArgument as error:
         raise InvalidRecipe(f"model: {error}") from error
+    refuse(_conflicts(recipe), InvalidRecipe)
     return recipe
+
+
+def _conflicts(recipe: Recipe) -> list[str]:
+    """Say which keys, each possible alone, do not go together."""
+    conflicts = []
+    most = min(recipe.data.batch_tokens, recipe.positions) - 1
+    if recipe.data.max_length > most:
+        conflicts.append(
+            f"data.max_length: should be at most {most}, so that the longest pair fits data.batch_tokens and, where "
+            f"positions are learned, model.max_length, but is {recipe.data.max_length}"
+        )
+    if recipe.validation.monitor != "loss" and not recipe.validation.sentences:
+        conflicts.append(
+            f"validation.sentences: is 0, but validation.monitor is {recipe.validation.monitor!r}, which needs "
+            "translations; monitor 'loss', or translate some"
+        )
+    return conflicts
 
 
 def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

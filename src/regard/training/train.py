@@ -144,7 +144,9 @@ def _told(run: Path) -> Iterator[Console]:
     handlers: list[logging.Handler] = []
     if rank_zero_only.rank == 0:
         handlers = [
-            RichHandler(console=console, show_level=False, show_path=False),
+            RichHandler(console=console, show_level=False, show_path=False)
+            if console.is_terminal
+            else logging.StreamHandler(),
             logging.FileHandler(run / "train.log", encoding="utf-8"),
         ]
         handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))

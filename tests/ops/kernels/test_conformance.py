@@ -7,8 +7,11 @@ import torch
 
 from ops.rules import allowed, definition, masks, measures
 from pairwise import pairwise
+from regard.errors import KernelRefused
 from regard.ops import attend
+from regard.ops.kernels.base import Job
 from regard.ops.kernels.choose import KERNELS
+from regard.ops.request import make_request
 
 SHAPES = {  # batch, heads, kv_heads, queries, keys, head_dim, value_dim
     "plain": (2, 4, 4, 33, 33, 8, 8),
@@ -51,7 +54,7 @@ def weighed(*results):
     return sum((result * torch.linspace(0.5, 1.5, result.numel()).view(result.shape)).sum() for result in results)
 
 
-@pytest.mark.parametrize("kernel", [kernel.name for kernel in KERNELS])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize(
     ("shape", "mask", "offset", "dtype"),
     pairwise(list(SHAPES), list(masks(1, 1, 1, 1)), list(OFFSETS), list(TOLERANCE)),
@@ -63,11 +66,17 @@ def test_a_kernel_gives_what_the_definition_says(kernel, shape, mask, offset, dt
     rule = masks(batch, heads, queries, keys)[mask]
     shift = keys - queries if OFFSETS[offset] is None else OFFSETS[offset]
     cells = allowed(mask, batch, heads, queries, keys, shift)
-    asked = {} if kernel == "fused" else measures(keys)
+    asked = measures(keys) if kernel.measures is None else {}
 
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
     output, _, _, answers = definition(*exact, cells, head_dim**-0.5)
-    att = attend(query, key, value, mask=rule, offset=OFFSETS[offset], measure=asked, kernel=kernel)
+    rules = {"mask": rule, "offset": OFFSETS[offset], "measure": asked, "kernel": kernel.name}
+    if kernel.why_not(Job(make_request(query, key, mask=rule, offset=OFFSETS[offset]), value, asked)):
+        assert (kernel.name, shape) == ("short", "blocks")  # the only refusal among these cases
+        with pytest.raises(KernelRefused, match="it takes up to 128 queries and keys, not 300"):
+            attend(query, key, value, **rules)
+        return
+    att = attend(query, key, value, **rules)
 
     assert att.output.dtype == dtype
     close(att.output, output, TOLERANCE[dtype], "output")

@@ -123,9 +123,10 @@ def test_dropout_follows_the_seed():
     assert not torch.equal(outputs[0], outputs[2])
 
 
-def test_a_second_derivative_is_refused_and_not_zero():
+@pytest.mark.parametrize("kernel", ["streamed", "short"])
+def test_a_second_derivative_is_refused_and_not_zero(kernel):
     query, key, value = tensors()
-    output = attend(query, key, value, kernel="streamed").output
+    output = attend(query, key, value, kernel=kernel).output
     (first,) = torch.autograd.grad(output.sum(), query, create_graph=True)
     for again in (query, key, value):
         with pytest.raises(InvalidArgument, match="first derivatives only; for second ones use kernel="):

@@ -6,9 +6,10 @@ from regard.errors import InvalidArgument, KernelRefused, nearest
 from regard.ops.kernels.base import Job, Kernel
 from regard.ops.kernels.fused import Fused
 from regard.ops.kernels.reference import Reference
+from regard.ops.kernels.short import Short
 from regard.ops.kernels.streamed import Streamed
 
-KERNELS: tuple[Kernel, ...] = (Fused(), Streamed(), Reference())
+KERNELS: tuple[Kernel, ...] = (Short(), Fused(), Streamed(), Reference())
 """In the order in which they are tried: the first with no objection runs."""
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard.ops.dropout import keep_mask
 from regard.ops.kernels.base import Job, Kernel, Measured
+from regard.ops.kernels.once import once_only
 from regard.ops.measures import FORBIDDEN
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDot
@@ -84,15 +84,14 @@ class _Short(torch.autograd.Function):
                 kept = keep_mask(P.shape, dropout, int(torch.randint(2**62, ())), P.device).to(P.dtype)
             output = (P if kept is None else P * kept) @ v
         ctx.scale, ctx.kept = request.scale, kept
-        ctx.save_for_backward(q, k, v, P)
+        ctx.save_for_backward(q, k, v, P, Q, K, V)
         return output.view(*Q.shape[:3], V.shape[3]).to(V.dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, P = ctx.saved_tensors
+        q, k, v, P, *given = ctx.saved_tensors
         kept = ctx.kept
-        with torch.autocast("cpu", enabled=False):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
             dO = _packed(gradient, k, P.dtype)
             dV = (P if kept is None else P * kept).mT @ dO
             dP = dO @ v.mT
@@ -100,7 +99,8 @@ class _Short(torch.autograd.Function):
                 dP *= kept
             dS = torch.ops.aten._softmax_backward_data(dP, P, -1, P.dtype)
             dQ, dK = (dS @ k).mul_(ctx.scale).view(*gradient.shape[:3], -1), dS.mT @ q  # q holds the scale already
-        return *(tensor.to(gradient.dtype) for tensor in (dQ, dK, dV)), None, None, None
+        found = once_only((tensor.to(gradient.dtype) for tensor in (dQ, dK, dV)), gradient, *given)
+        return *found, None, None, None
 
 
 def _packed(tensor: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:

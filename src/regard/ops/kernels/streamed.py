@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument
 from regard.ops.dropout import keep_mask
 from regard.ops.heads import heads_of, multiply, multiply_over_rows
 from regard.ops.kernels.base import Job, Kernel, Measured
 from regard.ops.kernels.blocks import Place, any_certain, masked_parts, places
+from regard.ops.kernels.once import once_only
 from regard.ops.measures import FORBIDDEN, Block, Measure
 from regard.ops.request import AttentionRequest
 from regard.ops.tensors import replace_tensors, tensors_of
@@ -59,21 +59,7 @@ class _Streamed(torch.autograd.Function):
         tensors = ctx.saved_tensors
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             sums = _backward(ctx.job, ctx.seed, tensors, ctx.needs_input_grad[3:], gradients)
-        if torch.is_grad_enabled():  # create_graph=True
-            sums = [None if total is None else _Once.apply(total, *tensors, *gradients) for total in sums]
-        return None, None, None, *sums
-
-
-class _Once(torch.autograd.Function):
-    """A gradient that cannot be differentiated again and says so, where it would else count as a constant."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, *follows_from: Tensor | None) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> None:
-        raise InvalidArgument("the streamed kernel has first derivatives only; for second ones use kernel='reference'")
+        return None, None, None, *once_only(sums, *tensors, *gradients)
 
 
 def _forward(job: Job, seed: int, kinds: dict[str, type]) -> tuple[Tensor, ...]:
