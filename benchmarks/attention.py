@@ -1,4 +1,4 @@
-"""Attention on the CPU: the kernels beside torch's SDPA and beside the dense way, forward and backward, and their memory.
+"""Attention on the CPU: the kernels beside torch's SDPA and beside the dense way, in time and in memory.
 
 Run: ``python benchmarks/attention.py``
 """

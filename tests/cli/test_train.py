@@ -69,5 +69,5 @@ def test_ctrl_c_is_130(regard, recipe, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("regard.training.train"), "train", interrupted)
+    monkeypatch.setattr(importlib.import_module("regard.training.run"), "train", interrupted)
     assert regard("train", recipe).code == 130

@@ -26,10 +26,12 @@ def train(
     """
     try:
         from regard.training.recipe import read_recipe
-        from regard.training.train import train as run
+
+        settings = read_recipe(recipe, context.args)  # refused before lightning is loaded
+        from regard.training.run import train as run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("regard"):
             raise
         raise MissingExtra(f"training needs {error.name}: install it with `pip install 'regard[train]'`") from None
-    if run(read_recipe(recipe, context.args), resume=resume).interrupted:
+    if run(settings, resume=resume).interrupted:
         raise typer.Exit(130)

@@ -85,7 +85,8 @@ def linear_cross_entropy(
     with_gradient = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
     )
-    loss, nll = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, with_gradient)
+    with torch.autocast(device, enabled=False):  # which would make softmax copy each block to float32 and back
+        loss, nll = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, with_gradient)
     return TokenLoss(loss, nll, counted.sum())
 
 
@@ -113,6 +114,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_gradient = torch.zeros_like(weight, dtype=exact) if with_gradient else None
         bias_gradient = None if bias is None or not with_gradient else torch.zeros_like(bias, dtype=exact)
         size = max(1, (CPU_BLOCK if hidden.device.type == "cpu" else GPU_BLOCK) // vocab)
+        rows = torch.arange(size, device=hidden.device)[:, None]
         for start in range(0, tokens, size):
             block = hidden[start : start + size]  # (block, d_model)
             words = target[start : start + size, None]  # (block, 1)
@@ -127,7 +129,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if hidden_gradient is not None and weight_gradient is not None:
                 # What is left out here, −ε / vocab for every word and token, is added to the sums at the end.
                 delta = ((chosen - lse).exp() - (1 - smoothing)).to(probability.dtype)
-                probability.scatter_(1, words, delta)
+                probability[rows[: len(words)], words] = delta  # scatter_ would copy the block twice in 16 bits
                 torch.mm(probability, product_weight, out=hidden_gradient[start : start + size])
                 weight_gradient += probability.mT @ block
                 if bias_gradient is not None:

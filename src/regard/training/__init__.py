@@ -1,8 +1,22 @@
-"""Training from recipes."""
+"""Training from recipes.
+
+`train` is loaded when it is first used: a recipe is read and refused without waiting for lightning.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from regard.training.recipe import Recipe, apply_overrides, make_recipe, read_recipe
-from regard.training.train import Outcome, train
+
+if TYPE_CHECKING:
+    from regard.training.run import Outcome, train
 
 __all__ = ["Outcome", "Recipe", "apply_overrides", "make_recipe", "read_recipe", "train"]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("Outcome", "train"):
+        return getattr(importlib.import_module("regard.training.run"), name)
+    raise AttributeError(f"module 'regard.training' has no attribute '{name}'")

@@ -76,7 +76,7 @@ class _Short(torch.autograd.Function):
             S = q @ k.mT
             if forbidden is not None:
                 S.view(request.shape).masked_fill_(forbidden, FORBIDDEN)
-            P = S.softmax(-1)
+            P = _softmax(S)
             if forbidden is not None and bool((unseen := forbidden.all(-1, keepdim=True)).any()):
                 P.view(request.shape).masked_fill_(unseen, 0.0)
             kept = None
@@ -97,10 +97,18 @@ class _Short(torch.autograd.Function):
             dP = dO @ v.mT
             if kept is not None:
                 dP *= kept
-            dS = torch.ops.aten._softmax_backward_data(dP, P, -1, P.dtype)
+            dS = dP.sub_((dP * P).sum(-1, keepdim=True)).mul_(P)
             dQ, dK = (dS @ k).mul_(ctx.scale).view(*gradient.shape[:3], -1), dS.mT @ q  # q holds the scale already
         found = once_only((tensor.to(gradient.dtype) for tensor in (dQ, dK, dV)), gradient, *given)
         return *found, None, None, None
+
+
+def _softmax(S: Tensor) -> Tensor:
+    """The softmax of each row; torch's own takes five times as long where a row has fewer than 16 entries."""
+    if S.shape[-1] >= 16:
+        return S.softmax(-1)
+    P = (S - S.amax(-1, keepdim=True)).exp_()
+    return P.div_(P.sum(-1, keepdim=True))
 
 
 def _packed(tensor: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
