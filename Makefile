@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
 
-.PHONY: demo test test-all check format pins clean
+.PHONY: demo test test-all check format pins model clean
 
 demo: .venv/ready
 	@$(BIN)/regard look "The animal didn't cross the street because it was too tired."
@@ -28,6 +28,12 @@ format: .venv/ready
 # Writes down the versions that .venv holds, to be tested and committed together.
 pins: .venv/ready
 	$(BIN)/python .ci/pins.py > constraints.txt
+
+# Trains the embedded model (hours; Ctrl-C and the same line again goes on), measures it and puts it into the package.
+model: .venv/ready
+	@test -n "$(DATA)" || { echo "say where the data is: make model DATA=FOLDER, with train, valid and test.tsv.gz"; exit 2; }
+	$(BIN)/regard train recipes/tatoeba-en-de.yaml --data.folder $(DATA) $(if $(wildcard runs/tatoeba-en-de/state.ckpt),--resume)
+	$(BIN)/python recipes/embed.py runs/tatoeba-en-de $(DATA)
 
 clean:
 	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache

@@ -11,7 +11,17 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 FILE = "metrics.csv"
-COLUMNS: tuple[str, ...] = ("step", "epoch", "loss", "learning_rate", "tokens_per_second", "valid_loss", "bleu", "chrf")
+COLUMNS: tuple[str, ...] = (
+    "step",
+    "epoch",
+    "loss",
+    "learning_rate",
+    "tokens",
+    "tokens_per_second",
+    "valid_loss",
+    "bleu",
+    "chrf",
+)
 
 
 class MetricsFile(Logger):

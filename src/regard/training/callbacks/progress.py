@@ -84,6 +84,7 @@ class Speedometer(L.Callback):
             "epoch": loader.epoch,
             "loss": loss / tokens,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "tokens": int(tokens),  # of the targets, since the row before
             "tokens_per_second": round(since_tokens / (now - self.since)),
         }
         self.loss, self.tokens = 0.0, 0

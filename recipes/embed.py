@@ -1,0 +1,93 @@
+"""Put a trained translator into the package: averaged weights in bfloat16, tokenizer, and a card with its figures.
+
+Run: ``python recipes/embed.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
+``regard train``; DATA holds ``test.tsv.gz``, on which the model is measured with beam 5: every German line of an English
+sentence is one of its references.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+import yaml
+
+from regard.generation import Translator
+from regard.models.checkpoint import load_model, save_model
+from regard.text.corpus import read_pairs
+from regard.text.scores import Score, score
+from regard.text.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parent.parent
+PLACE = ROOT / "src/regard/embedded/tatoeba-en-de"
+
+CARD = Path(__file__).with_name("card.md")  # with a place for each figure
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="The run folder of `regard train`.")],
+    data: Annotated[Path, typer.Argument(help="The folder with test.tsv.gz.")],
+    place: Annotated[Path, typer.Option(help="Where the model goes.")] = PLACE,
+    machine: Annotated[str, typer.Option(help="On what it was trained.")] = f"{os.cpu_count()} CPU cores",
+) -> None:
+    """Write the averaged weights of RUN into the package, measure them on DATA, and write the card."""
+    tokenizer = Tokenizer.load(run / "averaged")
+    save_model(place, load_model(run / "averaged"), tokenizer, dtype=torch.bfloat16)
+    figures = measure(place, data / "test.tsv.gz")
+    card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures, **history(run), **architecture(place))
+    (place / "README.md").write_text(card, encoding="utf-8")
+    print(f"{place}: BLEU {figures['bleu'].value:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
+
+
+def measure(place: Path, test: Path) -> dict[str, Score | int]:
+    """BLEU, chrF and TER of the stored model."""
+    references: dict[str, list[str]] = {}
+    for source, target in read_pairs([test]):
+        references.setdefault(source, []).append(target)
+    translations = [best[0].text for best in Translator.load(place).translate(list(references), beam=5)]
+    found = score(translations, list(references.values()))
+    return {**found, "sentences": len(references), "references": sum(map(len, references.values()))}
+
+
+def history(run: Path) -> dict[str, object]:
+    """What the run folder tells of the training."""
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+    with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["tokens"]]
+    seconds = sum(int(row["tokens"]) / int(row["tokens_per_second"]) for row in rows)
+    return {
+        "seed": recipe["seed"],
+        "data": "`train.tsv.gz`: pairs of English and German sentences of Tatoeba",
+        "average": recipe["checkpoint"]["average"],
+        "steps": int(rows[-1]["step"]),
+        "tokens": sum(int(row["tokens"]) for row in rows) / 1e6,
+        "hours": seconds / 3600,
+    }
+
+
+def architecture(place: Path) -> dict[str, object]:
+    """The model's sizes, and what it was made with."""
+    model = load_model(place)
+    config = model.config
+    commit = subprocess.run(["git", "describe", "--always"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return {
+        "layers": f"{config.num_encoder_layers} encoder and {config.num_decoder_layers} decoder layers",
+        "d_model": config.d_model,
+        "heads": config.num_heads,
+        "d_ff": config.d_ff,
+        "norm": config.norm,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "megabytes": (place / "model.safetensors").stat().st_size / 1e6,
+        "vocabulary": config.vocab_size,
+        "commit": commit or "none",
+        "torch": torch.__version__,
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)
