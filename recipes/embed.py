@@ -1,8 +1,8 @@
 """Put a trained translator into the package: averaged weights in bfloat16, tokenizer, and a card with its figures.
 
 Run: ``python recipes/embed.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
-``regard train``; DATA holds ``test.tsv.gz``, on which the model is measured with beam 5: every German line of an English
-sentence is one of its references.
+``regard train``; DATA holds ``test.tsv.gz``, on which the model is measured with beam 5; every German line of an
+English sentence is one of its references.
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""The operation beside implementations that we did not write: torch's SDPA and nn.MultiheadAttention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from pairwise import pairwise
+from regard.ops import Causal, Padding, Window, attend
+from regard.ops.kernels.choose import KERNELS
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "mask", "kv_heads"),
+    pairwise(
+        [kernel.name for kernel in KERNELS],
+        [torch.float64, torch.float32, torch.bfloat16, torch.float16],
+        ["none", "causal", "padding", "window"],
+        [1, 2, 4],
+    ),
+    ids=str,
+)
+def test_outputs_are_those_of_sdpa(kernel, dtype, mask, kv_heads):
+    torch.manual_seed(0)
+    query = torch.randn(2, 4, 30, 16).to(dtype).requires_grad_()
+    key, value = (torch.randn(2, kv_heads, 30, 16).to(dtype) for _ in range(2))
+    i, j = torch.arange(30)[:, None], torch.arange(30)
+    rules = {
+        "none": (None, None),
+        "causal": (Causal(), j <= i),
+        "padding": (Padding(torch.tensor([30, 7])), (j < torch.tensor([[30], [7]]))[:, None, None]),
+        "window": (Window(3, 1), (j >= i - 3) & (j <= i + 1)),
+    }
+    rule, cells = rules[mask]
+    expected = scaled_dot_product_attention(
+        query.double(), key.double(), value.double(), attn_mask=cells, enable_gqa=True
+    )
+    found = attend(query, key, value, mask=rule, kernel=kernel).output
+    assert found.dtype == dtype
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
+
+
+def test_weights_are_those_of_multihead_attention():
+    torch.manual_seed(0)
+    peer = nn.MultiheadAttention(24, 3, batch_first=True)
+    x = torch.randn(2, 9, 24)
+    padded = torch.arange(9) >= torch.tensor([[9], [5]])
+    with torch.no_grad():
+        expected, theirs = peer(x, x, x, key_padding_mask=padded, average_attn_weights=False)
+        query, key, value = (
+            part.unflatten(2, (3, 8)).transpose(1, 2)
+            for part in torch.nn.functional.linear(x, peer.in_proj_weight, peer.in_proj_bias).chunk(3, -1)
+        )
+        att = attend(query, key, value, mask=Padding(~padded))
+        found = peer.out_proj(att.output.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(att.weights.dense(), theirs)
+
+
+def test_queries_are_the_last_ones_unless_an_offset_is_given():
+    query, key = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 5, 4)
+
+    def sees(**given):
+        W = attend(query, key, key, mask=Causal(), **given).weights
+        return (W.dense()[0, 0] > 0).sum(-1).tolist()
+
+    assert sees() == [4, 5]
+    assert sees(offset=0) == [1, 2]
+    assert sees(offset=-1) == [0, 1]
+
+
+def test_nothing_is_not_a_number_where_a_query_sees_nothing():
+    query, key, value = (torch.randn(2, 1, 4, 8).requires_grad_() for _ in range(3))
+    mask = Padding(torch.tensor([4, 0]))
+    for kernel in KERNELS:
+        output = attend(query, key, value, mask=mask, kernel=kernel.name).output
+        assert (output[1] == 0).all()
+        for gradient in torch.autograd.grad(output.square().sum(), (query, key, value)):
+            assert torch.isfinite(gradient).all()
+            assert (gradient[1] == 0).all()

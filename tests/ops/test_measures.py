@@ -1,0 +1,97 @@
+"""Asking: names, dicts, and measures that users write. What they answer is checked with the kernels."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from ops import rules
+from regard.errors import InvalidArgument
+from regard.ops import Measure, TopK, attend, masks, weights
+from regard.ops.measures import MEASURES, Entropy, Received, as_measures
+
+
+def test_every_registered_measure_and_mask_is_among_those_that_the_kernels_are_tested_with():
+    tested = {type(measure) for measure in rules.measures(5).values()}
+    assert set(MEASURES.values()) <= tested
+    kinds = {cls for _, cls in inspect.getmembers(masks, inspect.isclass) if issubclass(cls, masks.Mask)}
+    kinds -= {masks.Mask, masks._Pair}
+    found, todo = set(), [masks.as_mask(mask) for mask in rules.masks(2, 2, 5, 5).values() if mask is not None]
+    while todo:
+        mask = todo.pop()
+        found.add(type(mask))
+        todo += [part for part in vars(mask).values() if isinstance(part, masks.Mask)]
+    assert kinds <= found
+
+
+def test_answers_are_named_in_snake_case():
+    assert [cls(3).name if cls is TopK else cls().name for cls in MEASURES.values()] == list(MEASURES)
+
+    class MeanOfTheFirstKey(Measure):
+        pass
+
+    assert MeanOfTheFirstKey().name == "mean_of_the_first_key"
+
+
+def test_a_dict_renames():
+    query = torch.randn(1, 2, 5, 4)
+    found = attend(query, query, query, measure={"one": TopK(1), "two": TopK(2), "spread": "entropy"}).measured
+    assert {name: tuple(answer[0].shape) for name, answer in found.items() if name != "spread"} == {
+        "one": (1, 2, 5, 1),
+        "two": (1, 2, 5, 2),
+    }
+    assert torch.equal(found["spread"], weights(query, query).entropy())
+
+
+def test_one_name_or_measure_needs_no_list():
+    assert list(as_measures("entropy")) == ["entropy"]
+    assert list(as_measures(Entropy())) == ["entropy"]
+    assert as_measures(()) == {}
+
+
+def test_all_objections_to_names_come_at_once():
+    with pytest.raises(InvalidArgument) as error:
+        as_measures(["entrpy", "recieved", "topk", "lse", "lse"])
+    for said in (
+        "did you mean 'entropy'",
+        "did you mean 'received'",
+        "give regard.TopK(8)",
+        "'lse' is asked for twice",
+    ):
+        assert said in str(error.value)
+
+
+def test_padding_queries_can_be_weighed_out():
+    query = torch.randn(2, 3, 6, 4)
+    lengths = torch.tensor([6, 2])
+    real = (torch.arange(6) < lengths[:, None]).float()[:, None]  # (batch, 1, queries)
+    W = weights(query, query, mask=masks.Padding(lengths))
+    expected = (W.dense() * real[..., None]).sum(2)
+    torch.testing.assert_close(W.measure(Received(real))["received"], expected)
+
+
+def test_fewer_keys_than_k_leave_zeros_and_minus_one():
+    query = torch.randn(1, 1, 4, 4)
+    found = weights(query, query, mask=masks.Causal()).topk(3)
+    assert (found.indices[0, 0] >= 0).sum(1).tolist() == [1, 2, 3, 3]
+    assert (found.values[found.indices < 0] == 0).all()
+
+
+def test_a_row_without_keys_has_no_entropy():
+    query = torch.randn(1, 1, 4, 4)
+    W = weights(query, query, mask=masks.Window(None, -1))
+    assert W.entropy()[0, 0, 0] == 0
+    assert W.lse()[0, 0, 0] == -torch.inf
+    assert W[0, 0, 0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("size", [1e4, -1e4])
+def test_huge_scores_are_no_trouble(size):
+    query = torch.tensor([[[[size], [1.0]]]], dtype=torch.float64)
+    key = torch.tensor([[[[1.0], [0.5]]]], dtype=torch.float64)
+    W = weights(query, key, scale=1.0)
+    assert W[0, 0, 0].tolist() == ([1.0, 0.0] if size > 0 else [0.0, 1.0])
+    assert W.entropy()[0, 0, 0] == 0
+    assert W.lse()[0, 0, 0] == max(size, size / 2)
