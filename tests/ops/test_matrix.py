@@ -195,7 +195,15 @@ def test_a_view_of_changed_tensors_raises():
         W = weights(query, key, mask=mask)
         W.entropy()
         changed[..., 0] = 0
-        for ask in (W.entropy, W.dense, lambda W=W: W[0], lambda W=W: W @ torch.ones(20), W.at, W.detach):
+        for ask in (
+            W.entropy,
+            W.dense,
+            lambda W=W: W.scores,
+            lambda W=W: W[0],
+            lambda W=W: W @ torch.ones(20),
+            W.at,
+            W.detach,
+        ):
             with pytest.raises(StaleView, match="was changed in place since"):
                 ask()
 
@@ -236,13 +244,19 @@ def test_what_is_not_there_is_said(chosen, said):
 def test_what_cannot_be_asked_is_said():
     with pytest.raises(InvalidArgument, match=r"W @ x: expected .* keys = 7 on cpu; got \(9,\) on cpu"):
         matrix() @ torch.ones(9)
+    with pytest.raises(IndexError, match="index 7 is out of bounds for the axis of keys, which has size 7"):
+        matrix()[0, 0, 0, 7]
+    with pytest.raises(InvalidArgument, match="row_weights must be a tensor, but is list"):
+        matrix().received([1.0])
     with pytest.raises(InvalidType, match=r"W @ x: expected a floating-point tensor, got torch.int64"):
         matrix() @ torch.ones(7, dtype=torch.int64)
     with pytest.raises(InvalidArgument, match=r"topk: k must be from 1 .* \(7\), got 8"):
         matrix().topk(8)
     with pytest.raises(InvalidArgument, match=r"row_weights \(4,\) do not broadcast to .* = \(2, 4, 9\)"):
         matrix().received(torch.ones(4))
-    with pytest.raises(InvalidType, match=r"heads: expected a number, several or a slice, got 'all'"):
+    with pytest.raises(
+        InvalidType, match=r"heads: expected a number, several or a slice with a positive step, got 'all'"
+    ):
         matrix().at(heads="all")
 
 

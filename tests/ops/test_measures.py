@@ -95,3 +95,43 @@ def test_huge_scores_are_no_trouble(size):
     assert W[0, 0, 0].tolist() == ([1.0, 0.0] if size > 0 else [0.0, 1.0])
     assert W.entropy()[0, 0, 0] == 0
     assert W.lse()[0, 0, 0] == max(size, size / 2)
+
+
+def test_a_tensor_that_would_get_no_gradient_is_refused():
+    class Plain(Measure):
+        def __init__(self):
+            self.w = torch.ones(5, requires_grad=True)
+
+    query = torch.randn(1, 1, 5, 4)
+    with pytest.raises(InvalidArgument, match="Plain holds w, which would get no gradient: make the class a dataclass"):
+        weights(query, query).measure(Plain())
+
+
+@pytest.mark.parametrize("name", ["entropy", "lse"])
+def test_the_reference_has_second_derivatives(name):
+    query, key = torch.randn(2, 1, 1, 4, 3, dtype=torch.float64).unbind(0)
+    mask = torch.tensor([[True, False, True, True]])
+
+    def function(query, key):
+        return attend(query, key, key, mask=mask, measure=name, kernel="reference").measured[name]
+
+    assert torch.autograd.gradgradcheck(function, (query.requires_grad_(), key.requires_grad_()))
+
+
+def test_entropy_loses_no_digits_where_scores_are_large():
+    torch.manual_seed(0)
+    scores = torch.randn(1, 1, 50, 30, dtype=torch.float64) + 1000
+    exact = -(scores.softmax(-1) * scores.log_softmax(-1)).sum(-1)
+    query, key = scores.float(), torch.eye(30).expand(1, 1, 30, 30)
+    dense = -(query.softmax(-1) * query.log_softmax(-1)).sum(-1)
+    error = (weights(query, key, scale=1.0).entropy() - exact).abs().max()
+    assert error <= 2 * (dense - exact).abs().max()
+
+
+def test_padding_sees_a_change_of_its_lengths():
+    query = torch.randn(1, 1, 4, 4)
+    lengths = torch.tensor([2])
+    mask = masks.Padding(lengths)
+    assert (weights(query, query, mask=mask)[0, 0, 0] > 0).sum() == 2
+    lengths[0] = 3
+    assert (weights(query, query, mask=mask)[0, 0, 0] > 0).sum() == 3

@@ -74,7 +74,8 @@ def attend(
         KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
 
     Memory:
-        O(queries + keys), forward and backward, except with the kernel ``reference``.
+        O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to
+        128 × 128 weights of each head for the backward pass, and ``fused`` may hold 2²² cells.
 
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need", equation 1.

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.errors import InvalidArgument
+
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """Set each element to 0 with probability p and divide the others by 1 − p.
@@ -25,6 +27,9 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     Returns:
         The shape and dtype of x.
 
+    Raises:
+        InvalidArgument: If p is no probability below 1.
+
     Example:
         >>> import torch
         >>> _ = torch.manual_seed(0)
@@ -34,6 +39,8 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
         >>> round(kept.mean().item(), 1)
         1.0
     """
+    if not 0 <= p < 1:
+        raise InvalidArgument(f"p: expected a probability from 0 to below 1, got {p}")
     if not training or p == 0.0:
         return x
     if x.device.type != "cpu":
@@ -59,7 +66,7 @@ def _kept(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
     count = shape.numel()
     bits = np.random.Generator(np.random.SFC64(seed)).integers(0, 2**64, -(-count // 4), dtype=np.uint64)
     lanes = torch.from_numpy(bits.view(np.int16))[:count].view(shape)
-    dropped = round(p * 2**16)
+    dropped = min(round(p * 2**16), 2**16 - 1)
     # Comparing in place stays within int16 and is several times faster than making a bool tensor.
     return lanes.ge_(dropped - 2**15), 2**16 / (2**16 - dropped)
 

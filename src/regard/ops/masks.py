@@ -8,7 +8,6 @@ are not computed), and inside which keys all are (so that nothing is masked ther
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -170,6 +169,9 @@ class Padding(Mask):
                 f"Padding: expected lengths (batch,) as integers, or a bool tensor (batch, keys); got {came}"
             )
 
+    def __repr__(self) -> str:
+        return f"Padding({'lengths' if self.lengths else 'bool'} {tuple(self.keys.shape)})"
+
     @property
     def lengths(self) -> bool:
         """Whether the rule holds lengths and not a bool for each key."""
@@ -180,9 +182,15 @@ class Padding(Mask):
         seen = cells.key < rows[:, None] if self.lengths else rows[:, slice(*cells.keys)]
         return seen[:, None, None, :]  # (batch, 1, 1, keys)
 
-    @cached_property
+    @property
     def _spans(self) -> tuple[list[int], list[int], list[int]]:
         """For each sequence: its first real key, one past the last, and how many keys are real from its start on."""
+        version = object() if self.keys.is_inference() else self.keys._version
+        if self.__dict__.get("_known", (None,))[0] != version:  # read off the device once, and again after a change
+            object.__setattr__(self, "_known", (version, self._read_spans()))
+        return self.__dict__["_known"][1]
+
+    def _read_spans(self) -> tuple[list[int], list[int], list[int]]:
         if self.lengths:
             lengths = self.keys.tolist()
             return [0] * len(lengths), lengths, lengths
@@ -231,6 +239,9 @@ class Dense(Mask):
     def __post_init__(self) -> None:
         if self.cells.dtype != torch.bool:
             raise InvalidType(f"mask: expected a bool tensor, True where a query may attend; got {self.cells.dtype}")
+
+    def __repr__(self) -> str:
+        return f"Dense(bool {tuple(self.cells.shape)})"
 
     def allowed(self, cells: Cells) -> Tensor:
         whole = self.cells.reshape((1,) * (4 - self.cells.ndim) + tuple(self.cells.shape))

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from regard.errors import InvalidArgument, InvalidType, StaleView, refuse
+from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.ops.kernels.base import Job
 from regard.ops.kernels.choose import choose
 from regard.ops.measures import Asked, Measure, Received, Top, TopK, as_measures
 from regard.ops.request import AttentionRequest
 from regard.ops.select import Picked, Shown, columns_by_row, groups, split_index
-from regard.ops.tensors import replace_tensors, tensors_of
+from regard.ops.tensors import Unchanged, replace_tensors, tensors_of
 
 DENSE_LIMIT = 2**28
 """How many cells are made without being told a limit: 1 GiB in float32."""
@@ -33,7 +33,7 @@ class _Matrix:
     def __init__(self, request: AttentionRequest) -> None:
         self._request = request
         held = tensors_of(request) + list(request.mask.tensors if request.mask is not None else ())
-        self._versions = [(tensor, tensor._version) for tensor in held if not tensor.is_inference()]
+        self._unchanged = Unchanged(held)
 
     @property
     def shape(self) -> torch.Size:
@@ -137,7 +137,7 @@ class _Matrix:
         Memory: O(cells of the answer + queries + keys).
         """
         self._check()
-        rows, split = self._row_numbers(), split_index(index)
+        rows, split = self._row_numbers(), split_index(index, self.shape[3])
         if split is not None:
             of_rows, of_keys, rest = split
             return self._rows(rows[of_rows], DENSE_LIMIT, of_keys)[(..., *rest)]
@@ -187,12 +187,7 @@ class _Matrix:
 
     def _check(self) -> None:
         """Query, key and mask must be what they were."""
-        for tensor, version in self._versions:
-            if tensor._version != version:
-                raise StaleView(
-                    f"this is a view of query, key and mask, of which the tensor of shape {tuple(tensor.shape)} was "
-                    "changed in place since it was made; ask before changing it, or clone it first"
-                )
+        self._unchanged.check("this is a view of query, key and mask")
 
 
 class ScoreMatrix(_Matrix):
@@ -212,9 +207,10 @@ class WeightMatrix(_Matrix):
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 8, 2000, 64).unbind(0)
         >>> W = regard.weights(query, key, mask=regard.Causal())
-        >>> W
-        WeightMatrix(batch=1, heads=8, queries=2000, keys=2000, mask=Causal(), float32, cpu, holds 8.2 MB in place of
-        128.0 MB) >>> W[0, 3, 120].sum()
+        >>> W  # doctest: +NORMALIZE_WHITESPACE
+        WeightMatrix(batch=1, heads=8, queries=2000, keys=2000, mask=Causal(), float32, cpu,
+            holds 8.2 MB in place of 128.0 MB)
+        >>> W[0, 3, 120].sum()
         tensor(1.)
         >>> W.topk(3).indices.shape
         torch.Size([1, 8, 2000, 3])
@@ -225,6 +221,7 @@ class WeightMatrix(_Matrix):
     @property
     def scores(self) -> ScoreMatrix:
         """The matrix before softmax."""
+        self._check()
         return ScoreMatrix(self._request)
 
     def measure(self, *asked: str | Measure | Asked) -> dict[str, Any]:
@@ -310,17 +307,21 @@ def _ask(request: AttentionRequest, measures: Mapping[str, Measure]) -> dict[str
 
 def _numbers(name: str, index: Any, size: int, device: torch.device, wrong: list[str]) -> Tensor | None:
     """The entries of an axis that were chosen, counted from 0."""
-    if isinstance(index, slice):
-        found = torch.arange(size, device=device)[index]
-    elif isinstance(index, (int, Sequence, Tensor)) and not isinstance(index, (bool, str)):
-        found = torch.as_tensor(index, device=device).reshape(-1)
-        found = found.nonzero().flatten() if found.dtype == torch.bool and len(found) == size else found
-    else:
-        raise InvalidType(f"{name}: expected a number, several or a slice, got {index!r}")
+    try:
+        found = torch.arange(size, device=device)[index] if isinstance(index, slice) else torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType(
+            f"{name}: expected a number, several or a slice with a positive step, got {index!r}"
+        ) from None
+    found = found.to(device).reshape(-1)
+    if found.dtype == torch.bool and len(found) == size and not isinstance(index, bool):
+        found = found.nonzero().flatten()
+    if found.dtype == torch.bool or found.is_floating_point() or found.is_complex():
+        wrong.append(f"{name}: expected integers, or {size} bools; got {index!r}")
+        return None
+    found = found.to(torch.int64)
     if len(found) == 0:
         wrong.append(f"{name}: {index!r} chooses none of {size}")
-    elif found.dtype != torch.int64:
-        wrong.append(f"{name}: expected integers, or {size} bools; got {index!r}")
     elif int(found.min()) < -size or int(found.max()) >= size:
         wrong.append(f"{name}: {index!r} is out of range; there are {size}, numbered 0 to {size - 1}")
     return torch.where(found < 0, found + size, found)

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard.errors import InvalidArgument, InvalidType, nearest, refuse
+from regard.ops.tensors import tensors_out_of_reach
 
 Shape = tuple[int, int, int, int]
 
@@ -68,7 +68,6 @@ class _LogSumExp(torch.autograd.Function):
         return (scores.amax(-1) - strongest.log()).masked_fill_(strongest == 0, -torch.inf)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.saved_tensors[0] * gradient[..., None], None
 
@@ -117,8 +116,32 @@ class Entropy(Measure):
     """How spread a row is: Hᵢ = −Σⱼ Pᵢⱼ log Pᵢⱼ, in nats, (batch, heads, queries); 0 for a row with no key."""
 
     def of(self, block: Block) -> Tensor:
-        spread = block.lse - torch.linalg.vecdot(block.weights, block.scores)
-        return torch.where(block.lse == -torch.inf, 0.0, spread)
+        return _EntropyOfRows.apply(block.scores, block.weights)  # pyright: ignore[reportReturnType]
+
+
+class _EntropyOfRows(torch.autograd.Function):
+    """H = −Σ P log P with log P = score − maximum + log P at the maximum, which loses no digits where scores are large.
+
+    Its gradient with respect to the scores, the way through P included, is −P (log P + H).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(scores, weights)
+        return _logs_and_entropy(scores, weights)[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        scores, weights = ctx.saved_tensors
+        logs, entropy = _logs_and_entropy(scores, weights)
+        return (logs + entropy[..., None]) * weights * -gradient[..., None], None
+
+
+def _logs_and_entropy(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    strongest = weights.amax(-1)
+    log_strongest = strongest.where(strongest > 0, 1.0).log()  # 1 for a row with no key: its entropy is 0
+    below = scores - scores.amax(-1, keepdim=True)
+    return below + log_strongest[..., None], -torch.linalg.vecdot(weights, below) - log_strongest
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +173,8 @@ class Received(Measure):
         return (rows[:, :, None] @ weights)[:, :, 0]
 
     def objections(self, shape: Shape) -> list[str]:
+        if self.row_weights is not None and not isinstance(self.row_weights, Tensor):
+            return [f"received: row_weights must be a tensor, but is {type(self.row_weights).__name__}"]
         given = () if self.row_weights is None else tuple(self.row_weights.shape)
         if len(given) <= 3 and all(mine in (1, size) for mine, size in zip(given[::-1], shape[2::-1], strict=False)):
             return []
@@ -214,6 +239,10 @@ def as_measures(asked: Asked) -> dict[str, Measure]:
     """
     if isinstance(asked, (str, Measure)):
         asked = [asked]
+    if not isinstance(asked, (Mapping, Sequence)):
+        raise InvalidType(
+            f"measure: expected a name, a Measure, several or a dict, got {type(asked).__name__} {asked!r}"
+        )
     named = list(asked.items()) if isinstance(asked, Mapping) else [(None, each) for each in asked]
     found: dict[str, Measure] = {}
     wrong: list[str] = []
@@ -223,6 +252,12 @@ def as_measures(asked: Asked) -> dict[str, Measure]:
             continue
         if not isinstance(measure, Measure):
             raise InvalidType(f"measure: expected a name or a Measure, got {type(each).__name__} {each!r}")
+        lost = tensors_out_of_reach(measure)
+        if lost:
+            wrong.append(
+                f"measure: {type(measure).__name__} holds {', '.join(lost)}, which would get no gradient: make the "
+                "class a dataclass with such tensors as fields"
+            )
         name = name or measure.name
         if name in found:
             wrong.append(f"measure: '{name}' is asked for twice; give a dict to name each, as {{'{name}_2': ...}}")

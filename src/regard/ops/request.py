@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from regard.ops.cells import Cells
 from regard.ops.masks import Mask, as_mask
 from regard.ops.measures import Shape
 from regard.ops.scores import ScaledDot, Score
+from regard.ops.tensors import tensors_out_of_reach
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -106,8 +108,16 @@ def make_request(
     rule = None if mask is None else as_mask(mask)
     if score is not None and not isinstance(score, Score):
         raise InvalidType(f"score: expected a rule such as regard.ScaledDot(), got {type(score).__name__}")
+    lost = tensors_out_of_reach(score)
+    if lost:
+        raise InvalidArgument(
+            f"score: {type(score).__name__} holds {', '.join(lost)}, which would get no gradient: make the class a "
+            "dataclass with such tensors as fields"
+        )
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
         raise InvalidType(f"scale: expected a number, got {scale!r}")
+    if scale is not None and not isfinite(scale):
+        raise InvalidArgument(f"scale: expected a finite number, got {scale}")
     if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
         raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
     objections = _shape_objections(given)

@@ -40,7 +40,7 @@ class Picked(Measure):
         return found if self.shown == "weights" else found.masked_fill(found <= FORBIDDEN, nothing)
 
 
-def split_index(index: Any) -> tuple[tuple[Any, ...], slice, tuple[Any, ...]] | None:
+def split_index(index: Any, key_count: int) -> tuple[tuple[Any, ...], slice, tuple[Any, ...]] | None:
     """Cut an index into what it does to rows and what it does to keys, where it does the same to the keys of every row.
 
     Returns:
@@ -61,6 +61,8 @@ def split_index(index: Any) -> tuple[tuple[Any, ...], slice, tuple[Any, ...]] | 
         after -= 1
     of_keys = parts[after - 1]
     if isinstance(of_keys, int):
+        if not -key_count <= of_keys < key_count:
+            raise IndexError(f"index {of_keys} is out of bounds for the axis of keys, which has size {key_count}")
         keys = slice(of_keys, of_keys + 1 or None)
         return tuple(parts[: after - 1]), keys, (0, *parts[after:])
     if isinstance(of_keys, slice):

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from regard.errors import StaleView
 
 
 def replace_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
     """The same thing with `put(tensor)` for each floating-point tensor in it, in a fixed order.
 
     Args:
-        thing: A tensor, a mapping, or a dataclass, of such things; anything else is left as it is.
+        thing: A tensor, a mapping, a tuple, a list, or a dataclass, of such things; anything else is left as it is.
         put: What to put in a tensor's place.
     """
     if isinstance(thing, Tensor):
         return put(thing) if thing.is_floating_point() else thing
     if isinstance(thing, Mapping):
         return {name: replace_tensors(part, put) for name, part in thing.items()}
+    if isinstance(thing, (tuple, list)):
+        replaced = [replace_tensors(part, put) for part in thing]
+        if all(other is part for other, part in zip(replaced, thing, strict=True)):
+            return thing
+        make: Any = getattr(type(thing), "_make", type(thing))  # a named tuple takes its parts one by one
+        return make(replaced)
     if is_dataclass(thing) and not isinstance(thing, type):
         parts = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
         others = {name: replace_tensors(part, put) for name, part in parts.items()}
@@ -38,3 +47,39 @@ def tensors_of(thing: Any) -> list[Tensor]:
 
     replace_tensors(thing, collect)
     return found
+
+
+def tensors_out_of_reach(rule: object) -> list[str]:
+    """The names of a rule's attributes that want a gradient and, being no fields of a dataclass, would get none."""
+    fielded = {field.name for field in fields(rule)} if is_dataclass(rule) else set()
+    names = []
+    for name, part in getattr(rule, "__dict__", {}).items():
+        held = list(part.parameters()) if isinstance(part, torch.nn.Module) else [part]
+        wants = any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in held)
+        if wants and (name not in fielded or isinstance(part, torch.nn.Module)):
+            names.append(name)
+    return names
+
+
+class Unchanged:
+    """Remembers tensors as they are, to notice when one is changed in place.
+
+    Args:
+        tensors: Those of inference mode count no changes, and are not watched.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._versions = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
+
+    def check(self, what: str) -> None:
+        """Raise if a tensor was changed.
+
+        Raises:
+            StaleView: Naming what the tensors are.
+        """
+        for tensor, version in self._versions:
+            if tensor._version != version:
+                raise StaleView(
+                    f"{what}: the tensor of shape {tuple(tensor.shape)} was changed in place since; ask before "
+                    "changing it, or clone it first"
+                )

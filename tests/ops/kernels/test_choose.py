@@ -31,12 +31,13 @@ def test_the_first_without_objection_runs():
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
 def test_a_kernel_can_be_forced(name):
-    assert choose(job(), name).name == name
+    query = SMALL.clone().requires_grad_()
+    assert choose(Job(make_request(query, SMALL), SMALL, {}), name).name == name
 
 
 def test_an_unknown_name_is_told_the_nearest():
     with pytest.raises(
-        InvalidArgument, match=r"unknown name 'streamd', did you mean 'streamed'\? \(known: fused, streamed, ref"
+        InvalidArgument, match=r"unknown name 'streamd', did you mean 'streamed'\? \(known: short, fused, str"
     ):
         attend(SMALL, SMALL, SMALL, kernel="streamd")
 

@@ -20,14 +20,14 @@ SCRIPT = """
 
     torch.set_num_threads(1)
     n = 16384
-    query, key, value = (torch.randn(1, 1, n, 16).requires_grad_() for _ in range(3))
+    query, key, value = (torch.randn(1, 1, n, dim).requires_grad_() for dim in (16, 16, {value_dim}))
     rule, asked = masks(1, 1, n, n)[{mask!r}], {{name: m for name, m in measures(n).items() if name in {names!r}}}
     # What is started once is not counted.
     attend(query[:, :, :64], key[:, :, :64], value[:, :, :64], kernel="streamed").output.sum().backward()
     held = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
     resource.setrlimit(resource.RLIMIT_DATA, (held + 10**9, held + 10**9))
-    att = attend(query, key, value, mask=rule, measure=asked)
-    loss = att.output.square().sum()
+    att = attend(query, key, value, mask=rule, measure=asked, dropout={dropout})
+    loss = att.output.square().sum() + (att.weights @ torch.randn(n)).square().sum()
     for answer in att.measured.values():
         answer = answer.values if isinstance(answer, tuple) else answer
         loss = loss + answer.clamp(min=-9).square().sum()
@@ -39,8 +39,12 @@ SCRIPT = """
 """
 
 
-def run(mask: str, names: tuple[str, ...], dense: bool = False) -> subprocess.CompletedProcess[str]:
-    script = textwrap.dedent(SCRIPT).format(tests=str(TESTS), mask=mask, names=names, dense=dense)
+def run(
+    mask: str, names: tuple[str, ...], *, dense: bool = False, dropout: float = 0.0, value_dim: int = 16
+) -> subprocess.CompletedProcess[str]:
+    script = textwrap.dedent(SCRIPT).format(
+        tests=str(TESTS), mask=mask, names=names, dense=dense, dropout=dropout, value_dim=value_dim
+    )
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
 
 
@@ -51,6 +55,12 @@ def run(mask: str, names: tuple[str, ...], dense: bool = False) -> subprocess.Co
 def test_forward_and_backward_fit_where_the_matrix_would_not(mask):
     done = run(mask, ("entropy", "lse", "received", "topk", "squares", "total"))
     assert done.stdout == "ran 16384\n", done.stderr[-2000:]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to so much memory")
+@pytest.mark.parametrize("given", [{}, {"dropout": 0.1}, {"value_dim": 8}], ids=str)
+def test_so_does_the_output_alone(given):
+    assert run("none", (), **given).stdout == "ran 16384\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to so much memory")

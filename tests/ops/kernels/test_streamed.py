@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
 from ops.rules import masks, measures
-from regard.errors import InvalidArgument
-from regard.ops import Causal, Padding, Window, attend, weights
+from regard.errors import InvalidArgument, StaleView
+from regard.ops import Causal, Measure, Padding, Score, Window, attend, weights
 from regard.ops.kernels import blocks
 from regard.ops.kernels.blocks import places
 from regard.ops.request import make_request
@@ -129,7 +131,7 @@ def test_a_second_derivative_is_refused_and_not_zero(kernel):
     output = attend(query, key, value, kernel=kernel).output
     (first,) = torch.autograd.grad(output.sum(), query, create_graph=True)
     for again in (query, key, value):
-        with pytest.raises(InvalidArgument, match="first derivatives only; for second ones use kernel="):
+        with pytest.raises(InvalidArgument, match=r"kernel=.reference. has second derivatives"):
             torch.autograd.grad(first.sum() + query.sum() + key.sum() + value.sum(), again, retain_graph=True)
 
 
@@ -160,3 +162,89 @@ def test_what_a_measure_hands_back_to_masked_scores_is_nothing():
     below = torch.arange(6) <= torch.arange(7)[:, None] - 1
     (right,) = torch.autograd.grad(torch.where(below & (scores > -5), scores, 0.0).sum(), query)
     torch.testing.assert_close(found, right)
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Score):
+    """A user's rule that hands out its own table, or something that its gradient needs."""
+
+    table: torch.Tensor
+    how: str
+
+    def __call__(self, query, key, scale, cells):
+        scores = self.table[:, :, cells.rows, slice(*cells.keys)]
+        return (
+            scores.expand(-1, query.shape[1], -1, -1)
+            if self.how == "expanded"
+            else scores.tanh()
+            if self.how
+            else scores
+        )
+
+
+@pytest.mark.parametrize("how", ["", "expanded", "tanh"])
+def test_the_tensor_of_a_score_is_left_as_it_was(how):
+    query, key, value = tensors()
+    table = torch.randn(1, 1 if how == "expanded" else 2, 7, 6, dtype=torch.float64, requires_grad=True)
+    before = table.detach().clone()
+    found = []
+    for kernel in ("reference", "streamed"):
+        output = attend(query, key, value, score=Table(table, how), mask=Causal(), kernel=kernel).output
+        found.append((output, *torch.autograd.grad(output.square().sum(), (table, value))))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    assert torch.equal(table, before)
+
+
+def test_an_answer_that_cannot_have_a_gradient_says_so():
+    class Strong(Measure):
+        def of(self, block):
+            return (block.weights > 0.1).double().sum(-1)
+
+    query, key, _ = tensors()
+    counted = weights(query, key).measure(Strong())["strong"]
+    with pytest.raises(InvalidArgument, match="measure 'strong': its answer does not follow"):
+        counted.sum().backward()
+
+
+def test_a_mask_that_was_changed_before_the_backward_pass_is_noticed():
+    query, key, value = tensors()
+    mask = torch.rand(7, 6) < 0.5
+    output = attend(query, key, value, mask=mask, kernel="streamed").output
+    mask.fill_(True)
+    with pytest.raises(StaleView, match=r"the mask .* \(7, 6\) was changed in place"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("axis", "answer", "said"),
+    [
+        ("query", lambda block: block.lse, "axis must be 'queries', 'keys' or None, but is 'query'"),
+        ("queries", lambda block: 3, r"of\(\) must give a tensor or several, but gave int"),
+        (
+            "keys",
+            lambda block: block.lse,
+            r"start with the axes \(batch, heads, keys\) = \(1, 2, 6\), but has .* \(1, 2, 7\)",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_users_measure_is_said(axis, answer, said):
+    class Own(Measure):
+        def of(self, block):
+            return answer(block)
+
+    Own.axis = axis
+    query, key, _ = tensors()
+    with pytest.raises(InvalidArgument, match="measure 'own': .*" + said):
+        weights(query, key).measure(Own())
+
+
+def test_a_measure_may_give_a_plain_tuple():
+    class Both(Measure):
+        def of(self, block):
+            return block.lse, block.weights.amax(-1)
+
+    query, key, _ = tensors()
+    lse, most = weights(query, key).measure(Both())["both"]
+    assert torch.equal(lse, weights(query, key).lse())
+    torch.testing.assert_close(most, weights(query, key).topk(1).values[..., 0])

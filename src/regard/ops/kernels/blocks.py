@@ -33,8 +33,14 @@ class Place:
     cells: Cells
 
     @property
+    def index(self) -> tuple[slice, slice, slice, slice]:
+        """The four slices."""
+        return self.batch, self.heads, self.rows, self.keys
+
+    @property
     def queries(self) -> tuple[slice, slice, slice]:
-        return self.batch, self.heads, self.rows
+        """The slices of the query and of the output."""
+        return self.index[:3]
 
 
 def places(request: AttentionRequest, *shared_heads: int) -> Iterator[Place]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from math import prod
+
+import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.ops.kernels.base import Job, Kernel, Measured
-from regard.ops.masks import Causal
+from regard.ops.masks import Causal, Dense
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDot
 
 DENSE_CELLS = 2**22
-"""Up to so many cells (4 MiB of bool) a structured rule is written out for SDPA, which knows no rule but the causal
-one."""
+"""Up to so many cells SDPA may be given or make something of the size of the matrix: 16 MiB in float32."""
 
 
 class Fused(Kernel):
-    """SDPA takes query, key, value, a dense or broadcast mask, and gives the output and nothing else."""
+    """SDPA takes query, key, value, a dense or broadcast mask, and gives the output and nothing else.
+
+    A NaN in a query or a key is what torch makes of it, which on a CPU may be 0.
+    """
 
     name = "fused"
     about = "torch's SDPA, where nothing is asked of the weights in the call"
@@ -31,9 +36,10 @@ class Fused(Kernel):
             reasons.append(f"value is {job.value.dtype}, the query {job.request.query.dtype}")
         elif job.value.shape[1] != job.request.key.shape[1] and job.request.key.shape[1] != job.request.shape[1]:
             reasons.append("it needs as many heads in value as in key")
-        batch, _, queries, keys = job.request.shape
-        if _needs_cells(job.request) and batch * queries * keys > DENSE_CELLS:
-            reasons.append(f"it would write the mask {job.request.mask!r} out as {batch} × {queries} × {keys} cells")
+        dense = _makes_dense(job)
+        if dense and prod(job.request.shape) > DENSE_CELLS:
+            size = " × ".join(map(str, job.request.shape))
+            reasons.append(f"it would hold {size} cells (batch, heads, queries, keys), because {dense}")
         return reasons
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
@@ -42,17 +48,30 @@ class Fused(Kernel):
         group = request.shape[1] // request.key.shape[1]
         if value.shape[1] != request.key.shape[1]:
             value = value.repeat_interleave(request.shape[1] // value.shape[1], 1)
-        output = scaled_dot_product_attention(
-            request.query,
-            request.key,
-            value,
-            attn_mask=_written_out(request),
-            dropout_p=job.dropout,
-            is_causal=_is_causal(request),
-            scale=request.scale,
-            enable_gqa=group > 1,
-        )
+        tensors = (request.query, request.key, value)
+        with torch.autocast(value.device.type, enabled=False):  # the output has the dtype of value, whatever is asked
+            output = scaled_dot_product_attention(
+                *(tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors),
+                attn_mask=_written_out(request),
+                dropout_p=job.dropout,
+                is_causal=_is_causal(request),
+                scale=request.scale,
+                enable_gqa=group > 1,
+            )
         return output, {}
+
+
+def _makes_dense(job: Job) -> str:
+    """Why the call would take memory of the size of the matrix; nothing where it is linear."""
+    request, value = job.request, job.value
+    if _needs_cells(request):
+        return f"SDPA knows no rule but the causal one, and {request.mask!r} would be written out"
+    if request.query.device.type != "cpu" or value is None:
+        return ""
+    # torch's kernel for CPUs has neither; torch then multiplies whole matrices without saying so.
+    if job.dropout:
+        return "SDPA drops weights of a whole matrix on a CPU"
+    return "" if value.shape[3] == request.query.shape[3] else "SDPA's CPU kernel wants head_dim as value_dim"
 
 
 def _is_causal(request: AttentionRequest) -> bool:
@@ -70,9 +89,11 @@ def _sees_all(request: AttentionRequest) -> bool:
 
 
 def _needs_cells(request: AttentionRequest) -> bool:
-    """Whether SDPA needs a cell for each query and key."""
+    """Whether a cell would have to be made for each query and key; those of a dense mask are there already."""
     mask = request.mask
-    return mask is not None and mask.per_query and not _is_causal(request) and not _sees_all(request)
+    if mask is None or isinstance(mask, Dense) or not mask.per_query:
+        return False
+    return not _is_causal(request) and not _sees_all(request)
 
 
 def _written_out(request: AttentionRequest) -> Tensor | None:
@@ -81,6 +102,4 @@ def _written_out(request: AttentionRequest) -> Tensor | None:
         return None
     batch, heads, queries, keys = request.shape
     allowed = request.mask.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
-    return (
-        allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,)) if allowed.ndim < 4 else allowed
-    )
+    return allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,))

@@ -32,4 +32,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> None:
-        raise InvalidArgument("this kernel has first derivatives only; for second ones use kernel='reference'")
+        raise InvalidArgument(
+            "this gradient was made by a formula of its own and cannot be differentiated again; of attention, "
+            "kernel='reference' has second derivatives"
+        )

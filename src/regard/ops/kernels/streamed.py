@@ -8,20 +8,22 @@ gradient written here, so that the block's output need not be computed a second 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.errors import InvalidArgument
 from regard.ops.dropout import keep_mask
 from regard.ops.heads import heads_of, multiply, multiply_over_rows
+from regard.ops.kernels.answers import Answers, entries, parts_of
 from regard.ops.kernels.base import Job, Kernel, Measured
 from regard.ops.kernels.blocks import Place, any_certain, masked_parts, places
 from regard.ops.kernels.once import once_only
-from regard.ops.measures import FORBIDDEN, Block, Measure
+from regard.ops.measures import FORBIDDEN, Block
 from regard.ops.request import AttentionRequest
-from regard.ops.tensors import replace_tensors, tensors_of
+from regard.ops.scores import ScaledDot
+from regard.ops.tensors import Unchanged, replace_tensors, tensors_of
 
 
 class Streamed(Kernel):
@@ -32,68 +34,56 @@ class Streamed(Kernel):
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
         seed = int(torch.randint(2**62, ())) if job.dropout else 0
-        kinds: dict[str, type] = {}
-        answers = iter(_Streamed.apply(job, seed, kinds, *tensors_of(job)))  # pyright: ignore[reportArgumentType]
-        output = None if job.value is None else next(answers)
-        return output, {name: _as_given(kind, answers) for name, kind in kinds.items()}
+        answers = Answers(job.measures, job.request.shape)
+        found = _Streamed.apply(job, seed, answers, *tensors_of(job))
+        assert isinstance(found, tuple)
+        output, measured = (None, found) if job.value is None else (found[0], found[1:])
+        return output, answers.named(measured)
 
 
 class _Streamed(torch.autograd.Function):
-    """A job as one step of autograd: its tensors go in, the output and the answers come out.
-
-    `kinds` is filled with the type of each measure's answer: a tensor, or a named tuple of several.
-    """
+    """A job as one step of autograd: its tensors go in, the output and the answers come out."""
 
     @staticmethod
-    def forward(ctx: Any, job: Job, seed: int, kinds: dict[str, type], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, job: Job, seed: int, answers: Answers, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.job, ctx.seed = job, seed
+        ctx.unchanged = Unchanged(job.request.mask.tensors if job.request.mask is not None else ())
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         with torch.autocast(tensors[0].device.type, enabled=False):
-            answers = _forward(job, seed, kinds)
-        ctx.mark_non_differentiable(*(answer for answer in answers if not answer.is_floating_point()))
-        return answers
+            output = _forward(job, seed, answers)
+        found = (*(() if output is None else (output,)), *answers.tensors())
+        ctx.mark_non_differentiable(*(tensor for tensor in found if not tensor.is_floating_point()))
+        return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
+        ctx.unchanged.check("the mask that the weights were computed with")
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             sums = _backward(ctx.job, ctx.seed, tensors, ctx.needs_input_grad[3:], gradients)
         return None, None, None, *once_only(sums, *tensors, *gradients)
 
 
-def _forward(job: Job, seed: int, kinds: dict[str, type]) -> tuple[Tensor, ...]:
+def _forward(job: Job, seed: int, answers: Answers) -> Tensor | None:
     request, value = job.request, job.value
     output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
-    answers: dict[tuple[str, int], Tensor] = {}
     for place in _places(job):
-        block = _block(
-            request,
-            place,
-            _queries(request.query, place, request.dtype),
-            _keys(request.key, request, place).to(request.dtype),
-        )
+        block = _block(request, place, _queries(request, place), _keys(request.key, request, place))
         if output is not None and value is not None:
             weights = _dropped(block.weights, job.dropout, seed, place)
-            output[place.queries] = multiply(weights, _keys(value, request, place).to(request.dtype))
+            output[place.queries] = multiply(weights, _keys(value, request, place))
         for name, measure in job.measures.items():
-            answer = measure.of(block)
-            kinds[name] = type(answer)
-            for number, part in enumerate(_parts(answer)):
-                if (name, number) not in answers:
-                    answers[name, number] = _room(measure, part, request)
-                whole, at = answers[name, number], _where(measure, place)
-                whole[at] = part if measure.axis == "queries" else whole[at] + part
-    return (*(() if output is None else (output,)), *answers.values())
+            answers.add(name, measure.of(block), place)
+    return output
 
 
 def _backward(
     job: Job, seed: int, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """The gradients of a job's tensors; each block runs again, from leaves of its own."""
-    dtype = job.request.dtype
     sums: list[Any] = [
-        tensor.new_zeros(tensor.shape, dtype=dtype) if need else None
+        tensor.new_zeros(tensor.shape, dtype=job.request.dtype) if need else None
         for tensor, need in zip(tensors, needed, strict=True)
     ]
     # The order of the tensors is: query, key, those of the score; value; those of the measures.
@@ -104,35 +94,45 @@ def _backward(
     put = iter(given)
     job = replace_tensors(job, lambda _: next(put))
     request, value = job.request, job.value
+    weights_matter = any(need for number, need in enumerate(needed) if number != at_value)
     for place in _places(job):
-        query = _leaf(_queries(request.query, place, request.dtype), needed[0])
-        key = _leaf(_keys(request.key, request, place).to(request.dtype), needed[1])
+        query = _leaf(_queries(request, place), needed[0])
+        key = _leaf(_keys(request.key, request, place), needed[1])
         with torch.enable_grad():
             block = _block(request, place, query, key)
-            parts = [(part, measure) for measure in job.measures.values() for part in _parts(measure.of(block))]
-        pairs = [(part, g[_where(m, place)]) for (part, m), g in zip(parts, of_answers, strict=True) if g is not None]
+            parts = [
+                (name, measure, part)
+                for name, measure in job.measures.items()
+                for part in parts_of(name, measure, measure.of(block), place)
+            ]
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for (name, measure, part), gradient in zip(parts, of_answers, strict=True):
+            if gradient is not None and weights_matter and not part.requires_grad:
+                raise InvalidArgument(
+                    f"measure '{name}': its answer does not follow from weights or scores by steps that can be "
+                    "differentiated, so it has no gradient; detach it before it enters a loss"
+                )
+            pairs += [] if gradient is None else [(part, gradient[entries(measure, place)])]
         if of_output is not None and value is not None and at_value is not None:
-            of_block, value_block = of_output[place.queries].to(dtype), _keys(value, request, place).to(request.dtype)
+            of_block, value_block = of_output[place.queries].to(request.dtype), _keys(value, request, place)
             pairs.append((block.weights, _dropped(multiply(of_block, value_block.mT), job.dropout, seed, place)))
             if needed[at_value]:
                 weights = _dropped(block.weights.detach(), job.dropout, seed, place)
-                of_value = multiply_over_rows(weights, of_block, value_block)
-                _keys(sums[at_value], request, place).add_(of_value)
-        wanted = [(query, sums[0]), (key, sums[1]), *((given[number], sums[number]) for number in rules)]
-        for total, gradient in _gradients(pairs, wanted):
-            at = (
-                total[place.queries]
-                if total is sums[0]
-                else _keys(total, request, place)
-                if total is sums[1]
-                else total
-            )
-            at.add_(gradient)
+                _part_of_keys(sums[at_value], request, place).add_(multiply_over_rows(weights, of_block, value_block))
+        wanted = [(query, sums[0] if sums[0] is None else sums[0][place.queries])]
+        wanted += [(key, sums[1] if sums[1] is None else _part_of_keys(sums[1], request, place))]
+        wanted += [(given[number], sums[number]) for number in rules]
+        _add_gradients(pairs, wanted)
     return [None if total is None else total.to(t.dtype) for total, t in zip(sums, tensors, strict=True)]
 
 
-def _gradients(pairs: list[tuple[Tensor, Tensor]], wanted: list[tuple[Tensor, Any]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each wanted leaf's sum, with what is to be added to it."""
+def _add_gradients(pairs: list[tuple[Tensor, Tensor]], wanted: list[tuple[Tensor, Any]]) -> None:
+    """Add the gradient of each leaf to its sum.
+
+    Args:
+        pairs: What was computed, with the gradient that comes in for it.
+        wanted: Leaves, each with where its gradient goes.
+    """
     pairs = [(part, gradient) for part, gradient in pairs if part.requires_grad]
     wanted = [(leaf, total) for leaf, total in wanted if leaf.requires_grad]
     if pairs and wanted:
@@ -140,13 +140,15 @@ def _gradients(pairs: list[tuple[Tensor, Tensor]], wanted: list[tuple[Tensor, An
         found = torch.autograd.grad(parts, [leaf for leaf, _ in wanted], gradients, allow_unused=True)
         for (_, total), gradient in zip(wanted, found, strict=True):
             if gradient is not None:
-                yield total, gradient
+                total.add_(gradient)
 
 
 def _block(request: AttentionRequest, place: Place, query: Tensor, key: Tensor) -> Block:
     """The rows of one place, from its queries and keys."""
     scores = request.score(query, key, request.scale, place.cells)
     masked = masked_parts(request.mask, place.cells)
+    if masked and type(request.score) is not ScaledDot:
+        scores = scores.clone()  # it may be the rule's own table, or what its gradient needs
     with (
         torch.no_grad()
     ):  # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
@@ -158,8 +160,7 @@ def _block(request: AttentionRequest, place: Place, query: Tensor, key: Tensor) 
             weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= FORBIDDEN, 0.0)
         if scores.requires_grad:
             scores = _Masked.apply(scores, masked)
-    index = (place.batch, place.heads, place.rows, place.keys)
-    return Block(weights, scores, place.cells.positions, index, request.shape)  # pyright: ignore[reportArgumentType]
+    return Block(weights, scores, place.cells.positions, place.index, request.shape)
 
 
 class _Masked(torch.autograd.Function):
@@ -183,12 +184,16 @@ def _places(job: Job) -> Iterator[Place]:
     return places(job.request, job.request.key.shape[1], *value_heads)
 
 
-def _queries(query: Tensor, place: Place, dtype: torch.dtype) -> Tensor:
-    return query[place.queries].to(dtype)
+def _queries(request: AttentionRequest, place: Place) -> Tensor:
+    return request.query[place.queries].to(request.dtype)
 
 
 def _keys(tensor: Tensor, request: AttentionRequest, place: Place) -> Tensor:
-    """The part of keys or values (or of their gradient) that a place needs, (batch, heads or 1, keys, dim)."""
+    """The part of keys or values that a place needs, (batch, heads or 1, keys, dim), in the dtype of sums."""
+    return _part_of_keys(tensor, request, place).to(request.dtype)
+
+
+def _part_of_keys(tensor: Tensor, request: AttentionRequest, place: Place) -> Tensor:
     return heads_of(tensor[place.batch], place.heads, request.shape[1])[:, :, place.keys]
 
 
@@ -202,26 +207,3 @@ def _dropped(weights: Tensor, p: float, seed: int, place: Place) -> Tensor:
         return weights
     of_place = hash((seed, place.batch.start, place.heads.start, place.rows.start)) % 2**62
     return weights * keep_mask(weights.shape, p, of_place, weights.device).to(weights.dtype)
-
-
-def _parts(answer: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (answer,) if isinstance(answer, Tensor) else answer
-
-
-def _as_given(kind: type, answers: Iterator[Tensor]) -> Any:
-    """The next answer, in the form in which its measure gave it."""
-    return kind(*islice(answers, len(kind._fields))) if issubclass(kind, tuple) else next(answers)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _room(measure: Measure, part: Tensor, request: AttentionRequest) -> Tensor:
-    """Where the answers of all blocks come together."""
-    batch, heads, queries, keys = request.shape
-    if measure.axis is None:
-        return part.new_zeros(batch, heads, *part.shape[2:])
-    return part.new_zeros(batch, heads, queries if measure.axis == "queries" else keys, *part.shape[3:])
-
-
-def _where(measure: Measure, place: Place) -> tuple[slice, ...]:
-    """Which entries of the whole answer a block's answer is, or is added to."""
-    along = {"queries": (place.rows,), "keys": (place.keys,), None: ()}[measure.axis]
-    return (place.batch, place.heads, *along)
