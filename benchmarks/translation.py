@@ -35,7 +35,7 @@ def make_ours(dtype: torch.dtype = torch.float32) -> Transformer:
     return Transformer(config).eval().to(dtype)
 
 
-def make_marian() -> MarianMTModel:
+def make_marian(dtype: torch.dtype = torch.float32) -> MarianMTModel:
     config = MarianConfig(
         vocab_size=VOCAB,
         d_model=D_MODEL,
@@ -54,7 +54,7 @@ def make_marian() -> MarianMTModel:
         decoder_start_token_id=1,
         forced_eos_token_id=None,
     )
-    model = MarianMTModel(config).eval()
+    model = MarianMTModel(config).eval().to(dtype)
     model.generation_config = GenerationConfig(pad_token_id=0, eos_token_id=2, decoder_start_token_id=1)
     return model
 
@@ -78,22 +78,22 @@ def translate_with_marian(model: MarianMTModel, src: Tensor, lengths: Tensor) ->
 
 def main() -> None:
     torch.manual_seed(SEED)
-    dtype = fastest_dtype()  # what `Translator` computes in on this machine
-    ours, marian = make_ours(dtype), make_marian()
     src = torch.randint(3, VOCAB, (SENTENCES, SOURCE))
     lengths = torch.randint(SOURCE // 2, SOURCE + 1, (SENTENCES,))
-    cached = translate(ours, src, lengths)
+    dtype = fastest_dtype()  # what `Translator` computes in on this machine; transformers' default is float32
+    ours = translate(make_ours(dtype), src, lengths)
     found = {
-        "sentences a second, ours to transformers' Marian's": ratios(
-            cached, translate_with_marian(marian, src, lengths), ROUNDS
-        ),
-        "sentences a second, ours in float32 to transformers' Marian's": ratios(
-            translate(make_ours(), src, lengths), translate_with_marian(marian, src, lengths), ROUNDS
-        ),
-        "sentences a second, ours with a cache to ours without": ratios(
-            cached, translate(ours, src, lengths, cache=False), 1 + ROUNDS // 2
-        ),
+        f"sentences a second, ours to transformers' Marian's, both in {name}": ratios(
+            translate(make_ours(same), src, lengths), translate_with_marian(make_marian(same), src, lengths), ROUNDS
+        )
+        for name, same in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
     }
+    found["sentences a second, ours to transformers' Marian's, each in its default dtype"] = ratios(
+        ours, translate_with_marian(make_marian(), src, lengths), ROUNDS
+    )
+    found["sentences a second, ours with a cache to ours without"] = ratios(
+        ours, translate(make_ours(dtype), src, lengths, cache=False), 1 + ROUNDS // 2
+    )
     report(
         "translation",
         found,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument
-from regard.generation import greedy
+from regard.generation import beam_search, greedy, sample
 
 
 def step_by_step(model, src, limit):
@@ -51,6 +51,15 @@ def test_a_forced_length(model, sources):
 def test_it_runs_under_autocast(model, sources):
     with torch.autocast("cpu", torch.bfloat16):
         assert len(greedy(model, *sources, max_length=5)) == 9
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search, sample])
+def test_a_model_that_gives_no_numbers_is_refused(fresh, sources, search):
+    model = fresh()
+    with torch.no_grad():
+        model.to_words.weight[7, 3] = torch.nan
+    with pytest.raises(InvalidArgument, match="log-probabilities of word 1 must be numbers, but some are NaN"):
+        search(model, *sources)
 
 
 def test_training_mode_is_refused(fresh, sources):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
-from regard.generation import Sampling, Translation, Translator, beam_search
+from regard.generation import Hypothesis, Sampling, Translation, Translator, beam_search
+from regard.generation import translator as translator_file
 from regard.models import save_model
 from regard.text.padding import source_batch
 from regard.text.tokenizer import Tokenizer
@@ -124,8 +125,12 @@ def test_what_cannot_be_recorded(translator):
         translator.record(" ")
     with pytest.raises(InvalidArgument) as caught:
         translator.record("cat " * 200, "mat " * 200)
-    assert "text has a sentence of " in str(caught.value)
-    assert "translation has a sentence of " in str(caught.value)
+    assert "text has 200 subwords, but the model takes at most 63 at once: shorten it" in str(caught.value)
+    assert "translation has 200 subwords, but the model takes at most 63" in str(caught.value)
+    with pytest.raises(InvalidType, match="text must be a str, but is a NoneType"):
+        translator.record(None)
+    with pytest.raises(InvalidArgument, match="translation must be Unicode, but its character 2 is"):
+        translator.record("yes.", "a\ud800")
 
 
 def test_a_tokenizer_of_another_model_is_refused(fresh, tokenizer):
@@ -138,6 +143,65 @@ def test_one_string_is_no_list_of_lines(translator):
         translator.translate("yes")
 
 
+@pytest.mark.parametrize(
+    ("lines", "error", "words"),
+    [
+        (["yes.", None], InvalidType, "line 2 must be a str, but is a NoneType"),
+        ((line for line in TEXTS), InvalidType, "lines must be a sequence of str, but is a generator: give a list"),
+        (["yes.", "no\udc80"], InvalidArgument, r"line 2 must be Unicode, .* character 3 is .* '\\udc80'"),
+        (["\x1c" * 10000], InvalidArgument, "line 1 has a sentence of 10001 subwords, but the model takes at most 63"),
+    ],
+)
+def test_what_is_no_text_is_refused(translator, lines, error, words):
+    with pytest.raises(error, match=words):
+        translator.translate(lines)
+
+
+def test_a_dtype_that_no_model_computes_in_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"dtype must be one of torch\.float32, .*, but is torch\.int64"):
+        Translator.load(tmp_path, dtype=torch.int64)
+
+
+def test_what_the_limit_cut_is_marked_and_translated_sentence_by_sentence(translator):
+    one, other = "a dog ran.", "yes."
+    alone = [translator.translate([line])[0][0] for line in (one, other)]
+    together = translator.translate([f"{one} {other}"])[0][0]
+    assert not any(translation.finished for translation in (*alone, together))
+    assert together.text == " ".join(translation.text for translation in alone)
+    assert together.score == pytest.approx(sum(translation.score for translation in alone), abs=1e-4)
+
+
+def test_a_line_is_as_finished_as_all_its_parts(translator):
+    whole, cut = Hypothesis([5], -1.0), Hypothesis([6], -2.0, finished=False)
+    assert translator._joined([[whole], [whole]])[0].finished
+    assert not translator._joined([[whole], [cut]])[0].finished
+
+
+def test_a_line_longer_than_those_of_the_training_is_cut_at_sentence_ends(fresh, tokenizer, monkeypatch):
+    translator = Translator(fresh(vocab_size=tokenizer.vocab_size, max_length=300), tokenizer)
+    lengths = []
+
+    def generate(sources, nbest, **options):
+        lengths.extend(len(source) for source in sources)
+        return [[Hypothesis([5], 0.0)] for _ in sources]
+
+    monkeypatch.setattr(translator, "_generate", generate)
+    sentence = "a dog ran on the mat."
+    words = len(tokenizer.encode([sentence])[0])
+    translator.translate([" ".join([sentence] * (150 // words))])
+    assert sum(lengths) == 150 // words * words
+    assert max(lengths) == 100 // words * words
+    lengths.clear()
+    translator.translate(["cat " * 149 + "mat"])
+    assert lengths == [150]
+
+
+def test_equal_lines_get_draws_of_their_own_in_different_batches(translator, monkeypatch):
+    monkeypatch.setattr(translator_file, "BATCH_WORDS", 1)
+    drawn = translator.translate(["yes."] * 4, sampling=Sampling(temperature=5.0, seed=1))
+    assert len({best[0].text for best in drawn}) == 4
+
+
 def test_options_are_checked(translator):
     with pytest.raises(InvalidArgument, match="nbest must be from 1 to beam = 2, but is 3"):
         translator.translate(["yes."], beam=2, nbest=3)
@@ -145,5 +209,9 @@ def test_options_are_checked(translator):
         translator.translate(["yes."], nbest=0, sampling=Sampling())
     with pytest.raises(InvalidArgument, match="temperature must be above 0 and finite, but is -1"):
         Sampling(temperature=-1)
+    with pytest.raises(
+        InvalidArgument, match=r"seed must be an integer from -2\^63 to 2\^64 - 1, but is 18446744073709551616"
+    ):
+        Sampling(seed=2**64)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Sampling().seed = 3  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard.errors import InvalidArgument, InvalidCheckpoint
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile
 from regard.models import Transformer, TransformerConfig, checkpoint, load_model, save_model
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
@@ -125,6 +125,8 @@ def test_missing_files_are_named(tmp_path):
         ("[]", "must hold an object, but holds list"),
         ("{}", "architecture must be one of 'transformer', but is None"),
         ('{"architecture": "rnn"}', "but is 'rnn'"),
+        ("[" * 100_000, r"config\.json is not valid JSON"),
+        ('{"architecture": []}', r"architecture must be one of 'transformer', but is \[\]"),
         ('{"architecture": "transformer"}', "'vocab_size' is missing"),
         ('{"architecture": "transformer", "vocab_size": 9, "d_modle": 4}', "'d_modle' is no key .*mean 'd_model'"),
         ('{"architecture": "transformer", "vocab_size": 9, "d_model": "x"}', "d_model must be an int, but is 'x'"),
@@ -133,7 +135,36 @@ def test_missing_files_are_named(tmp_path):
 def test_a_config_that_does_not_fit_says_why(tmp_path, text, words):
     save_model(tmp_path, make_model())
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InvalidCheckpoint, match=words):
+    with pytest.raises(InvalidCheckpoint, match=words) as caught:
+        load_model(tmp_path)
+    assert str(tmp_path / "config.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocab_size": 10**13}, f"vocab_size must be at most 268435456, but is {10**13}"),
+        ({"vocab_size": 10**30}, f"vocab_size must be at most 268435456, but is {10**30}"),
+        ({"d_model": 4e9}, r"d_model must be an int, but is 4000000000\.0"),
+        ({"d_model": 4 * 10**9}, "d_model must be at most 268435456, but is 4000000000"),
+        ({"d_ff": 10**12}, f"d_ff must be at most 268435456, but is {10**12}"),
+        ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, but is 0"),
+        ({"num_encoder_layers": 10**8}, r"asks for 100000001 layers, but .*model\.safetensors holds 31 tensors"),
+    ],
+)
+def test_a_config_of_impossible_sizes_says_why(tmp_path, changes, words):
+    save_model(tmp_path, make_model())
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "transformer", **vars(CONFIG), **changes}))
+    with pytest.raises(InvalidCheckpoint, match=words) as caught:
+        load_model(tmp_path)
+    assert str(tmp_path / "config.json") in str(caught.value)
+
+
+def test_sizes_far_from_those_of_the_file_take_no_memory(tmp_path):
+    save_model(tmp_path, make_model())
+    sizes = {"vocab_size": 2**28, "d_model": 2**28, "d_ff": 2**28}
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "transformer", **vars(CONFIG), **sizes}))
+    with pytest.raises(InvalidCheckpoint, match=r"has the shape \(60, 32\), but .* gives \(268435456, 268435456\)"):
         load_model(tmp_path)
 
 
@@ -154,3 +185,11 @@ def test_a_dtype_must_be_floating(tmp_path):
     with pytest.raises(InvalidArgument, match=r"dtype must be a floating-point type, but is torch\.int8"):
         save_model(tmp_path, make_model(), dtype=torch.int8)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("below", ["", "further"])
+def test_a_file_in_place_of_the_folder_is_named(tmp_path, below):
+    (tmp_path / "model").write_text("mine")
+    with pytest.raises(InvalidFile, match=r"model.* is no folder that can be written into"):
+        save_model(tmp_path / "model" / below, make_model())
+    assert (tmp_path / "model").read_text() == "mine"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.models import Transformer, TransformerConfig
 from regard.nn import linear_cross_entropy
 
@@ -192,6 +192,7 @@ def test_it_learns_to_copy():
 
 
 @pytest.mark.parametrize("with_lengths", [True, False])
+@torch.no_grad()
 def test_decoding_with_a_cache_equals_decoding_at_once(with_lengths):
     model = small(num_kv_heads=2).eval()
     src, tgt = torch.randint(3, 60, (3, 6)), torch.randint(3, 60, (6, 8))
@@ -207,6 +208,7 @@ def test_decoding_with_a_cache_equals_decoding_at_once(with_lengths):
     torch.testing.assert_close(torch.cat(steps, dim=1), whole)
 
 
+@torch.no_grad()
 def test_reordered_rows_go_on_as_if_they_had_always_been_there():
     model = small().eval()
     src, tgt, lengths = torch.randint(3, 60, (3, 6)), torch.randint(3, 60, (6, 8)), torch.tensor([6, 2, 4])
@@ -233,6 +235,9 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there():
         ({"eos_id": 60}, "eos_id must be from 0 to vocab_size - 1 = 59, but is 60"),
         ({"bos_id": 2}, "must differ, but are 0, 2, 2"),
         ({"d_ff": "48"}, "d_ff must be an int, but is '48'"),
+        ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, but is 0"),
+        ({"d_model": 10**30, "num_heads": 1}, f"d_model must be at most 268435456, but is {10**30}"),
+        ({"tgt_vocab_size": 2**28 + 1}, "tgt_vocab_size must be at most 268435456, but is 268435457"),
         ({"dropout": None}, "dropout must be a number, but is None"),
     ],
 )
@@ -254,6 +259,9 @@ def test_all_objections_to_a_config_come_at_once():
         (torch.zeros(2, 5), torch.ones(2, 3).long(), None, r"src must have the dtype .* but has torch\.float32"),
         (torch.ones(5).long(), torch.ones(2, 3).long(), None, r"src must be \(batch, tokens\) .* \(5,\)"),
         (torch.ones(2, 0).long(), torch.ones(2, 3).long(), None, r"at least one token, but has the shape \(2, 0\)"),
+        (torch.ones(0, 5).long(), torch.ones(0, 3).long(), None, r"src .*its batch is empty: its shape is \(0, 5\)"),
+        (torch.ones(2, 5).long(), torch.ones(0, 3).long(), None, r"tgt .*its batch is empty: its shape is \(0, 3\)"),
+        (torch.ones(2, 5).long(), torch.ones(2, 3).long(), torch.ones(2).bool(), r"2 integers .* dtype torch\.bool"),
         (torch.full((2, 5), 60), torch.ones(2, 3).long(), None, "vocab_size - 1 = 59, but holds 60"),
         (torch.ones(2, 5).long(), torch.full((2, 3), -1), None, "tgt must hold words from 0 .*but holds -1"),
         (torch.ones(2, 5).long(), torch.ones(3, 3).long(), None, "multiple of memory's 2 sentences as rows, but has 3"),
@@ -271,3 +279,16 @@ def test_memory_that_does_not_fit_is_named():
         InvalidArgument, match=r"memory must be \(sentences, source, d_model=32\), but has \(2, 5, 31\)"
     ):
         small().decode(torch.ones(2, 3).long(), torch.zeros(2, 5, 31))
+    with pytest.raises(InvalidArgument, match=r"memory .*its batch is empty: its shape is \(0, 5, 32\)"):
+        small().decode(torch.ones(2, 3).long(), torch.zeros(0, 5, 32))
+
+
+def test_lists_are_no_tensors():
+    with pytest.raises(InvalidType) as caught:
+        small()([[5, 6]], torch.ones(1, 3).long(), [2])  # pyright: ignore[reportArgumentType]
+    for name in ("src", "src_lengths"):
+        assert f"{name} must be a torch.Tensor, but is a list: make one with torch.tensor" in str(caught.value)
+    with pytest.raises(InvalidType) as caught:
+        small().decode(None, [[0.0]], (2,))  # pyright: ignore[reportArgumentType]
+    for part in ("tgt must be a torch.Tensor, but is a NoneType", "memory must be", "src_lengths must be"):
+        assert part in str(caught.value)

@@ -70,6 +70,7 @@ def test_measures_come_along():
     torch.testing.assert_close(attended.measured["entropy"], attended.weights.entropy())
 
 
+@torch.no_grad()
 def test_step_by_step_with_a_cache_equals_all_at_once():
     torch.manual_seed(0)
     attention, x = MultiHeadAttention(32, 4, num_kv_heads=2), torch.randn(2, 9, 32)
@@ -85,6 +86,28 @@ def test_a_filled_cache_stands_for_key_and_value():
     cache = FixedCache()
     first = attention(x, memory, cache=cache).output
     torch.testing.assert_close(attention(x, torch.full_like(memory, torch.nan), cache=cache).output, first)
+
+
+def test_the_wrong_cache_is_refused():
+    attention, x = MultiHeadAttention(32, 4), torch.randn(2, 3, 32)
+    with pytest.raises(
+        InvalidArgument, match="must be a FixedCache in attention to a given key, but is a GrowingCache"
+    ):
+        attention(x, x, x, cache=GrowingCache())
+    with pytest.raises(InvalidArgument, match="must be a GrowingCache in self-attention, but is a FixedCache"):
+        attention(x, cache=FixedCache())
+
+
+def test_another_dtype_than_that_of_the_weights_is_refused_unless_autocast_converts():
+    attention, x = MultiHeadAttention(32, 4), torch.randn(2, 3, 32)
+    with pytest.raises(
+        InvalidArgument, match=r"query must have the dtype of the weights, torch\.float32, but .*bfloat16"
+    ):
+        attention(x.bfloat16())
+    with pytest.raises(InvalidArgument, match=r"key must have the dtype of the weights, torch\.float32, but .*float64"):
+        attention(x, x.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention(x.bfloat16()).output.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,46 @@ def test_sentences_that_do_not_fit_are_refused():
         cache.append(torch.zeros(3, 1, 1, 2), torch.zeros(3, 1, 1, 2))
 
 
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_cache_without_room_is_refused(capacity):
+    with pytest.raises(InvalidArgument, match=f"capacity must be at least 1, but is {capacity}"):
+        GrowingCache(capacity)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ((3, 2, 1, 4), (3, 2, 1, 5), "holds 4 sentences, but the new key has 3"),
+        ((4, 1, 1, 4), (4, 1, 1, 5), "holds kv_heads 2 of a key, but the new one has 1"),
+        ((4, 2, 1, 1), (4, 2, 1, 5), "holds dim 4 of a key, but the new one has 1"),
+        ((4, 2, 1, 4), (4, 2, 1, 1), "holds dim 5 of a value, but the new one has 1"),
+        ((4, 2, 1, 4), (4, 2, 2, 5), r"key has the shape \(4, 2, 1, 4\) and value \(4, 2, 2, 5\)"),
+        ((4, 2, 4), (4, 2, 5), r"but key has the shape \(4, 2, 4\)"),
+    ],
+)
+def test_a_refused_append_changes_nothing(key, value, words):
+    cache = GrowingCache()
+    first = torch.randn(4, 2, 3, 4), torch.randn(4, 2, 3, 5)
+    cache.append(*first)
+    with pytest.raises(InvalidArgument, match=words):
+        cache.append(torch.zeros(key), torch.zeros(value))
+    assert cache.length == 3
+    held = cache.append(torch.ones(4, 2, 1, 4), torch.ones(4, 2, 1, 5))
+    for before, after in zip(first, held, strict=True):
+        assert torch.equal(after[:, :, :3], before)
+        assert (after[:, :, 3:] == 1).all()
+
+
+def test_what_requires_grad_is_refused_unless_gradients_are_off():
+    cache, key = GrowingCache(), torch.ones(1, 1, 1, 2, requires_grad=True)
+    with pytest.raises(InvalidArgument, match="GrowingCache is for inference, but the new key or value requires grad"):
+        cache.append(key, key)
+    assert cache.length == 0
+    with torch.no_grad():
+        cache.append(key, key)
+    assert cache.length == 1
+
+
 def test_rows_that_do_not_fit_are_refused():
     cache = DecoderCache(1)
     cache.extend(2, 5, 1, torch.device("cpu"))
@@ -97,3 +137,14 @@ def test_on_a_cpu_16_bits_are_kept_as_float32():
         assert stored.dtype == torch.float32
         assert torch.equal(stored, key.float())
     assert GrowingCache().append(key.double(), key.double())[0].dtype == torch.float64
+
+
+def test_what_a_quarter_of_the_entries_hold_for_nobody_is_dropped():
+    cache, attention = DecoderCache(1), GrowingCache()
+    cache.layers[0].self_attention = attention
+    for step in range(12):
+        cache.extend(1, 4, 1, torch.device("cpu"))
+        attention.append(torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2))
+        # Three beams go on from themselves; the last one always from the first, so that a quarter serves nobody.
+        cache.reorder(torch.tensor([0, 1, 2, 0]))
+        assert attention.length == (24 if step == 7 else 4 * (step + 1) if step < 7 else 24 + 4 * (step - 7))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.errors import InvalidArgument
 from regard.nn import Decoder, DecoderCache, DecoderLayer, FeedForward, MultiHeadAttention
 from regard.ops import Padding
 
@@ -23,6 +24,7 @@ def make_decoder(norm: str) -> Decoder:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 3], [7]])
+@torch.no_grad()
 def test_any_steps_with_a_cache_equal_all_at_once(norm, steps):
     decoder, hidden, memory = make_decoder(norm), torch.randn(4, 7, 16), torch.randn(2, 6, 16)
     mask, cache = Padding(torch.tensor([6, 3])), DecoderCache(2)
@@ -37,3 +39,17 @@ def test_self_attention_sees_no_later_token():
     decoder = make_decoder("post")
     _, attentions, _ = decoder(torch.randn(2, 7, 16), torch.randn(2, 6, 16))
     assert (attentions[1].weights.dense().triu(1) == 0).all()
+
+
+def test_a_stack_has_layers_and_all_are_alike():
+    with pytest.raises(InvalidArgument, match="layers must hold at least one layer, but is empty"):
+        Decoder([])
+    with pytest.raises(InvalidArgument, match=r"layers\[1\] has d_model=16 and norm='pre', but .*norm='post'"):
+        Decoder([make_decoder("post").layers[0], make_decoder("pre").layers[0]])
+
+
+def test_parts_of_unequal_width_are_refused():
+    with pytest.raises(InvalidArgument) as caught:
+        DecoderLayer(MultiHeadAttention(16, 4), FeedForward(8, 32), cross_attention=MultiHeadAttention(12, 4))
+    for part in ("feed_forward must have the width of attention, d_model=16, but has d_model=8", "d_model=12"):
+        assert part in str(caught.value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from regard.errors import InvalidArgument
 from regard.nn import Encoder, EncoderLayer, FeedForward, MultiHeadAttention
 from regard.ops import Padding
 
@@ -30,3 +32,26 @@ def test_each_layer_tells_its_attention():
 def test_dropout_reaches_both_sublayers():
     layer = make_encoder("pre", dropout=0.4).layers[0]
     assert [layer.attention_residual.dropout.p, layer.feed_forward_residual.dropout.p] == [0.4, 0.4]
+
+
+def test_a_stack_has_layers_and_all_are_alike():
+    with pytest.raises(InvalidArgument, match="layers must hold at least one layer, but is empty"):
+        Encoder([])
+    layers = [
+        EncoderLayer(MultiHeadAttention(width, 4), FeedForward(width, 32), norm=norm)
+        for width, norm in ((16, "post"), (8, "post"), (16, "pre"))
+    ]
+    with pytest.raises(InvalidArgument) as caught:
+        Encoder(layers)
+    for part in (
+        "layers[1] has d_model=8 and norm='post', but layers[0] d_model=16 and norm='post'",
+        "layers[2] has d_model=16 and norm='pre'",
+    ):
+        assert part in str(caught.value)
+
+
+def test_parts_of_unequal_width_are_refused():
+    with pytest.raises(
+        InvalidArgument, match="feed_forward must have the width of attention, d_model=16, but has d_model=8"
+    ):
+        EncoderLayer(MultiHeadAttention(16, 4), FeedForward(8, 32))

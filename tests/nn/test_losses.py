@@ -78,11 +78,40 @@ def test_under_autocast_it_is_as_near_as_cross_entropy_itself():
         assert (mine - other).norm() < 0.01 * other.norm()
 
 
-def test_no_token_gives_nan_as_in_torch():
-    hidden, weight, _, target = problem()
-    ours = linear_cross_entropy(hidden, weight, torch.full_like(target, -100))
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_no_token_gives_nan_and_no_gradient_as_in_torch(smoothing):
+    hidden, weight, bias, target = problem()
+    target = torch.full_like(target, -100)
+    ours = linear_cross_entropy(hidden, weight, target, label_smoothing=smoothing, bias=bias)
+    theirs = F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=smoothing)
     assert ours.loss.isnan()
+    assert theirs.isnan()
     assert ours.tokens == 0
+    used = (hidden, weight, bias)
+    for mine, other in zip(torch.autograd.grad(ours.loss, used), torch.autograd.grad(theirs, used), strict=True):
+        assert torch.equal(mine, torch.zeros_like(mine))
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("ignored", [-100, 7])  # with 7 some tokens are left out
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_a_second_derivative_raises_and_does_not_vanish(ignored, wanted):
+    hidden, weight, bias, target = problem()
+    target[::5] = 7
+    loss = linear_cross_entropy(hidden, weight, target, bias=bias, ignore_index=ignored).loss
+    (gradient,) = torch.autograd.grad(loss, (hidden, weight, bias)[wanted], create_graph=True)
+    assert gradient.requires_grad
+    with pytest.raises(InvalidArgument, match="cannot be differentiated again"):
+        (gradient**2).sum().backward()
+
+
+def test_a_word_of_subnormal_probability_costs_what_it_should():
+    hidden, target = torch.ones(1, 1).half(), torch.tensor([1])
+    for logit in (15.0, 15.6, 16.2):  # p of the other word is 3e-7 and less, of which float16 keeps 3 bits
+        weight = torch.tensor([[logit], [0.0]]).half()
+        ours = linear_cross_entropy(hidden, weight, target).loss
+        exact = F.cross_entropy(F.linear(hidden.double(), weight.double()), target)
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=0)
 
 
 def test_all_objections_come_at_once():

@@ -52,3 +52,17 @@ def test_learned_positions_end():
         LearnedPositions(8, 10)(torch.zeros(1, 4, 8), offset=7)
     with pytest.raises(InvalidArgument, match="max_length must be at least 1, but is 0"):
         LearnedPositions(8, 0)
+
+
+@pytest.mark.parametrize("positions", [SinusoidalPositions(8), LearnedPositions(8, 10)])
+@pytest.mark.parametrize("shape", [(1, 4, 6), (1, 4, 1), (8,)])
+def test_positions_of_another_width_are_refused(positions, shape):
+    with pytest.raises(InvalidArgument) as caught:
+        positions(torch.zeros(shape))
+    assert str(caught.value) == f"x must have the shape (batch, tokens, d_model=8), but has {shape}"
+
+
+@pytest.mark.parametrize("positions", [SinusoidalPositions(8), LearnedPositions(8, 10)])
+def test_an_offset_below_0_is_refused(positions):
+    with pytest.raises(InvalidArgument, match="offset must be at least 0, but is -1"):
+        positions(torch.zeros(1, 4, 8), offset=-1)

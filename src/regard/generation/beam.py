@@ -13,6 +13,9 @@ from regard.generation.decoding import Decoding, Hypothesis
 from regard.generation.top import top_words
 from regard.models.transformer import Transformer
 
+WIDEST_BEAM = 1000  # every beam costs a step of the decoder: far below this the search takes minutes already
+LARGEST_PENALTY = 10.0  # beyond this a score is all length, and its power soon no number any more
+
 
 @torch.inference_mode()
 def beam_search(
@@ -41,9 +44,9 @@ def beam_search(
         model: In evaluation mode.
         src: (sentences, source), integers.
         src_lengths: (sentences,), number of real words of each source. Default: all are real.
-        beam: How many sequences of a sentence are kept at each step.
+        beam: How many sequences of a sentence are kept at each step, at most 1000.
         nbest: How many are returned, at most beam.
-        length_penalty: The exponent above.
+        length_penalty: The exponent above, from 0 to 10.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
             max_length.
         min_length: The fewest words, the one that ends not counted.
@@ -54,7 +57,7 @@ def beam_search(
         too few are finished.
 
     Raises:
-        InvalidArgument: With everything that does not fit.
+        InvalidArgument: With everything that does not fit; or if the model gives no numbers.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", section 2.5 (beam search, scores divided by
@@ -67,10 +70,7 @@ def beam_search(
         >>> [len(hypotheses) for hypotheses in found]
         [3, 3]
     """
-    objections = [f"beam must be at least 1, but is {beam}"] if beam < 1 else []
-    if not 1 <= nbest <= max(beam, 1):
-        objections.append(f"nbest must be from 1 to beam = {beam}, but is {nbest}")
-    refuse(objections)
+    refuse(_objections(beam, nbest, length_penalty))
     decoding = Decoding(model, src, src_lengths, beams=beam, max_length=max_length, min_length=min_length, cache=cache)
     found = [Finished(beam, length_penalty) for _ in range(src.shape[0])]
     scores = torch.full((src.shape[0], beam), -torch.inf, device=src.device)
@@ -85,6 +85,19 @@ def beam_search(
         scores = scores[staying]
         decoding.go_on(words[staying].flatten(), rows[staying].flatten(), staying)
     return [finished.best(nbest) for finished in found]
+
+
+def _objections(beam: int, nbest: int, length_penalty: float) -> list[str]:
+    objections = []
+    if beam < 1:
+        objections.append(f"beam must be at least 1, but is {beam}")
+    if beam > WIDEST_BEAM:
+        objections.append(f"beam must be at most {WIDEST_BEAM}, but is {beam}")
+    if not 1 <= nbest <= max(beam, 1):
+        objections.append(f"nbest must be from 1 to beam = {beam}, but is {nbest}")
+    if not 0 <= length_penalty <= LARGEST_PENALTY:  # which is false of NaN too
+        objections.append(f"length_penalty must be from 0 to {LARGEST_PENALTY:g}, but is {length_penalty}")
+    return objections
 
 
 class Finished:
@@ -137,9 +150,9 @@ class _Candidates(NamedTuple):
 def _candidates(decoding: Decoding, scores: Tensor) -> _Candidates:
     """Twice as many ways to go on as there are rows: at most half of them end, since each row can end in one way."""
     sentences, beam = scores.shape
-    logits, lse = decoding.next_words()  # (sentences · beam, vocab), (sentences · beam, 1)
-    best, words = top_words(logits, min(2 * beam, logits.shape[1]))  # (sentences · beam, best)
-    total = (best - lse + scores.view(-1, 1)).view(sentences, -1)  # (sentences, beam · best)
+    likely = decoding.next_words()  # (sentences · beam, vocab)
+    best, words = top_words(likely, min(2 * beam, likely.shape[1]))  # (sentences · beam, best)
+    total = (best + scores.view(-1, 1)).view(sentences, -1)  # (sentences, beam · best)
     top_scores, places = total.topk(min(2 * beam, total.shape[1]), dim=1)
     first_rows = torch.arange(sentences, device=scores.device)[:, None] * beam
     rows = first_rows + places // best.shape[1]

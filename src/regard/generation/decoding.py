@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.errors import refuse
+from regard.errors import InvalidArgument, refuse
 from regard.models.transformer import Transformer
 from regard.nn.cache import DecoderCache
 
@@ -71,6 +71,8 @@ class Decoding:
         limits = 2 * given + 20 if max_length is None else torch.full_like(self.numbers, max_length)
         self.limits = limits.clamp(min=max(min_length, 1), max=longest)
         """The most words that each sentence may get, (sentences,)."""
+        # Made once: several large tensors a step would go back to the system after each, and be mapped and zeroed anew.
+        self._likely: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -82,23 +84,30 @@ class Decoding:
         """Which sentences may get one word more and no further one, bool (sentences,)."""
         return self.length + 1 >= self.limits
 
-    def next_words(self) -> tuple[Tensor, Tensor]:
-        """Rate what may come next.
+    def next_words(self) -> Tensor:
+        """The log-probability of each word that may come next, −∞ where it must not come, (rows, vocab), in float32.
 
-        Returns:
-            The logit of each word, −∞ where it must not come, (rows, vocab), and the log-sum-exp of all logits,
-            (rows, 1), both in float32; the log-probability of a word is the difference.
+        It is overwritten by the next call.
+
+        Raises:
+            InvalidArgument: If the model gives no numbers.
         """
         config = self.model.config
         recent = self.words if self.cache is None else self.words[:, -1:]
         hidden = self.model.decode(recent, self.memory, self.src_lengths, cache=self.cache)[:, -1]  # (rows, d_model)
-        logits = self.model.project(hidden).float()  # (rows, vocab)
-        # As logits.logsumexp(-1), at half its time: of the likeliest word, log p = logit − lse.
-        lse = logits.amax(-1, keepdim=True) - logits.softmax(-1).amax(-1, keepdim=True).log()
-        logits[:, [config.pad_id, config.bos_id]] = -torch.inf
-        if self.length < self.min_length:
-            logits[:, config.eos_id] = -torch.inf
-        return logits, lse
+        logits = self.model.project(hidden)  # (rows, vocab)
+        if self._likely is None:
+            self._likely = torch.empty(logits.shape, device=logits.device)
+        likely = torch.log_softmax(logits, -1, dtype=torch.float32, out=self._likely[: logits.shape[0]])
+        # A single NaN or +∞ among the logits of a row makes all its log-probabilities NaN: one column tells.
+        if likely[:, config.pad_id].isnan().any():
+            raise InvalidArgument(
+                f"the model's log-probabilities of word {self.length + 1} must be numbers, but some are NaN: "
+                "its weights are damaged, or overflow in their dtype"
+            )
+        for word in (config.pad_id, config.bos_id, *([config.eos_id] if self.length < self.min_length else [])):
+            likely[:, word] = -torch.inf
+        return likely
 
     def go_on(self, words: Tensor, rows: Tensor | None = None, staying: Tensor | None = None) -> None:
         """Append a word to each row.

@@ -37,7 +37,7 @@ def greedy(
         One Hypothesis a sentence; its score is its log-probability.
 
     Raises:
-        InvalidArgument: With everything that does not fit.
+        InvalidArgument: With everything that does not fit; or if the model gives no numbers.
 
     Example:
         >>> from regard.models import Transformer, TransformerConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 SENTENCE = re.compile(r"\S.*?(?:[.!?…。！？][\"'”’»)\]]*(?=\s)|$)", re.DOTALL)
 
@@ -16,6 +16,37 @@ def sentences_of(line: str) -> list[str]:
         ['"Stay!"', 'he said.', 'Then he left']
     """
     return [match.group().rstrip() for match in SENTENCE.finditer(line)]
+
+
+def type_objections(texts: Mapping[str, object]) -> list[str]:
+    """Say which of the named texts are no str.
+
+    Example:
+        >>> type_objections({"line 1": "yes", "line 2": None})
+        ['line 2 must be a str, but is a NoneType']
+    """
+    return [
+        f"{name} must be a str, but is a {type(text).__name__}"
+        for name, text in texts.items()
+        if not isinstance(text, str)
+    ]
+
+
+def letter_objections(texts: Mapping[str, str]) -> list[str]:
+    r"""Say which of the named texts hold half a letter, as of bytes that were decoded wrongly.
+
+    Example:
+        >>> letter_objections({"line 1": "a\ud800"})
+        ["line 1 must be Unicode, but its character 2 is the lone surrogate '\\ud800': decode its bytes anew"]
+    """
+    objections = []
+    for name, text in texts.items():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            came = f"its character {error.start + 1} is the lone surrogate {text[error.start]!r}"
+            objections.append(f"{name} must be Unicode, but {came}: decode its bytes anew")
+    return objections
 
 
 def batches_by_length(lengths: Sequence[int], most_words: int) -> Iterator[list[int]]:
@@ -37,7 +68,7 @@ def batches_by_length(lengths: Sequence[int], most_words: int) -> Iterator[list[
 
 
 def joined_up_to(most_words: int, sentences: Sequence[list[int]]) -> Iterator[list[int]]:
-    """Sentences one after another in as few parts as the limit allows.
+    """Sentences one after another in as few parts as the limit allows; a longer sentence is a part of its own.
 
     Example:
         >>> list(joined_up_to(5, [[1, 2], [3, 4], [5, 6]]))

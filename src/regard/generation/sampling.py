@@ -12,6 +12,9 @@ from regard.generation.decoding import Hypothesis
 from regard.generation.single import extend_singly
 from regard.models.transformer import Transformer
 
+SEEDS = range(-(2**63), 2**64)  # what torch's generators take
+TEMPERATURES = 1e-30, 1e30  # beyond these a quotient may leave float32; the draw is long that of the limit
+
 
 @torch.inference_mode()
 def sample(
@@ -22,7 +25,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    seed: int | None = None,
+    seed: int | torch.Generator | None = None,
     max_length: int | None = None,
     min_length: int = 0,
 ) -> list[Hypothesis]:
@@ -37,7 +40,8 @@ def sample(
         temperature: Below 1 keeps to likely words, above 1 strays.
         top_k: Draw from so many likeliest words. Default: all.
         top_p: Draw from the fewest likeliest words that together have this probability. Default: all.
-        seed: The same seed draws the same sequences from the same batch. Default: torch's own random state.
+        seed: The same seed draws the same sequences from the same batch; a generator goes on where it stands. Default:
+            torch's own random state.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
             max_length.
         min_length: The fewest words, the one that ends not counted.
@@ -46,7 +50,7 @@ def sample(
         One Hypothesis a sentence; its score is its log-probability at temperature 1, from all words.
 
     Raises:
-        InvalidArgument: With everything that does not fit.
+        InvalidArgument: With everything that does not fit; or if the model gives no numbers.
 
     Reference:
         Fan et al. 2018, "Hierarchical neural story generation" (top_k); Holtzman et al. 2020, "The curious case of
@@ -58,28 +62,38 @@ def sample(
         >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_length=5))
         2
     """
-    refuse(sampling_objections(temperature, top_k, top_p))
-    generator = None if seed is None else torch.Generator(src.device).manual_seed(seed)
+    refuse(sampling_objections(temperature, top_k, top_p, None if isinstance(seed, torch.Generator) else seed))
+    generator = seed if seed is None or isinstance(seed, torch.Generator) else new_generator(src.device, seed)
+    coldest, hottest = TEMPERATURES
+    divisor = min(max(temperature, coldest), hottest)
 
     def draw(logits: Tensor) -> Tensor:
-        kept = keep_likely(logits / temperature, top_k, top_p)
+        # The likeliest word has 0, which stays 0: no quotient of the others is too large for the softmax.
+        kept = keep_likely((logits - logits.amax(-1, keepdim=True)) / divisor, top_k, top_p)
         return torch.multinomial(kept.softmax(-1), 1, generator=generator).squeeze(1)
 
     return extend_singly(model, src, src_lengths, draw, max_length=max_length, min_length=min_length, cache=True)
 
 
+def new_generator(device: torch.device, seed: int) -> torch.Generator:
+    """Start a generator from a seed."""
+    return torch.Generator(device).manual_seed(seed)
+
+
 def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
     """Set to −∞ the logits (rows, vocab) of all words that top_k, and of the rest top_p, leave out.
+
+    Exactly top_k words stay, also where several share the last place; the one of top_k = 1 is that of ``argmax``.
 
     Example:
         >>> keep_likely(torch.tensor([[0.5, 0.3, 0.2]]).log(), top_k=None, top_p=0.7).exp()
         tensor([[0.5000, 0.3000, 0.0000]])
     """
     if top_k is not None and top_k < logits.shape[1]:
-        least = logits.topk(top_k, dim=1).values[:, -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
+        words = logits.argmax(1, keepdim=True) if top_k == 1 else logits.topk(top_k, dim=1).indices
+        logits = torch.full_like(logits, -torch.inf).scatter_(1, words, logits.gather(1, words))
     if top_p is not None and top_p < 1:
-        ordered, words = logits.sort(dim=1, descending=True)
+        ordered, words = logits.sort(dim=1, descending=True, stable=True)
         probability = ordered.softmax(-1)
         before = probability.cumsum(1) - probability  # of all likelier words
         ordered = ordered.masked_fill(before >= top_p, -torch.inf)
@@ -87,7 +101,9 @@ def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tenso
     return logits
 
 
-def sampling_objections(temperature: float, top_k: int | None, top_p: float | None) -> list[str]:
+def sampling_objections(
+    temperature: float, top_k: int | None, top_p: float | None, seed: int | None = None
+) -> list[str]:
     """Say what is wrong with the rules of drawing."""
     objections = []
     if not 0 < temperature < math.inf:
@@ -96,4 +112,6 @@ def sampling_objections(temperature: float, top_k: int | None, top_p: float | No
         objections.append(f"top_k must be at least 1, but is {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         objections.append(f"top_p must be above 0 and at most 1, but is {top_p}")
+    if seed is not None and seed not in SEEDS:
+        objections.append(f"seed must be an integer from -2^63 to 2^64 - 1, but is {seed}")
     return objections

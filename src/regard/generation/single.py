@@ -27,7 +27,7 @@ def extend_singly(
         model: As for :class:`Decoding`, like the arguments that are not here.
         src: As for :class:`Decoding`.
         src_lengths: As for :class:`Decoding`.
-        choose: Gives of logits (sentences, vocab) the words to come, (sentences,).
+        choose: Gives of log-probabilities (sentences, vocab) the words to come, (sentences,).
         max_length: As for :class:`Decoding`.
         min_length: As for :class:`Decoding`.
         cache: As for :class:`Decoding`.
@@ -39,9 +39,9 @@ def extend_singly(
     found: list[Hypothesis | None] = [None] * src.shape[0]
     scores = torch.zeros(src.shape[0], device=src.device)  # (sentences,)
     while decoding.numbers.numel():
-        logits, lse = decoding.next_words()
-        words = choose(logits)
-        scores = scores + (logits.gather(1, words[:, None]) - lse).squeeze(1)
+        likely = decoding.next_words()
+        words = choose(likely)
+        scores = scores + likely.gather(1, words[:, None]).squeeze(1)
         ended = words == model.config.eos_id
         leaving = ended | decoding.at_last_word
         for place in leaving.nonzero().flatten().tolist():

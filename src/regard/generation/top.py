@@ -26,16 +26,15 @@ def top_words(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         (tensor([[4., 3.]]), tensor([[2, 0]]))
     """
     rows, vocab = logits.shape
-    groups = vocab // GROUP
+    groups, rest = divmod(vocab, GROUP)
     if logits.device.type != "cpu" or groups < 4 * count:
         values, words = logits.topk(count, dim=1)
         return values, words
-    grouped = logits[:, : groups * GROUP].unflatten(1, (GROUP, groups))  # word g + i · groups is in group g
-    chosen = grouped.amax(1).topk(count, dim=1).indices  # (rows, count)
-    members = grouped.gather(2, chosen[:, None].expand(-1, GROUP, -1)).flatten(1)  # (rows, GROUP · count)
-    numbers = (chosen[:, None] + torch.arange(0, groups * GROUP, groups)[:, None]).flatten(1)
-    if vocab % GROUP:  # words behind the last whole group
+    grouped = logits[:, : groups * GROUP].unflatten(1, (groups, GROUP))
+    chosen = grouped.amax(2).topk(count, dim=1, sorted=False).indices  # (rows, count)
+    members = grouped[torch.arange(rows)[:, None], chosen].flatten(1)  # (rows, count · GROUP)
+    if rest:  # words behind the last whole group
         members = torch.cat([members, logits[:, groups * GROUP :]], dim=1)
-        numbers = torch.cat([numbers, torch.arange(groups * GROUP, vocab).expand(rows, -1)], dim=1)
     values, places = members.topk(count, dim=1)
-    return values, numbers.gather(1, places)
+    words = chosen.gather(1, (places // GROUP).clamp_(max=count - 1)) * GROUP + places % GROUP
+    return values, torch.where(places < count * GROUP, words, places + (groups - count) * GROUP) if rest else words

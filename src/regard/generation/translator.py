@@ -15,8 +15,8 @@ from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
-from regard.generation.lines import batches_by_length, joined_up_to, sentences_of
-from regard.generation.sampling import sample, sampling_objections
+from regard.generation.lines import batches_by_length, joined_up_to, letter_objections, sentences_of, type_objections
+from regard.generation.sampling import new_generator, sample, sampling_objections
 from regard.generation.teacher import teacher_forced
 from regard.models.checkpoint import load_model
 from regard.models.transformer import Transformer
@@ -25,6 +25,10 @@ from regard.text.tokenizer import Tokenizer
 
 EMBEDDED = "embedded/tatoeba-en-de"
 BATCH_WORDS = 1600  # words of the source that are translated together; more is no faster on a CPU
+# Subwords of a source: models are hardly trained on longer ones, and leave out some of what they say. A longer line is
+# translated in parts; only a single sentence may have as many as the model takes.
+LONGEST_PART = 100
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,13 @@ class Translation:
         text: The translation.
         score: Its log-probability; from beam search divided by the length penalty.
         tokens: Its subwords, readable.
+        finished: Whether it ended by itself; False where the length limit cut it, or a part of it.
     """
 
     text: str
     score: float
     tokens: tuple[str, ...]
+    finished: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        refuse(sampling_objections(self.temperature, self.top_k, self.top_p))
+        refuse(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
 
 
 class Translator:
@@ -89,7 +95,10 @@ class Translator:
 
         Raises:
             InvalidFile: If a file is missing, damaged, or does not fit the others.
+            InvalidArgument: If the dtype is none that models compute in.
         """
+        if dtype is not None and dtype not in DTYPES:
+            raise InvalidArgument(f"dtype must be one of {', '.join(map(str, DTYPES))}, but is {dtype}")
         place = Path(str(files("regard").joinpath(EMBEDDED))) if folder is None else Path(folder)
         model = load_model(place).to(fastest_dtype() if dtype is None else dtype)
         return cls(model, Tokenizer.load(place), name=place.resolve().name)
@@ -106,8 +115,9 @@ class Translator:
     ) -> list[list[Translation]]:
         """Translate each line.
 
-        Lines are sorted by length into batches, and come back in their order. An empty line stays empty. A line with
-        more words than the model takes is translated sentence by sentence.
+        Lines are sorted by length into batches, and come back in their order. An empty line stays empty. A long line
+        is translated in parts of whole sentences, and a part whose translation the length limit cut sentence by
+        sentence.
 
         Args:
             lines: Texts.
@@ -121,22 +131,20 @@ class Translator:
             For each line up to nbest translations; of an empty line one, which is empty.
 
         Raises:
+            InvalidType: If lines are no sequence of str.
             InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
         """
-        if isinstance(lines, str):
-            raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
+        _check_lines(lines, first_line)
         if sampling is not None and nbest < 1:
             raise InvalidArgument(f"nbest must be at least 1, but is {nbest}")
+        options: dict[str, Any] = {"nbest": nbest, "beam": beam, "length_penalty": length_penalty}
+        if sampling is not None:  # one generator for all batches, so that equal lines get draws of their own
+            seed = sampling.seed
+            generator = None if seed is None else new_generator(self._device, seed)
+            options = {"nbest": nbest, "sampling": {**vars(sampling), "seed": generator}}
         parts = self._parts(lines, first_line)  # ids of each part of each line
-        flat = [ids for line in parts for ids in line]
-        found: list[list[Hypothesis]] = [[] for _ in flat]
-        for places in batches_by_length([len(ids) for ids in flat], BATCH_WORDS):
-            sources = [flat[place] for place in places]
-            hypotheses = self._generate(sources, nbest, sampling, beam=beam, length_penalty=length_penalty)
-            for place, best in zip(places, hypotheses, strict=True):
-                found[place] = best
-        results = iter(found)
-        return [self._joined([next(results) for _ in line]) for line in parts]
+        results = iter(self._translated([ids for line in parts for ids in line], options))
+        return [self._joined([each for _ in line for each in next(results)]) for line in parts]
 
     def record(self, text: str, translation: str | None = None) -> Recording:
         """Translate a text, and keep what every layer and head attended to.
@@ -153,12 +161,22 @@ class Translator:
             has ``source`` and ``translation``.
 
         Raises:
+            InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long.
         """
+        given = {"text": text} | ({} if translation is None else {"translation": translation})
+        refuse(type_objections(given), InvalidType)
+        refuse(letter_objections(given))
         if not text.strip():
             raise InvalidArgument("text must not be empty")
         source, target = self.tokenizer.encode([text, translation or ""])
-        refuse(self._length_objections("text", len(source)) + self._length_objections("translation", len(target)))
+        refuse(
+            [
+                f"{name} has {len(ids)} subwords, but the model takes at most {self._longest} at once: shorten it"
+                for name, ids in (("text", source), ("translation", target))
+                if len(ids) > self._longest
+            ]
+        )
         if translation is None:
             target = self._generate([source])[0][0].tokens
         texts = {"source": text, "translation": self.tokenizer.decode([target])[0]}
@@ -174,38 +192,63 @@ class Translator:
         """The most words of a source, without the one that ends it."""
         return self.model.config.max_length - 1
 
+    def _translated(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[list[Hypothesis]]]:
+        """The hypotheses of each part; of one that was cut, where it has several sentences, those of each sentence."""
+        found = [[best] for best in self._in_batches(parts, options)]
+        cut = [place for place, (best,) in enumerate(found) if not best[0].finished]
+        sentences = {place: self._sentences(self.tokenizer.decode([parts[place]])[0]) for place in cut}
+        several = {place: each for place, each in sentences.items() if len(each) > 1}
+        again = iter(self._in_batches([ids for each in several.values() for ids in each], options))
+        for place, each in several.items():
+            found[place] = [next(again) for _ in each]
+        return found
+
+    def _in_batches(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = [[] for _ in parts]
+        for places in batches_by_length([len(ids) for ids in parts], BATCH_WORDS):
+            hypotheses = self._generate([parts[place] for place in places], **options)
+            for place, best in zip(places, hypotheses, strict=True):
+                found[place] = best
+        return found
+
     def _generate(
-        self, sources: Sequence[Sequence[int]], nbest: int = 1, sampling: Sampling | None = None, **search: Any
+        self,
+        sources: Sequence[Sequence[int]],
+        nbest: int = 1,
+        sampling: dict[str, Any] | None = None,
+        **search: Any,
     ) -> list[list[Hypothesis]]:
         src, src_lengths = (tensor.to(self._device) for tensor in source_batch(sources))
         if sampling is None:
             return beam_search(self.model, src, src_lengths, nbest=nbest, **search)
         src, src_lengths = src.repeat_interleave(nbest, dim=0), src_lengths.repeat_interleave(nbest)
-        drawn = sample(self.model, src, src_lengths, **vars(sampling))
+        drawn = sample(self.model, src, src_lengths, **sampling)
         return [
             sorted(drawn[start : start + nbest], key=lambda hypothesis: -hypothesis.score)
             for start in range(0, len(drawn), nbest)
         ]
 
     def _parts(self, lines: Sequence[str], first_line: int) -> list[list[list[int]]]:
-        """The ids of each line: none of an empty one, several lists of one that is too long for the model."""
+        """The ids of each line: none of an empty one, several lists of one that is long."""
+        limit = min(LONGEST_PART, self._longest)
         encoded = self.tokenizer.encode(lines)
         parts, objections = [], []
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True), start=first_line):
-            if len(ids) <= self._longest:
+            if len(ids) <= limit:
                 parts.append([ids] if ids else [])
                 continue
-            sentences = self.tokenizer.encode(sentences_of(line))
+            sentences = self._sentences(line)
             longest = max(len(sentence) for sentence in sentences)
-            objections += self._length_objections(f"line {number}", longest)
-            parts.append(list(joined_up_to(self._longest, sentences)))
+            if longest > self._longest:
+                came = f"line {number} has a sentence of {longest} subwords"
+                objections.append(f"{came}, but the model takes at most {self._longest}: split it")
+            parts.append(list(joined_up_to(limit, sentences)))
         refuse(objections)
         return parts
 
-    def _length_objections(self, name: str, words: int) -> list[str]:
-        if words <= self._longest:
-            return []
-        return [f"{name} has a sentence of {words} subwords, but the model takes at most {self._longest}: split it"]
+    def _sentences(self, line: str) -> list[list[int]]:
+        """The ids of each sentence; all of them if the line is nothing but control characters, which end none."""
+        return [ids for ids in self.tokenizer.encode(sentences_of(line) or [line]) if ids]
 
     def _joined(self, parts: list[list[Hypothesis]]) -> list[Translation]:
         """The translations of a line: the best of all its parts together, the second best together, and so on."""
@@ -216,8 +259,19 @@ class Translator:
             texts = self.tokenizer.decode([hypothesis.tokens for hypothesis in together])
             tokens = [token for hypothesis in together for token in self.tokenizer.tokens(hypothesis.tokens)]
             score = sum(hypothesis.score for hypothesis in together)
-            translations.append(Translation(" ".join(texts), score, tuple(tokens)))
+            finished = all(hypothesis.finished for hypothesis in together)
+            translations.append(Translation(" ".join(texts), score, tuple(tokens), finished))
         return translations
+
+
+def _check_lines(lines: object, first_line: int) -> None:
+    if isinstance(lines, str):
+        raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
+    if not isinstance(lines, Sequence):
+        raise InvalidType(f"lines must be a sequence of str, but is a {type(lines).__name__}: give a list")
+    named = {f"line {number}": line for number, line in enumerate(lines, start=first_line)}
+    refuse(type_objections(named), InvalidType)
+    refuse(letter_objections(named))
 
 
 def fastest_dtype() -> torch.dtype:

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, nearest, refuse
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, nearest, refuse
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.weights import build_without_weights, give_weights, read_weights
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -39,10 +38,11 @@ def save_model(
     tokenizer: Saveable | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a model into a folder, whole or not at all.
+    """Write a model into a folder, so that a save that fails leaves the old model as it was.
 
-    All files are written beside those that are there and replace them at the end, so that a full disk or an interrupt
-    leaves the old model as it was. Weights that are shared inside the model are stored once.
+    All files are written beside those that are there and replace them at the end, each in one step, but one after
+    another: a process that is killed in just that moment can leave the new configuration beside the old weights.
+    Weights that are shared inside the model are stored once.
 
     Args:
         folder: Made if it is missing.
@@ -52,6 +52,7 @@ def save_model(
 
     Raises:
         InvalidArgument: If dtype is not a floating-point type.
+        InvalidFile: If the folder cannot be made or written into, as where a file has its name.
 
     Example:
         >>> import tempfile
@@ -86,7 +87,7 @@ def load_model(folder: str | os.PathLike[str]) -> Transformer:
 
     Raises:
         InvalidCheckpoint: If a file is missing or damaged, or with the name of every weight that does not fit the
-            configuration.
+            configuration or is not finite.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -94,8 +95,14 @@ def load_model(folder: str | os.PathLike[str]) -> Transformer:
     missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / name).is_file()]
     refuse([f"{folder / name} is missing" for name in missing], InvalidCheckpoint)
     config, architecture = _read_config(folder / CONFIG_FILE)
-    model = architecture(config)
-    _read_weights(folder / WEIGHTS_FILE, dict(model.named_parameters()))
+    weights = read_weights(folder / WEIGHTS_FILE)
+    layers = config.num_encoder_layers + config.num_decoder_layers
+    if layers > len(weights):  # before so many are built
+        raise InvalidCheckpoint(
+            f"{folder / CONFIG_FILE} asks for {layers} layers, but {folder / WEIGHTS_FILE} holds {len(weights)} tensors"
+        )
+    model = build_without_weights(lambda: architecture(config))
+    give_weights(model, weights, folder / WEIGHTS_FILE)
     return model.eval()
 
 
@@ -104,10 +111,13 @@ def replacing_files(folder: Path) -> Iterator[Path]:
     """Give a folder to write into; at the end its files replace those of the same names in ``folder``.
 
     Nothing in ``folder`` changes if writing fails: only when all files lie on the disk they are renamed, which needs no
-    further space.
+    further space. They are renamed one after another: a kill between two renames leaves new files beside old ones.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    except OSError as error:
+        raise InvalidFile(f"{folder} is no folder that can be written into: {error}") from error
     try:
         yield staging
         written = sorted(staging.iterdir())
@@ -133,12 +143,14 @@ def _flush_to_disk(path: Path) -> None:
 def _read_config(path: Path) -> tuple[TransformerConfig, type[Transformer]]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # malformed JSON and malformed UTF-8 both are
+    except OSError as error:
+        raise InvalidCheckpoint(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:  # malformed JSON and UTF-8; brackets in brackets without end
         raise InvalidCheckpoint(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{path} must hold an object, but holds {type(values).__name__}")
     name = values.pop("architecture", None)
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise InvalidCheckpoint(
             f"{path}: architecture must be one of {', '.join(map(repr, ARCHITECTURES))}, but is {name!r}"
         )
@@ -152,38 +164,3 @@ def _read_config(path: Path) -> tuple[TransformerConfig, type[Transformer]]:
         return config_type(**values), architecture
     except InvalidArgument as error:
         raise InvalidCheckpoint(f"{path}: {error}") from error
-
-
-def _read_weights(path: Path, parameters: dict[str, torch.nn.Parameter]) -> None:
-    """Copy the tensors of a file into the parameters of the same names, if they fit one to one."""
-    try:
-        with safe_open(path, framework="pt") as stored:
-            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
-            refuse(_weight_objections(path, shapes, parameters), InvalidCheckpoint)
-            weights: dict[str, Tensor] = {name: stored.get_tensor(name) for name in shapes}
-    except (SafetensorError, OSError) as error:
-        if isinstance(error, InvalidCheckpoint):
-            raise
-        raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
-    with torch.no_grad():
-        for name, weight in weights.items():
-            parameters[name].copy_(weight)
-
-
-def _weight_objections(
-    path: Path, shapes: dict[str, tuple[int, ...]], parameters: dict[str, torch.nn.Parameter]
-) -> list[str]:
-    objections = [
-        f"{path}: {name} is missing, expected with the shape {tuple(parameter.shape)}"
-        for name, parameter in parameters.items()
-        if name not in shapes
-    ]
-    objections += [
-        f"{path}: {name} {shape} is not part of the model" for name, shape in shapes.items() if name not in parameters
-    ]
-    objections += [
-        f"{path}: {name} has the shape {shapes[name]}, but the configuration gives {tuple(parameter.shape)}"
-        for name, parameter in parameters.items()
-        if name in shapes and shapes[name] != tuple(parameter.shape)
-    ]
-    return objections

@@ -5,6 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def type_objections(name: str, value: object, *, optional: bool = False) -> list[str]:
+    """Say that a value is no tensor, and, if it may be left out, not None either."""
+    if isinstance(value, Tensor) or (optional and value is None):
+        return []
+    return [f"{name} must be a torch.Tensor, but is a {type(value).__name__}: make one with torch.tensor"]
+
 
 def word_objections(name: str, words: Tensor, vocab_size: int) -> list[str]:
     """Say what is wrong with a batch of words.
@@ -13,6 +22,8 @@ def word_objections(name: str, words: Tensor, vocab_size: int) -> list[str]:
     """
     if words.ndim != 2 or words.shape[1] == 0:
         return [f"{name} must be (batch, tokens) with at least one token, but has the shape {tuple(words.shape)}"]
+    if words.shape[0] == 0:
+        return [f"{name} must hold at least one sequence, but its batch is empty: its shape is {tuple(words.shape)}"]
     if words.dtype not in (torch.int64, torch.int32):
         return [f"{name} must have the dtype torch.int64 or torch.int32, but has {words.dtype}"]
     if words.device.type == "cpu" and words.numel():
@@ -27,7 +38,7 @@ def length_objections(src_lengths: Tensor | None, shape: torch.Size) -> list[str
     """Say what is wrong with the lengths of sequences of a shape (batch, tokens, ...); values on a CPU only."""
     if src_lengths is None or len(shape) < 2:
         return []
-    if src_lengths.shape != shape[:1] or src_lengths.is_floating_point():
+    if src_lengths.shape != shape[:1] or src_lengths.dtype not in INTEGERS:
         came = f"the shape {tuple(src_lengths.shape)} and the dtype {src_lengths.dtype}"
         return [f"src_lengths must be {shape[0]} integers (batch,), but has {came}"]
     if src_lengths.device.type == "cpu" and src_lengths.numel():

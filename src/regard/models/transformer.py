@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from regard.errors import refuse
-from regard.models.inputs import length_objections, word_objections
+from regard.errors import InvalidType, refuse
+from regard.models.inputs import length_objections, type_objections, word_objections
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.cache import DecoderCache
 from regard.nn.decoder import Decoder, DecoderLayer
@@ -23,6 +23,9 @@ from regard.ops import Attended, Padding
 
 Positions = Literal["sinusoidal", "learned"]
 Tying = Literal["all", "decoder", "none"]
+
+# Sizes beyond it are slips of the pen; below it, the bytes of every matrix can be counted in 63 bits.
+LARGEST = 2**28
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,14 @@ class TransformerConfig:
         objections = [
             f"{name} must be at least 1, but is {getattr(self, name)}" for name in counts if getattr(self, name) < 1
         ]
-        objections += head_objections(self.d_model, self.num_heads, self.num_kv_heads or self.num_heads)
+        sized = (*counts, "tgt_vocab_size", "d_model")
+        objections += [
+            f"{name} must be at most {LARGEST}, but is {getattr(self, name)}"
+            for name in sized
+            if (getattr(self, name) or 0) > LARGEST
+        ]
+        kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+        objections += head_objections(self.d_model, self.num_heads, kv_heads)
         objections += dropout_objections(
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
@@ -229,6 +239,7 @@ class Transformer(nn.Module):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
         """
         return self._encode(src, src_lengths)[0]
 
@@ -248,6 +259,7 @@ class Transformer(nn.Module):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
         """
         return self._decode(tgt, memory, src_lengths, cache)[0]
 
@@ -278,6 +290,7 @@ class Transformer(nn.Module):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
         """
         memory, encoder = self._encode(src, src_lengths)
         hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None)
@@ -288,6 +301,7 @@ class Transformer(nn.Module):
         return DecoderCache(self.config.num_decoder_layers)
 
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
+        refuse(type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
         refuse(word_objections("src", src, self.config.vocab_size) + length_objections(src_lengths, src.shape))
         embedded = self._embed(src, self.src_embedding, self.src_positions, 0)
         return self.encoder(embedded, mask=None if src_lengths is None else Padding(src_lengths))
@@ -295,12 +309,18 @@ class Transformer(nn.Module):
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: DecoderCache | None
     ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
+        types = type_objections("tgt", tgt) + type_objections("memory", memory)
+        refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
         objections = word_objections("tgt", tgt, self.config.target_vocab_size)
         if memory.ndim != 3 or memory.shape[2] != self.config.d_model:
             objections.append(
                 f"memory must be (sentences, source, d_model={self.config.d_model}), but has {tuple(memory.shape)}"
             )
-        elif not objections and (memory.shape[0] == 0 or tgt.shape[0] % memory.shape[0]):
+        elif memory.shape[0] == 0:
+            objections.append(
+                f"memory must hold at least one sentence, but its batch is empty: its shape is {tuple(memory.shape)}"
+            )
+        elif not objections and tgt.shape[0] % memory.shape[0]:
             objections.append(
                 f"tgt must have a multiple of memory's {memory.shape[0]} sentences as rows, but has {tgt.shape[0]}"
             )

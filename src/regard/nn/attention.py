@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -100,9 +101,9 @@ class MultiHeadAttention(nn.Module):
             Attended: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
 
         Raises:
-            InvalidArgument: If the shapes do not fit.
+            InvalidArgument: If the shapes, the dtypes or the kind of cache do not fit.
         """
-        self._check(query, key, value)
+        self._check(query, key, value, cache)
         if key is None:
             heads = self._heads(self.in_proj(query))
             query_heads, key_heads, value_heads = heads.split(
@@ -151,12 +152,23 @@ class MultiHeadAttention(nn.Module):
         """(batch, tokens, heads · head_dim) → (batch, heads, tokens, head_dim)."""
         return projected.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
 
-    def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
+    def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: object) -> None:
         objections = [
             f"{name} must have the shape (batch, tokens, d_model={self.d_model}), but has {tuple(tensor.shape)}"
             for name, tensor in (("query", query), ("key", key), ("value", value))
             if tensor is not None and (tensor.ndim != 3 or tensor.shape[2] != self.d_model)
         ]
+        dtype = self.in_proj.weight.dtype
+        if not torch.is_autocast_enabled(query.device.type):
+            objections += [
+                f"{name} must have the dtype of the weights, {dtype}, but has {tensor.dtype}: convert one of them"
+                for name, tensor in (("query", query), ("key", key), ("value", value))
+                if tensor is not None and tensor.dtype != dtype
+            ]
+        wanted = GrowingCache if key is None else FixedCache
+        if cache is not None and not isinstance(cache, wanted):
+            kind = "self-attention" if key is None else "attention to a given key"
+            objections.append(f"cache must be a {wanted.__name__} in {kind}, but is a {type(cache).__name__}")
         if value is not None and key is None:
             objections.append("value was given without key: give both, or neither for self-attention")
         if not objections and key is not None and key.shape[0] != query.shape[0]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, refuse
 from regard.ops import Causal, Mask
 
 EVERY = 8
@@ -22,10 +22,14 @@ def stored_dtype(tensor: Tensor) -> torch.dtype:
 class GrowingCache:
     """Keys and values of decoder self-attention: each step appends its own.
 
-    The buffers double when they are full, so that appending costs amortised O(1) copies a token.
+    It is for inference: what is appended is written over in place, which gradients could not flow through. The buffers
+    double when they are full, so that appending costs amortised O(1) copies a token.
 
     Args:
-        capacity: Number of tokens to make room for at first.
+        capacity: Number of tokens to make room for at first, at least 1.
+
+    Raises:
+        InvalidArgument: If there is no room at all.
 
     Example:
         >>> import torch
@@ -38,12 +42,19 @@ class GrowingCache:
     """
 
     def __init__(self, capacity: int = 256) -> None:
+        if capacity < 1:
+            raise InvalidArgument(f"capacity must be at least 1, but is {capacity}")
         self.capacity = capacity
         self.length = 0
         self._buffers: tuple[Tensor, ...] = ()
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add key and value (sentences, kv_heads, new, dim); return all of them (sentences, kv_heads, length, dim)."""
+        """Add key and value (sentences, kv_heads, new, dim); return all of them (sentences, kv_heads, length, dim).
+
+        Raises:
+            InvalidArgument: If they do not fit each other or what is there, or require grad; then nothing changes.
+        """
+        refuse(self._objections(key, value))
         start, self.length = self.length, self.length + key.shape[2]
         self._make_room(key, value)
         for buffer, new in zip(self._buffers, (key, value), strict=True):
@@ -65,12 +76,27 @@ class GrowingCache:
         for buffer, kept in zip(self._buffers, selected, strict=True):
             buffer[:, :, : self.length] = kept
 
-    def _make_room(self, key: Tensor, value: Tensor) -> None:
-        if self._buffers and key.shape[0] != self._buffers[0].shape[0]:
-            raise InvalidArgument(
-                f"the cache holds {self._buffers[0].shape[0]} sentences, but the new key has {key.shape[0]}: "
-                "keep those that go on"
+    def _objections(self, key: Tensor, value: Tensor) -> list[str]:
+        if key.ndim != 4 or value.ndim != 4 or key.shape[:3] != value.shape[:3]:
+            shapes = f"key has the shape {tuple(key.shape)} and value {tuple(value.shape)}"
+            return [f"key and value must have the shape (sentences, kv_heads, new, dim) up to dim, but {shapes}"]
+        objections = []
+        if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
+            objections.append(
+                "GrowingCache is for inference, but the new key or value requires grad: decode under torch.no_grad()"
             )
+        if self._buffers and key.shape[0] != self._buffers[0].shape[0]:
+            came = f"the cache holds {self._buffers[0].shape[0]} sentences, but the new key has {key.shape[0]}"
+            objections.append(f"{came}: keep those that go on")
+        for name, new, buffer in zip(("key", "value"), (key, value), self._buffers, strict=False):
+            objections += [
+                f"the cache holds {axis} {buffer.shape[dim]} of a {name}, but the new one has {new.shape[dim]}"
+                for axis, dim in (("kv_heads", 1), ("dim", 3))
+                if new.shape[dim] != buffer.shape[dim]
+            ]
+        return objections
+
+    def _make_room(self, key: Tensor, value: Tensor) -> None:
         if self._buffers and self.length <= self._buffers[0].shape[2]:
             return
         while self.capacity < self.length:
@@ -182,10 +208,10 @@ class DecoderCache:
                 self._drop_unseen(self._visible)
 
     def _drop_unseen(self, visible: Tensor) -> None:
-        """Drop the entries that no beam of their sentence sees, if they are as many as the others."""
+        """Drop the entries that no beam of their sentence sees, if they are a quarter of all."""
         seen = visible.any(1)  # (sentences, entries)
         count = int(seen.sum(1).max()) if seen.shape[0] else 0
-        if 0 < 2 * count <= seen.shape[1]:
+        if 0 < 4 * count <= 3 * seen.shape[1]:
             # Those that are seen first, in their order; of a sentence with fewer some that are not seen fill up.
             places = seen.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :count]
             self._visible = visible.gather(2, places.unsqueeze(1).expand(-1, visible.shape[1], -1))

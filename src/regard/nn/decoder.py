@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from regard.errors import refuse
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.cache import DecoderCache, LayerCache
-from regard.nn.encoder import final_norm
+from regard.nn.encoder import final_norm, stack_objections, width_objections
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import NormOrder, Residual
 from regard.ops import Attended, Causal
@@ -27,6 +28,9 @@ class DecoderLayer(nn.Module):
         cross_attention: The attention to the memory, of the same width.
         norm: ``"post"`` (the paper's) or ``"pre"``.
         dropout: Dropped share of what each of the three gives.
+
+    Raises:
+        InvalidArgument: If the widths differ, norm is neither or dropout no probability.
 
     Reference:
         Vaswani et al. 2017, section 3.1.
@@ -51,6 +55,7 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         d_model = attention.d_model
+        refuse(width_objections(d_model, feed_forward=feed_forward, cross_attention=cross_attention))
         self.attention = attention
         self.attention_residual = Residual(d_model, norm=norm, dropout=dropout)
         self.cross_attention = cross_attention
@@ -100,7 +105,10 @@ class Decoder(nn.Module):
     """Layers one after another; behind pre-norm layers stands one more norm.
 
     Args:
-        layers: At least one, all with the same norm.
+        layers: At least one, all with the same norm and width.
+
+    Raises:
+        InvalidArgument: If there is no layer, or with every layer that differs from the first.
 
     Example:
         >>> import torch
@@ -114,6 +122,7 @@ class Decoder(nn.Module):
 
     def __init__(self, layers: Sequence[DecoderLayer]) -> None:
         super().__init__()
+        refuse(stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers]))
         self.layers = nn.ModuleList(layers)
         self.norm = final_norm(layers[0].attention_residual)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from regard.errors import refuse
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import NormOrder, Residual
@@ -24,6 +25,9 @@ class EncoderLayer(nn.Module):
         feed_forward: The feed-forward network, of the same width.
         norm: ``"post"`` (the paper's) or ``"pre"``.
         dropout: Dropped share of what each of the two gives.
+
+    Raises:
+        InvalidArgument: If the widths differ, norm is neither or dropout no probability.
 
     Reference:
         Vaswani et al. 2017, section 3.1.
@@ -45,6 +49,7 @@ class EncoderLayer(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        refuse(width_objections(attention.d_model, feed_forward=feed_forward))
         self.attention = attention
         self.attention_residual = Residual(attention.d_model, norm=norm, dropout=dropout)
         self.feed_forward = feed_forward
@@ -62,7 +67,10 @@ class Encoder(nn.Module):
     """Layers one after another; behind pre-norm layers stands one more norm.
 
     Args:
-        layers: At least one, all with the same norm.
+        layers: At least one, all with the same norm and width.
+
+    Raises:
+        InvalidArgument: If there is no layer, or with every layer that differs from the first.
 
     Example:
         >>> import torch
@@ -74,6 +82,7 @@ class Encoder(nn.Module):
 
     def __init__(self, layers: Sequence[EncoderLayer]) -> None:
         super().__init__()
+        refuse(stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers]))
         self.layers = nn.ModuleList(layers)
         self.norm = final_norm(layers[0].attention_residual)
 
@@ -84,6 +93,27 @@ class Encoder(nn.Module):
             hidden, attended = layer(hidden, mask=mask)
             attentions.append(attended)
         return self.norm(hidden), tuple(attentions)
+
+
+def width_objections(d_model: int, **parts: MultiHeadAttention | FeedForward) -> list[str]:
+    """Say which parts of a layer have not the width of its self-attention."""
+    return [
+        f"{name} must have the width of attention, d_model={d_model}, but has d_model={part.d_model}"
+        for name, part in parts.items()
+        if part.d_model != d_model
+    ]
+
+
+def stack_objections(layers: Sequence[tuple[int, str]]) -> list[str]:
+    """Say why layers of these widths and norms cannot stand one behind another."""
+    if not layers:
+        return ["layers must hold at least one layer, but is empty"]
+    return [
+        f"layers[{index}] has d_model={layer[0]} and norm={layer[1]!r}, but layers[0] d_model={layers[0][0]} and "
+        f"norm={layers[0][1]!r}: they must be equal"
+        for index, layer in enumerate(layers)
+        if layer != layers[0]
+    ]
 
 
 def final_norm(residual: Residual) -> nn.Module:

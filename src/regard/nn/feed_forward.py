@@ -47,6 +47,7 @@ class FeedForward(nn.Module):
             + choice_objections("activation", activation, get_args(Activation))
             + dropout_objections(dropout=dropout)
         )
+        self.d_model = d_model
         self.expand = nn.Linear(d_model, d_ff)
         self.contract = nn.Linear(d_ff, d_model)
         self.activation = activation

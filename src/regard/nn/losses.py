@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard.errors import refuse
+from regard.ops.kernels.once import once_only
 
 # Logits that one block may hold: on a CPU few enough to stay in cache between the product that makes them, the softmax
 # and the products that use it; on a GPU enough to fill it.
@@ -53,14 +53,14 @@ def linear_cross_entropy(
         bias: (vocab,). Default: none.
 
     Returns:
-        TokenLoss: Scalars; NaN as loss if no token counts, as in torch.
+        TokenLoss: Scalars; as in torch, the loss is NaN if no token counts, and its gradients are 0.
 
     Raises:
         InvalidArgument: If shapes, dtypes or values do not fit.
 
     Memory:
         O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are kept until the backward pass.
-        It can be differentiated once.
+        It can be differentiated once; a second derivative raises InvalidArgument.
 
     Reference:
         Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al. 2024,
@@ -142,6 +142,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 weight_gradient -= constant * hidden.sum(0, dtype=exact)
                 if bias_gradient is not None:
                     bias_gradient -= constant * tokens
+            ctx.save_for_backward(hidden, weight, bias)  # what the gradients follow from, so that they require one too
             ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient)
             ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
             ctx.tokens = tokens
@@ -149,25 +150,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, loss_gradient: Tensor, nll_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        factor = loss_gradient / ctx.tokens
-        gradients = [
-            (gradient * factor).to(dtype) if gradient is not None and needed else None
-            for gradient, dtype, needed in zip(ctx.gradients, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
-        ]
-        return (*gradients, None, None, None)
+        with torch.no_grad():
+            factor = loss_gradient / max(ctx.tokens, 1)  # without tokens the loss is NaN, but no weight moves it
+            gradients = [
+                (gradient * factor).to(dtype) if gradient is not None and needed else None
+                for gradient, dtype, needed in zip(ctx.gradients, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
+            ]
+        return (*once_only(gradients, loss_gradient, *ctx.saved_tensors), None, None, None)
 
 
 def _softmax(logits: Tensor, words: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """The softmax of a block of logits in their dtype, and its log-sum-exp (block, 1) in chosen's.
 
     The log-sum-exp follows from one entry, log p = logit − lse, at no further pass over the logits. Where that entry is
-    too small to be told from 0, the largest one serves.
+    too small for all its digits (zero, or subnormal as below 6e-5 in float16), the largest one serves.
     """
     probability = torch.softmax(logits, dim=-1)
-    lse = chosen - probability.gather(1, words).to(chosen.dtype).log()
-    lost = ~lse.isfinite()
+    picked = probability.gather(1, words)
+    lse = chosen - picked.to(chosen.dtype).log()
+    lost = picked < torch.finfo(picked.dtype).tiny
     if bool(lost.any()):
         largest, index = logits.max(dim=-1, keepdim=True)
         exact = largest.to(chosen.dtype) - probability.gather(1, index).to(chosen.dtype).log()

@@ -19,7 +19,7 @@ class SinusoidalPositions(nn.Module):
         d_model: Width of the hidden states, even.
 
     Raises:
-        InvalidArgument: If d_model is odd or not positive.
+        InvalidArgument: If d_model is odd or not positive, or at a call with another width or an offset below 0.
 
     Memory:
         O(longest sequence seen × d_model): the table grows as it is needed.
@@ -41,10 +41,16 @@ class SinusoidalPositions(nn.Module):
         if d_model < 1 or d_model % 2:
             raise InvalidArgument(f"d_model must be even and positive for sinusoidal positions, but is {d_model}")
         self.d_model = d_model
-        self.register_buffer("table", sinusoids(512, d_model), persistent=False)
+        self.register_buffer("table", None, persistent=False)
+        self.reset_table()
+
+    def reset_table(self) -> None:
+        """Compute the first positions anew; whoever built the module on the ``meta`` device must call it."""
+        self.table = sinusoids(512, self.d_model)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model)."""
+        refuse(call_objections(x, self.d_model, offset))
         end = offset + x.shape[-2]
         if end > self.table.shape[0]:
             with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
@@ -60,7 +66,8 @@ class LearnedPositions(nn.Module):
         max_length: Number of positions.
 
     Raises:
-        InvalidArgument: If a size is not positive, or at a call that goes past the last position.
+        InvalidArgument: If a size is not positive, or at a call with another width, with an offset below 0 or past the
+            last position.
 
     Reference:
         Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
@@ -75,11 +82,13 @@ class LearnedPositions(nn.Module):
         super().__init__()
         sizes = (("d_model", d_model), ("max_length", max_length))
         refuse([f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1])
+        self.d_model = d_model
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model)."""
+        refuse(call_objections(x, self.d_model, offset))
         end = offset + x.shape[-2]
         if end > self.table.shape[0]:
             raise InvalidArgument(
@@ -87,6 +96,16 @@ class LearnedPositions(nn.Module):
                 "shorten it, or build the model with a larger max_length"
             )
         return x + self.table[offset:end].to(x.dtype)
+
+
+def call_objections(x: Tensor, d_model: int, offset: int) -> list[str]:
+    """Say why no positions can be added to x from an offset on."""
+    objections = []
+    if x.ndim < 2 or x.shape[-1] != d_model:
+        objections.append(f"x must have the shape (batch, tokens, d_model={d_model}), but has {tuple(x.shape)}")
+    if offset < 0:
+        objections.append(f"offset must be at least 0, but is {offset}")
+    return objections
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:

@@ -32,7 +32,8 @@ class _Matrix:
 
     def __init__(self, request: AttentionRequest) -> None:
         self._request = request
-        held = tensors_of(request) + list(request.mask.tensors if request.mask is not None else ())
+        mask = () if request.mask is None else request.mask.tensors
+        held = (request.query, request.key, *tensors_of(request.score), *mask)
         self._unchanged = Unchanged(held)
 
     @property

@@ -1,0 +1,100 @@
+"""Weights from a file: a model is built without any, and given those of the file if they fit one to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard.errors import InvalidCheckpoint, refuse
+from regard.nn.positions import SinusoidalPositions
+
+FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file by name; they are views of the file until they are copied.
+
+    Raises:
+        InvalidCheckpoint: If the file is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
+
+
+def build_without_weights(build: Callable[[], Model]) -> Model:
+    """Build a model whose tensors have shapes but no memory, and draw no random numbers."""
+    with torch.device("meta"), _NothingDrawn():
+        return build()
+
+
+def give_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Give a model that was built without weights those of a file, in float32 and on the CPU.
+
+    Modules that shared a parameter share the new one.
+
+    Args:
+        model: As from :func:`build_without_weights`.
+        weights: As from :func:`read_weights`; they are copied.
+        path: The file, for messages.
+
+    Raises:
+        InvalidCheckpoint: With the name of every tensor that is missing, not part of the model, of another shape, not
+            of floating-point numbers, or not finite.
+    """
+    parameters = dict(model.named_parameters())
+    objections = [
+        f"{path}: {name} {tuple(weight.shape)} is not part of the model"
+        for name, weight in weights.items()
+        if name not in parameters
+    ]
+    given: dict[nn.Parameter, nn.Parameter] = {}
+    for name, parameter in parameters.items():
+        objection = _objection(weights.get(name), parameter)
+        if objection is None:
+            weight = weights[name].to(torch.float32, copy=True)  # a change of the file must not reach the model
+            given[parameter] = nn.Parameter(weight)
+            if not bool(weight.isfinite().all()):
+                objection = "holds NaN or numbers that are infinite in float32"
+        if objection is not None:
+            objections.append(f"{path}: {name} {objection}")
+    refuse(objections, InvalidCheckpoint)
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, given[parameter])
+        if isinstance(module, SinusoidalPositions):  # the only tensors that are not stored
+            with torch.device("cpu"):
+                module.reset_table()
+
+
+def _objection(weight: Tensor | None, parameter: nn.Parameter) -> str | None:
+    shape = tuple(parameter.shape)
+    if weight is None:
+        return f"is missing, expected with the shape {shape}"
+    if tuple(weight.shape) != shape:
+        return f"has the shape {tuple(weight.shape)}, but the configuration gives {shape}"
+    if weight.dtype not in FLOATING:
+        return f"has the dtype {weight.dtype}, but weights are floating-point numbers"
+    return None
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Passes over drawing from a normal distribution, for which the meta device imports a compiler (a second)."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (nn.init.normal_, Tensor.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
