@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,12 @@ def test_other_commands_would_be_understood(line):
         command = get_command(app).commands[verb]  # type: ignore[attr-defined]
         command.make_context(verb, options)
         assert all((ROOT / part).exists() for part in options if part.startswith("recipes/"))
+    else:
+        verb, target = arguments
+        assert (program, verb) == ("pip", "install")
+        place, _, extras = target.removesuffix("]").partition("[")
+        assert (ROOT / place / "pyproject.toml").exists()
+        assert set(filter(None, extras.split(","))) <= set(metadata.metadata("regard").get_all("Provides-Extra"))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

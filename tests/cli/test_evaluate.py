@@ -74,8 +74,8 @@ def test_a_model_is_evaluated_and_its_translations_kept(regard, model, pairs, tm
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("a\tb\nno tab\n", "test.tsv, line 2: expected a source, a tab and a reference, but it is 'no tab'"),
-        ("a\tb\n\tb\n", "test.tsv, line 2: expected a source, a tab and a reference"),
+        ("a\tb\nno tab\n", "test.tsv, line 2: no tab; a line should be source, tab, target, but it is 'no tab'"),
+        ("a\tb\n\tb\n", "test.tsv, line 2: expected a source, a tab and a reference, but one is empty"),
         ("", "test.tsv: expected pairs, but the file is empty"),
     ],
 )
@@ -104,3 +104,27 @@ def test_there_is_one_way_or_the_other_to_give_a_test(regard, arguments):
     done = regard("evaluate", *arguments)
     assert done.code == 2
     assert "expected either TEST, a file of pairs, or `--source` with one `--reference` or more" in done.err
+
+
+def test_text_is_read_as_in_training(regard, tmp_path):
+    (tmp_path / "test.tsv").write_text("gr\u00fcn\tEs ist gr\u00fcn.\n gru\u0308n\tDa ist Gru\u0308n.\n")
+    (tmp_path / "hyp").write_text("Es ist gru\u0308n.\n")
+    done = regard("evaluate", tmp_path / "test.tsv", "--hypotheses", tmp_path / "hyp", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["sentences"], found["references"]) == (1, 2)
+    assert found["chrf"]["score"] == 100
+
+
+@pytest.mark.parametrize("arguments", [["--model", "folder"], ["--beam", "5"]])
+def test_hypotheses_need_no_model_and_no_beam(regard, pairs, hypotheses, arguments):
+    done = regard("evaluate", pairs, "--hypotheses", hypotheses, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "`--hypotheses`: no model is run, so `--model` and `--beam` say nothing" in done.err
+
+
+def test_an_output_that_cannot_be_written_is_refused_first(regard, pairs, monkeypatch):
+    monkeypatch.setattr("regard.cli.translate.translations", lambda *arguments, **options: 1 / 0)
+    done = regard("evaluate", pairs, "--output", "no/such/folder/out")
+    assert done.code == 2
+    assert done.err == "regard: no/such/folder/out: could not be written: No such file or directory\n"

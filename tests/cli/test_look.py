@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from regard.generation.decoding import Hypothesis
+
 
 def test_translation_table_and_page(regard, model, tmp_path):
     page = tmp_path / "attention.html"
@@ -27,6 +29,10 @@ def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
     ("arguments", "said"),
     [
         (["  "], "TEXT: expected a sentence, but it is empty"),
+        (["the cat", "--translation", ""], "--translation: expected a sentence, but it is empty"),
+        (["the cat", "--translation", " \t"], "--translation: expected a sentence, but it is empty"),
+        (["a \udcff"], "TEXT: expected UTF-8, but character 3 is the byte 0xff"),
+        (["the cat", "--translation", "\udcfe"], "--translation: expected UTF-8, but character 1 is the byte 0xfe"),
         (["the cat", "--model", "nowhere"], "nowhere"),
         (["the cat", "--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],
@@ -36,3 +42,12 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments,
     assert done.code == 2
     assert said in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_writes_nothing_has_a_page_and_a_sentence(regard, model, monkeypatch, tmp_path):
+    nothing = [[Hypothesis([], 0.0)]]
+    monkeypatch.setattr("regard.generation.translator.beam_search", lambda *arguments, **options: nothing)
+    done = regard("look", "the cat", "--model", model, "-o", tmp_path / "a.html")
+    assert done.code == 0, done.err
+    assert "No word was written, only </s>" in done.out
+    assert (tmp_path / "a.html").exists()

@@ -96,9 +96,42 @@ def test_a_full_disk_is_told():
     assert said == b"regard: No space left on device\n"
 
 
-def test_output_that_is_closed_is_no_fault():
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -m regard --version >&-"], capture_output=True, check=False)
+def closed(arguments: str, closing: str, model) -> subprocess.CompletedProcess[bytes]:
+    line = f"{sys.executable} -m regard {arguments} {closing}"
+    return subprocess.run(
+        ["bash", "-c", line],
+        env={**os.environ, "MODEL": str(model)},
+        input=b"the cat\n",
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closing", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["--version", 'translate --model "$MODEL" --beam 1'])
+def test_output_that_is_closed_is_no_fault(arguments, closing, model):
+    done = closed(arguments, closing, model)
     assert (done.returncode, done.stderr) == (0, b"")
+    assert bool(done.stdout) == (closing == "2>&-")
+
+
+@pytest.mark.parametrize(
+    ("closing", "said"), [("<&-", b"regard: standard input: cannot be read: it is closed\n"), ("<&- 2>&-", b"")]
+)
+def test_input_that_is_closed_is_refused_where_it_is_needed(closing, said, model):
+    done = closed('translate --model "$MODEL"', closing, model)
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", said)
+    assert closed("--version", closing, model).returncode == 0
+
+
+def test_the_page_is_there_though_nobody_reads_what_is_printed(model, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("look", "the cat", "--model", model, "-o", tmp_path / "a.html", stdout=writing)
+    os.close(writing)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, b"")
+    assert (tmp_path / "a.html").read_text(encoding="utf-8").endswith("</html>\n")
 
 
 def test_lines_are_utf8_whatever_the_locale(model):

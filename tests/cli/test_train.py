@@ -56,6 +56,13 @@ def test_a_missing_recipe_is_named(regard):
     assert (done.code, done.err) == (2, "regard: missing.yaml: no such recipe\n")
 
 
+@pytest.mark.parametrize("key", [["--trainer.max_steps", 3], ["--trainer.max_steps=3"]])
+def test_a_key_before_the_recipe_is_refused(regard, recipe, key):
+    done = regard("train", *key, recipe)
+    assert done.code == 2
+    assert f"RECIPE: expected the file first and keys after it, but {key[0]} came first" in done.err
+
+
 def test_a_missing_extra_is_named(regard, recipe, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     for name in [name for name in sys.modules if name.startswith("regard.training")]:

@@ -83,9 +83,13 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
 @pytest.mark.parametrize(
     ("arguments", "stdin", "said"),
     [
-        (["missing.en"], "", "missing.en: cannot be read: No such file or directory"),
+        (["missing.en"], "", "missing.en: no such file"),
         ([], b"good\nb\xfcd\n", "standard input, line 2: expected UTF-8, but byte 2 of the line is 0xfc"),
-        (["--output", "no/such/folder/out"], "x\n", "no/such/folder/out: cannot be written: No such file or directory"),
+        (
+            ["--output", "no/such/folder/out"],
+            "x\n",
+            "no/such/folder/out: could not be written: No such file or directory",
+        ),
         (["--model", "nowhere"], "x\n", "nowhere"),
         (["--temperature", "0.5"], "x\n", "--sample"),
         (["--nbest", "9"], "x\n", "nbest"),

@@ -163,3 +163,10 @@ def test_an_encoder_alone_has_a_page_too(open_page, recording):
     page = open_page(replace(recording, layers=recording.of("encoder")))
     assert page.locator(".head-name").text_content().startswith("encoder.0, head ")
     assert page.locator(".thumbnail").count() == 6
+
+
+def test_a_translation_without_a_word_has_a_page_too(open_page, make_recording):
+    page = open_page(make_recording(written=("</s>",)), "#layer=cross.0&head=0")
+    assert page.locator(".head-name").text_content() == "cross.0, head 0"
+    page.locator(".matrix").scroll_into_view_if_needed()
+    assert page.locator("#title").get_attribute("dir") == "auto"

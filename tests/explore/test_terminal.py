@@ -100,6 +100,14 @@ def test_no_line_is_wider_than_the_terminal(translated, make_weights, width, lon
     assert ("Shades:" in "".join(lines)) is (not long and width >= 40)
 
 
+@pytest.mark.parametrize("width", range(12, 60))
+def test_every_weight_is_shown_whole_however_narrow_the_terminal(translated, width):
+    shown = printed(table(translated, "cross.1"), width).split("\n\n")[0]
+    weights = [re.findall(r"(?<!\S)[01]\.\d\d(?!\S)", line)[:1] for line in shown.splitlines()]
+    assert weights == [[], ["0.80"], ["0.70"], ["0.45"], ["0.90"]]
+    assert max(map(cell_len, shown.splitlines())) <= width
+
+
 def test_wide_letters_keep_the_columns_in_line(make_weights):
     layer = Layer("c", "cross", make_weights(torch.eye(2)[None] * 0.8 + 0.1), ("▁猫", "▁a"), ("▁日本", "▁b"))
     lines = printed(table(Recording("", "", (layer,)))).split("\n\n")[1].splitlines()
@@ -119,6 +127,19 @@ def test_words_are_text_and_never_markup(make_weights):
     text = printed(table(Recording("", "", (layer,))), force_terminal=True, no_color=True)
     assert "[/]" in text
     assert "\x1b[2J" not in text
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "said"),
+    [
+        (("</s>",), ("▁a", "</s>"), "No word was written, only </s>: there is nothing to show."),
+        (("▁a", "</s>"), ("<s>", "</s>"), "No word was read, only <s> </s>: there is nothing to show."),
+    ],
+)
+def test_where_there_is_no_word_that_is_said(make_weights, written, read, said):
+    shares = torch.full((1, len(written), 2), 0.5)
+    layer = Layer("c", "cross", make_weights(shares), written, read)
+    assert " ".join(printed(table(Recording("", "", (layer,)))).split()) == said
 
 
 def test_a_recording_without_cross_attention_is_refused(recording, translated):

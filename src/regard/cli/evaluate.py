@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.lines import one_line, read_lines, writing
+from regard.cli.lines import one_line, writing
 from regard.errors import InvalidArgument, InvalidFile
+from regard.text.lines import read_lines, read_pairs, references_by_source
 
 if TYPE_CHECKING:
     from regard.text.scores import Score
@@ -36,7 +38,9 @@ def evaluate(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.")] = 5,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the translations to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -52,22 +56,21 @@ def evaluate(
     """
     from regard.text.scores import score
 
+    if hypotheses is not None and (model is not None or beam is not None):
+        raise InvalidArgument(
+            "`--hypotheses`: no model is run, so `--model` and `--beam` say nothing; leave these out, or that"
+        )
     sources, references = _read(test, source, reference or [])
-    if hypotheses is not None:
-        lines = list(read_lines(hypotheses))
-        if len(lines) != len(sources):
-            raise InvalidFile(
-                f"{hypotheses}: expected {len(sources):,} lines, one for each different source line in its first "
-                f"order, but there are {len(lines):,}"
-            )
-    else:
-        from regard.cli.translate import translations
+    with nullcontext() if output is None else writing(output) as file:  # refused before anything is translated
+        if hypotheses is not None:
+            lines = _hypotheses(hypotheses, len(sources))
+        else:
+            from regard.cli.translate import translations
 
-        lines = [
-            one_line(best[0].text) for _, best in translations(sources, model=model, total=len(sources), beam=beam)
-        ]
-    if output is not None:
-        with writing(output) as file:
+            options = {} if beam is None else {"beam": beam}
+            found = translations(sources, model=model, total=len(sources), **options)
+            lines = [one_line(best[0].text) for _, best in found]
+        if file is not None:
             file.writelines(f"{line}\n" for line in lines)
     report(score(lines, references), sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
 
@@ -92,18 +95,29 @@ def _read(test: Path | None, source: Path | None, reference: list[Path]) -> tupl
     raise InvalidArgument("expected either TEST, a file of pairs, or `--source` with one `--reference` or more")
 
 
+def _hypotheses(path: Path, wanted: int) -> list[str]:
+    lines = list(read_lines(path))
+    if len(lines) != wanted:
+        raise InvalidFile(
+            f"{path}: expected {wanted:,} lines, one for each different source line in its first order, but there are "
+            f"{len(lines):,}"
+        )
+    return lines
+
+
 def _pairs(test: Path) -> tuple[list[str], list[list[str]]]:
-    grouped: dict[str, list[str]] = {}
-    for number, line in enumerate(read_lines(test), start=1):
-        pair = line.split("\t")
-        if len(pair) < 2 or not pair[0].strip() or not pair[1].strip():
-            raise InvalidFile(
-                f"{test}, line {number}: expected a source, a tab and a reference, but it is {line[:60]!r}"
-            )
-        grouped.setdefault(pair[0], []).append(pair[1])
+    grouped = references_by_source(_whole(test))
     if not grouped:
         raise InvalidFile(f"{test}: expected pairs, but the file is empty")
     return list(grouped), list(grouped.values())
+
+
+def _whole(test: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a file, of which none may have an empty side: a test is measured whole."""
+    for number, (source, target) in enumerate(read_pairs([test]), start=1):
+        if not source or not target:
+            raise InvalidFile(f"{test}, line {number}: expected a source, a tab and a reference, but one is empty")
+        yield source, target
 
 
 def _aligned(source: Path, reference: list[Path]) -> tuple[list[str], list[list[str]]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.errors import InvalidArgument
+from regard.errors import refuse
 
 
 def look(
@@ -30,8 +30,7 @@ def look(
 
         regard look "The animal didn't cross the street because it was too tired."
     """
-    if not text.strip():
-        raise InvalidArgument("TEXT: expected a sentence, but it is empty")
+    refuse(_objections("TEXT", text) + ([] if translation is None else _objections("--translation", translation)))
     from rich.console import Console
 
     from regard.explore.page import write_page
@@ -39,9 +38,21 @@ def look(
     from regard.generation.translator import Translator
 
     recording = Translator.load(model).record(text, translation)
+    shown = table(recording, layer)
+    write_page(recording, output)  # before anything is printed: `| head` would end the command there
     console = Console()
     console.print(recording.texts["translation"], style="bold", markup=False, highlight=False)
     console.print()
-    console.print(table(recording, layer))
-    write_page(recording, output)
+    console.print(shown)
     console.print(f"\nAll layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _objections(name: str, text: str) -> list[str]:
+    if not text.strip():
+        return [f"{name}: expected a sentence, but it is empty"]
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:  # Python holds a byte of the command line that is not UTF-8 as a surrogate
+        byte = ord(text[error.start]) & 0xFF
+        return [f"{name}: expected UTF-8, but character {error.start + 1} is the byte 0x{byte:02x}"]
+    return []

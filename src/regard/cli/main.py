@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -51,6 +52,7 @@ def regard(
 
 def main() -> None:
     """Run a command; a refusal is one message on stderr and exit code 2, Ctrl-C is 130, a closed pipe is silent."""
+    _open_output()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no "▒" shows "?"
@@ -67,6 +69,13 @@ def main() -> None:
     except OSError as error:
         _forget_output()
         fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+
+
+def _open_output() -> None:
+    """Where the shell closed a stream, as `>&-` does, Python has None: what is written there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the end
 
 
 def _forget_output() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.errors import MissingExtra
+from regard.errors import InvalidArgument, MissingExtra
 
 
 def train(
@@ -24,6 +24,11 @@ def train(
     After a crash or Ctrl-C, the same line with `--resume` goes on from the last checkpoint, bit for bit on one CPU.
     The run folder then holds models (`last`, `best`, `averaged`) that `regard translate --model` takes.
     """
+    if str(recipe).startswith("--"):
+        raise InvalidArgument(
+            f"RECIPE: expected the file first and keys after it, but {recipe} came first: "
+            f"write `regard train RECIPE {recipe} ...`"
+        )
     try:
         from regard.training.recipe import read_recipe
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.lines import one_line, read_lines, writing
+from regard.cli.lines import is_typed, one_line, writing
 from regard.errors import InvalidArgument
+from regard.text.lines import read_lines
 
 if TYPE_CHECKING:
     from regard.generation.translator import Sampling, Translation
@@ -77,7 +78,7 @@ def translate(
     if Path("-") not in paths:
         lines = list(lines)  # so a bad file is refused before the first line is translated
         total = len(lines)
-    by_hand = paths == [Path("-")] and sys.stdin.isatty()
+    by_hand = paths == [Path("-")] and is_typed()
     options = {"beam": beam, "nbest": nbest, "length_penalty": length_penalty}
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling = _sampling(sample, {name: value for name, value in drawing.items() if value is not None})
@@ -118,7 +119,7 @@ def translations(
 @contextmanager
 def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
     """A progress bar where someone sees it, and nothing where stderr goes to a file or the text is typed by hand."""
-    if not sys.stderr.isatty() or (total is None and sys.stdin.isatty()):
+    if not sys.stderr.isatty() or (total is None and is_typed()):
         yield lambda count: None
         return
     from rich.console import Console

@@ -8,13 +8,12 @@ import html
 import json
 import os
 import re
-import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import InvalidFile
 from regard.explore.packing import pack
+from regard.files import whole_file
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
@@ -43,7 +42,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
     """Write a recording as one HTML file that shows what attends to what.
 
-    The file is written whole or not at all: beside its place first, then renamed onto it.
+    The file is written whole or not at all (see :func:`regard.files.whole_file`).
 
     Args:
         recording: What to show.
@@ -60,7 +59,7 @@ def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
         Eight bytes or so for each weight of the recording.
 
     Example:
-        >>> import regard, torch
+        >>> import regard, tempfile, torch
         >>> from regard.analysis.recording import Layer, Recording
         >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> recording = Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, ("a",), ("b", "c")),))
@@ -68,7 +67,10 @@ def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
         ...     write_page(recording, Path(folder) / "attention.html").name
         'attention.html'
     """
-    return _write_atomically(Path(path), page(recording).encode("utf-8", "xmlcharrefreplace"))
+    content = page(recording).encode("utf-8", "xmlcharrefreplace")
+    with whole_file(path) as file:
+        file.write(content)
+    return Path(path)
 
 
 def page(recording: Recording) -> str:
@@ -131,29 +133,3 @@ def _hash(source: str) -> str:
 def _inert(value: dict[str, Any]) -> str:
     """Write JSON in which no character can end the script element that holds it; lone surrogates stay escaped."""
     return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _write_atomically(path: Path, content: bytes) -> Path:
-    """Write beside the place, then rename onto it, so that the place never holds half a file."""
-    part = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            part = Path(file.name)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.chmod(0o666 & ~_umask())  # a temporary file is its owner's alone; the page is a file like any other
-        part.replace(path)
-    except OSError as error:
-        raise InvalidFile(f"{path}: expected a place where the page can be written, got: {error.strerror}") from error
-    finally:
-        # Also at Ctrl-C; once renamed there is nothing left to remove.
-        if part is not None:
-            part.unlink(missing_ok=True)
-    return path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording
 
 BAR = 20
-"""How many columns a bar takes where there is room; at least SHORT_BAR, then the runners-up have to go."""
+"""How many columns a bar takes where there is room; below SHORT_BAR the runners-up have to go, at none the bars."""
 SHORT_BAR = 8
 GAP = 3
 LONGEST = 16
-"""How many columns a word may take, at least SHORTEST."""
+"""How many columns a word may take, at least SHORTEST where there are bars."""
 SHORTEST = 4
 RUNNERS_UP = 2
 FAINTEST = 0.05
@@ -46,7 +47,8 @@ def table(recording: Recording, layer: str | None = None) -> RenderableType:
         layer: The name of a cross-attention layer; None takes the mean over all.
 
     Returns:
-        A renderable for ``rich.print``: a table with bars, and a shaded map where the terminal is wide enough for it.
+        A renderable for ``rich.print``: a table with bars, and a shaded map where the terminal is wide enough for it;
+        one sentence where no word was written.
 
     Raises:
         InvalidArgument: If there is no cross-attention, or no such layer of it.
@@ -70,6 +72,9 @@ def table(recording: Recording, layer: str | None = None) -> RenderableType:
         Shades: ░ from 0.05, ▒ from 0.15, ▓ from 0.35, █ from 0.6.
     """
     layers = _chosen(recording, layer)
+    for done, tokens in (("written", layers[0].queries), ("read", layers[0].keys)):
+        if all(map(is_special, tokens)):
+            return Text(f"No word was {done}, only {' '.join(tokens)}: there is nothing to show.")
     return _Picture(layers)
 
 
@@ -107,21 +112,26 @@ class _Picture:
 
     def _table(self, options: ConsoleOptions) -> Table:
         fixed = len("0.00") + 3 * GAP
-        longest = min(LONGEST, max(SHORTEST, (options.max_width - fixed - SHORT_BAR) // 2))
+        with_bars = options.max_width > fixed + 2 * SHORTEST
+        fixed = fixed if with_bars else fixed - GAP
+        room = options.max_width - fixed
+        longest = min(LONGEST, max(SHORTEST, (room - SHORT_BAR) // 2) if with_bars else max(1, room // 2))
         entries = [self._entry(row, longest) for row in self.weights]
         written = ["written", *(_short(word, longest) for word in self.rows)]
         others = GAP + max(cell_len(also) for _, _, also in entries)
         best = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
-        room = options.max_width - fixed - min(longest, max(map(cell_len, written))) - best
+        room -= min(longest, max(map(cell_len, written))) + best
         with_others = room - others >= SHORT_BAR
         length = max(1, min(BAR, room - others if with_others else room))
         drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
-        for name, at_most in (("written", longest), ("attended to", longest), ("", length), ("", 4), ("", None)):
+        kept = (True, True, with_bars, True, with_others)
+        limits = (("written", longest), ("attended to", longest), ("", length), ("", 4), ("", None))
+        for name, at_most in compress(limits, kept):
             drawn.add_column(name, no_wrap=True, overflow="ellipsis", max_width=at_most)
         for word, (most, weight, also) in zip(written[1:], entries, strict=True):
             bar = Text(_bar(weight, length, options.ascii_only), STYLE)
             cells = (Text(word), Text(most, "bold"), bar, Text(f"{weight:.2f}"), Text(also, "dim"))
-            drawn.add_row(*cells[: 5 if with_others else 4])
+            drawn.add_row(*compress(cells, kept))
         return drawn
 
     def _entry(self, row: torch.Tensor, longest: int) -> tuple[str, float, str]:

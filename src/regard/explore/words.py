@@ -8,7 +8,9 @@ from collections.abc import Sequence
 _MARK = "▁"
 _BYTES = re.compile(rf"(?:{_MARK}|<0x[0-9A-F]{{2}}>)+")
 _SPECIAL = re.compile(r"</?[a-z]+>")
-_WORD = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]+")
+_JOINERS = "\u200c\u200d"
+"""They have no shape of their own, but decide that of the letters and emoji at their sides."""
+_WORD = re.compile(rf"\w+(?:['’\-{_JOINERS}]\w+)*|[^\w\s]+")
 
 
 def is_special(token: str) -> bool:
@@ -74,4 +76,4 @@ def _size(text: str) -> int:
 
 def _shown(text: str) -> str:
     """Text in which all that is no letter or sign is one mark, so that no terminal obeys it."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text.strip())
+    return "".join(letter if letter.isprintable() or letter in _JOINERS else "�" for letter in text.strip())

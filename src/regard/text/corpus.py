@@ -1,95 +1,26 @@
-"""Parallel corpora: pairs of lines from a TSV or from two line-aligned files, tokenised once into Arrow files."""
+"""Parallel corpora: pairs of lines, tokenised once into Arrow files."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
 import os
 import shutil
-import unicodedata
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pyarrow as pa
 
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidFile
+from regard.text.lines import read_pairs
 from regard.text.tokenizer import Tokenizer
 
 _CHUNK = 10_000
 _SCHEMA = pa.schema([("src", pa.list_(pa.int32())), ("tgt", pa.list_(pa.int32())), ("line", pa.int64())])
-
-
-def read_lines(path: str | Path) -> Iterator[str]:
-    r"""Read the lines of a text file, plain or ``.gz``, in NFC and without their line ends.
-
-    Args:
-        path: The file, UTF-8; a line ends at ``\n`` or ``\r\n`` only.
-
-    Yields:
-        Lines.
-
-    Raises:
-        InvalidFile: If the file is missing or unreadable, or if a line is not UTF-8 (the message names the line).
-    """
-    path = Path(path)
-    number = 0
-    try:
-        with _open(path) as file:
-            for number, raw in enumerate(file, start=1):
-                yield unicodedata.normalize("NFC", raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
-    except UnicodeDecodeError as error:
-        raise InvalidFile(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
-    except FileNotFoundError:
-        raise InvalidFile(f"{path}: no such file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InvalidFile(f"{path}: cannot be read after line {number}: {reason}") from error
-
-
-def _open(path: Path) -> gzip.GzipFile | BufferedReader:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-
-
-def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
-    """Read pairs of source and target sentence.
-
-    Args:
-        files: One TSV (source, tab, target; further columns are ignored) or two line-aligned files, plain or ``.gz``.
-
-    Yields:
-        Pairs, empty ones included.
-
-    Raises:
-        InvalidFile: If a file cannot be read, a line of a TSV has no tab, or two files have unequal numbers of lines.
-    """
-    if len(files) == 1:
-        for number, line in enumerate(read_lines(files[0]), start=1):
-            columns = line.split("\t")
-            if len(columns) < 2:
-                raise InvalidFile(f"{files[0]}, line {number}: no tab; a line should be source, tab, target")
-            yield columns[0].strip(), columns[1].strip()
-        return
-    if len(files) != 2:
-        raise InvalidArgument(f"a corpus is one TSV or two line-aligned files, but {len(files)} files were given")
-    counts = [0, 0]
-    for lines in itertools.zip_longest(*map(read_lines, files)):
-        source, target = lines
-        counts[0] += source is not None
-        counts[1] += target is not None
-        if source is not None and target is not None:
-            yield source.strip(), target.strip()
-    if counts[0] != counts[1]:
-        raise InvalidFile(
-            f"line-aligned files should have equally many lines, but {files[0]} has {counts[0]} "
-            f"and {files[1]} has {counts[1]}"
-        )
 
 
 @dataclass(frozen=True)

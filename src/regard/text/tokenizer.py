@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, refuse
+from regard.files import whole_file
 
 FILE = "tokenizer.json"
 SPECIALS = ("<pad>", "<s>", "</s>")
@@ -21,7 +21,7 @@ _SPACE_MARK = "\u2581"
 # Contractions stay readable ("didn", "'t"), every digit is a piece of its own (numbers are copied, not memorised),
 # and the space belongs to the word that it stands before.
 _PIECES = r"['’](?:[sdmt]|ll|ve|re)(?![\p{L}\p{M}])| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+"
-_WORDS = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
@@ -37,8 +37,6 @@ class Tokenizer:
         >>> tokenizer = Tokenizer.train(["the cat sat", "the cat ran"], vocab_size=270)
         >>> tokenizer.decode(tokenizer.encode(["the cat </s> ☃"]))
         ['the cat </s> ☃']
-        >>> tokenizer.words(tokenizer.encode(["the cat!"])[0])
-        [('the', [0]), ('cat', [1]), ('!', [2])]
     """
 
     pad_id, bos_id, eos_id = range(3)
@@ -111,8 +109,23 @@ class Tokenizer:
         return self._backend.normalizer.normalize_str(text).strip(" ")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each text, without special tokens."""
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
+        """Give the ids of each text, without special tokens.
+
+        Raises:
+            InvalidArgument: If texts have surrogates, which are no characters; all such texts are named.
+        """
+        try:
+            return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
+        except TypeError:
+            # Python reads a byte that is not UTF-8 from the command line as a surrogate.
+            refuse(
+                [
+                    f"texts[{place}] should be characters, but has the surrogate {found[0]!a} at {found.start()}"
+                    for place, text in enumerate(texts)
+                    if (found := _SURROGATE.search(text))
+                ]
+            )
+            raise
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Give the text of each sequence of ids; special tokens are left out."""
@@ -125,60 +138,16 @@ class Tokenizer:
         """Give each piece as readable text: ``▁`` is the space before a word, ``<0xC3>`` a byte of a cut letter."""
         return [_readable(self._bytes[index]) for index in ids]
 
-    def words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
-        """Merge subwords into words for display.
-
-        Args:
-            ids: A sequence of ids; special tokens are words of their own.
-
-        Returns:
-            The words in order, each with the positions of its tokens. Every position is in exactly one word.
-        """
-        merged: list[tuple[str, list[int]]] = []
-        start = 0
-        while start < len(ids):
-            if ids[start] < len(SPECIALS):
-                merged.append((SPECIALS[ids[start]], [start]))
-                start += 1
-                continue
-            end = start
-            while end < len(ids) and ids[end] >= len(SPECIALS):
-                end += 1
-            merged += self._words_of_text(ids, start, end)
-            start = end
-        return merged
-
-    def _words_of_text(self, ids: Sequence[int], start: int, end: int) -> list[tuple[str, list[int]]]:
-        text = self._text(ids[start:end]).decode("utf-8", errors="replace")
-        word_of_byte: list[int] = []
-        words: list[tuple[str, list[int]]] = []
-        last = 0
-        for match in _WORDS.finditer(text):
-            word_of_byte += [len(words)] * len(
-                text[last : match.end()].encode()
-            )  # a space belongs to the word after it
-            words.append((match.group(), []))
-            last = match.end()
-        if not words:
-            return [(text.strip(), list(range(start, end)))]
-        offset = 0
-        for position in range(start, end):
-            offset += len(self._bytes[ids[position]])
-            words[word_of_byte[min(offset, len(word_of_byte)) - 1]][1].append(position)
-        return [(word, positions) for word, positions in words if positions]
-
     def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` into a folder; an older one is replaced only by the whole new one."""
+        """Write ``tokenizer.json`` into a folder; an older one is replaced only by the whole new one.
+
+        Raises:
+            InvalidFile: If it cannot be written.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{FILE}.{os.getpid()}"
-        try:
-            draft.write_text(self._backend.to_str(), encoding="utf-8")
-            draft.replace(folder / FILE)
-        except OSError as error:
-            raise InvalidFile(f"{folder / FILE}: could not be written: {error.strerror}") from error
-        finally:
-            draft.unlink(missing_ok=True)
+        with whole_file(folder / FILE, text=True) as file:
+            file.write(self._backend.to_str())
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:

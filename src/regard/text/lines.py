@@ -1,0 +1,112 @@
+"""Lines and pairs of text from files: UTF-8 in NFC, or an error that names the file and the line."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import sys
+import unicodedata
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from regard.errors import InvalidArgument, InvalidFile
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    r"""Read the lines of a text file in NFC and without their line ends.
+
+    Args:
+        path: The file, UTF-8, plain or ``.gz``; ``-`` is standard input. A line ends at ``\n`` or ``\r\n`` only.
+
+    Yields:
+        Lines.
+
+    Raises:
+        InvalidFile: If the file is missing or unreadable, or if a line is not UTF-8 (the message names the line).
+    """
+    name = _name(path)
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, raw in enumerate(file, start=1):
+                line = raw.decode("utf-8").rstrip("\r\n")
+                yield unicodedata.normalize("NFC", line.removeprefix("\ufeff") if number == 1 else line)
+    except UnicodeDecodeError as error:
+        raise InvalidFile(
+            f"{name}, line {number}: expected UTF-8, but byte {error.start + 1} of the line is "
+            f"0x{error.object[error.start]:02x}; convert the file first, as with `iconv -t UTF-8`"
+        ) from None
+    except FileNotFoundError:
+        raise InvalidFile(f"{name}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidFile(
+            f"{name}: expected a gzip file, but it is damaged or cut off after line {number}: {error}"
+        ) from None
+    except OSError as error:
+        raise InvalidFile(f"{name}: cannot be read: {error.strerror or error}") from None
+
+
+def _name(path: str | Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def _open(path: str | Path) -> AbstractContextManager[Iterable[bytes]]:
+    if str(path) != "-":
+        return gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")
+    if sys.stdin is None:
+        raise OSError("it is closed")
+    return nullcontext(sys.stdin.buffer)
+
+
+def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
+    """Read pairs of source and target sentence, each without white space around it.
+
+    Args:
+        files: One TSV (source, tab, target; further columns are ignored) or two line-aligned files, plain or ``.gz``.
+
+    Yields:
+        Pairs, empty ones included.
+
+    Raises:
+        InvalidFile: If a file cannot be read, a line of a TSV has no tab, or two files have unequal numbers of lines.
+    """
+    if len(files) == 1:
+        for number, line in enumerate(read_lines(files[0]), start=1):
+            columns = line.split("\t")
+            if len(columns) < 2:
+                raise InvalidFile(
+                    f"{_name(files[0])}, line {number}: no tab; a line should be source, tab, target, "
+                    f"but it is {line[:60]!r}"
+                )
+            yield columns[0].strip(), columns[1].strip()
+        return
+    if len(files) != 2:
+        raise InvalidArgument(f"a corpus is one TSV or two line-aligned files, but {len(files)} files were given")
+    counts = [0, 0]
+    for lines in itertools.zip_longest(*map(read_lines, files)):
+        source, target = lines
+        counts[0] += source is not None
+        counts[1] += target is not None
+        if source is not None and target is not None:
+            yield source.strip(), target.strip()
+    if counts[0] != counts[1]:
+        raise InvalidFile(
+            f"line-aligned files should have equally many lines, but {files[0]} has {counts[0]} "
+            f"and {files[1]} has {counts[1]}"
+        )
+
+
+def references_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Group the targets of each source, in the order in which they come; pairs with an empty side are left out.
+
+    Example:
+        >>> references_by_source([("hi", "hallo"), ("bye", "tschüs"), ("hi", "grüß dich"), ("", "leer")])
+        {'hi': ['hallo', 'grüß dich'], 'bye': ['tschüs']}
+    """
+    grouped: dict[str, list[str]] = {}
+    for source, target in pairs:
+        if source and target:
+            grouped.setdefault(source, []).append(target)
+    return grouped

@@ -1,0 +1,125 @@
+"""Lines and pairs come back as they were written, in NFC, and bad files are refused with file and line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.errors import InvalidArgument, InvalidFile
+from regard.text.lines import read_lines, read_pairs, references_by_source
+
+PAIRS = [("Hello.", "Hallo."), ("How are you?", "Wie geht's?"), ("cafe\u0301", "Café")]
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    raw = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+@pytest.mark.parametrize("name", ["text.en", "text.en.gz"])
+def test_lines_end_at_line_feeds_only(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, "\ufeffone\r\n\n\ufefftwo\u2028still two\x0b\ne\u0301")
+    assert list(read_lines(path)) == ["one", "", "\ufefftwo\u2028still two\x0b", "é"]
+
+
+def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("grün\n".encode())))
+    assert list(read_lines("-")) == ["grün"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no")))
+    with pytest.raises(InvalidFile, match=r"^standard input, line 1: no tab; .* but it is 'no'$"):
+        list(read_pairs(["-"]))
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InvalidFile, match=r"^standard input: cannot be read: it is closed$"):
+        list(read_lines(Path("-")))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"good\ngr\xfcn\n", "line 2: expected UTF-8, but byte 3 of the line is 0xfc; convert the file"),
+        (b"\xef\xbb\xbfgr\xfcn\n", "line 1: expected UTF-8, but byte 6 of the line is 0xfc"),
+        (b"\xef\xbb\xbfgood\ngr\xfcn\n", "line 2: expected UTF-8, but byte 3 of the line is 0xfc"),
+    ],
+)
+@pytest.mark.parametrize("name", ["latin.txt", "latin.txt.gz"])
+def test_bytes_that_are_not_utf8_are_named_with_their_line(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(InvalidFile, match=f"^{re.escape(str(path))}, {said}"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "no such file"),
+        (lambda path: path.mkdir(), "cannot be read: Is a directory"),
+        (
+            lambda path: path.write_bytes(b"plain"),
+            "expected a gzip file, but it is damaged or cut off after line 0: Not a gzipped file",
+        ),
+        (
+            lambda path: path.write_bytes(
+                gzip.compress(b"".join(b"%d\n" % number for number in range(50_000)))[:-9999]
+            ),
+            r"it is damaged or cut off after line [1-9]\d+: Compressed file ended",
+        ),
+    ],
+    ids=["missing", "folder", "not gzip", "cut off"],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make, said: str) -> None:
+    path = tmp_path / "text.gz"
+    make(path)
+    with pytest.raises(InvalidFile, match=rf"text\.gz: .*{said}"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_tsv_and_aligned_files_give_the_same_pairs(tmp_path: Path, suffix: str, ending: str) -> None:
+    tsv = write(tmp_path / f"both.tsv{suffix}", ending.join("\t".join(pair) for pair in PAIRS) + ending)
+    sides = [
+        write(tmp_path / f"side{side}{suffix}", "\ufeff" + ending.join(pair[side] for pair in PAIRS)) for side in (0, 1)
+    ]
+    expected = [*PAIRS[:2], ("café", "Café")]  # NFC
+    assert list(read_pairs([tsv])) == expected
+    assert list(read_pairs(sides)) == expected
+
+
+def test_further_columns_are_ignored_and_white_space_around(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", " one\u2028line \teins\tlicence\n")
+    assert list(read_pairs([path])) == [("one\u2028line", "eins")]
+
+
+def test_a_line_without_a_tab_is_shown(tmp_path: Path) -> None:
+    path = write(tmp_path / "tabs.tsv", f"a\tb\nc d{'x' * 99}\n")
+    with pytest.raises(InvalidFile) as caught:
+        list(read_pairs([path]))
+    told = f"{path}, line 2: no tab; a line should be source, tab, target, but it is 'c d{'x' * 57}'"
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize("counts", [(3, 5), (5, 3)])
+def test_unequal_line_counts_are_refused_with_both(tmp_path: Path, counts: tuple[int, int]) -> None:
+    files = [write(tmp_path / f"side{side}", "x\n" * count) for side, count in enumerate(counts)]
+    has = " and ".join(f"{path} has {count}" for path, count in zip(files, counts, strict=True))
+    message = f"line-aligned files should have equally many lines, but {has}"
+    with pytest.raises(InvalidFile, match=re.escape(message)):
+        list(read_pairs(files))
+
+
+def test_three_files_are_no_corpus(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="one TSV or two line-aligned files, but 3 files were given"):
+        list(read_pairs([tmp_path / "a"] * 3))
+
+
+def test_references_keep_their_order_and_empty_sides_have_none() -> None:
+    pairs = [("b", "1"), ("a", "2"), ("b", "3"), ("c", ""), ("", "4"), ("b", "1")]
+    assert list(references_by_source(iter(pairs)).items()) == [("b", ["1", "3", "1"]), ("a", ["2"])]
