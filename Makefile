@@ -32,6 +32,7 @@ pins: .venv/ready
 # Trains the embedded model (hours; Ctrl-C and the same line again goes on), measures it and puts it into the package.
 model: .venv/ready
 	@test -n "$(DATA)" || { echo "say where the data is: make model DATA=FOLDER, with train, valid and test.tsv.gz"; exit 2; }
+	@for part in train valid test; do test -f "$(DATA)/$$part.tsv.gz" || { echo "$(DATA)/$$part.tsv.gz is missing"; exit 2; }; done
 	$(BIN)/regard train recipes/tatoeba-en-de.yaml --data.folder $(DATA) $(if $(wildcard runs/tatoeba-en-de/state.ckpt),--resume)
 	$(BIN)/python recipes/embed.py runs/tatoeba-en-de $(DATA)
 

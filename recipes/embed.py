@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,9 @@ import torch
 import typer
 import yaml
 
+from regard.errors import RegardError
 from regard.generation import Translator
-from regard.models.checkpoint import load_model, save_model
+from regard.models.checkpoint import load_model, replacing_files, save_model
 from regard.text.corpus import read_pairs
 from regard.text.scores import Score, score
 from regard.text.tokenizer import Tokenizer
@@ -32,41 +34,59 @@ CARD = Path(__file__).with_name("card.md")  # with a place for each figure
 def main(
     run: Annotated[Path, typer.Argument(help="The run folder of `regard train`.")],
     data: Annotated[Path, typer.Argument(help="The folder with test.tsv.gz.")],
+    weights: Annotated[str, typer.Option(help="Which of the run's models: averaged, best or last.")] = "averaged",
     place: Annotated[Path, typer.Option(help="Where the model goes.")] = PLACE,
     machine: Annotated[str, typer.Option(help="On what it was trained.")] = f"{os.cpu_count()} CPU cores",
 ) -> None:
-    """Write the averaged weights of RUN into the package, measure them on DATA, and write the card."""
-    tokenizer = Tokenizer.load(run / "averaged")
-    save_model(place, load_model(run / "averaged"), tokenizer, dtype=torch.bfloat16)
-    figures = measure(place, data / "test.tsv.gz")
-    card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures, **history(run), **architecture(place))
-    (place / "README.md").write_text(card, encoding="utf-8")
+    """Write a model of RUN into the package, measure them on DATA, and write the card."""
+    try:
+        references = read_references(data / "test.tsv.gz")  # all that may be missing comes before what takes long
+        model, tokenizer, past = load_model(run / weights), Tokenizer.load(run / weights), history(run, weights)
+        with replacing_files(place) as staging:  # all or nothing
+            save_model(staging, model, tokenizer, dtype=torch.bfloat16)
+            figures = {**measure(staging, references), **past, **architecture(staging)}
+            card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures)
+            (staging / "README.md").write_text(card, encoding="utf-8")
+    except (RegardError, OSError) as error:
+        sys.exit(f"embed: {error}")
     print(f"{place}: BLEU {figures['bleu'].value:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
 
 
-def measure(place: Path, test: Path) -> dict[str, Score | int]:
-    """BLEU, chrF and TER of the stored model."""
+def read_references(test: Path) -> dict[str, list[str]]:
+    """Every source with all its references."""
     references: dict[str, list[str]] = {}
     for source, target in read_pairs([test]):
         references.setdefault(source, []).append(target)
+    return references
+
+
+def measure(place: Path, references: dict[str, list[str]]) -> dict[str, Score | int]:
+    """BLEU, chrF and TER of the stored model."""
     translations = [best[0].text for best in Translator.load(place).translate(list(references), beam=5)]
     found = score(translations, list(references.values()))
     return {**found, "sentences": len(references), "references": sum(map(len, references.values()))}
 
 
-def history(run: Path) -> dict[str, object]:
+def history(run: Path, weights: str) -> dict[str, object]:
     """What the run folder tells of the training."""
     recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["tokens"]]
-    seconds = sum(int(row["tokens"]) / int(row["tokens_per_second"]) for row in rows)
+        rows = [row for row in csv.DictReader(file) if row["tokens_per_second"]]
+    counted = [int(row["tokens"]) for row in rows if row.get("tokens")]
+    effort = ""
+    if counted:  # rows that were written before tokens were counted have about as many as the others
+        tokens = [int(row.get("tokens") or sum(counted) / len(counted)) for row in rows]
+        seconds = sum(count / int(row["tokens_per_second"]) for count, row in zip(tokens, rows, strict=True))
+        effort = f", {sum(tokens) / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
     return {
         "seed": recipe["seed"],
         "data": "`train.tsv.gz`: pairs of English and German sentences of Tatoeba",
-        "average": recipe["checkpoint"]["average"],
+        "weights": {
+            "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average']} snapshots",
+            "best": "the weights of the best validation",
+        }.get(weights, "the last weights"),
         "steps": int(rows[-1]["step"]),
-        "tokens": sum(int(row["tokens"]) for row in rows) / 1e6,
-        "hours": seconds / 3600,
+        "effort": effort,
     }
 
 

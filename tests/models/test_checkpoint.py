@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,12 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path, below):
     with pytest.raises(InvalidFile, match=r"model.* is no folder that can be written into"):
         save_model(tmp_path / "model" / below, make_model())
     assert (tmp_path / "model").read_text() == "mine"
+
+
+def test_the_weights_may_be_read_by_whom_the_umask_lets(tmp_path):
+    before = os.umask(0o022)
+    try:
+        save_model(tmp_path, Transformer(TransformerConfig(20, d_model=8, num_heads=2, d_ff=8)))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o644

@@ -53,7 +53,7 @@ def test_one_name_or_measure_needs_no_list():
 
 def test_all_objections_to_names_come_at_once():
     with pytest.raises(InvalidArgument) as error:
-        as_measures(["entrpy", "recieved", "topk", "lse", "lse"])
+        as_measures(["entrpy", "receive", "topk", "lse", "lse"])
     for said in (
         "did you mean 'entropy'",
         "did you mean 'received'",

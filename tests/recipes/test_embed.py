@@ -6,11 +6,12 @@ import gzip
 import subprocess
 import sys
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from regard.models import Transformer, TransformerConfig
-from regard.models.checkpoint import save_model
+from regard.models.checkpoint import load_model, save_model
 from regard.text.tokenizer import Tokenizer
 
 PAIRS = [("a small dog", "ein kleiner Hund"), ("a small dog", "ein Hündchen"), ("the cat", "die Katze")]
@@ -21,21 +22,39 @@ ROWS = """step,epoch,loss,learning_rate,tokens,tokens_per_second,valid_loss,bleu
 """
 
 
-def test_a_run_becomes_a_model_with_a_card(tmp_path, root):
-    run, data, place = (tmp_path / name for name in ("run", "data", "place"))
-    data.mkdir()
+@pytest.fixture
+def run(tmp_path):
+    """A run folder, as training leaves it."""
+    run = tmp_path / "run"
     tokenizer = Tokenizer.train([text for pair in PAIRS for text in pair], 270)
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(tokenizer.vocab_size, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1))
     save_model(run / "averaged", model, tokenizer)
     (run / "recipe.yaml").write_text("seed: 7\ncheckpoint: {average: 3}\n")
     (run / "metrics.csv").write_text(ROWS)
+    return run
+
+
+@pytest.fixture
+def data(tmp_path):
+    """The folder with the test set."""
+    data = tmp_path / "data"
+    data.mkdir()
     with gzip.open(data / "test.tsv.gz", "wt", encoding="utf-8") as file:
         file.writelines(f"{source}\t{target}\n" for source, target in PAIRS)
+    return data
 
+
+def embed(root, run, data, place):
     command = [sys.executable, root / "recipes/embed.py", run, data, "--place", place, "--machine", "a small machine"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
+    place = tmp_path / "place"
+    done = embed(root, run, data, place)
     assert done.returncode == 0, done.stderr
+    model, tokenizer = load_model(run / "averaged"), Tokenizer.load(run / "averaged")
 
     card = (place / "README.md").read_text(encoding="utf-8")
     assert all(weight.dtype == torch.bfloat16 for weight in load_file(place / "model.safetensors").values())
@@ -44,8 +63,7 @@ def test_a_run_becomes_a_model_with_a_card(tmp_path, root):
     for said in (
         f"| parameters | {parameters:,},",
         "1 encoder and 6 decoder layers",
-        "100 steps, 2 million target tokens; weights averaged over the last 3",
-        "7.5 hours on a small machine",
+        "100 steps, 2 million target tokens, 7.5 hours on a small machine; the mean of the weights of the last 3",
         "2 English sentences, none of them in the training data, with 3 German references",
         "BLEU | **",
         "tok:13a",
@@ -54,3 +72,42 @@ def test_a_run_becomes_a_model_with_a_card(tmp_path, root):
         "CC BY 2.0",
     ):
         assert said in card, said
+    assert {path.name for path in place.iterdir()} == {
+        "README.md", "config.json", "model.safetensors", "tokenizer.json"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        # the first row was written by a version that did not count
+        (ROWS.replace("900000,100,", ",100,"), "100 steps, 2 million target tokens, 7.5 hours on a small machine;"),
+        (ROWS.replace(",tokens,", ",").replace(",900000,", ","), "100 steps on a small machine;"),
+    ],
+    ids=["some", "none"],
+)
+def test_rows_without_tokens_are_estimated_or_the_time_is_left_out(tmp_path, root, run, data, rows, said):
+    (run / "metrics.csv").write_text(rows)
+    done = embed(root, run, data, tmp_path / "place")
+    assert done.returncode == 0, done.stderr
+    assert said in (tmp_path / "place/README.md").read_text(encoding="utf-8")
+
+
+def test_a_missing_test_set_is_found_before_anything_is_written(tmp_path, root, run):
+    done = embed(root, run, tmp_path, tmp_path / "place")
+    assert done.returncode == 1
+    assert done.stderr == f"embed: {tmp_path / 'test.tsv.gz'}: no such file\n"
+    assert not (tmp_path / "place").exists()
+
+
+def test_what_fails_late_leaves_the_old_model(tmp_path, root, run, data):
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "config.json").write_text("old")
+    with gzip.open(data / "test.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write("word " * 9999 + "\tWort\n")  # one sentence that cannot be translated
+    done = embed(root, run, data, place)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("embed: ")
+    assert [path.name for path in place.iterdir()] == ["config.json"]
+    assert (place / "config.json").read_text() == "old"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.errors import InvalidFile
 from regard.training.logs import COLUMNS, MetricsFile
 
 
@@ -36,3 +37,34 @@ def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: 
     logger.log_metrics({"loss": 1.0}, step=10)
     with logger.path.open() as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == [*left, 10]
+
+
+def test_an_older_log_gets_todays_columns(tmp_path: Path) -> None:
+    logger = MetricsFile(tmp_path)
+    logger.path.write_text("step,epoch,loss,tokens_per_second,retired\n50,0,8.5,100,x\n100,0,7.5,90,x\n")
+    logger.cut_back(50)
+    logger.log_metrics({"loss": 7.25, "tokens": 9}, step=100)
+    with logger.path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [tuple(row) for row in rows] == [COLUMNS, COLUMNS]
+    assert [(row["loss"], row["tokens"], row["tokens_per_second"]) for row in rows] == [
+        ("8.5", "", "100"),
+        ("7.25", "9", ""),
+    ]
+
+
+@pytest.mark.parametrize("row", ["x,0,1.0", ",0,1.0", "-1,0", "3" + "," * 20, ",,"])
+def test_a_damaged_row_is_named(tmp_path: Path, row: str) -> None:
+    logger = MetricsFile(tmp_path)
+    logger.log_metrics({"loss": 1.0}, step=2)
+    before = logger.path.read_text() + f"{row}\n"
+    logger.path.write_text(before)
+    with pytest.raises(InvalidFile, match=r"metrics\.csv, line 3: should be a step and values under step,epoch,loss"):
+        logger.cut_back(2)
+    assert logger.path.read_text() == before
+
+
+def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_bytes(b"step\n\xff\n")
+    with pytest.raises(InvalidFile, match=r"metrics\.csv: cannot be read: 'utf-8' codec"):
+        MetricsFile(tmp_path).cut_back(2)

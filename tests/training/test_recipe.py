@@ -12,7 +12,7 @@ import yaml
 
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.models import Transformer, TransformerConfig
-from regard.training.recipe import apply_overrides, check_resumable, make_recipe, read_recipe, write_recipe
+from regard.training.recipe import apply_overrides, check_resumable, is_copy, make_recipe, read_recipe, write_recipe
 
 SMALLEST: dict[str, Any] = {"run": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
 
@@ -60,7 +60,13 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("data.max_length", 9000, "data.max_length: should be at most 7999, so that"),
         ("model", {"positions": "learned", "max_length": 99}, "data.max_length: should be at most 98, so that"),
         ("validation.sentences", 0, "validation.sentences: is 0, but validation.monitor is 'bleu', which needs"),
-        ("trainer", 7, "trainer: should be a valid dictionary or instance of Trainer, but is 7"),
+        ("trainer", 7, "trainer: should be a mapping of keys to values, but is 7"),
+        ("trainer", {1: 2, "max_steps": 3}, "trainer.1: a key should be a name, but is 1"),
+        ("trainer.max_steps", True, "trainer.max_steps: should be a number or a text (YAML reads yes,"),
+        ("model.d_model", True, "model.d_model: should be a number or a text (YAML reads yes,"),
+        ("optimizer.learning_rate", float("inf"), "optimizer.learning_rate: should be a finite number, but is inf"),
+        ("optimizer.betas", [0.9], "optimizer.betas: should be two numbers, but is [0.9]"),
+        ("run", [1], "run: should be a path, but is [1]"),
     ],
 )
 def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, message: str) -> None:
@@ -97,6 +103,14 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
         (["--run"], "--run: a value should follow"),
         (["--run.folder", "x"], "--run.folder: 'run' is a value and has no keys"),
         (["--data.train", "[a"], "--data.train: '[a' is not YAML"),
+        (["--trainer.max_steps", "--run", "x"], "--trainer.max_steps: a value should follow"),
+        (["--resum", "--run", "x"], "--resum: a value should follow, did you mean '--resume'?"),
+        (["--seed", "2024-13-45"], "--seed: '2024-13-45' is not YAML: month must be in 1..12"),
+        (["--seed", "0x_"], "--seed: '0x_' is not YAML: invalid literal for int()"),
+        (["--seed", "!!int foo"], "--seed: '!!int foo' is not YAML: invalid literal for int()"),
+        (["--seed", "!!bool foo"], "--seed: '!!bool foo' is not YAML: 'foo'"),
+        (["--seed", "!!timestamp foo"], "--seed: '!!timestamp foo' is not YAML: 'NoneType'"),
+        (["--seed", "[" * 3000], "is not YAML: maximum recursion depth exceeded"),
     ],
 )
 def test_overrides_of_another_form_are_refused(overrides: list[str], message: str) -> None:
@@ -109,6 +123,8 @@ def test_overrides_of_another_form_are_refused(overrides: list[str], message: st
     [
         (None, InvalidFile, "no such recipe"),
         (b"run: [", InvalidFile, "is not YAML: while parsing a flow node"),
+        (b"run: 2024-13-45", InvalidFile, "is not YAML: month must be in 1..12"),
+        (b"[" * 3000, InvalidFile, "is not YAML: maximum recursion depth exceeded"),
         (b"run: \xff", InvalidFile, "cannot be read: 'utf-8' codec"),
         (b"- a\n", InvalidRecipe, "a recipe is a mapping of keys to values, but this is list"),
         (b"", InvalidRecipe, "a recipe is a mapping of keys to values, but this is NoneType"),
@@ -130,9 +146,35 @@ def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) ->
         check_resumable(
             make_recipe(apply_overrides(keys, ["--seed=2", "--model.d_model=256", "--data.batch_tokens=900"]))
         )
+    for override in ("--optimizer.learning_rate=0.5", "--optimizer.betas=[0.8, 0.9]", "--validation.monitor=chrf"):
+        key = override.removeprefix("--").partition("=")[0]
+        with pytest.raises(InvalidRecipe, match=rf"^{key}: the run began with .*; it cannot change$"):
+            check_resumable(make_recipe(apply_overrides(keys, [override])))
     assert "seed: the run began with 1, but is to go on with 2; it cannot change" in str(error.value)
     assert "model.d_model: the run began with 512, but is to go on with 256" in str(error.value)
     assert "data.batch_tokens: the run began with 8000, but is to go on with 900" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["2024", "2024_1", "2024-01-01", "1.10"])
+def test_a_folder_may_be_named_by_a_number(name: str) -> None:
+    assert make_recipe(apply_overrides(SMALLEST, ["--run", name])).run == Path(name)
+    assert make_recipe(apply_overrides(SMALLEST, [f"--data.folder={name}"])).data.folder == Path(name)
+    assert make_recipe({**SMALLEST, "run": 2024}).run == Path("2024")
+
+
+def test_an_alias_of_itself_is_no_endless_recipe() -> None:
+    with pytest.raises(InvalidRecipe, match="run: should be a path"):
+        make_recipe(apply_overrides(SMALLEST, ["--run", "&a {x: *a}", "--seed", "3"]))
+
+
+def test_only_an_untouched_copy_is_a_copy(tmp_path: Path) -> None:
+    write_recipe(make_recipe({**SMALLEST, "run": str(tmp_path)}))
+    path = tmp_path / "recipe.yaml"
+    assert is_copy(path)
+    path.write_text(path.read_text() + "# mine\n")
+    assert not is_copy(path)
+    path.write_text("run: [")
+    assert not is_copy(path)
 
 
 def test_the_shipped_recipe_is_the_embedded_models(root: Path) -> None:

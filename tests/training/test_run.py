@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -25,7 +26,8 @@ from regard.generation import greedy
 from regard.models import load_model
 from regard.text.padding import source_batch
 from regard.text.tokenizer import Tokenizer
-from regard.training import apply_overrides, make_recipe, train
+from regard.training import apply_overrides, make_recipe, read_recipe, train
+from regard.training.data import TranslationData
 from regard.training.module import TranslationModule
 
 
@@ -152,7 +154,10 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(tmp_path: Path, ke
     assert outcome.interrupted
     assert 15 <= outcome.step < 60
     assert signal.getsignal(signal.SIGINT) is before
-    assert f"stopped at step {outcome.step}; all is saved" in (tmp_path / "stopped" / "train.log").read_text()
+    assert (
+        f"stopped; --resume goes on from step {outcome.step}, which is saved"
+        in (tmp_path / "stopped" / "train.log").read_text()
+    )
     again = train(make_recipe(stopped), resume=True)
     assert (again.step, again.interrupted) == (60, False)
     assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
@@ -217,8 +222,23 @@ def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any])
         train(recipe)
     with pytest.raises(InvalidRecipe, match=r"model\.d_model: the run began with 16, but is to go on with 32"):
         train(make_recipe(apply_overrides(keys, ["--model.d_model=32"])), resume=True)
-    (tmp_path / "run" / "state.ckpt").write_bytes(b"torn")
+    path = tmp_path / "run" / "state.ckpt"
+    state = torch.load(path, weights_only=True)
+    path.write_bytes(b"torn")
     with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: the training state is damaged"):
+        train(recipe, resume=True)
+    torch.save({"weights": torch.zeros(3)}, path)
+    with pytest.raises(
+        InvalidCheckpoint, match=rf"{run}/state.ckpt: holds no training state: state_dict, loops.* is m"
+    ):
+        train(recipe, resume=True)
+    torch.save([1], path)
+    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: holds no training state"):
+        train(recipe, resume=True)
+    weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
+    torch.save({**state, "state_dict": weights}, path)
+    message = r"state.ckpt: the training state does not fit the model: .*embedding.* \(\d+, 16\), but is \(3, 4\)"
+    with pytest.raises(InvalidCheckpoint, match=message):
         train(recipe, resume=True)
 
 
@@ -235,3 +255,90 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[st
     (tmp_path / "file").touch()
     with pytest.raises(InvalidFile, match="file/run: the run folder cannot be made: Not a directory"):
         train(make_recipe({**keys, "run": str(tmp_path / "file" / "run")}))
+
+
+def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=12"])))
+    assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12]
+    assert train(make_recipe(keys), resume=True).step == 30
+    assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12, 20, 30]
+    train(make_recipe({**keys, "run": str(tmp_path / "whole")}))
+    assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
+
+
+def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys = {**keys, "run": str(tmp_path)}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
+    for resume in (False, True):
+        with pytest.raises(InvalidArgument, match=rf"{re.escape(str(path))}: the run would write its copy"):
+            train(read_recipe(path), resume=resume)
+    assert path.read_text().endswith("# mine\n")
+
+
+def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Path, keys: dict[str, Any]) -> None:
+    for size in (300, 310):
+        TranslationData(make_recipe(apply_overrides(keys, [f"--vocabulary.size={size}"]))).prepare_data()
+        assert Tokenizer.load(tmp_path / "run" / "data").vocab_size == size
+
+
+def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=3"])))
+    (tmp_path / "train.tsv").rename(tmp_path / "moved.tsv")
+    moved = apply_overrides(keys, ["--data.train=moved.tsv", "--trainer.max_steps=5"])
+    assert train(make_recipe(moved), resume=True).step == 5
+    other = apply_overrides(keys, ["--data.train=valid.tsv", "--data.valid=null", "--validation.monitor=bleu"])
+    for _ in range(2):
+        with pytest.raises(InvalidRecipe) as error:
+            train(make_recipe(other), resume=True)
+        for key in ("data.train", "data.valid"):
+            assert f"{key}: the files hold other data than when the run began" in str(error.value)
+
+
+def test_a_device_that_is_not_there_is_refused(keys: dict[str, Any]) -> None:
+    missing = "mps" if torch.cuda.is_available() else "gpu"
+    with pytest.raises(InvalidRecipe, match=f"^trainer.accelerator '{missing}' with trainer.devices 'auto' cannot be"):
+        train(make_recipe(apply_overrides(keys, [f"--trainer.accelerator={missing}"])))
+
+
+def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    long = "one two three four red blue cats dogs birds and see like " * 4
+    with (tmp_path / "valid.tsv").open("a") as file:
+        file.write(f"{long}.\t{long}.\n")
+    keys["model"] |= {"positions": "learned", "max_length": 70}
+    keys["data"]["max_length"] = 60
+    keys["validation"] |= {"sentences": 1000, "every": 2}
+    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))
+    assert (
+        "validation: not translated: 1 sentences that are longer than the model takes"
+        in (tmp_path / "run" / "train.log").read_text()
+    )
+
+
+def test_ctrl_c_before_the_first_step_stops_at_once(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "train", lambda *_: signal.raise_signal(signal.SIGINT))
+    outcome = train(make_recipe(keys))
+    assert (outcome.step, outcome.interrupted) == (0, True)
+    assert "stopped; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_a_second_ctrl_c_stops_within_the_step(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    step = TranslationModule.training_step
+    pressed = []
+
+    def presses_twice(module: TranslationModule, *arguments: Any) -> Any:
+        if module.global_step == 16:
+            for _ in range(2):
+                pressed.append(module.global_step)
+                signal.raise_signal(signal.SIGINT)
+        return step(module, *arguments)
+
+    monkeypatch.setattr(TranslationModule, "training_step", presses_twice)
+    outcome = train(make_recipe(keys))
+    assert pressed == [16, 16]
+    assert (outcome.step, outcome.interrupted) == (14, True)
+    assert "stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err

@@ -72,6 +72,9 @@ def save_model(
     with replacing_files(Path(folder)) as staging:
         (staging / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(weights, staging / WEIGHTS_FILE, metadata={"format": "pt"})
+        shutil.copymode(
+            staging / CONFIG_FILE, staging / WEIGHTS_FILE
+        )  # safetensors leaves it readable by its owner alone
         if tokenizer is not None:
             tokenizer.save(staging)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
 import lightning as L
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidFile, InvalidRecipe, refuse
 from regard.text.batches import BatchLoader, padding_share
 from regard.text.corpus import Corpus, build_corpus, read_pairs
 from regard.text.tokenizer import FILE, Tokenizer
 from regard.training.recipe import Recipe
+from regard.training.storage import FILE as STATE
 
 log = logging.getLogger("regard.training")
+_DIGESTS = "files.json"
 
 
 class TranslationData(L.LightningDataModule):
@@ -35,12 +41,23 @@ class TranslationData(L.LightningDataModule):
         self.valid_files = [recipe.data.folder / path for path in recipe.data.valid or ()]
 
     def prepare_data(self) -> None:
-        """Make tokenizer and corpora where they are not there yet (on one process)."""
-        if not (self.folder / FILE).is_file():
+        """Make tokenizer and corpora where they are not there yet (on one process).
+
+        Raises:
+            InvalidRecipe: If a training is to go on with other data than it began with.
+        """
+        resumed = (self.recipe.run / STATE).is_file()
+        digests = {"data.train": _digest(self.train_files), "data.valid": _digest(self.valid_files)}
+        if resumed and (self.folder / _DIGESTS).is_file():
+            _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)
+        # what a training that never saved a state has left may be of other data
+        if not resumed or not (self.folder / FILE).is_file():
             texts = (text for pair in read_pairs(self.train_files) for text in pair)
             Tokenizer.train(texts, self.recipe.vocabulary.size).save(self.folder)
         tokenizer = Tokenizer.load(self.folder)
         self._corpora(tokenizer)
+        if not resumed or not (self.folder / _DIGESTS).is_file():
+            (self.folder / _DIGESTS).write_text(json.dumps(digests))
 
     def _corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
         train = build_corpus(self.train_files, tokenizer, self.folder, max_length=self.recipe.data.max_length)
@@ -58,9 +75,16 @@ class TranslationData(L.LightningDataModule):
             for source, target in read_pairs(self.valid_files):
                 if source and target:
                     grouped.setdefault(source, []).append(target)
+        lengths = map(len, self.tokenizer.encode(list(grouped)))
+        fitting = [
+            item for item, length in zip(grouped.items(), lengths, strict=True) if length < self.recipe.positions
+        ]
+        self.too_long = len(grouped) - len(fitting)
+        if grouped and not fitting:
+            raise InvalidFile(f"{self.valid_files[0]}: every sentence is longer than the model takes")
         # spread over the file, which may be sorted
-        step = max(1, len(grouped) // max(1, self.recipe.validation.sentences))
-        self.sentences = list(grouped.items())[::step][: self.recipe.validation.sentences]
+        step = max(1, len(fitting) // max(1, self.recipe.validation.sentences))
+        self.sentences = fitting[::step][: self.recipe.validation.sentences]
 
     def train_dataloader(self) -> BatchLoader:
         """Give this process its endless training batches."""
@@ -96,6 +120,31 @@ class TranslationData(L.LightningDataModule):
                 log.info(
                     "%s: %d pairs (skipped: %d empty, %d too long)", name, len(corpus), corpus.empty, corpus.too_long
                 )
+        if self.too_long:
+            log.info("validation: not translated: %d sentences that are longer than the model takes", self.too_long)
         log.info("batches: %d an epoch; %.1f %% of their tokens are padding", len(plan), 100 * share)
-        if not plan:
-            raise InvalidFile(f"{self.train_files[0]}: no pair to train on")
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """A digest of what files hold, wherever they lie."""
+    digest = hashlib.sha256()
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        except FileNotFoundError:
+            raise InvalidFile(f"{path}: no such file") from None
+        except OSError as error:
+            raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _check_same(then: dict[str, str], now: dict[str, str]) -> None:
+    objections = [
+        f"{key}: the files hold other data than when the run began; it can go on with the same data only"
+        for key in now
+        if now[key] != then.get(key)
+    ]
+    refuse(objections, InvalidRecipe)

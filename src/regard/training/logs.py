@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
+
+from regard.errors import InvalidFile
 
 FILE = "metrics.csv"
 COLUMNS: tuple[str, ...] = (
@@ -61,14 +64,37 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def cut_back(self, step: int) -> None:
-        """Take out the rows after a step, and a last row that was not written whole."""
+        """Take out the rows after a step, and a last row that was not written whole; give all rows today's columns.
+
+        Raises:
+            InvalidFile: If a row is damaged; the file stays as it is.
+        """
         if not self.path.is_file():
             return
-        header, *rows = self.path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
-        kept = [row for row in rows if row.endswith("\n") and int(row.split(",", 1)[0]) <= step]
+        kept = [row for row in self._rows() if int(row["step"]) <= step]
         if not kept:
             self.path.unlink()
             return
         draft = self.path.with_suffix(".draft")
-        draft.write_text("".join([header, *kept]), encoding="utf-8", newline="")
+        with draft.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(kept)
         draft.replace(self.path)
+
+    def _rows(self) -> list[dict[str, str]]:
+        """The rows that were written whole."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+            reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+            rows = list(reader)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InvalidFile(f"{self.path}: cannot be read: {error}; mend it, or remove it") from error
+        names = ",".join(reader.fieldnames or ())
+        for number, row in enumerate(rows, start=2):
+            if None in row or not (row.get("step") or "").isdecimal():
+                raise InvalidFile(
+                    f"{self.path}, line {number}: should be a step and values under {names}; "
+                    "mend the line, or remove it"
+                )
+        return rows

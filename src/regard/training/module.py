@@ -9,6 +9,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from regard.errors import InvalidCheckpoint, refuse
 from regard.generation.greedy import greedy
 from regard.models import Transformer
 from regard.nn.losses import TokenLoss, linear_cross_entropy
@@ -17,6 +18,7 @@ from regard.text.padding import source_batch
 from regard.text.scores import score
 from regard.training.data import TranslationData
 from regard.training.recipe import Recipe
+from regard.training.storage import FILE as STATE
 
 log = logging.getLogger("regard.training")
 _ROWS = 64  # sentences translated together in validation
@@ -64,6 +66,24 @@ class TranslationModule(L.LightningModule):
             torch.manual_seed(self.recipe.seed)
             self.model = Transformer(self.recipe.config(self.data.tokenizer.vocab_size))
             log.info("model: %d parameters", sum(parameter.numel() for parameter in self.model.parameters()))
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a state whose tensors are not those of the model.
+
+        Raises:
+            InvalidCheckpoint: With every weight that does not fit.
+        """
+        saved = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
+        needed = {name: tuple(value.shape) for name, value in self.state_dict().items()}
+        refuse(
+            [
+                f"{self.recipe.run / STATE}: the training state does not fit the model: {name} should be "
+                f"{needed.get(name, 'absent')}, but is {saved.get(name, 'absent')}"
+                for name in sorted(saved.keys() | needed.keys())
+                if saved.get(name) != needed.get(name)
+            ],
+            InvalidCheckpoint,
+        )
 
     def configure_optimizers(self) -> Any:
         """Make Adam and its schedule."""

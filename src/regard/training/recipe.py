@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import datetime
 import difflib
 import os
 from collections.abc import Mapping, Sequence
@@ -12,12 +14,34 @@ import pydantic
 import yaml
 from pydantic import BaseModel, Field
 
-from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, nearest, refuse
 from regard.models import TransformerConfig
-from regard.training.sections import Checkpoint, Data, Model, Optimizer, Section, Trainer, Validation, Vocabulary
+from regard.training.sections import (
+    Checkpoint,
+    Data,
+    Folder,
+    Model,
+    Optimizer,
+    Section,
+    Trainer,
+    Validation,
+    Vocabulary,
+)
 
 FILE = "recipe.yaml"
-_FIXED = ("seed", "data.max_length", "data.batch_tokens", "vocabulary.", "model.", "trainer.accumulate")
+# what a resumed training would ignore or could not serve; that the data are the same, their digests tell
+_FIXED = (
+    "seed",
+    "data.max_length",
+    "data.batch_tokens",
+    "vocabulary.",
+    "model.",
+    "optimizer.",
+    "trainer.accumulate",
+    "validation.monitor",
+)
+# PyYAML lets through what Python says of an impossible date, of "!!int foo", or of brackets in brackets without end
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
 class Recipe(Section):
@@ -35,7 +59,7 @@ class Recipe(Section):
         checkpoint: See :class:`Checkpoint`.
     """
 
-    run: Path
+    run: Folder
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     data: Data
     vocabulary: Vocabulary = Vocabulary()
@@ -77,12 +101,14 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         InvalidRecipe: With every key that is unknown, missing or impossible.
     """
     try:
-        keys = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such recipe") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
+    try:
+        keys = yaml.safe_load(text)
+    except _YAML_ERRORS as error:
         raise InvalidFile(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(keys, dict):
         raise InvalidRecipe(f"{path}: a recipe is a mapping of keys to values, but this is {type(keys).__name__}")
@@ -146,7 +172,7 @@ def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
         >>> apply_overrides({"trainer": {"max_steps": 9}}, ["--trainer.max_steps", "100", "--data.train=[a.en, a.de]"])
         {'trainer': {'max_steps': 100}, 'data': {'train': ['a.en', 'a.de']}}
     """
-    changed = _copied(keys)
+    changed = copy.deepcopy(dict(keys))
     rest = list(overrides)
     while rest:
         option = rest.pop(0)
@@ -154,8 +180,8 @@ def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
         if not option.startswith("--") or not name:
             raise InvalidRecipe(f"an override is written --section.key value, but there is {option!r}")
         if not equals:
-            if not rest:
-                raise InvalidRecipe(f"{option}: a value should follow")
+            if not rest or rest[0].startswith("--"):
+                raise InvalidRecipe(f"{option}: a value should follow{_nearest_option(name)}")
             value = rest.pop(0)
         *sections, key = name.split(".")
         target = changed
@@ -164,14 +190,18 @@ def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
             if not isinstance(target, dict):
                 raise InvalidRecipe(f"{option}: '{section}' is a value and has no keys")
         try:
-            target[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+            found = yaml.safe_load(value)
+        except _YAML_ERRORS as error:
             raise InvalidRecipe(f"{option}: {value!r} is not YAML: {' '.join(str(error).split())}") from error
+        # a folder is named as it was typed: 2024_1 is no number there
+        as_typed = name in ("run", "data.folder") and isinstance(found, (int, float, datetime.date))
+        target[key] = value if as_typed else found
     return changed
 
 
-def _copied(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in keys.items()}
+def _nearest_option(name: str) -> str:
+    known = _key_paths()
+    return "" if name in known else nearest(f"--{name}", ["--resume", *(f"--{key}" for key in known)])
 
 
 def _key_paths(section: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
@@ -200,15 +230,34 @@ def _sentence(problem: dict[str, Any]) -> str:
         path = path.rpartition(".")[0]
     if problem["type"] == "missing":
         return f"{path}: is missing"
+    if problem["type"] == "invalid_key":
+        return f"{'.'.join(names)}: a key should be a name, but is {problem['input']!r}"
     message = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    if problem["type"] == "model_type":
+        message = "a mapping of keys to values"
     return f"{path}: should be {message}, but is {problem['input']!r}"
 
 
 def write_recipe(recipe: Recipe) -> None:
-    """Put the resolved recipe into its run folder."""
+    """Put the resolved recipe into its run folder.
+
+    Raises:
+        InvalidFile: If it cannot be written.
+    """
     draft = recipe.run / f".{FILE}.{os.getpid()}"
-    draft.write_text(recipe.to_yaml(), encoding="utf-8")
-    draft.replace(recipe.run / FILE)
+    try:
+        draft.write_text(recipe.to_yaml(), encoding="utf-8")
+        draft.replace(recipe.run / FILE)
+    except OSError as error:
+        raise InvalidFile(f"{recipe.run / FILE}: could not be written: {error.strerror}") from error
+
+
+def is_copy(path: Path) -> bool:
+    """Whether a file is just what :func:`write_recipe` wrote, so that nothing of anyone's own is lost with it."""
+    try:
+        return path.read_text(encoding="utf-8") == read_recipe(path).to_yaml()
+    except (InvalidFile, InvalidRecipe):
+        return False
 
 
 def check_resumable(recipe: Recipe) -> None:

@@ -8,9 +8,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import lightning as L
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -18,7 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.logging import RichHandler
 
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.training import recipe as recipes
 from regard.training.callbacks.checkpoints import Checkpoints, Interrupted
 from regard.training.callbacks.progress import Speedometer
@@ -30,6 +33,7 @@ from regard.training.storage import FILE as STATE
 from regard.training.storage import StateFile
 
 log = logging.getLogger("regard.training")
+_PARTS = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "sums", "random", "best")
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Outcome:
     Args:
         folder: The run folder: ``last/``, ``best/`` and ``averaged/`` are models, where there are such.
         step: The last step.
-        interrupted: Whether Ctrl-C ended it; all is saved then, too.
+        interrupted: Whether Ctrl-C ended it; what was trained is saved then, too, unless it was pressed twice.
         best: The best value of what the recipe monitors; None without validation.
     """
 
@@ -62,7 +66,9 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
         How it ended.
 
     Raises:
-        InvalidArgument: If the run folder holds a training and ``resume`` is not asked for, or the reverse.
+        InvalidArgument: If the run folder holds a training and ``resume`` is not asked for, or the reverse, or if it
+            holds someone's own ``recipe.yaml``.
+        InvalidRecipe: If a resumed run would become another, or if there is no such device.
         InvalidFile: If data cannot be read, or something cannot be saved.
         InvalidCheckpoint: If the saved state is damaged.
     """
@@ -70,8 +76,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
     _check(recipe.run, resume)
     if resume:
         recipes.check_resumable(recipe)
-    step = int(StateFile().load_checkpoint(state)["global_step"]) if state.is_file() else 0
-    checkpoints = Checkpoints(recipe)
+    step = _saved_step(state) if state.is_file() else 0
+    checkpoints = Checkpoints(recipe, step)
     with _told(recipe.run) as console:
         if rank_zero_only.rank == 0:
             recipes.write_recipe(recipe)
@@ -83,8 +89,11 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
             with checkpoints.minding_ctrl_c():
                 trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
         except Interrupted:
-            log.info("stopped at step %d; all is saved, and --resume goes on from here", checkpoints.saved_step)
-            return Outcome(recipe.run, checkpoints.saved_step, True, checkpoints.best)
+            step = checkpoints.saved_step
+            log.info(
+                "stopped; %s", f"--resume goes on from step {step}, which is saved" if step else "nothing was saved"
+            )
+            return Outcome(recipe.run, step, True, checkpoints.best)
         log.info("done at step %d: the models lie in %s", trainer.global_step, recipe.run)
     return Outcome(recipe.run, trainer.global_step, False, checkpoints.best)
 
@@ -94,10 +103,23 @@ def _check(run: Path, resume: bool) -> None:
         raise InvalidArgument(f"{run}: no training to resume there (no {recipes.FILE}); start it without resume")
     if not resume and (run / STATE).is_file():
         raise InvalidArgument(f"{run}: there is a training already; resume it, or give another run folder")
+    if (run / recipes.FILE).is_file() and not (run / STATE).is_file() and not recipes.is_copy(run / recipes.FILE):
+        raise InvalidArgument(
+            f"{run / recipes.FILE}: the run would write its copy of the recipe over this file; give another run folder"
+        )
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidFile(f"{run}: the run folder cannot be made: {error.strerror}") from error
+
+
+def _saved_step(path: Path) -> int:
+    state = StateFile().load_checkpoint(path)
+    missing = [part for part in _PARTS if not isinstance(state, dict) or part not in state]
+    step = None if missing else state.get("global_step")
+    if not isinstance(step, int):
+        raise InvalidCheckpoint(f"{path}: holds no training state: {', '.join(missing) or 'global_step'} is missing")
+    return step
 
 
 def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: int) -> L.Trainer:
@@ -110,10 +132,15 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
         callbacks.append(EarlyStopping(monitor, patience=validation.patience, mode=mode))
     # torchrun has decided how many processes there are
     devices = os.environ.get("LOCAL_WORLD_SIZE") if keys.devices == "auto" else keys.devices
-    processes = int(os.environ.get("WORLD_SIZE", 1))
+    several = int(os.environ.get("WORLD_SIZE", 1)) > 1 or keys.nodes > 1
+    if keys.devices == "auto":
+        several |= keys.accelerator != "cpu" and torch.cuda.device_count() > 1
+    else:
+        several |= keys.devices > 1
     # buffers are tables of positions, which follow from the longest sequence that a process met: each has its own
-    strategy = DDPStrategy(broadcast_buffers=False) if processes > 1 else "auto"
-    return L.Trainer(
+    strategy = DDPStrategy(broadcast_buffers=False) if several else "auto"
+    build = partial(
+        L.Trainer,
         accelerator=keys.accelerator,
         devices=int(devices) if devices else "auto",
         num_nodes=keys.nodes,
@@ -135,6 +162,11 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+    try:
+        return build()
+    except MisconfigurationException as error:
+        asked = f"trainer.accelerator {keys.accelerator!r} with trainer.devices {keys.devices!r}"
+        raise InvalidRecipe(f"{asked} cannot be had here: {str(error).strip().splitlines()[0]}") from error
 
 
 @contextmanager

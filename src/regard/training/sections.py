@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
 
 from regard.models import TransformerConfig
 
@@ -15,7 +16,28 @@ from regard.models import TransformerConfig
 class Section(BaseModel):
     """A part of a recipe: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_values(cls, value: object) -> object:
+        """No key is one, but True would pass for 1."""
+        if isinstance(value, bool):
+            raise ValueError("a number or a text (YAML reads yes, no, on and off as true and false: quote them)")
+        return value
+
+
+def _path(value: object) -> object:
+    """A folder may be named by a number or a date."""
+    if not isinstance(value, (str, Path, int, float, datetime.date)):
+        raise ValueError("a path")
+    return str(value)
+
+
+def _two(value: object) -> object:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise ValueError("two numbers")
+    return value
 
 
 def _files(value: object) -> object:
@@ -25,7 +47,8 @@ def _files(value: object) -> object:
     return files
 
 
-Files = Annotated[tuple[Path, ...], BeforeValidator(_files)]
+Folder = Annotated[Path, BeforeValidator(_path)]
+Files = Annotated[tuple[Folder, ...], BeforeValidator(_files)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -33,7 +56,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Data(Section):
     """Which pairs, and how many at a time."""
 
-    folder: Path = Path()
+    folder: Folder = Path()
     """Where relative paths of files begin."""
     train: Files
     """One TSV (source, tab, target) or two line-aligned files, plain or .gz."""
@@ -59,7 +82,7 @@ class Optimizer(Section):
     """The peak, reached at the end of the warm-up; from there it falls with 1/√step."""
     warmup_steps: Count = 4000
     """Steps of linear rise."""
-    betas: tuple[Share, Share] = (0.9, 0.98)
+    betas: Annotated[tuple[Share, Share], BeforeValidator(_two)] = (0.9, 0.98)
     """Decay of Adam's two means."""
     eps: Annotated[float, Field(gt=0)] = 1e-9
     """Adam's ε."""

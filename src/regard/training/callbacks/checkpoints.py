@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from safetensors import SafetensorError
 
 from regard.errors import InvalidFile, RegardError
@@ -25,7 +27,7 @@ from regard.training.storage import FILE
 
 
 class Interrupted(RegardError):
-    """Ctrl-C was pressed, and all is saved."""
+    """Ctrl-C was pressed."""
 
 
 class Checkpoints(L.Callback):
@@ -33,16 +35,17 @@ class Checkpoints(L.Callback):
 
     Args:
         recipe: The recipe.
+        step: The step of the saved state that training begins with, or 0.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, step: int = 0) -> None:
         self.run, self.keys, self.validation = recipe.run, recipe.checkpoint, recipe.validation
         self.validates = recipe.data.valid is not None
         self.snapshots = Snapshots(recipe.run / "snapshots", recipe.checkpoint.average)
         self.seed = recipe.seed
         self.best: float | None = None
-        self.interrupted = False
-        self.saved_at, self.saved_step = time.monotonic(), 0
+        self.started = self.interrupted = False
+        self.saved_at, self.saved_step = time.monotonic(), step
         self._random: torch.Tensor | None = None
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -61,15 +64,19 @@ class Checkpoints(L.Callback):
             _set_random_state(self._random[trainer.global_rank], trainer.strategy.root_device)
         else:
             torch.manual_seed(self.seed + trainer.global_rank + trainer.global_step)
-        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
+        self.saved_at, self.started = time.monotonic(), True
         if trainer.is_global_zero:
             self.snapshots.cut_back(trainer.global_step)
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Save, unless a validation follows that belongs to this step."""
-        step_is_whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if step_is_whole and not (self.validates and trainer.global_step % self.validation.every == 0):
+        """Save, unless a validation follows that belongs to this step; one follows the last step, always."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        last = trainer.global_step >= trainer.max_steps
+        if not self.validates or (trainer.global_step % self.validation.every and not last):
             self._end_step(trainer, pl_module)
+        elif last:
+            trainer.should_stop = True  # which makes lightning validate
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Save the weights if they are the best so far, and all else that is due."""
@@ -119,7 +126,7 @@ class Checkpoints(L.Callback):
 
     @contextmanager
     def minding_ctrl_c(self) -> Iterator[None]:
-        """Let Ctrl-C end training at the end of a step; a second one ends it at once."""
+        """Let Ctrl-C end training at the end of a step; where nothing was trained yet, or at a second one, at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -130,9 +137,11 @@ class Checkpoints(L.Callback):
             signal.signal(signal.SIGINT, before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt
+        if self.interrupted or not self.started:
+            raise Interrupted  # lightning would make exit code 1 of a KeyboardInterrupt
         self.interrupted = True
+        if rank_zero_only.rank == 0:
+            os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")  # print may be in use just now
 
 
 def _random_state(device: torch.device) -> torch.Tensor:

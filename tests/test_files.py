@@ -1,0 +1,125 @@
+"""A file is there whole or not at all; links, pipes and the umask are respected."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+import regard.files as files_module
+from regard.errors import InvalidFile
+from regard.files import whole_file
+
+
+def put(path, content: str | bytes = "after\n") -> None:
+    with whole_file(path, text=isinstance(content, str)) as file:
+        file.write(content)
+
+
+def test_a_file_appears_only_when_it_is_complete(tmp_path):
+    path = tmp_path / "out.txt"
+    path.write_text("before")
+    with whole_file(path, text=True) as file:
+        file.write("grün\r\n")
+        file.flush()
+        assert path.read_text() == "before"
+    assert path.read_bytes() == "grün\r\n".encode()
+    put(str(path), b"\xff")
+    assert path.read_bytes() == b"\xff"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_that_was_there_is_not_written_into(tmp_path):
+    path, link = tmp_path / "out.txt", tmp_path / "link"
+    path.write_text("before")
+    link.hardlink_to(path)
+    put(path)
+    assert (path.read_text(), link.read_text()) == ("after\n", "before")
+
+
+@pytest.mark.parametrize(
+    "interruption", [KeyboardInterrupt, InvalidFile("input, line 3: bad"), OSError(errno.ENOSPC, "No space left")]
+)
+@pytest.mark.parametrize("when", ["while it is written", "at the end"])
+def test_what_was_there_stays_when_writing_fails(tmp_path, monkeypatch, interruption, when):
+    path = tmp_path / "out.txt"
+    path.write_text("before")
+
+    def fail(*arguments):
+        raise interruption
+
+    if when == "at the end":
+        monkeypatch.setattr(files_module.os, "fsync", fail)
+    with pytest.raises((KeyboardInterrupt, InvalidFile)) as caught, whole_file(path, text=True) as file:  # noqa: PT012 - what is inside is the test
+        file.write("half")
+        if when != "at the end":
+            fail()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    if type(interruption) is OSError:
+        assert str(caught.value) == f"{path}: could not be written: No space left"
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_the_mode_is_that_of_any_new_file(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        put(tmp_path / "out.txt")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out.txt").stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_a_link(tmp_path, exists):
+    (tmp_path / "folder").mkdir()
+    if exists:
+        (tmp_path / "folder/real").write_text("before")
+    (tmp_path / "link").symlink_to("folder/real")
+    put(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder/real").read_text() == "after\n"
+    assert len(list(tmp_path.rglob("*"))) == 3
+
+
+@pytest.mark.parametrize("through_link", [False, True])
+def test_a_pipe_is_written_into(tmp_path, through_link):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if through_link:
+        (tmp_path / "link").symlink_to(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        put(tmp_path / ("link" if through_link else "pipe"))
+        assert os.read(reading, 99) == b"after\n"
+    finally:
+        os.close(reading)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="this system does not name its open files")
+def test_an_open_pipe_is_written_into_by_its_name():
+    reading, writing = os.pipe()  # as /dev/stdout is one
+    put(f"/dev/fd/{writing}")
+    os.close(writing)
+    with open(reading, "rb") as file:
+        assert file.read() == b"after\n"
+
+
+def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path):
+    put(tmp_path / ("n" * 255))
+    assert (tmp_path / ("n" * 255)).read_text() == "after\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("no/out.txt", "No such file or directory"), (".", "Is a directory"), ("a/b", "Not a directory")],
+)
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place, said):
+    (tmp_path / "a").touch()
+    with pytest.raises(InvalidFile) as caught:
+        put(tmp_path / place)
+    assert str(caught.value) == f"{Path(tmp_path / place)}: could not be written: {said}"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
