@@ -127,21 +127,26 @@ class _EntropyOfRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, weights: Tensor) -> Tensor:
-        ctx.save_for_backward(scores, weights)
-        return _logs_and_entropy(scores, weights)[1]
+        below, log_strongest = _logs(scores, weights)
+        entropy = -torch.linalg.vecdot(weights, below) - log_strongest
+        ctx.save_for_backward(scores, weights, entropy)
+        return entropy
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        scores, weights = ctx.saved_tensors
-        logs, entropy = _logs_and_entropy(scores, weights)
-        return (logs + entropy[..., None]) * weights * -gradient[..., None], None
+        scores, weights, entropy = ctx.saved_tensors
+        below, log_strongest = _logs(scores, weights)
+        of_logs = below.add_((log_strongest + entropy)[..., None])
+        if torch.is_grad_enabled():  # a second derivative is wanted, which needs what would be overwritten
+            return of_logs * weights * -gradient[..., None], None
+        return of_logs.mul_(weights).mul_(-gradient[..., None]), None
 
 
-def _logs_and_entropy(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _logs(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Two parts of log P: scores below their row's maximum, and log P at the maximum."""
     strongest = weights.amax(-1)
-    log_strongest = strongest.where(strongest > 0, 1.0).log()  # 1 for a row with no key: its entropy is 0
-    below = scores - scores.amax(-1, keepdim=True)
-    return below + log_strongest[..., None], -torch.linalg.vecdot(weights, below) - log_strongest
+    log_strongest = strongest.where(strongest > 0, 1.0).log()  # of a row with no key 0: its entropy is 0
+    return scores - scores.amax(-1, keepdim=True), log_strongest
 
 
 @dataclass(frozen=True, eq=False)
