@@ -21,7 +21,7 @@ import yaml
 from regard.errors import RegardError
 from regard.generation import Translator
 from regard.models.checkpoint import load_model, replacing_files, save_model
-from regard.text.corpus import read_pairs
+from regard.text.lines import read_pairs, references_by_source
 from regard.text.scores import Score, score
 from regard.text.tokenizer import Tokenizer
 
@@ -40,7 +40,8 @@ def main(
 ) -> None:
     """Write a model of RUN into the package, measure them on DATA, and write the card."""
     try:
-        references = read_references(data / "test.tsv.gz")  # all that may be missing comes before what takes long
+        # all that may be missing comes before what takes long
+        references = references_by_source(read_pairs([data / "test.tsv.gz"]))
         model, tokenizer, past = load_model(run / weights), Tokenizer.load(run / weights), history(run, weights)
         with replacing_files(place) as staging:  # all or nothing
             save_model(staging, model, tokenizer, dtype=torch.bfloat16)
@@ -50,14 +51,6 @@ def main(
     except (RegardError, OSError) as error:
         sys.exit(f"embed: {error}")
     print(f"{place}: BLEU {figures['bleu'].value:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
-
-
-def read_references(test: Path) -> dict[str, list[str]]:
-    """Every source with all its references."""
-    references: dict[str, list[str]] = {}
-    for source, target in read_pairs([test]):
-        references.setdefault(source, []).append(target)
-    return references
 
 
 def measure(place: Path, references: dict[str, list[str]]) -> dict[str, Score | int]:

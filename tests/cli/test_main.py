@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,8 +112,8 @@ def closed(arguments: str, closing: str, model) -> subprocess.CompletedProcess[b
 @pytest.mark.parametrize("arguments", ["--version", 'translate --model "$MODEL" --beam 1'])
 def test_output_that_is_closed_is_no_fault(arguments, closing, model):
     done = closed(arguments, closing, model)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert bool(done.stdout) == (closing == "2>&-")
+    assert (done.returncode, re.sub(rb"note: cut .*\n", b"", done.stderr)) == (0, b"")
+    assert len(done.stdout.splitlines()) == (closing == "2>&-")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_lines_are_utf8_whatever_the_locale(model):
     narrow = {"PYTHONIOENCODING": "ascii:strict"}
     process = start("translate", "--model", model, "--json", stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=narrow)
     told, said = process.communicate("Grüße ☃\n".encode(), timeout=60)
-    assert (process.returncode, said) == (0, b"")
+    assert (process.returncode, re.sub(rb"note: cut .*\n", b"", said)) == (0, b"")
     assert '"source": "Grüße ☃"' in told.decode("utf-8")
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import pytest
+
+from regard.generation.decoding import Decoding
 
 LINES = ["the cat sat", "", "where is the station?", "   ", "the mat"]
 TEXT = "".join(f"{line}\n" for line in LINES)
@@ -13,7 +16,7 @@ TEXT = "".join(f"{line}\n" for line in LINES)
 
 def test_every_line_has_its_line_and_an_empty_one_stays_empty(regard, model):
     done = regard("translate", "--model", model, stdin=TEXT)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, re.sub("note: cut .*\n", "", done.err)) == (0, "")
     found = done.out.split("\n")
     assert found.pop() == ""
     assert [bool(line) for line in found] == [True, False, True, False, True]
@@ -72,6 +75,13 @@ def test_a_seed_draws_the_same_samples(regard, model):
     assert draw(1) == draw(1) != draw(2)
 
 
+def test_a_seed_does_not_begin_anew_after_some_lines(regard, model, monkeypatch):
+    monkeypatch.setattr("regard.cli.translate.CHUNK", 1)
+    drawing = ["--sample", "--seed", 1, "--temperature", 5]
+    drawn = regard("translate", "--model", model, *drawing, stdin="yes.\n" * 4).out.split("\n")[:-1]
+    assert len(drawn) == len(set(drawn)) == 4
+
+
 def test_beam_one_is_another_search_than_beam_five(regard, model):
     def scores(beam: int) -> list[float]:
         done = regard("translate", "--model", model, "--beam", beam, "--scores", stdin="the cat sat\nthe mat\n")
@@ -107,7 +117,32 @@ def test_a_sentence_that_is_too_long_is_named(regard, model, monkeypatch, chunk)
     monkeypatch.setattr("regard.cli.translate.CHUNK", chunk)
     done = regard("translate", "--model", model, "--beam", 1, stdin=f"the mat\n{'cat ' * 500}\n")
     assert done.code == 2
-    assert "regard: line 2 has a sentence of 5" in done.err
+    assert "regard: standard input, line 2 has a sentence of 5" in done.err
+
+
+def test_of_several_files_the_one_with_the_long_sentence_is_named(regard, model, tmp_path):
+    good, bad = tmp_path / "good.en", tmp_path / "bad.en"
+    good.write_text("the mat\nthe cat\n")
+    bad.write_text(f"the mat\n{'cat ' * 500}\n")
+    done = regard("translate", "--model", model, "--beam", 1, good, bad)
+    assert done.code == 2
+    assert f"regard: {bad}, line 2 has a sentence of 5" in done.err
+
+
+def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
+    one = regard("translate", "--json", stdin="The cat sat.\n")  # by the embedded model
+    assert json.loads(one.out)["translations"][0]["finished"]
+    assert "cut" not in one.err
+    plain = Decoding.__init__
+
+    def short(self, *given, **named):
+        plain(self, *given, **{**named, "max_length": 1})
+
+    monkeypatch.setattr(Decoding, "__init__", short)
+    done = regard("translate", "--model", model, "--json", stdin="the cat sat\n\n")
+    found = [json.loads(line)["translations"][0]["finished"] for line in done.out.splitlines()]
+    assert found == [False, True]
+    assert "note: cut at the length limit: the translation of standard input, line 1\n" in done.err
 
 
 def test_a_line_of_many_sentences_is_translated_whole(regard, model):

@@ -68,10 +68,14 @@ def test_a_long_line_is_translated_sentence_by_sentence(translator, monkeypatch)
 def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
     long = "cat " * 200
     with pytest.raises(InvalidArgument) as caught:
-        translator.translate(["yes.", long, "no.", f"yes. {long}"], first_line=11)
-    assert "line 12 has a sentence of " in str(caught.value)
-    assert "line 14 has a sentence of " in str(caught.value)
+        translator.translate(["yes.", long, "no.", f"yes. {long}"])
+    assert "line 2 has a sentence of " in str(caught.value)
+    assert "line 4 has a sentence of " in str(caught.value)
     assert "but the model takes at most 63: split it" in str(caught.value)
+    with pytest.raises(InvalidArgument, match=r"book\.en, page 3 has a sentence of "):
+        translator.translate(["yes.", long], names=["book.en, page 2", "book.en, page 3"])
+    with pytest.raises(InvalidArgument, match="names must be one for each of 2 lines, but are 1"):
+        translator.translate(["yes.", "no."], names=["line 1"])
 
 
 def test_it_is_saved_and_loaded(translator, tmp_path):

@@ -125,6 +125,12 @@ def test_validation_gives_every_pair_once_each_time(corpus: Corpus) -> None:
         assert sum(len(batch.src) for found in batches for batch in found) == len(corpus)
 
 
+def test_few_pairs_to_validate_are_spread_over_all_processes(corpus: Corpus) -> None:
+    loaders = [BatchLoader(corpus, 10**6, rank=rank, world=3) for rank in range(3)]
+    assert [len(loader) for loader in loaders] == [1, 1, 1]
+    assert sum(len(batch.src) for loader in loaders for batch in loader) == len(corpus)
+
+
 def test_the_state_is_plain(corpus: Corpus, tmp_path: Path) -> None:
     loader = BatchLoader(corpus, 400, seed=1)
     take(loader, 5)

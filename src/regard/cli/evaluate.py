@@ -67,9 +67,9 @@ def evaluate(
         else:
             from regard.cli.translate import translations
 
-            options = {} if beam is None else {"beam": beam}
-            found = translations(sources, model=model, total=len(sources), **options)
-            lines = [one_line(best[0].text) for _, best in found]
+            named = [(f"the source {text[:40]!r}", text) for text in sources]
+            found = translations(named, model=model, total=len(sources), beam=5 if beam is None else beam)
+            lines = [one_line(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)
     report(score(lines, references), sentences=len(sources), references=sum(map(len, references)), as_json=as_json)

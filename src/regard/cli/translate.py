@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ import typer
 
 from regard.cli.lines import is_typed, one_line, writing
 from regard.errors import InvalidArgument
-from regard.text.lines import read_lines
+from regard.text.lines import read_lines, shown
 
 if TYPE_CHECKING:
     from regard.generation.translator import Sampling, Translation
@@ -59,7 +60,8 @@ def translate(
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Put the score before each translation.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line, with texts, scores and tokens.")
+        bool,
+        typer.Option("--json", help="Print one JSON object a line: texts, scores, tokens, finished or cut."),
     ] = False,
 ) -> None:
     """Translate lines of text; an empty line stays empty, and line n of the output is line n of the input.
@@ -73,7 +75,7 @@ def translate(
         regard translate book.en --nbest 3 --scores --output book.de
     """
     paths = files or [Path("-")]
-    lines: Iterable[str] = chain.from_iterable(map(read_lines, paths))
+    lines: Iterable[tuple[str, str]] = chain.from_iterable(map(named_lines, paths))
     total = None
     if Path("-") not in paths:
         lines = list(lines)  # so a bad file is refused before the first line is translated
@@ -86,34 +88,53 @@ def translate(
         found = translations(
             lines, model=model, total=total, chunk=1 if by_hand else CHUNK, sampling=sampling, **options
         )
-        for number, (source, best) in enumerate(found, start=1):
+        cut = []
+        for number, (name, source, best) in enumerate(found, start=1):
             rows = [_json(number, source, best)] if as_json else _rows(number, best, nbest=nbest, scores=scores)
             file.writelines(f"{row}\n" for row in rows)
+            cut += [] if best[0].finished else [name]
             if by_hand:
                 file.flush()
+    if cut:
+        more = f" and {len(cut) - 5:,} more" if len(cut) > 5 else ""
+        print(f"note: cut at the length limit: the translation of {', '.join(cut[:5])}{more}", file=sys.stderr)
 
 
 def translations(
-    lines: Iterable[str], *, model: Path | None, total: int | None = None, chunk: int = CHUNK, **options: Any
-) -> Iterator[tuple[str, list[Translation]]]:
-    """Each line with its translations, best first, while a bar on stderr shows how far it is.
+    lines: Iterable[tuple[str, str]],
+    *,
+    model: Path | None,
+    total: int | None = None,
+    chunk: int = CHUNK,
+    sampling: Sampling | None = None,
+    **options: Any,
+) -> Iterator[tuple[str, str, list[Translation]]]:
+    """Each line with its name and its translations, best first, while a bar on stderr shows how far it is.
 
     Args:
-        lines: What to translate.
+        lines: What to translate, each after what errors call it.
         model: The folder of a model; None is the embedded one.
         total: The number of lines, where it is known.
         chunk: Lines that are read, sorted and translated together.
+        sampling: As ``Translator.translate`` takes it; one generator draws for all lines.
         options: As ``Translator.translate`` takes them.
     """
     from regard.generation.translator import Translator
 
     translator = Translator.load(model)
-    waiting, done = iter(lines), 0
+    sampling = None if sampling is None else sampling.started(translator.device)
+    waiting = iter(lines)
     with _bar(total) as advance:
         while part := list(islice(waiting, chunk)):
-            yield from zip(part, translator.translate(part, first_line=done + 1, **options), strict=True)
-            done += len(part)
+            names, texts = zip(*part, strict=True)
+            found = translator.translate(texts, names=names, sampling=sampling, **options)
+            yield from zip(names, texts, found, strict=True)
             advance(len(part))
+
+
+def named_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a file, each after its name: "book.en, line 3"."""
+    return ((f"{shown(path)}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
 
 
 @contextmanager
@@ -150,5 +171,5 @@ def _rows(number: int, best: list[Translation], *, nbest: int, scores: bool) -> 
 
 
 def _json(number: int, source: str, best: list[Translation]) -> str:
-    found = [{"text": each.text, "score": each.score, "tokens": list(each.tokens)} for each in best]
+    found = [asdict(each) for each in best]
     return json.dumps({"line": number, "source": source, "translations": found}, ensure_ascii=False)

@@ -62,7 +62,7 @@ def sample(
         >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_length=5))
         2
     """
-    refuse(sampling_objections(temperature, top_k, top_p, None if isinstance(seed, torch.Generator) else seed))
+    refuse(sampling_objections(temperature, top_k, top_p, seed))
     generator = seed if seed is None or isinstance(seed, torch.Generator) else new_generator(src.device, seed)
     coldest, hottest = TEMPERATURES
     divisor = min(max(temperature, coldest), hottest)
@@ -102,7 +102,7 @@ def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tenso
 
 
 def sampling_objections(
-    temperature: float, top_k: int | None, top_p: float | None, seed: int | None = None
+    temperature: float, top_k: int | None, top_p: float | None, seed: int | torch.Generator | None = None
 ) -> list[str]:
     """Say what is wrong with the rules of drawing."""
     objections = []
@@ -112,6 +112,6 @@ def sampling_objections(
         objections.append(f"top_k must be at least 1, but is {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         objections.append(f"top_p must be above 0 and at most 1, but is {top_p}")
-    if seed is not None and seed not in SEEDS:
+    if isinstance(seed, int) and seed not in SEEDS:
         objections.append(f"seed must be an integer from -2^63 to 2^64 - 1, but is {seed}")
     return objections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class Translation:
 class Sampling:
     """How translations are drawn at random; arguments and defaults are those of :func:`regard.generation.sample`.
 
+    With a number as seed, equal calls draw equal translations; a generator goes on where it stands.
+
     Raises:
         InvalidArgument: With everything that does not fit.
     """
@@ -59,10 +61,14 @@ class Sampling:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    seed: int | None = None
+    seed: int | torch.Generator | None = None
 
     def __post_init__(self) -> None:
         refuse(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
+
+    def started(self, device: torch.device) -> Sampling:
+        """The same with a generator on the device in place of a number."""
+        return replace(self, seed=new_generator(device, self.seed)) if isinstance(self.seed, int) else self
 
 
 class Translator:
@@ -111,7 +117,7 @@ class Translator:
         nbest: int = 1,
         length_penalty: float = 1.0,
         sampling: Sampling | None = None,
-        first_line: int = 1,
+        names: Sequence[str] | None = None,
     ) -> list[list[Translation]]:
         """Translate each line.
 
@@ -125,7 +131,7 @@ class Translator:
             nbest: Translations of each line, best first.
             length_penalty: As for :func:`regard.generation.beam_search`.
             sampling: Draw translations at random, and do not search. Default: search.
-            first_line: The number that errors give the first line.
+            names: What errors call each line. Default: line 1, line 2, and so on.
 
         Returns:
             For each line up to nbest translations; of an empty line one, which is empty.
@@ -134,15 +140,19 @@ class Translator:
             InvalidType: If lines are no sequence of str.
             InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
         """
-        _check_lines(lines, first_line)
+        _check_lines(lines)
+        names = [f"line {number}" for number in range(1, len(lines) + 1)] if names is None else names
+        if len(names) != len(lines):
+            raise InvalidArgument(f"names must be one for each of {len(lines)} lines, but are {len(names)}")
+        named = dict(zip(names, lines, strict=True))
+        refuse(type_objections(named), InvalidType)
+        refuse(letter_objections(named))
         if sampling is not None and nbest < 1:
             raise InvalidArgument(f"nbest must be at least 1, but is {nbest}")
         options: dict[str, Any] = {"nbest": nbest, "beam": beam, "length_penalty": length_penalty}
         if sampling is not None:  # one generator for all batches, so that equal lines get draws of their own
-            seed = sampling.seed
-            generator = None if seed is None else new_generator(self._device, seed)
-            options = {"nbest": nbest, "sampling": {**vars(sampling), "seed": generator}}
-        parts = self._parts(lines, first_line)  # ids of each part of each line
+            options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
+        parts = self._parts(lines, names)  # ids of each part of each line
         results = iter(self._translated([ids for line in parts for ids in line], options))
         return [self._joined([each for _ in line for each in next(results)]) for line in parts]
 
@@ -184,7 +194,8 @@ class Translator:
         return Recording(title=text, model=self.name, layers=layers, texts=texts)
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
+        """Where the model lies."""
         return self.model.src_embedding.weight.device
 
     @property
@@ -218,7 +229,7 @@ class Translator:
         sampling: dict[str, Any] | None = None,
         **search: Any,
     ) -> list[list[Hypothesis]]:
-        src, src_lengths = (tensor.to(self._device) for tensor in source_batch(sources))
+        src, src_lengths = (tensor.to(self.device) for tensor in source_batch(sources))
         if sampling is None:
             return beam_search(self.model, src, src_lengths, nbest=nbest, **search)
         src, src_lengths = src.repeat_interleave(nbest, dim=0), src_lengths.repeat_interleave(nbest)
@@ -228,19 +239,19 @@ class Translator:
             for start in range(0, len(drawn), nbest)
         ]
 
-    def _parts(self, lines: Sequence[str], first_line: int) -> list[list[list[int]]]:
+    def _parts(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
         """The ids of each line: none of an empty one, several lists of one that is long."""
         limit = min(LONGEST_PART, self._longest)
         encoded = self.tokenizer.encode(lines)
         parts, objections = [], []
-        for number, (line, ids) in enumerate(zip(lines, encoded, strict=True), start=first_line):
+        for name, line, ids in zip(names, lines, encoded, strict=True):
             if len(ids) <= limit:
                 parts.append([ids] if ids else [])
                 continue
             sentences = self._sentences(line)
             longest = max(len(sentence) for sentence in sentences)
             if longest > self._longest:
-                came = f"line {number} has a sentence of {longest} subwords"
+                came = f"{name} has a sentence of {longest} subwords"
                 objections.append(f"{came}, but the model takes at most {self._longest}: split it")
             parts.append(list(joined_up_to(limit, sentences)))
         refuse(objections)
@@ -264,14 +275,11 @@ class Translator:
         return translations
 
 
-def _check_lines(lines: object, first_line: int) -> None:
+def _check_lines(lines: object) -> None:
     if isinstance(lines, str):
         raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
     if not isinstance(lines, Sequence):
         raise InvalidType(f"lines must be a sequence of str, but is a {type(lines).__name__}: give a list")
-    named = {f"line {number}": line for number, line in enumerate(lines, start=first_line)}
-    refuse(type_objections(named), InvalidType)
-    refuse(letter_objections(named))
 
 
 def fastest_dtype() -> torch.dtype:

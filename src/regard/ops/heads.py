@@ -5,16 +5,16 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def heads_of(tensor: Tensor, heads: slice, of: int) -> Tensor:
+def heads_used(heads: slice, of: int, kv_heads: int) -> slice:
     """The heads of keys or values that a slice of query heads uses: one each, or one for all of them.
 
     Args:
-        tensor: (batch, kv_heads, keys, dim).
         heads: Query heads, which lie within one group wherever heads are shared.
         of: How many query heads there are in all.
+        kv_heads: How many heads of keys or values there are.
     """
-    group = of // tensor.shape[1]
-    return tensor[:, heads] if group == 1 else tensor[:, heads.start // group : heads.start // group + 1]
+    group = of // kv_heads
+    return heads if group == 1 else slice(heads.start // group, heads.start // group + 1)
 
 
 def multiply(left: Tensor, right: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, nearest, refuse
+from regard.ops.cells import Cells
 from regard.ops.tensors import tensors_out_of_reach
 
 Shape = tuple[int, int, int, int]
@@ -29,14 +30,14 @@ class Block:
         weights: (batch, heads, rows, keys), 0 where masked.
         scores: (batch, heads, rows, keys), what softmax was given; a very low but finite number where masked, so that
             weight × score is 0 there.
-        positions: (rows,), where the queries stand.
+        cells: The rectangle of the matrix that the block is, as rules for masks and scores are asked about it.
         index: Where the block lies in the whole matrix: four slices.
         shape: The shape of the whole matrix.
     """
 
     weights: Tensor
     scores: Tensor
-    positions: Tensor
+    cells: Cells
     index: tuple[slice, slice, slice, slice]
     shape: Shape
 
@@ -46,9 +47,14 @@ class Block:
         return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
 
     @property
+    def positions(self) -> Tensor:
+        """Where the queries of the block stand, (rows,)."""
+        return self.cells.positions
+
+    @property
     def keys(self) -> Tensor:
         """The keys of the block, (keys,)."""
-        return torch.arange(self.index[3].start, self.index[3].stop, device=self.weights.device)
+        return self.cells.key
 
     def rows_of(self, tensor: Tensor) -> Tensor:
         """The part that belongs to this block of a tensor broadcastable to (batch, heads, queries)."""
@@ -116,7 +122,9 @@ class Entropy(Measure):
     """How spread a row is: Hᵢ = −Σⱼ Pᵢⱼ log Pᵢⱼ, in nats, (batch, heads, queries); 0 for a row with no key."""
 
     def of(self, block: Block) -> Tensor:
-        return _EntropyOfRows.apply(block.scores, block.weights)  # pyright: ignore[reportReturnType]
+        if block.scores.requires_grad or block.weights.requires_grad:
+            return _EntropyOfRows.apply(block.scores, block.weights)  # pyright: ignore[reportReturnType]
+        return _entropy(block.scores, block.weights)
 
 
 class _EntropyOfRows(torch.autograd.Function):
@@ -127,8 +135,7 @@ class _EntropyOfRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, weights: Tensor) -> Tensor:
-        below, log_strongest = _logs(scores, weights)
-        entropy = -torch.linalg.vecdot(weights, below) - log_strongest
+        entropy = _entropy(scores, weights)
         ctx.save_for_backward(scores, weights, entropy)
         return entropy
 
@@ -140,6 +147,11 @@ class _EntropyOfRows(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted, which needs what would be overwritten
             return of_logs * weights * -gradient[..., None], None
         return of_logs.mul_(weights).mul_(-gradient[..., None]), None
+
+
+def _entropy(scores: Tensor, weights: Tensor) -> Tensor:
+    below, log_strongest = _logs(scores, weights)
+    return torch.linalg.vecdot(weights, below).add_(log_strongest).neg_()
 
 
 def _logs(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,8 @@ class BatchLoader:
     """Batches of a corpus: without end, epoch after epoch, for training; once over for validation.
 
     The order follows from ``seed`` and the epoch alone. Over several processes each takes every ``world``-th batch; in
-    training the last batches of an epoch are filled up from its first, so that all processes take equally many.
+    training the last batches of an epoch are filled up from its first, so that all processes take equally many; in
+    validation batches are cut where there would be fewer than processes.
     :meth:`state_dict` says how far it came, and :meth:`load_state_dict` makes the next iteration begin there.
 
     Args:
@@ -121,6 +122,8 @@ class BatchLoader:
             batches = plan_batches(self.src_lengths, self.tgt_lengths, self.tokens, rng)
             if self.seed is not None:
                 batches += [batches[place % len(batches)] for place in range(-len(batches) % self.world)]
+            elif len(batches) < self.world:
+                batches = np.array_split(np.concatenate(batches), min(self.world, len(self.corpus)))
             self._planned = (epoch, batches)
         return self._planned[1]
 

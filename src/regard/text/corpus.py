@@ -93,19 +93,28 @@ def build_corpus(
     return Corpus(dataset, **skipped)
 
 
-def _key(files: Sequence[str | Path], tokenizer: Tokenizer, max_length: int | None) -> str:
-    digest = hashlib.sha256(f"{max_length}\n{tokenizer.fingerprint}".encode())
+def digest(files: Sequence[str | Path]) -> str:
+    """A digest of what files hold, wherever they lie.
+
+    Raises:
+        InvalidFile: If one cannot be read.
+    """
+    found = hashlib.sha256()
     for path in files:
         try:
             with Path(path).open("rb") as file:
                 while block := file.read(1 << 20):
-                    digest.update(block)
+                    found.update(block)
         except FileNotFoundError:
             raise InvalidFile(f"{path}: no such file") from None
         except OSError as error:
             raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
-        digest.update(b"\n")
-    return digest.hexdigest()[:16]
+        found.update(b"\n")
+    return found.hexdigest()
+
+
+def _key(files: Sequence[str | Path], tokenizer: Tokenizer, max_length: int | None) -> str:
+    return hashlib.sha256(f"{max_length}\n{tokenizer.fingerprint}\n{digest(files)}".encode()).hexdigest()[:16]
 
 
 def _tokenise(files: Sequence[str | Path], tokenizer: Tokenizer, folder: Path, max_length: int | None) -> None:

@@ -26,7 +26,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     Raises:
         InvalidFile: If the file is missing or unreadable, or if a line is not UTF-8 (the message names the line).
     """
-    name = _name(path)
+    name = shown(path)
     number = 0
     try:
         with _open(path) as file:
@@ -48,7 +48,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
         raise InvalidFile(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
-def _name(path: str | Path) -> str:
+def shown(path: str | Path) -> str:
+    """What errors call a file."""
     return "standard input" if str(path) == "-" else str(path)
 
 
@@ -77,7 +78,7 @@ def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
             columns = line.split("\t")
             if len(columns) < 2:
                 raise InvalidFile(
-                    f"{_name(files[0])}, line {number}: no tab; a line should be source, tab, target, "
+                    f"{shown(files[0])}, line {number}: no tab; a line should be source, tab, target, "
                     f"but it is {line[:60]!r}"
                 )
             yield columns[0].strip(), columns[1].strip()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-from collections.abc import Sequence
-from pathlib import Path
 
 import lightning as L
 
 from regard.errors import InvalidFile, InvalidRecipe, refuse
 from regard.text.batches import BatchLoader, padding_share
-from regard.text.corpus import Corpus, build_corpus, read_pairs
+from regard.text.corpus import Corpus, build_corpus, digest
+from regard.text.lines import read_pairs, references_by_source
 from regard.text.tokenizer import FILE, Tokenizer
 from regard.training.recipe import Recipe
 from regard.training.storage import FILE as STATE
@@ -47,7 +45,7 @@ class TranslationData(L.LightningDataModule):
             InvalidRecipe: If a training is to go on with other data than it began with.
         """
         resumed = (self.recipe.run / STATE).is_file()
-        digests = {"data.train": _digest(self.train_files), "data.valid": _digest(self.valid_files)}
+        digests = {"data.train": digest(self.train_files), "data.valid": digest(self.valid_files)}
         if resumed and (self.folder / _DIGESTS).is_file():
             _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)
         # what a training that never saved a state has left may be of other data
@@ -70,11 +68,8 @@ class TranslationData(L.LightningDataModule):
         """Map the corpora into memory (on every process)."""
         self.tokenizer = Tokenizer.load(self.folder)
         self.train, self.valid = self._corpora(self.tokenizer)
-        grouped: dict[str, list[str]] = {}
-        if self.valid is not None and self.recipe.validation.sentences:
-            for source, target in read_pairs(self.valid_files):
-                if source and target:
-                    grouped.setdefault(source, []).append(target)
+        translated = self.valid is not None and self.recipe.validation.sentences
+        grouped = references_by_source(read_pairs(self.valid_files)) if translated else {}
         lengths = map(len, self.tokenizer.encode(list(grouped)))
         fitting = [
             item for item, length in zip(grouped.items(), lengths, strict=True) if length < self.recipe.positions
@@ -104,12 +99,12 @@ class TranslationData(L.LightningDataModule):
         assert self.trainer is not None
         if self.valid is None:
             return []
-        return BatchLoader(
-            self.valid,
-            self.recipe.data.batch_tokens,
-            rank=self.trainer.global_rank,
-            world=self.trainer.world_size,
-        )
+        world = self.trainer.world_size
+        if len(self.valid) < world:
+            raise InvalidFile(
+                f"{self.valid_files[0]}: has {len(self.valid)} pairs, fewer than the {world} processes that validate"
+            )
+        return BatchLoader(self.valid, self.recipe.data.batch_tokens, rank=self.trainer.global_rank, world=world)
 
     def _tell(self, loader: BatchLoader) -> None:
         plan = loader.plan(loader.epoch)
@@ -123,22 +118,6 @@ class TranslationData(L.LightningDataModule):
         if self.too_long:
             log.info("validation: not translated: %d sentences that are longer than the model takes", self.too_long)
         log.info("batches: %d an epoch; %.1f %% of their tokens are padding", len(plan), 100 * share)
-
-
-def _digest(files: Sequence[Path]) -> str:
-    """A digest of what files hold, wherever they lie."""
-    digest = hashlib.sha256()
-    for path in files:
-        try:
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-        except FileNotFoundError:
-            raise InvalidFile(f"{path}: no such file") from None
-        except OSError as error:
-            raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
-        digest.update(b"\n")
-    return digest.hexdigest()
 
 
 def _check_same(then: dict[str, str], now: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 from regard.errors import InvalidFile
+from regard.files import whole_file
 
 FILE = "metrics.csv"
 COLUMNS: tuple[str, ...] = (
@@ -75,12 +76,10 @@ class MetricsFile(Logger):
         if not kept:
             self.path.unlink()
             return
-        draft = self.path.with_suffix(".draft")
-        with draft.open("w", newline="", encoding="utf-8") as file:
+        with whole_file(self.path, text=True) as file:
             writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(kept)
-        draft.replace(self.path)
 
     def _rows(self) -> list[dict[str, str]]:
         """The rows that were written whole."""

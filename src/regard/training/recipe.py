@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import difflib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, nearest, refuse
+from regard.files import whole_file
 from regard.models import TransformerConfig
 from regard.training.sections import (
     Checkpoint,
@@ -244,12 +244,8 @@ def write_recipe(recipe: Recipe) -> None:
     Raises:
         InvalidFile: If it cannot be written.
     """
-    draft = recipe.run / f".{FILE}.{os.getpid()}"
-    try:
-        draft.write_text(recipe.to_yaml(), encoding="utf-8")
-        draft.replace(recipe.run / FILE)
-    except OSError as error:
-        raise InvalidFile(f"{recipe.run / FILE}: could not be written: {error.strerror}") from error
+    with whole_file(recipe.run / FILE, text=True) as file:
+        file.write(recipe.to_yaml())
 
 
 def is_copy(path: Path) -> bool:

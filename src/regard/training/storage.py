@@ -27,7 +27,7 @@ class StateFile(CheckpointIO):
             InvalidFile: If it cannot be written; the old state is whole.
         """
         path = Path(path)
-        draft = path.with_name(f".{path.name}.draft")
+        draft = path.with_name(f".{path.name}.draft")  # always the same: kills leave one of these, not many
         buffer = io.BytesIO()  # torch's own writer hides why a disk refused
         torch.save(checkpoint, buffer)
         try:

@@ -11,6 +11,9 @@ from regard.errors import InvalidArgument
 from regard.ops.kernels.blocks import Place
 from regard.ops.measures import Measure, Shape
 
+_AXES = {"queries": (0, 1, 2), "keys": (0, 1, 3), None: (0, 1)}
+"""Which axes of the matrix an answer starts with, by what the measure's axis says."""
+
 
 class Answers:
     """Takes the answers of blocks, and gives whole ones in the form in which the measures gave theirs.
@@ -34,7 +37,10 @@ class Answers:
             self._wholes[name] = [part.new_zeros(self._whole_shape(measure, part)) for part in parts]
         at = entries(measure, place)
         for whole, part in zip(self._wholes[name], parts, strict=True):
-            whole[at] = part if measure.axis == "queries" else whole[at] + part
+            if measure.axis == "queries":
+                whole[at] = part
+            else:
+                whole[at] += part
 
     def tensors(self) -> list[Tensor]:
         """All whole answers in a row."""
@@ -59,13 +65,9 @@ def parts_of(name: str, measure: Measure, answer: Any, place: Place) -> tuple[Te
         InvalidArgument: If they are none, or have not the shape that the measure's axis says.
     """
     parts = answer if isinstance(answer, tuple) else (answer,)
-    sizes = {
-        axis: at.stop - at.start for axis, at in zip(("batch", "heads", "queries", "keys"), place.index, strict=True)
-    }
-    if measure.axis not in ("queries", "keys", None):
+    if measure.axis not in _AXES:
         raise InvalidArgument(f"measure '{name}': axis must be 'queries', 'keys' or None, but is {measure.axis!r}")
-    axes = ("batch", "heads") if measure.axis is None else ("batch", "heads", measure.axis)
-    start = tuple(sizes[axis] for axis in axes)
+    start = tuple(at.stop - at.start for at in entries(measure, place))
     for part in parts:
         if not isinstance(part, Tensor):
             raise InvalidArgument(
@@ -74,15 +76,16 @@ def parts_of(name: str, measure: Measure, answer: Any, place: Place) -> tuple[Te
         if tuple(part.shape[: len(start)]) != start:
             raise InvalidArgument(
                 f"measure '{name}': with axis = {measure.axis!r}, what of() gives of this block must start with the "
-                f"axes ({', '.join(axes)}) = {start}, but has the shape {tuple(part.shape)}"
+                f"axes ({', '.join(('batch', 'heads', str(measure.axis))[: len(start)])}) = {start}, but has the shape "
+                f"{tuple(part.shape)}"
             )
     return parts
 
 
 def entries(measure: Measure, place: Place) -> tuple[slice, ...]:
     """Which entries of the whole answer a block's answer is, or is added to."""
-    batch, heads, queries, keys = place.index
-    return {"queries": (batch, heads, queries), "keys": (batch, heads, keys), None: (batch, heads)}[measure.axis]
+    index = place.index
+    return tuple(index[axis] for axis in _AXES[measure.axis])
 
 
 def _as_given(kind: type, parts: list[Tensor]) -> Any:

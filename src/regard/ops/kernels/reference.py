@@ -27,7 +27,7 @@ class Reference(Kernel):
                 scores = scores.masked_fill(~request.mask.allowed(cells), FORBIDDEN)
             seen = (scores > FORBIDDEN).any(-1)  # rows with a key
             weights = scores.softmax(-1) * seen[..., None]
-            block = Block(weights, scores, cells.positions, whole, shape)
+            block = Block(weights, scores, cells, whole, shape)
             measured: Measured = {name: measure.of(block) for name, measure in job.measures.items()}
             if job.value is None:
                 return None, measured

@@ -8,6 +8,7 @@ gradient written here, so that the block's output need not be computed a second 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument
 from regard.ops.dropout import keep_mask
-from regard.ops.heads import heads_of, multiply, multiply_over_rows
+from regard.ops.heads import heads_used, multiply, multiply_over_rows
 from regard.ops.kernels.answers import Answers, entries, parts_of
 from regard.ops.kernels.base import Job, Kernel, Measured
 from regard.ops.kernels.blocks import Place, any_certain, masked_parts, places
@@ -33,12 +34,24 @@ class Streamed(Kernel):
     about = "row blocks: any mask, score and measure, O(queries + keys) memory, exact gradients"
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
+        _keep_freed_memory()
         seed = int(torch.randint(2**62, ())) if job.dropout else 0
         answers = Answers(job.measures, job.request.shape)
         found = _Streamed.apply(job, seed, answers, *tensors_of(job))
         assert isinstance(found, tuple)
         output, measured = (None, found) if job.value is None else (found[0], found[1:])
         return output, answers.named(measured)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Once in a process: let the C library keep the memory of a block for the next one.
+
+    glibc gives freed memory back to the system beyond twice the largest piece that was ever freed, up to pieces of 32
+    MiB (mallopt(3), M_TRIM_THRESHOLD); blocks of 2 MiB would then be mapped, and cleared, over and over. So one such
+    piece, never touched, is freed first.
+    """
+    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 class _Streamed(torch.autograd.Function):
@@ -147,20 +160,20 @@ def _block(request: AttentionRequest, place: Place, query: Tensor, key: Tensor) 
     """The rows of one place, from its queries and keys."""
     scores = request.score(query, key, request.scale, place.cells)
     masked = masked_parts(request.mask, place.cells)
-    if masked and type(request.score) is not ScaledDot:
+    if not masked:
+        return Block(scores.softmax(-1), scores, place.cells, place.index, request.shape)
+    if type(request.score) is not ScaledDot:
         scores = scores.clone()  # it may be the rule's own table, or what its gradient needs
-    with (
-        torch.no_grad()
-    ):  # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
+    with torch.no_grad():
+        # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
         for keys, forbidden in masked:
             scores[..., keys].masked_fill_(forbidden, FORBIDDEN)
     weights = scores.softmax(-1)
-    if masked:
-        if not any_certain(request.mask, place.cells):
-            weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= FORBIDDEN, 0.0)
-        if scores.requires_grad:
-            scores = _Masked.apply(scores, masked)
-    return Block(weights, scores, place.cells.positions, place.index, request.shape)
+    if not any_certain(request.mask, place.cells):
+        weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= FORBIDDEN, 0.0)
+    if scores.requires_grad:
+        scores = _Masked.apply(scores, masked)
+    return Block(weights, scores, place.cells, place.index, request.shape)
 
 
 class _Masked(torch.autograd.Function):
@@ -194,7 +207,7 @@ def _keys(tensor: Tensor, request: AttentionRequest, place: Place) -> Tensor:
 
 
 def _part_of_keys(tensor: Tensor, request: AttentionRequest, place: Place) -> Tensor:
-    return heads_of(tensor[place.batch], place.heads, request.shape[1])[:, :, place.keys]
+    return tensor[place.batch, heads_used(place.heads, request.query.shape[1], tensor.shape[1]), place.keys]
 
 
 def _leaf(tensor: Tensor, needed: bool) -> Tensor:
