@@ -14,6 +14,7 @@ import regard
 
 HEAVY = {
     "torch",
+    "jaxtyping",
     "numpy",
     "lightning",
     "datasets",

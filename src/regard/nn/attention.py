@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InvalidArgument, refuse
 from regard.nn.cache import FixedCache, GrowingCache
 from regard.nn.dropout import dropout_objections
-from regard.ops import Attended, attend
-
-if TYPE_CHECKING:
-    from regard.ops.masks import Mask
-    from regard.ops.measures import Asked
+from regard.ops import Attended, Mask, attend
+from regard.ops.measures import Asked
 
 
 class MultiHeadAttention(nn.Module):
@@ -76,11 +72,11 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
+        query: Float[Tensor, "batch queries d_model"],
+        key: Float[Tensor, "batch keys d_model"] | None = None,
+        value: Float[Tensor, "batch keys d_model"] | None = None,
         *,
-        mask: Mask | Tensor | None = None,
+        mask: Mask | Bool[Tensor, "..."] | None = None,
         measure: Asked = (),
         cache: GrowingCache | FixedCache | None = None,
         offset: int | None = None,

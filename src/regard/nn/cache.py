@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InvalidArgument, refuse
@@ -48,7 +49,13 @@ class GrowingCache:
         self.length = 0
         self._buffers: tuple[Tensor, ...] = ()
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def append(
+        self,
+        key: Float[Tensor, "sentences kv_heads new key_dim"],
+        value: Float[Tensor, "sentences kv_heads new value_dim"],
+    ) -> tuple[
+        Float[Tensor, "sentences kv_heads length key_dim"], Float[Tensor, "sentences kv_heads length value_dim"]
+    ]:
         """Add key and value (sentences, kv_heads, new, dim); return all of them (sentences, kv_heads, length, dim).
 
         Raises:
@@ -62,11 +69,11 @@ class GrowingCache:
         stored_key, stored_value = (buffer[:, :, : self.length] for buffer in self._buffers)
         return stored_key, stored_value
 
-    def keep(self, sentences: Tensor) -> None:
+    def keep(self, sentences: Int[Tensor, " kept"]) -> None:
         """Drop all but the sentences at these indices."""
         self._buffers = tuple(buffer.index_select(0, sentences) for buffer in self._buffers)
 
-    def select(self, entries: Tensor) -> None:
+    def select(self, entries: Int[Tensor, "sentences count"]) -> None:
         """Keep of each sentence only the tokens at these places, (sentences, count)."""
         self.length = entries.shape[1]
         for_heads = entries[:, None, :, None]
@@ -119,13 +126,17 @@ class FixedCache:
     def __init__(self) -> None:
         self.held: tuple[Tensor, Tensor] | None = None
 
-    def fill(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def fill(
+        self,
+        key: Float[Tensor, "sentences kv_heads keys head_dim"],
+        value: Float[Tensor, "sentences kv_heads keys head_dim"],
+    ) -> tuple[Float[Tensor, "sentences kv_heads keys head_dim"], Float[Tensor, "sentences kv_heads keys head_dim"]]:
         """Keep key and value (sentences, kv_heads, keys, head_dim), and give them as they are kept."""
         dtype = stored_dtype(key)
         self.held = key.to(dtype).contiguous(), value.to(dtype).contiguous()
         return self.held
 
-    def keep(self, sentences: Tensor) -> None:
+    def keep(self, sentences: Int[Tensor, " kept"]) -> None:
         """Drop all but the sentences at these indices."""
         if self.held is not None:
             key, value = self.held
@@ -163,7 +174,9 @@ class DecoderCache:
         self._visible: Tensor | None = None  # (sentences, beams, entries): which entries each beam goes on from
         self._checked = 0  # entries that were there when it was last looked whether some can be dropped
 
-    def extend(self, sentences: int, beams: int, tokens: int, device: torch.device) -> Mask | Tensor | None:
+    def extend(
+        self, sentences: int, beams: int, tokens: int, device: torch.device
+    ) -> Mask | Bool[Tensor, "sentences 1 queries keys"] | None:
         """Make room for new tokens of each row, and tell what they may see.
 
         Args:
@@ -199,7 +212,7 @@ class DecoderCache:
         seen = torch.cat([old.repeat_interleave(tokens, dim=1), new.expand(sentences, -1, -1)], dim=2)
         return seen.unsqueeze(1)  # (sentences, 1, beams · tokens, entries)
 
-    def reorder(self, rows: Tensor) -> None:
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
         """Let row i go on from row ``rows[i]`` of the same sentence."""
         if self._visible is not None:
             shape = self._visible.shape
@@ -221,7 +234,7 @@ class DecoderCache:
         else:
             self._checked = seen.shape[1]
 
-    def keep(self, sentences: Tensor, rows: Tensor) -> None:
+    def keep(self, sentences: Int[Tensor, " kept"], rows: Int[Tensor, " rows"]) -> None:
         """Go on with some sentences only, whose row i goes on from row ``rows[i]``, counted before others left."""
         for layer in self.layers:
             layer.self_attention.keep(sentences)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.errors import refuse
@@ -13,10 +13,7 @@ from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.encoder import final_norm, stack_objections, width_objections
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import NormOrder, Residual
-from regard.ops import Attended, Causal
-
-if TYPE_CHECKING:
-    from regard.ops.masks import Mask
+from regard.ops import Attended, Causal, Mask
 
 
 class DecoderLayer(nn.Module):
@@ -65,13 +62,13 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        hidden: Tensor,
-        memory: Tensor,
+        hidden: Float[Tensor, "rows tokens d_model"],
+        memory: Float[Tensor, "sentences keys d_model"],
         *,
-        mask: Mask | Tensor | None = None,
-        memory_mask: Mask | Tensor | None = None,
+        mask: Mask | Bool[Tensor, "..."] | None = None,
+        memory_mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: LayerCache | None = None,
-    ) -> tuple[Tensor, Attended, Attended]:
+    ) -> tuple[Float[Tensor, "rows tokens d_model"], Attended, Attended]:
         """Map hidden to the same shape, and tell the attention to itself and to the memory.
 
         Args:
@@ -128,12 +125,12 @@ class Decoder(nn.Module):
 
     def forward(
         self,
-        hidden: Tensor,
-        memory: Tensor,
+        hidden: Float[Tensor, "rows tokens d_model"],
+        memory: Float[Tensor, "sentences keys d_model"],
         *,
-        memory_mask: Mask | Tensor | None = None,
+        memory_mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: DecoderCache | None = None,
-    ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
+    ) -> tuple[Float[Tensor, "rows tokens d_model"], tuple[Attended, ...], tuple[Attended, ...]]:
         """Map hidden to the same shape, and tell each layer's attention to itself and to the memory.
 
         Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import refuse
@@ -34,7 +35,7 @@ class Dropout(nn.Module):
         refuse(dropout_objections(p=p))
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Drop elements of x, of any shape, in training; give x itself in evaluation."""
         return dropout(x, self.p, self.training) if self.training and self.p else x
 

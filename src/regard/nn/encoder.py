@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.errors import refuse
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import NormOrder, Residual
-from regard.ops import Attended
-
-if TYPE_CHECKING:
-    from regard.ops.masks import Mask
+from regard.ops import Attended, Mask
 
 
 class EncoderLayer(nn.Module):
@@ -55,7 +52,9 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_residual = Residual(attention.d_model, norm=norm, dropout=dropout)
 
-    def forward(self, hidden: Tensor, *, mask: Mask | Tensor | None = None) -> tuple[Tensor, Attended]:
+    def forward(
+        self, hidden: Float[Tensor, "batch tokens d_model"], *, mask: Mask | Bool[Tensor, "..."] | None = None
+    ) -> tuple[Float[Tensor, "batch tokens d_model"], Attended]:
         """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention."""
         attended = self.attention(self.attention_residual.enter(hidden), mask=mask)
         hidden = self.attention_residual.leave(hidden, attended.output)
@@ -86,7 +85,9 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = final_norm(layers[0].attention_residual)
 
-    def forward(self, hidden: Tensor, *, mask: Mask | Tensor | None = None) -> tuple[Tensor, tuple[Attended, ...]]:
+    def forward(
+        self, hidden: Float[Tensor, "batch tokens d_model"], *, mask: Mask | Bool[Tensor, "..."] | None = None
+    ) -> tuple[Float[Tensor, "batch tokens d_model"], tuple[Attended, ...]]:
         """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention of each layer."""
         attentions = []
         for layer in self.layers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -53,7 +54,7 @@ class FeedForward(nn.Module):
         self.activation = activation
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
         """Map (..., d_model) to (..., d_model)."""
         expanded = self.expand(x)  # (..., d_ff)
         active = functional.relu(expanded) if self.activation == "relu" else functional.gelu(expanded)

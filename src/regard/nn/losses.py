@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from regard.errors import refuse
@@ -19,22 +20,22 @@ GPU_BLOCK = 2**26
 class TokenLoss(NamedTuple):
     """What :func:`linear_cross_entropy` gives: all scalars, of which only ``loss`` has a gradient."""
 
-    loss: Tensor
+    loss: Float[Tensor, ""]
     """The mean label-smoothed cross-entropy."""
-    nll: Tensor
+    nll: Float[Tensor, ""]
     """The sum of the negative log-likelihoods, without smoothing: exp(nll / tokens) is the perplexity."""
-    tokens: Tensor
+    tokens: Int[Tensor, ""]
     """The number of targets that counted."""
 
 
 def linear_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    target: Tensor,
+    hidden: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocab d_model"],
+    target: Int64[Tensor, " tokens"],
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    bias: Tensor | None = None,
+    bias: Float[Tensor, " vocab"] | None = None,
 ) -> TokenLoss:
     """Cross-entropy of softmax(hidden · weightᵀ + bias) against target, block of tokens by block of tokens.
 

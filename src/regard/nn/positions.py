@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import InvalidArgument, refuse
@@ -48,7 +49,9 @@ class SinusoidalPositions(nn.Module):
         """Compute the first positions anew; whoever built the module on the ``meta`` device must call it."""
         self.table = sinusoids(512, self.d_model)
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+    def forward(
+        self, x: Float[Tensor, "batch tokens d_model"], offset: int = 0
+    ) -> Float[Tensor, "batch tokens d_model"]:
         """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model)."""
         refuse(call_objections(x, self.d_model, offset))
         end = offset + x.shape[-2]
@@ -86,7 +89,9 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+    def forward(
+        self, x: Float[Tensor, "batch tokens d_model"], offset: int = 0
+    ) -> Float[Tensor, "batch tokens d_model"]:
         """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model)."""
         refuse(call_objections(x, self.d_model, offset))
         end = offset + x.shape[-2]
@@ -108,7 +113,7 @@ def call_objections(x: Tensor, d_model: int, offset: int) -> list[str]:
     return objections
 
 
-def sinusoids(length: int, d_model: int) -> Tensor:
+def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
     """The table of sinusoidal positions (length, d_model), computed in float64 and given in float32."""
     position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
     frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10_000) / d_model))

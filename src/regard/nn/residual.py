@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import refuse
@@ -47,11 +48,13 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
 
-    def enter(self, x: Tensor) -> Tensor:
+    def enter(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
         """What the sublayer is given."""
         return self.norm(x) if self.order == "pre" else x
 
-    def leave(self, x: Tensor, change: Tensor) -> Tensor:
+    def leave(
+        self, x: Float[Tensor, "*axes d_model"], change: Float[Tensor, "*axes d_model"]
+    ) -> Float[Tensor, "*axes d_model"]:
         """The sum of the hidden states and of what the sublayer gave."""
         total = x + self.dropout(change)
         return self.norm(total) if self.order == "post" else total

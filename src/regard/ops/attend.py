@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, refuse
@@ -29,17 +30,17 @@ class Attended:
         measured: The answers to `measure`, by name.
     """
 
-    output: Tensor
+    output: Float[Tensor, "batch *heads queries width"]
     weights: WeightMatrix
     measured: Mapping[str, Any]
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch kv_heads keys head_dim"],
+    value: Float[Tensor, "batch value_heads keys value_dim"],
     *,
-    mask: Mask | Tensor | None = None,
+    mask: Mask | Bool[Tensor, "..."] | None = None,
     score: Score | None = None,
     scale: float | None = None,
     offset: int | None = None,
@@ -52,7 +53,7 @@ def attend(
     Args:
         query: (batch, heads, queries, head_dim), float64, float32, bfloat16 or float16.
         key: (batch, kv_heads, keys, head_dim); kv_heads divides heads.
-        value: (batch, kv_heads, keys, value_dim).
+        value: (batch, value_heads, keys, value_dim); value_heads divides heads, and mostly is kv_heads.
         mask: A rule (`Causal`, `Padding`, `Window`; combined with ``&``, ``|``, ``~``) or a bool tensor that
             broadcasts to (batch, heads, queries, keys). True means may attend. None lets every query see every key.
         score: The rule for scores; None is the scaled dot product.
@@ -102,10 +103,10 @@ def attend(
 
 
 def weights(
-    query: Tensor,
-    key: Tensor,
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch kv_heads keys head_dim"],
     *,
-    mask: Mask | Tensor | None = None,
+    mask: Mask | Bool[Tensor, "..."] | None = None,
     score: Score | None = None,
     scale: float | None = None,
     offset: int | None = None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 Span = tuple[int, int]
@@ -37,12 +38,12 @@ class Cells:
     device: torch.device
 
     @cached_property
-    def positions(self) -> Tensor:
+    def positions(self) -> Int[Tensor, " rows"]:
         """Where the queries stand, (rows,)."""
         return _numbers(self.rows, self.device) + self.offset
 
     @cached_property
-    def key(self) -> Tensor:
+    def key(self) -> Int[Tensor, " keys"]:
         """The keys, (keys,)."""
         return torch.arange(*self.keys, device=self.device)
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import InvalidArgument
 
 
-def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
+def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float[Tensor, "*axes"]:
     """Set each element to 0 with probability p and divide the others by 1 − p.
 
     On a CPU, torch draws a Mersenne-twister number for every element, which takes a quarter of a small model's training

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from regard.errors import InvalidType
@@ -19,7 +20,7 @@ from regard.ops.cells import Cells, Span
 class Mask:
     """Base of all masks. A new rule needs `allowed`; `extent` and `certain` make it fast."""
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         """Which cells may be attended to: bool, broadcastable to (batch, heads, rows, keys)."""
         raise NotImplementedError
 
@@ -95,7 +96,7 @@ class Window(Mask):
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
                 raise InvalidType(f"Window: {name} is a number of keys (int) or None for no bound, not {bound!r}")
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         position = cells.positions[:, None]
         seen = torch.ones(1, dtype=torch.bool, device=cells.device)
         if self.left is not None:
@@ -158,7 +159,7 @@ class Padding(Mask):
                 [0.5000, 0.5000, 0.0000]])
     """
 
-    keys: Tensor
+    keys: Integer[Tensor, " batch"] | Bool[Tensor, "batch keys"]
 
     def __post_init__(self) -> None:
         dtype = self.keys.dtype if isinstance(self.keys, Tensor) else type(self.keys).__name__
@@ -177,7 +178,7 @@ class Padding(Mask):
         """Whether the rule holds lengths and not a bool for each key."""
         return self.keys.dtype != torch.bool
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "batch 1 1 keys"]:
         rows = self.keys[cells.batch]
         seen = cells.key < rows[:, None] if self.lengths else rows[:, slice(*cells.keys)]
         return seen[:, None, None, :]  # (batch, 1, 1, keys)
@@ -234,7 +235,7 @@ class Padding(Mask):
 class Dense(Mask):
     """A mask given whole: bool, broadcastable to (batch, heads, queries, keys), True where a cell is allowed."""
 
-    cells: Tensor
+    cells: Bool[Tensor, "..."]
 
     def __post_init__(self) -> None:
         if self.cells.dtype != torch.bool:
@@ -243,7 +244,7 @@ class Dense(Mask):
     def __repr__(self) -> str:
         return f"Dense(bool {tuple(self.cells.shape)})"
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         whole = self.cells.reshape((1,) * (4 - self.cells.ndim) + tuple(self.cells.shape))
         for axis, index in ((0, cells.batch), (1, cells.heads), (2, cells.rows)):
             if whole.shape[axis] > 1:
@@ -293,7 +294,7 @@ class _Pair(Mask):
 class And(_Pair):
     """What both rules allow."""
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         return self.left.allowed(cells) & self.right.allowed(cells)
 
     def extent(self, cells: Cells) -> Span:
@@ -309,7 +310,7 @@ class And(_Pair):
 class Or(_Pair):
     """What either rule allows."""
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         return self.left.allowed(cells) | self.right.allowed(cells)
 
     def extent(self, cells: Cells) -> Span:
@@ -331,7 +332,7 @@ class Not(Mask):
 
     rule: Mask
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         return ~self.rule.allowed(cells)
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
@@ -352,7 +353,7 @@ class Not(Mask):
         return f"~{self.rule!r}"
 
 
-def as_mask(mask: Mask | Tensor) -> Mask:
+def as_mask(mask: Mask | Bool[Tensor, "..."]) -> Mask:
     """A rule from what a user gave: a rule, or a bool tensor.
 
     Raises:

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import Self
 
@@ -114,7 +115,7 @@ class _Matrix:
         self._check()
         return type(self)(replace_tensors(self._request, Tensor.detach))
 
-    def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
+    def dense(self, limit: int = DENSE_LIMIT) -> Float[Tensor, "batch heads queries keys"]:
         """The whole matrix, (batch, heads, queries, keys).
 
         Args:
@@ -128,7 +129,7 @@ class _Matrix:
         self._check()
         return self._rows(self._row_numbers(), limit)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: Any) -> Float[Tensor, "..."]:
         """`dense()[index]` for every index that torch takes, computing only the rows that it needs.
 
         Raises:
@@ -252,15 +253,15 @@ class WeightMatrix(_Matrix):
         self._check()
         return _ask(self._request, measures)
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Float[Tensor, "batch heads queries"]:
         """How spread each row is, in nats, (batch, heads, queries). See `Entropy`."""
         return self.measure("entropy")["entropy"]
 
-    def lse(self) -> Tensor:
+    def lse(self) -> Float[Tensor, "batch heads queries"]:
         """The log-sum-exp of each row's scores, (batch, heads, queries). See `Lse`."""
         return self.measure("lse")["lse"]
 
-    def received(self, row_weights: Tensor | None = None) -> Tensor:
+    def received(self, row_weights: Tensor | None = None) -> Float[Tensor, "batch heads keys"]:
         """What each key receives, (batch, heads, keys). See `Received`."""
         return self.measure(Received(row_weights))["received"]
 
@@ -268,7 +269,9 @@ class WeightMatrix(_Matrix):
         """The k strongest keys of each row: values and indices, (batch, heads, queries, k). See `TopK`."""
         return self.measure(TopK(k))["topk"]
 
-    def __matmul__(self, x: Tensor) -> Tensor:
+    def __matmul__(
+        self, x: Float[Tensor, " keys"] | Float[Tensor, "... keys columns"]
+    ) -> Float[Tensor, "batch heads queries"] | Float[Tensor, "batch heads queries columns"]:
         """The product with a vector or a matrix, as `dense() @ x`, without the dense.
 
         Args:

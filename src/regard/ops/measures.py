@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, nearest, refuse
@@ -20,6 +21,8 @@ from regard.ops.cells import Cells
 from regard.ops.tensors import tensors_out_of_reach
 
 Shape = tuple[int, int, int, int]
+Answer = Shaped[Tensor, "batch heads ..."]
+"""What a measure says of a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,28 +38,28 @@ class Block:
         shape: The shape of the whole matrix.
     """
 
-    weights: Tensor
-    scores: Tensor
+    weights: Float[Tensor, "batch heads rows keys"]
+    scores: Float[Tensor, "batch heads rows keys"]
     cells: Cells
     index: tuple[slice, slice, slice, slice]
     shape: Shape
 
     @cached_property
-    def lse(self) -> Tensor:
+    def lse(self) -> Float[Tensor, "batch heads rows"]:
         """Log Σⱼ exp(scoreⱼ), (batch, heads, rows); −∞ for a row with no key."""
         return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
 
     @property
-    def positions(self) -> Tensor:
+    def positions(self) -> Int[Tensor, " rows"]:
         """Where the queries of the block stand, (rows,)."""
         return self.cells.positions
 
     @property
-    def keys(self) -> Tensor:
+    def keys(self) -> Int[Tensor, " keys"]:
         """The keys of the block, (keys,)."""
         return self.cells.key
 
-    def rows_of(self, tensor: Tensor) -> Tensor:
+    def rows_of(self, tensor: Tensor) -> Shaped[Tensor, "#batch #heads #rows"]:
         """The part that belongs to this block of a tensor broadcastable to (batch, heads, queries)."""
         whole = tensor.reshape((1,) * (3 - tensor.ndim) + tuple(tensor.shape))
         return whole[
@@ -108,7 +111,7 @@ class Measure:
         """The key of the answer in `measured`: the class's name in snake case."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
 
-    def of(self, block: Block) -> Tensor | tuple[Tensor, ...]:
+    def of(self, block: Block) -> Answer | tuple[Answer, ...]:
         """The answer of one block of rows: a tensor or several, each starting with the axes (batch, heads)."""
         raise NotImplementedError
 
@@ -121,7 +124,7 @@ class Measure:
 class Entropy(Measure):
     """How spread a row is: Hᵢ = −Σⱼ Pᵢⱼ log Pᵢⱼ, in nats, (batch, heads, queries); 0 for a row with no key."""
 
-    def of(self, block: Block) -> Tensor:
+    def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         if block.scores.requires_grad or block.weights.requires_grad:
             return _EntropyOfRows.apply(block.scores, block.weights)  # pyright: ignore[reportReturnType]
         return _entropy(block.scores, block.weights)
@@ -165,7 +168,7 @@ def _logs(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 class Lse(Measure):
     """The logarithm of softmax's denominator: log Σⱼ exp(Sᵢⱼ), (batch, heads, queries); −∞ for a row with no key."""
 
-    def of(self, block: Block) -> Tensor:
+    def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         return block.lse
 
 
@@ -181,7 +184,7 @@ class Received(Measure):
     row_weights: Tensor | None = None
     axis = "keys"
 
-    def of(self, block: Block) -> Tensor:
+    def of(self, block: Block) -> Float[Tensor, "batch heads keys"]:
         weights = block.weights
         if self.row_weights is None:
             ones = weights.new_ones(1, 1, 1, weights.shape[2])
@@ -201,8 +204,8 @@ class Received(Measure):
 class Top(NamedTuple):
     """The strongest keys of each row, strongest first."""
 
-    values: Tensor
-    indices: Tensor
+    values: Float[Tensor, "batch heads queries k"]
+    indices: Int[Tensor, "batch heads queries k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +247,7 @@ FORBIDDEN = -1e30
 MEASURES: dict[str, type[Measure]] = {"entropy": Entropy, "lse": Lse, "received": Received, "topk": TopK}
 """What `measure=` takes by name."""
 
-Asked = str | Measure | Sequence["str | Measure"] | Mapping[str, "str | Measure"]
+Asked = str | Measure | Sequence[str | Measure] | Mapping[str, str | Measure]
 
 
 def as_measures(asked: Asked) -> dict[str, Measure]:

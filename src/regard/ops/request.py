@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, refuse
@@ -34,15 +35,15 @@ class AttentionRequest:
         rows: (queries,) Which queries of the mask and the score these are; None: all, in order.
     """
 
-    query: Tensor
-    key: Tensor
+    query: Float[Tensor, "batch heads queries head_dim"]
+    key: Float[Tensor, "batch kv_heads keys head_dim"]
     mask: Mask | None
     score: Score
     scale: float
     offset: int
-    batch: Tensor | None = None
-    heads: Tensor | None = None
-    rows: Tensor | None = None
+    batch: Int[Tensor, " batch"] | None = None
+    heads: Int[Tensor, " heads"] | None = None
+    rows: Int[Tensor, " queries"] | None = None
 
     @property
     def shape(self) -> Shape:
@@ -85,11 +86,11 @@ class AttentionRequest:
 
 
 def make_request(
-    query: Tensor,
-    key: Tensor,
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch kv_heads keys head_dim"],
     *,
-    value: Tensor | None = None,
-    mask: Mask | Tensor | None = None,
+    value: Float[Tensor, "batch value_heads keys value_dim"] | None = None,
+    mask: Mask | Bool[Tensor, "..."] | None = None,
     score: Score | None = None,
     scale: float | None = None,
     offset: int | None = None,

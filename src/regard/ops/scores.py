@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.ops.cells import Cells
@@ -13,7 +14,13 @@ from regard.ops.heads import multiply
 class Score:
     """Base of all score rules. A rule that holds tensors is a dataclass with these as fields: they get gradients."""
 
-    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
+    def __call__(
+        self,
+        query: Float[Tensor, "batch heads rows head_dim"],
+        key: Float[Tensor, " batch #heads keys head_dim"],
+        scale: float,
+        cells: Cells,
+    ) -> Float[Tensor, "batch heads rows keys"]:
         """The scores of a block.
 
         Args:
@@ -39,7 +46,13 @@ class ScaledDot(Score):
     Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
     """
 
-    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
+    def __call__(
+        self,
+        query: Float[Tensor, "batch heads rows head_dim"],
+        key: Float[Tensor, " batch #heads keys head_dim"],
+        scale: float,
+        cells: Cells,
+    ) -> Float[Tensor, "batch heads rows keys"]:
         return multiply(query * scale, key.mT)
 
     def default_scale(self, head_dim: int) -> float:
