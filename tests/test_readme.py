@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -80,6 +81,17 @@ def test_other_commands_would_be_understood(line):
         place, _, extras = target.removesuffix("]").partition("[")
         assert (ROOT / place / "pyproject.toml").exists()
         assert set(filter(None, extras.split(","))) <= set(metadata.metadata("regard").get_all("Provides-Extra"))
+
+
+def test_figures_are_those_that_were_measured():
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks/results").glob("*.json")]
+    measured = {what: f"{ratio:.2f}" for result in found for what, ratio in result["median_ratio"].items()}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| ([^|`]+) \| (\d+\.\d\d) \|$", text, flags=re.MULTILINE))
+    assert told.items() <= measured.items()
+    assert len(told) >= 5
+    memory = next(result["settings"]["peak_megabytes"] for result in found if "peak_megabytes" in result["settings"])
+    assert [f"{megabytes:.0f}" for megabytes in memory.values()] == re.findall(r"(\d+) MB", text)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -42,6 +42,9 @@ class MissingExtra(RegardError, ImportError):
     """A part was used whose optional dependencies are not installed."""
 
 
+_MOST = 20  # objections in one error: beyond, there is one cause for all
+
+
 def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument) -> None:
     """Raise one error that lists all objections; do nothing if there are none.
 
@@ -55,7 +58,9 @@ def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument
     if len(objections) == 1:
         raise error(objections[0])
     if objections:
-        raise error("\n".join(["several things do not fit:", *(f"  - {objection}" for objection in objections)]))
+        more = [f"  - … and {len(objections) - _MOST} more"] if len(objections) > _MOST else []
+        listed = [f"  - {objection}" for objection in objections[:_MOST]]
+        raise error("\n".join(["several things do not fit:", *listed, *more]))
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

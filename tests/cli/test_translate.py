@@ -102,6 +102,12 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
         ),
         (["--model", "nowhere"], "x\n", "nowhere"),
         (["--temperature", "0.5"], "x\n", "--sample"),
+        (
+            ["--sample", "--beam", "7", "--length-penalty", "4"],
+            "x\n",
+            "`--beam`, `--length-penalty`: says how to search",
+        ),
+        (["--sample", "--top-p", "0"], "x\n", "top_p must be above 0"),
         (["--nbest", "9"], "x\n", "nbest"),
     ],
 )
@@ -127,6 +133,13 @@ def test_of_several_files_the_one_with_the_long_sentence_is_named(regard, model,
     done = regard("translate", "--model", model, "--beam", 1, good, bad)
     assert done.code == 2
     assert f"regard: {bad}, line 2 has a sentence of 5" in done.err
+
+
+def test_a_dash_is_standard_output(regard, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = regard("translate", "--model", model, "-o", "-", stdin="the mat\n")
+    assert len(done.out.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):

@@ -17,18 +17,28 @@ from regard.explore.packing import MAX_WEIGHTS, pack
 
 
 def unpacked(header, data, layer):
-    """Read a layer's weights back as the docstring of `pack` says: the oracle of the page's own reader."""
+    """Read a layer's weights back as the docstring of `pack` says: the oracle of the page's own reader. NaN: masked."""
     entry = next(entry for entry in header["layers"] if entry["name"] == layer.name)
     shape = (entry["heads"], len(layer.queries), len(layer.keys))
     numbers = np.frombuffer(data, "<u2")[entry["first"] : entry["first"] + int(np.prod(shape))]
-    return numbers.reshape(shape) / header["steps"]
+    return np.where(numbers == header["masked"], np.nan, numbers / header["steps"]).reshape(shape)
+
+
+def unmasked(dense: torch.Tensor) -> SimpleNamespace:
+    """What has dense weights and a score for each, as a view has."""
+    scores = SimpleNamespace(dense=lambda: torch.zeros_like(dense))
+    return SimpleNamespace(shape=tuple(dense.shape), dense=lambda: dense, scores=scores)
 
 
 def test_every_weight_is_read_back_within_the_error_that_is_stated(recording):
     header, data = pack(recording)
     for layer in recording.layers:
         exact = layer.weights.dense()[0].double().numpy()
-        difference = np.abs(unpacked(header, data, layer) - exact)
+        read = unpacked(header, data, layer)
+        later = np.triu(np.ones(exact.shape, dtype=bool), 1) & (layer.kind == "decoder")
+        assert (np.isnan(read) == later).all()
+        assert (exact[later] == 0).all()
+        difference = np.abs(np.nan_to_num(read) - exact)
         assert difference.max() <= header["error"] * (1 + 1e-6)
         assert (difference <= np.maximum(0.01 * exact, 1e-4)).all()
 
@@ -42,13 +52,19 @@ def test_the_stated_error_is_not_larger_than_it_has_to_be(make_weights):
 
 
 def test_nothing_and_everything_are_exact():
-    weights = regard.weights(torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 2, 1), mask=torch.eye(2, dtype=torch.bool))
-    layer = Layer("a", "encoder", weights, ("x", "y"), ("x", "y"))
+    layer = Layer("a", "encoder", unmasked(torch.eye(2)[None, None]), ("x", "y"), ("x", "y"))
     assert unpacked(*pack(Recording("", "", (layer,))), layer).tolist() == [[[1.0, 0.0], [0.0, 1.0]]]
 
 
+def test_what_is_masked_is_no_weight_and_a_row_may_be_masked_whole():
+    mask = torch.tensor([[True, False], [False, False]])
+    weights = regard.weights(torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 2, 1), mask=mask)
+    layer = Layer("a", "encoder", weights, ("x", "y"), ("x", "y"))
+    np.testing.assert_equal(unpacked(*pack(Recording("", "", (layer,))), layer), [[[1, np.nan], [np.nan, np.nan]]])
+
+
 def test_half_precision_may_round_a_little_beyond_one():
-    weights = SimpleNamespace(shape=(1, 1, 1, 1), dense=lambda: torch.tensor([[[[1.0005]]]]))
+    weights = unmasked(torch.tensor([[[[1.0005]]]]))
     layer = Layer("a", "encoder", weights, ("x",), ("y",))
     assert unpacked(*pack(Recording("", "", (layer,))), layer).tolist() == [[[1.0]]]
 
@@ -94,7 +110,7 @@ def test_a_recording_needs_a_layer(recording):
 
 @pytest.mark.parametrize(("value", "told"), [(float("nan"), "nan"), (-0.5, "-0.5"), (1.5, "1.5")])
 def test_what_is_no_weight_is_refused(value, told):
-    weights = SimpleNamespace(shape=(1, 1, 1, 2), dense=lambda: torch.tensor([[[[value, 0.5]]]]))
+    weights = unmasked(torch.tensor([[[[value, 0.5]]]]))
     with pytest.raises(InvalidArgument, match=f"layer 'a': expected weights from 0 to 1, got values from .*{told}"):
         pack(Recording("", "", (Layer("a", "encoder", weights, ("x",), ("y", "z")),)))
 

@@ -176,6 +176,58 @@ def test_nothing_overflows_sideways(open_page, make_recording, width):
         assert max(page.locator("main *, header *").evaluate_all(edges, apart)) <= width  # nor is anything cut off
 
 
+def sentence(count: int) -> tuple[str, ...]:
+    return tuple(f"▁word{index}" for index in range(count))
+
+
+@pytest.mark.parametrize(("count", "width"), [(72, 1280), (72, 2560), (30, 400), (110, 1280)])
+def test_the_matrix_of_a_long_sentence_fits(open_page, make_recording, count, width):
+    long = sentence(count)
+    page = open_page(make_recording(long, long, encoders=1, decoders=0), "#layer=encoder.0&head=0", width=width)
+    frame = page.locator(".matrix-frame").evaluate("node => [node.scrollWidth, node.clientWidth]")
+    assert frame[0] <= frame[1]
+    assert page.locator(".matrix").get_attribute("class") == "matrix"
+    assert float(page.locator("#matrix canvas").get_attribute("data-cell")) >= 6
+    matrix, readout = (page.locator(place).bounding_box() for place in ("#matrix", "#readout"))
+    apart = matrix["x"] + matrix["width"] <= readout["x"] or (
+        matrix["y"] + matrix["height"] <= readout["y"] or readout["y"] + readout["height"] <= matrix["y"]
+    )
+    assert apart
+
+
+def test_a_matrix_that_must_scroll_shows_that_it_goes_on(open_page, make_recording):
+    long = sentence(90)
+    page = open_page(make_recording(long, long, encoders=1, decoders=0), "#layer=encoder.0&head=0", width=400)
+    matrix = page.locator(".matrix")
+    fades = "node => ['::before', '::after'].map(side => getComputedStyle(node, side).opacity)"
+    assert matrix.evaluate(fades) == ["0", "1"]
+    page.locator("#matrix canvas").focus()
+    page.keyboard.press("End")
+    expect(matrix).to_have_class(re.compile("more-before"))
+    tip = page.locator(".tip").bounding_box()
+    assert tip["x"] >= 0
+    assert tip["x"] + tip["width"] <= 400
+    page.locator(".matrix-frame").evaluate("node => { node.scrollLeft = node.scrollWidth; }")
+    expect(matrix).not_to_have_class(re.compile("more-after"))
+    assert matrix.evaluate(fades) == ["1", "0"]
+
+
+@pytest.mark.parametrize("width", [1280, 2560])
+def test_the_numbers_of_a_long_sentence_stay_in_sight(open_page, make_recording, width):
+    long = sentence(72)
+    page = open_page(make_recording(long, long), "#layer=encoder.0&head=0", width=width)
+    for index in (0, 40, 71):
+        token(page, 0, index).hover()
+        box = page.locator("#readout .lists").bounding_box()
+        assert 0 <= box["y"] < 500
+
+
+def test_bars_are_there_in_forced_colours(open_page, recording):
+    page = open_page(recording, "#token=source.3", forced_colors="active")
+    image = page.locator(".panel .bar").first.evaluate("node => getComputedStyle(node).backgroundImage")
+    assert "linear-gradient" in image
+
+
 def test_canvases_are_sharp_on_a_fine_screen(open_page, recording):
     page = open_page(recording, device_scale_factor=2)
     width, shown = page.locator("#matrix canvas").evaluate("node => [node.width, node.getBoundingClientRect().width]")

@@ -6,8 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
+import regard
 from explore.opened import FOUR_DIGITS, arcs, layer_of, point_at, token
+from regard.analysis.recording import Layer, Recording
 from regard.explore.packing import pack
 
 pytestmark = pytest.mark.browser
@@ -17,7 +20,7 @@ pytestmark = pytest.mark.browser
     ("name", "head", "cells"),
     [
         ("encoder.0", 0, [(0, 0), (7, 7), (3, 5)]),
-        ("decoder.1", 2, [(0, 0), (9, 1), (2, 9)]),
+        ("decoder.1", 2, [(0, 0), (9, 1), (4, 4)]),
         ("cross.1", 1, [(0, 7), (9, 0), (5, 4)]),
     ],
 )
@@ -31,7 +34,74 @@ def test_the_value_on_hover_is_the_tensors(open_page, recording, name, head, cel
         assert shown == pytest.approx(exact[query, key].item(), abs=error + FOUR_DIGITS)
         stored = (exact[query] / (2 * error)).round()  # weights that are stored as equal share a rank
         rank = 1 + int((stored > stored[key]).sum())
-        assert page.locator(".tip .rank").text_content() == f"rank {rank} of {len(layer.keys)} in its row"
+        seen = query + 1 if layer.kind == "decoder" else len(layer.keys)
+        assert page.locator(".tip .rank").text_content() == f"rank {rank} of {seen} in its row"
+
+
+def test_the_tip_covers_neither_the_row_nor_the_column_of_its_cell(open_page, recording):
+    page = open_page(recording, "#layer=cross.0&head=0")
+    for query, key in ((0, 0), (9, 7), (0, 7), (9, 0), (5, 4)):
+        point_at(page, query, key)
+        tip = page.locator(".tip").bounding_box()
+        corner = page.locator("#matrix canvas").bounding_box()
+        place = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
+        cell = float(place["cell"])
+        x, y = corner["x"] + float(place["left"]) + key * cell, corner["y"] + float(place["top"]) + query * cell
+        assert tip["y"] >= y + cell or tip["y"] + tip["height"] <= y
+        assert tip["x"] >= x + cell or tip["x"] + tip["width"] <= x
+
+
+def pixel(page, query: int, key: int) -> list[int]:
+    """The colours within a cell of the large matrix, all its pixels' components."""
+    return page.locator("#matrix canvas").evaluate(
+        """(node, [query, key]) => {
+            const [left, top, cell] = ["left", "top", "cell"].map(name => Number(node.dataset[name]));
+            const inner = [left + key * cell + 3, top + query * cell + 3, cell - 7, cell - 7];
+            const copy = new OffscreenCanvas(node.width, node.height).getContext("2d");
+            copy.drawImage(node, 0, 0);
+            return [...copy.getImageData(...inner).data];
+        }""",
+        [query, key],
+    )
+
+
+def test_what_may_not_be_seen_looks_like_no_weight_and_says_so(open_page, recording):
+    page = open_page(recording, "#layer=decoder.1&head=2")
+    assert set(pixel(page, 3, 2)[3::4]) == {255}
+    assert 0 in pixel(page, 2, 3)[3::4]  # the page shows between the lines of the hatching,
+    assert any(pixel(page, 2, 3)[3::4])  # which is there
+    point_at(page, 2, 9)
+    assert page.locator(".tip .rank").text_content() == "masked: may not be seen"
+    assert page.locator(".tip .value").count() == 0
+    assert page.get_by_role("status").text_content() == "war may not see (."
+    assert "0.0000" not in page.locator(".panel").first.text_content()
+    assert page.locator(".panel").first.locator("li").count() == 3
+    assert "may not be seen" in page.locator("#legend").inner_text()
+    page.locator("#matrix canvas").focus()
+    for key in ("Home", "End", "ArrowLeft", "ArrowDown"):
+        page.keyboard.press(key)
+    assert page.locator(".tip .rank").text_content() == "masked: may not be seen"
+
+
+def test_a_row_that_may_see_nothing_has_a_page_too(open_page):
+    mask = torch.ones(3, 3, dtype=torch.bool).tril(-1)
+    weights = regard.weights(torch.zeros(1, 1, 3, 1), torch.zeros(1, 1, 3, 1), mask=mask)
+    words = ("▁a", "▁b", "c")
+    page = open_page(Recording("t", "m", (Layer("encoder.0", "encoder", weights, words, words),)), "#token=source.0")
+    assert page.locator(".panel").first.text_content() == "a attends toNothing: the mask leaves it no token."
+    assert page.get_by_role("status").text_content() == "a attends to nothing. a is attended by b 1.0000, ·c 0.5000."
+
+
+def test_nothing_is_said_of_masks_where_there_is_none(open_page, recording):
+    page = open_page(replace(recording, layers=recording.of("encoder")))
+    assert "may not be seen" not in page.locator("#legend").inner_text()
+
+
+def test_a_token_has_one_name(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=0&token=source.5")
+    assert page.locator(".panel h3 b").all_text_contents() == ["·red", "·red"]
+    point_at(page, 5, 5)
+    assert page.locator(".tip b").all_text_contents() == ["·red", "·red"]
 
 
 def test_leaving_the_matrix_lets_go_of_the_value(open_page, recording):
@@ -56,7 +126,9 @@ def test_every_head_is_in_the_overview_with_its_own_map(open_page, recording):
         name, head = re.fullmatch(r"(.+), head (\d+)", label).groups()
         weights = layer_of(recording, name).weights[0, int(head)]
         assert (height, width) == tuple(weights.shape)
-        light = [sum(data[index : index + 3]) for index in range(0, len(data), 4)]
+        clear = [data[index] == 0 for index in range(3, len(data), 4)]
+        assert clear == torch.isneginf(layer_of(recording, name).weights.scores[0, int(head)]).flatten().tolist()
+        light = [1000 if clear[index // 4] else sum(data[index : index + 3]) for index in range(0, len(data), 4)]
         darkest = min(range(len(light)), key=light.__getitem__)
         assert weights.flatten()[darkest] > 0.97 * weights.max()
 

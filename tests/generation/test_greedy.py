@@ -79,3 +79,14 @@ def test_training_mode_is_refused(fresh, sources):
 def test_lengths_that_cannot_be(model, sources, options, words):
     with pytest.raises(InvalidArgument, match=words):
         greedy(model, *sources, **options)
+
+
+def test_the_default_dtype_does_not_matter(models, sources):
+    model = models["plain"]
+    expected = greedy(model, *sources, max_length=4)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = greedy(model, *sources, max_length=4)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [each.tokens for each in found] == [each.tokens for each in expected]

@@ -203,3 +203,10 @@ def test_the_weights_may_be_read_by_whom_the_umask_lets(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o644
+
+
+def test_the_folder_of_a_run_says_where_its_models_are(tmp_path):
+    for name in ("best", "last"):
+        save_model(tmp_path / name, Transformer(TransformerConfig(20, d_model=8, num_heads=2, d_ff=8)))
+    with pytest.raises(InvalidCheckpoint, match=r"config\.json is missing; there are models in best, last"):
+        load_model(tmp_path)

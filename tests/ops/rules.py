@@ -60,6 +60,8 @@ def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Mask | T
         "and": Causal() & Padding(lengths) & Window(6, None),
         "or": Window(2, 0) | Padding(torch.full((batch,), min(3, keys))),
         "not": ~Window(3, 1),
+        "not causal": ~Causal(),
+        "not padding": ~(Padding(lengths) & Padding(lengths)),
         "own": EveryThird(),
     }
 
@@ -81,6 +83,8 @@ def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: 
         "and": (j <= i) & (j < lengths) & (j >= i - 6),
         "or": ((j >= i - 2) & (j <= i)) | (j < 3),
         "not": ~((j >= i - 3) & (j <= i + 1)),
+        "not causal": j > i,
+        "not padding": j >= lengths,
         "own": (i + j) % 3 == 0,
     }
     return formulas.get(name, rule).expand(batch, heads, queries, keys)

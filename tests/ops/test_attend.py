@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -81,3 +84,22 @@ def test_nothing_is_not_a_number_where_a_query_sees_nothing():
         for gradient in torch.autograd.grad(output.square().sum(), (query, key, value)):
             assert torch.isfinite(gradient).all()
             assert (gradient[1] == 0).all()
+
+
+def test_a_compiled_call_drops_and_differentiates_as_one():
+    torch.compiler.reset()
+    value = torch.randn(1, 2, 9, 8, requires_grad=True)
+    other = torch.randn(1, 2, 9, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's compiler, about itself
+        output = torch.compile(lambda value: attend(other, other, value, dropout=0.3).output)(value)
+    (gradient,) = torch.autograd.grad(output.sum(), value)
+    # linear in value: the backward pass dropped just what the forward pass did
+    torch.testing.assert_close((gradient * value).sum(), output.sum())
+    assert not torch.allclose(output, attend(other, other, value).output)
+
+
+def test_an_offset_may_be_of_any_integer_type():
+    x = torch.randn(1, 1, 4, 8)
+    found = attend(x, x, x, mask=Causal(), offset=np.int64(1)).output
+    assert torch.equal(found, attend(x, x, x, mask=Causal(), offset=1).output)

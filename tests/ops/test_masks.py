@@ -57,3 +57,11 @@ def test_a_tensor_joins_a_rule_from_either_side():
 
 def test_rules_print_as_they_are_written():
     assert repr(~Causal() | Window(2, None) & Causal()) == "(~Causal() | Window(left=2, right=None) & Causal())"
+    assert repr(~(Causal() & Window(2, None))) == "~(Causal() & Window(left=2, right=None))"
+
+
+def test_what_a_negation_forbids_for_sure_is_left_out():
+    cells = Cells(slice(0, 1), slice(0, 1), slice(3, 5), (0, 9), 0, torch.device("cpu"))
+    assert (~Causal()).extent(cells) == (4, 9)
+    assert (~Causal()).certain(cells) == (5, 9)
+    assert (~Window(1, 1)).extent(cells) == (0, 9)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given
@@ -274,3 +277,23 @@ def test_it_moves_with_its_mask():
     W = matrix(Causal() & masks(B, H, Q, K)["padding"]).at(heads=[1, 2]).to("cpu")
     assert W.shape == (B, 2, Q, K)
     assert W.to("meta").device.type == "meta"
+
+
+def test_a_copy_can_be_asked_and_watches_its_own_tensors(tmp_path):
+    query = torch.randn(1, 2, 5, 4)
+    query += 1  # its version is not that of a new tensor
+    att = attend(query, query, query, mask=torch.ones(5, 5, dtype=torch.bool).tril(), measure="entropy")
+    torch.save(att.weights, tmp_path / "W.pt")
+    copies = [copy.deepcopy(att).weights, pickle.loads(pickle.dumps(att.weights))]
+    for W in [*copies, torch.load(tmp_path / "W.pt", weights_only=False)]:
+        assert torch.equal(W.entropy(), att.measured["entropy"])
+        W._request.query.zero_()
+        with pytest.raises(StaleView):
+            W.entropy()
+    att.weights.entropy()
+
+
+def test_nothing_chosen_is_said():
+    W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+    with pytest.raises(InvalidArgument, match=r"heads: \[\] chooses none of 2"):
+        W.at(heads=[])

@@ -6,10 +6,12 @@ import inspect
 
 import pytest
 import torch
+from torch import Tensor
 
 from ops import rules
 from regard.errors import InvalidArgument
-from regard.ops import Measure, TopK, attend, masks, weights
+from regard.ops import Causal, Measure, Score, TopK, attend, masks, weights
+from regard.ops.cells import Cells
 from regard.ops.measures import MEASURES, Entropy, Received, as_measures
 
 
@@ -116,6 +118,31 @@ def test_the_reference_has_second_derivatives(name):
         return attend(query, key, key, mask=mask, measure=name, kernel="reference").measured[name]
 
     assert torch.autograd.gradgradcheck(function, (query.requires_grad_(), key.requires_grad_()))
+
+
+class Forbidding(Score):
+    """The scaled dot product, which by −∞ forbids what `Causal` does, and all keys to query 2."""
+
+    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
+        rows = cells.positions[:, None]
+        return (query @ key.mT * scale).masked_fill((cells.key > rows) | (rows == 2), -torch.inf)
+
+    def default_scale(self, head_dim: int) -> float:
+        return head_dim**-0.5
+
+
+@pytest.mark.parametrize("kernel", ["streamed", "reference"])
+def test_a_score_of_minus_infinity_forbids_as_a_mask_does(kernel):
+    given = [torch.randn(1, 2, 6, 4, dtype=torch.float64).requires_grad_() for _ in range(3)]
+    mask = Causal() & (torch.arange(6)[:, None] != 2)
+    asked = {"measure": ["entropy", "lse", "received"], "kernel": kernel}
+    ours, masked = attend(*given, score=Forbidding(), **asked), attend(*given, mask=mask, **asked)
+    assert torch.equal(ours.weights.topk(2).indices, masked.weights.topk(2).indices)
+    pairs = [(ours.output, masked.output), *((ours.measured[name], masked.measured[name]) for name in ours.measured)]
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected)
+        sums = [answer[answer.isfinite()].sum() for answer in (found, expected)]
+        torch.testing.assert_close(*(torch.autograd.grad(each, given[:2], retain_graph=True) for each in sums))
 
 
 def test_entropy_loses_no_digits_where_scores_are_large():

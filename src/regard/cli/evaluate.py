@@ -81,9 +81,13 @@ def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_j
         named = {name: {"score": found.value, "signature": found.signature} for name, found in scores.items()}
         print(json.dumps({"sentences": sentences, "references": references, **named}))
         return
-    print(f"{sentences:,} sentences, {references:,} references")
+    print(f"{_count(sentences, 'sentence')}, {_count(references, 'reference')}")
     for name, found in scores.items():
         print(f"{NAMES[name]:6}{found.value:6.2f}  {found.signature}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _read(test: Path | None, source: Path | None, reference: list[Path]) -> tuple[list[str], list[list[str]]]:

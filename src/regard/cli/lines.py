@@ -20,12 +20,12 @@ def one_line(text: str) -> str:
 
 @contextmanager
 def writing(path: Path | None) -> Iterator[IO[str]]:
-    """A text file that appears under its name only when it is complete; standard output where there is no path.
+    """A text file that appears under its name only when it is complete; standard output for ``-`` and no path.
 
     Raises:
         InvalidFile: The file cannot be written.
     """
-    if path is not None:
+    if path is not None and str(path) != "-":
         with whole_file(path, text=True) as file:
             yield file
         return

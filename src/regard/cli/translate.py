@@ -31,19 +31,25 @@ def translate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write to this file, complete or not at all.", show_default="standard output"
+            "--output",
+            "-o",
+            help="Write to this file, complete or not at all.",
+            show_default="standard output",
         ),
     ] = None,
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.")] = 5,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
+    ] = None,
     nbest: Annotated[
         int, typer.Option(min=1, help="Translations a line; above 1 each is preceded by its line number.")
     ] = 1,
     length_penalty: Annotated[
-        float, typer.Option(help="Above 1 prefers longer translations, below 1 shorter ones.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Above 1 prefers longer translations, below 1 shorter ones.", show_default="1.0"),
+    ] = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw translations at random instead of searching for the best.")
     ] = False,
@@ -53,7 +59,7 @@ def translate(
     ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="With `--sample`: draw from the k likeliest tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="With `--sample`: draw from the likeliest tokens that make up p.")
+        float | None, typer.Option(help="With `--sample`: draw from the likeliest tokens that make up p.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="With `--sample`: the same seed draws the same translations.")
@@ -66,7 +72,7 @@ def translate(
 ) -> None:
     """Translate lines of text; an empty line stays empty, and line n of the output is line n of the input.
 
-    From a pipe, or by hand, a line at a time:
+    From a pipe, up to 1,024 lines together; typed by hand, a line at a time:
 
         echo "Where is the station?" | regard translate
 
@@ -81,12 +87,17 @@ def translate(
         lines = list(lines)  # so a bad file is refused before the first line is translated
         total = len(lines)
     by_hand = paths == [Path("-")] and is_typed()
-    options = {"beam": beam, "nbest": nbest, "length_penalty": length_penalty}
-    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    sampling = _sampling(sample, {name: value for name, value in drawing.items() if value is not None})
+    searching = _given(beam=beam, length_penalty=length_penalty)
+    sampling = _sampling(sample, _given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed), searching)
     with writing(output) as file:
         found = translations(
-            lines, model=model, total=total, chunk=1 if by_hand else CHUNK, sampling=sampling, **options
+            lines,
+            model=model,
+            total=total,
+            chunk=1 if by_hand else CHUNK,
+            sampling=sampling,
+            nbest=nbest,
+            **searching,
         )
         cut = []
         for number, (name, source, best) in enumerate(found, start=1):
@@ -152,15 +163,20 @@ def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
-def _sampling(wanted: bool, given: dict[str, Any]) -> Sampling | None:
-    if given and not wanted:
-        names = ", ".join(f"`--{name.replace('_', '-')}`" for name in given)
-        raise InvalidArgument(
-            f"{names}: expected together with `--sample`, which is not there; add it, or leave them out"
-        )
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _sampling(wanted: bool, drawing: dict[str, Any], searching: dict[str, Any]) -> Sampling | None:
+    """The rules of drawing, if that is wanted; what only searching knows must not be beside them, nor the reverse."""
+    idle = ", ".join(f"`--{name.replace('_', '-')}`" for name in (searching if wanted else drawing))
+    if idle and wanted:
+        raise InvalidArgument(f"{idle}: says how to search, but `--sample` draws at random; leave one of them out")
+    if idle:
+        raise InvalidArgument(f"{idle}: expected together with `--sample`, which is not there; add it, or leave it out")
     from regard.generation.translator import Sampling
 
-    return Sampling(**given) if wanted else None
+    return Sampling(**drawing) if wanted else None
 
 
 def _rows(number: int, best: list[Translation], *, nbest: int, scores: bool) -> Iterator[str]:

@@ -11,9 +11,11 @@ from regard.errors import refuse
 if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording
 
-FORMAT = 1
-STEPS = 65_535
+FORMAT = 2
+STEPS = 65_534
 """Weights are stored as whole multiples of 1 / STEPS in 16 bits."""
+MASKED = 65_535
+"""What is stored in place of a weight where the mask forbids one."""
 MAX_WEIGHTS = 32_000_000
 """A page that holds every weight is refused beyond this number of them: 64 MB of data, 85 MB of file."""
 ROUNDING = 1e-3
@@ -23,22 +25,24 @@ ROUNDING = 1e-3
 def pack(recording: Recording) -> tuple[dict[str, Any], bytes]:
     """Pack a recording into metadata, which JSON can hold, and the bytes of its weights.
 
-    Each weight w is stored as round(65535 w), a little-endian unsigned 16-bit integer, and read back as that number
-    divided by 65535, so that what is read is within 1 / 131070 (0.0000077) of what was computed. The weights lie
-    layer by layer in the order (heads, queries, keys).
+    Each weight w is stored as round(65534 w), a little-endian unsigned 16-bit integer, and read back as that number
+    divided by 65534, so that what is read is within 1 / 131068 (0.0000077) of what was computed. Where the mask lets
+    a query see no key, 65535 is stored: no weight is that large. The weights lie layer by layer in the order
+    (heads, queries, keys).
 
     Args:
         recording: At least one layer, each (1, heads, queries, keys) with a token for each row and column.
 
     Returns:
-        The metadata (``format``, ``title``, ``model``, ``texts``, ``steps``, ``error``, ``sequences``, ``layers``) and
-        the bytes. A layer names its tokens by their place in ``sequences``, and its weights by the place of the first.
+        The metadata (``format``, ``title``, ``model``, ``texts``, ``steps``, ``masked``, ``error``, ``sequences``,
+        ``layers``) and the bytes. A layer names its tokens by their place in ``sequences``, and its weights by the
+        place of the first.
 
     Raises:
         InvalidArgument: If there is no layer, names repeat, tokens and shapes do not fit, or weights are not weights.
 
     Memory:
-        One layer's dense weights at a time, and two bytes a weight in all.
+        One layer's dense weights and scores at a time, and two bytes a weight in all.
 
     Example:
         >>> import regard, torch
@@ -55,7 +59,8 @@ def pack(recording: Recording) -> tuple[dict[str, Any], bytes]:
     for layer in recording.layers:
         weights = layer.weights.dense()[0].detach().to("cpu", torch.float32)  # (heads, queries, keys)
         objections += _outside(layer, weights)
-        blocks.append(_quantised(weights))
+        masked = layer.weights.scores.dense()[0].detach().to("cpu") == -torch.inf
+        blocks.append(_quantised(weights, masked))
         layers.append(
             {
                 "name": layer.name,
@@ -74,6 +79,7 @@ def pack(recording: Recording) -> tuple[dict[str, Any], bytes]:
         "model": recording.model,
         "texts": dict(recording.texts),
         "steps": STEPS,
+        "masked": MASKED,
         "error": 0.5 / STEPS,
         "sequences": [{"role": role, "tokens": list(tokens)} for role, tokens in sequences],
         "layers": layers,
@@ -81,10 +87,10 @@ def pack(recording: Recording) -> tuple[dict[str, Any], bytes]:
     return header, b"".join(blocks)
 
 
-def _quantised(weights: torch.Tensor) -> bytes:
+def _quantised(weights: torch.Tensor, masked: torch.Tensor) -> bytes:
     """Round weights to multiples of 1 / STEPS; what is not a number was already objected to."""
     steps = weights.nan_to_num(0.0).clamp(0.0, 1.0).mul(STEPS).round_()
-    return steps.to(torch.int32).numpy().astype("<u2").tobytes()
+    return steps.to(torch.int32).masked_fill_(masked, MASKED).numpy().astype("<u2").tobytes()
 
 
 def _query_role(layer: Layer) -> str:

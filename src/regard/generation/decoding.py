@@ -97,7 +97,7 @@ class Decoding:
         hidden = self.model.decode(recent, self.memory, self.src_lengths, cache=self.cache)[:, -1]  # (rows, d_model)
         logits = self.model.project(hidden)  # (rows, vocab)
         if self._likely is None:
-            self._likely = torch.empty(logits.shape, device=logits.device)
+            self._likely = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
         likely = torch.log_softmax(logits, -1, dtype=torch.float32, out=self._likely[: logits.shape[0]])
         # A single NaN or +∞ among the logits of a row makes all its log-probabilities NaN: one column tells.
         if likely[:, config.pad_id].isnan().any():

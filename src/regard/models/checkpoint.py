@@ -96,7 +96,9 @@ def load_model(folder: str | os.PathLike[str]) -> Transformer:
     if not folder.is_dir():
         raise InvalidCheckpoint(f"{folder} is not a folder: expected one with {CONFIG_FILE} and {WEIGHTS_FILE}")
     missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / name).is_file()]
-    refuse([f"{folder / name} is missing" for name in missing], InvalidCheckpoint)
+    within = sorted(path.parent.name for path in folder.glob(f"*/{WEIGHTS_FILE}")) if missing else []
+    hint = f"; there are models in {', '.join(within)}" if within else ""  # it is the folder of a run
+    refuse([f"{folder / name} is missing{hint}" for name in missing], InvalidCheckpoint)
     config, architecture = _read_config(folder / CONFIG_FILE)
     weights = read_weights(folder / WEIGHTS_FILE)
     layers = config.num_encoder_layers + config.num_decoder_layers

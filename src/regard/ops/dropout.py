@@ -66,8 +66,10 @@ def _kept(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
     """Int16: 0 with probability p, else 1; and 1 / (1 − p), with the p that was really used."""
     count = shape.numel()
     bits = np.random.Generator(np.random.SFC64(seed)).integers(0, 2**64, -(-count // 4), dtype=np.uint64)
-    lanes = torch.from_numpy(bits.view(np.int16))[:count].view(shape)
+    lanes = torch.from_numpy(bits).view(torch.int16)[:count].view(shape)
     dropped = min(round(p * 2**16), 2**16 - 1)
+    if torch.compiler.is_compiling():  # which loses track of what is compared in place in a view
+        return (lanes >= dropped - 2**15).to(torch.int16), 2**16 / (2**16 - dropped)
     # Comparing in place stays within int16 and is several times faster than making a bool tensor.
     return lanes.ge_(dropped - 2**15), 2**16 / (2**16 - dropped)
 

@@ -320,7 +320,7 @@ class Or(_Pair):
         return min(start for start, _ in spans), max(stop for _, stop in spans)
 
     def certain(self, cells: Cells) -> Span:
-        return max(self.left.certain(cells), self.right.certain(cells), key=lambda span: span[1] - span[0])
+        return max(self.left.certain(cells), self.right.certain(cells), key=_length)
 
     def __repr__(self) -> str:
         return f"({self.left!r} | {self.right!r})"
@@ -349,8 +349,15 @@ class Not(Mask):
     def per_query(self) -> bool:
         return self.rule.per_query
 
+    def extent(self, cells: Cells) -> Span:
+        before, after = _beside(cells, self.rule.certain(cells))
+        return cells.keys if _length(before) and _length(after) else max(before, after, key=_length)
+
+    def certain(self, cells: Cells) -> Span:
+        return max(_beside(cells, self.rule.extent(cells)), key=_length)
+
     def __repr__(self) -> str:
-        return f"~{self.rule!r}"
+        return f"~({self.rule!r})" if isinstance(self.rule, And) else f"~{self.rule!r}"
 
 
 def as_mask(mask: Mask | Bool[Tensor, "..."]) -> Mask:
@@ -367,6 +374,16 @@ def as_mask(mask: Mask | Bool[Tensor, "..."]) -> Mask:
         f"mask: expected a bool tensor or a rule such as regard.Causal() or regard.Padding(lengths), "
         f"got {type(mask).__name__}"
     )
+
+
+def _length(span: Span) -> int:
+    return span[1] - span[0]
+
+
+def _beside(cells: Cells, span: Span) -> tuple[Span, Span]:
+    """The keys before a range, and those after it."""
+    (first, last), (start, stop) = cells.keys, span
+    return (first, min(max(first, start), last)), (max(first, min(stop, last)), last)
 
 
 def _overlap(one: Span, other: Span) -> Span:

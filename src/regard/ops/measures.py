@@ -154,7 +154,7 @@ class _EntropyOfRows(torch.autograd.Function):
 
 def _entropy(scores: Tensor, weights: Tensor) -> Tensor:
     below, log_strongest = _logs(scores, weights)
-    return torch.linalg.vecdot(weights, below).add_(log_strongest).neg_()
+    return torch.linalg.vecdot(weights, below).add_(log_strongest).abs_()  # both are at most 0
 
 
 def _logs(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,13 +236,14 @@ class TopK(Measure):
         return Top(torch.nn.functional.pad(values, missing), torch.nn.functional.pad(indices, missing, value=-1))
 
     def objections(self, shape: Shape) -> list[str]:
-        if isinstance(self.k, int) and 1 <= self.k <= shape[3]:
+        if isinstance(self.k, int) and not isinstance(self.k, bool) and 1 <= self.k <= shape[3]:
             return []
         return [f"topk: k must be from 1 to the number of keys ({shape[3]}), got {self.k!r}"]
 
 
 FORBIDDEN = -1e30
-"""The score of a masked cell inside a block: finite, so that its product with the weight 0 is 0 and not NaN."""
+"""The score of a masked cell inside a block: finite, so that its product with the weight 0 is 0 and not NaN, and far
+enough from the end of float32 for the gradients of such products."""
 
 MEASURES: dict[str, type[Measure]] = {"entropy": Entropy, "lse": Lse, "received": Received, "topk": TopK}
 """What `measure=` takes by name."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import SupportsIndex
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -108,7 +110,7 @@ def make_request(
     )
     rule = None if mask is None else as_mask(mask)
     if score is not None and not isinstance(score, Score):
-        raise InvalidType(f"score: expected a rule such as regard.ScaledDot(), got {type(score).__name__}")
+        raise InvalidType(f"score: expected a rule such as regard.ops.ScaledDot(), got {type(score).__name__}")
     lost = tensors_out_of_reach(score)
     if lost:
         raise InvalidArgument(
@@ -119,7 +121,7 @@ def make_request(
         raise InvalidType(f"scale: expected a number, got {scale!r}")
     if scale is not None and not isfinite(scale):
         raise InvalidArgument(f"scale: expected a finite number, got {scale}")
-    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
+    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, SupportsIndex)):
         raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
     objections = _shape_objections(given)
     if not objections:
@@ -128,7 +130,7 @@ def make_request(
     refuse(objections, InvalidArgument)
     score = score or ScaledDot()
     scale = score.default_scale(query.shape[3]) if scale is None else scale
-    offset = key.shape[2] - query.shape[2] if offset is None else offset
+    offset = key.shape[2] - query.shape[2] if offset is None else operator.index(offset)
     return AttentionRequest(query, key, rule, score, scale, offset)
 
 

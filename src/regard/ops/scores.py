@@ -30,7 +30,7 @@ class Score:
             cells: Where the block stands.
 
         Returns:
-            (batch, heads, rows, keys).
+            (batch, heads, rows, keys); −∞ forbids a cell as a mask does, and so does whatever lies below −10³⁰.
         """
         raise NotImplementedError
 

@@ -71,6 +71,13 @@ class Unchanged:
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._versions = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
 
+    def __getstate__(self) -> list[Tensor]:
+        return [tensor for tensor, _ in self._versions]
+
+    def __setstate__(self, tensors: list[Tensor]) -> None:
+        """A copy, in memory or from a file, watches tensors of its own, whose versions begin anew."""
+        self.__init__(tensors)
+
     def check(self, what: str) -> None:
         """Raise if a tensor was changed.
 

@@ -54,6 +54,7 @@ class TranslationModule(L.LightningModule):
         super().__init__()
         self.recipe = recipe
         self._valid_nll = self._valid_tokens = 0.0
+        self._signed = False
 
     @property
     def data(self) -> TranslationData:
@@ -139,7 +140,10 @@ class TranslationModule(L.LightningModule):
             hypotheses = self._translations([source for source, _ in self.data.sentences])
             scores = score(hypotheses, [references for _, references in self.data.sentences], ["bleu", "chrf"])
             metrics |= {name: found.value for name, found in scores.items()}
-            told = ", ".join(f"{name} {found.value:.2f} ({found.signature})" for name, found in scores.items())
+            told = ", ".join(f"{name} {found.value:.2f}" for name, found in scores.items())
+            if not self._signed:
+                self._signed = True
+                log.info("validation: %s", ", ".join(f"{name} is {each.signature}" for name, each in scores.items()))
         else:
             told = "nothing translated"
         log.info("step %d: valid_loss %.4f, %s", self.global_step, metrics["valid_loss"], told)

@@ -19,14 +19,15 @@ export function shade(weight, theme) {
   return tables.get(theme)[Math.round(position(Math.min(Math.max(weight, 0), 1)) * (SHADES - 1))];
 }
 
-/** Draw rows × columns of weights, one pixel each. @param {(row: number, column: number) => number} weightAt */
+/** Draw rows × columns of weights, one pixel each; a weight that is NaN leaves its pixel clear. @param {(row: number, column: number) => number} weightAt */
 export function drawPixels(canvas, rows, columns, weightAt, theme) {
   canvas.width = columns;
   canvas.height = rows;
   const image = new ImageData(columns, rows);
   for (let row = 0; row < rows; row++) {
     for (let column = 0; column < columns; column++) {
-      image.data.set([...shade(weightAt(row, column), theme), 255], 4 * (row * columns + column));
+      const weight = weightAt(row, column);
+      if (!Number.isNaN(weight)) image.data.set([...shade(weight, theme), 255], 4 * (row * columns + column));
     }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);

@@ -3,8 +3,8 @@
 /**
  * @typedef {"encoder" | "decoder" | "cross"} Kind
  * @typedef {{role: string, tokens: string[]}} Sequence
- * @typedef {{title: string, model: string, texts: Record<string, string>, error: number, sequences: Sequence[], layers: Layer[]}} Recording
- * @typedef {{query: number, key: number, weight: number}} Link  One weight and where it stands.
+ * @typedef {{title: string, model: string, texts: Record<string, string>, error: number, hasMask: boolean, sequences: Sequence[], layers: Layer[]}} Recording
+ * @typedef {{query: number, key: number, weight: number}} Link  One weight and where it stands; where the mask forbids a weight there is no link.
  */
 
 /** One attention layer: its weights (heads, queries, keys) and the sequences that stand at its rows and columns. */
@@ -26,25 +26,29 @@ export class Layer {
     this.weights = weights.subarray(header.first, header.first + size);
   }
 
-  /** The weight that one query gives to one key. */
+  /** The weight that one query gives to one key; NaN where the mask does not let it see the key. */
   at(head, query, key) {
     return this.weights[(head * this.queries.length + query) * this.keys.length + key];
   }
 
-  /** All weights of one query, in the order of the keys. @returns {Link[]} */
+  /** What one query gives to the keys that it may see, in their order. @returns {Link[]} */
   row(head, query) {
-    return this.keys.map((_, key) => ({ query, key, weight: this.at(head, query, key) }));
+    return this.keys.map((_, key) => ({ query, key, weight: this.at(head, query, key) })).filter(isSeen);
   }
 
-  /** All weights that one key gets, in the order of the queries. @returns {Link[]} */
+  /** What one key gets from the queries that may see it, in their order. @returns {Link[]} */
   column(head, key) {
-    return this.queries.map((_, query) => ({ query, key, weight: this.at(head, query, key) }));
+    return this.queries.map((_, query) => ({ query, key, weight: this.at(head, query, key) })).filter(isSeen);
   }
 
   /** All weights of one head. @returns {Link[]} */
   links(head) {
     return this.queries.flatMap((_, query) => this.row(head, query));
   }
+}
+
+function isSeen({ weight }) {
+  return !Number.isNaN(weight);
 }
 
 /** Links by falling weight; where weights are equal, in the order of the text. @param {Link[]} links */
@@ -60,13 +64,16 @@ export function written(weight) {
 /** Read the two data blocks. @param {Document} page @returns {Recording} */
 export function readRecording(page) {
   const header = JSON.parse(page.getElementById("recording").textContent);
-  const weights = unpacked(page.getElementById("weights").textContent, header.steps);
-  return { ...header, layers: header.layers.map((layer) => new Layer(layer, header.sequences, weights)) };
+  const weights = unpacked(page.getElementById("weights").textContent, header);
+  return { ...header, hasMask: weights.some(Number.isNaN), layers: header.layers.map((layer) => new Layer(layer, header.sequences, weights)) };
 }
 
-/** Little-endian 16-bit multiples of 1 / steps, as numbers. */
-function unpacked(base64, steps) {
+/** Little-endian 16-bit multiples of 1 / steps, as numbers; what is masked as NaN. */
+function unpacked(base64, { steps, masked }) {
   const bytes = Uint8Array.from(atob(base64.trim()), (character) => character.charCodeAt(0));
   const view = new DataView(bytes.buffer);
-  return Float32Array.from({ length: bytes.length / 2 }, (_, index) => view.getUint16(2 * index, true) / steps);
+  return Float32Array.from({ length: bytes.length / 2 }, (_, index) => {
+    const stored = view.getUint16(2 * index, true);
+    return stored === masked ? NaN : stored / steps;
+  });
 }

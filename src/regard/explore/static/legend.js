@@ -7,7 +7,7 @@ import { themeOf } from "#theme.js";
 const TICKS = [0, 0.01, 0.1, 0.25, 0.5, 1];
 const SHADES = 256;
 
-export function mountLegend(place, store) {
+export function mountLegend(place, recording, store) {
   const scale = element("canvas", { class: "scale", "aria-hidden": "true" });
   const ticks = element("div", { class: "ticks", "aria-hidden": "true" });
   for (const weight of TICKS) {
@@ -23,6 +23,7 @@ export function mountLegend(place, store) {
       { class: "arc-key" },
       element("span", { class: "out-word" }, element("i", { class: "stroke out" }), "attends to"),
       element("span", { class: "in-word" }, element("i", { class: "stroke in" }), "is attended by"),
+      ...(recording.hasMask ? [element("span", { class: "masked-word" }, element("i", { class: "masked" }), "may not be seen")] : []),
     ),
   );
   let drawn = "";

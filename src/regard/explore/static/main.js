@@ -29,7 +29,7 @@ place("precision").textContent = `Weights are stored in 16 bits: what is shown l
 
 mountTheme(place("theme"), store);
 mountOverview(place("overview"), recording, store);
-mountLegend(place("legend"), store);
+mountLegend(place("legend"), recording, store);
 mountText(place("text"), recording, store);
 mountMatrix(place("matrix"), recording, store);
 mountReadout(place("readout"), recording, store);

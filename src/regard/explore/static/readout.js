@@ -3,7 +3,7 @@
 import { strongest, written } from "#data.js";
 import { element } from "#elements.js";
 import { focusIn } from "#state.js";
-import { shown } from "#tokens.js";
+import { label } from "#tokens.js";
 
 const LENGTH = 6;
 
@@ -24,17 +24,17 @@ function panels(layer, head, { query, key, cell }) {
   const made = [];
   if (query !== null) {
     const rows = strongest(layer.row(head, query), LENGTH);
-    const entries = rows.map((link) => entry(shown(layer.keys[link.key]), link.weight, "out", cell && link.key === key));
+    const entries = rows.map((link) => entry(label(layer.keys[link.key]), link.weight, "out", cell && link.key === key));
     made.push(panel([named(layer.queries[query]), " attends to"], entries));
   }
   if (key !== null) {
     const rows = strongest(layer.column(head, key), LENGTH);
-    const entries = rows.map((link) => entry(shown(layer.queries[link.query]), link.weight, "in", cell && link.query === query));
+    const entries = rows.map((link) => entry(label(layer.queries[link.query]), link.weight, "in", cell && link.query === query));
     made.push(panel([named(layer.keys[key]), " is attended by"], entries));
   }
   if (made.length === 0) {
     const rows = strongest(layer.links(head), LENGTH);
-    const entries = rows.map((link) => entry(`${shown(layer.queries[link.query])} → ${shown(layer.keys[link.key])}`, link.weight, "out", false));
+    const entries = rows.map((link) => entry(`${label(layer.queries[link.query])} → ${label(layer.keys[link.key])}`, link.weight, "out", false));
     made.push(panel(["Strongest in this head"], entries));
     made.push(element("p", { class: "hint" }, "Point at a word or a cell, or go there with Tab and the arrow keys. Click or press Enter to hold it."));
   }
@@ -42,30 +42,32 @@ function panels(layer, head, { query, key, cell }) {
 }
 
 function panel(title, entries) {
-  return element("div", { class: "panel" }, element("h3", {}, ...title), element("ol", {}, ...entries));
+  const list = entries.length ? element("ol", {}, ...entries) : element("p", { class: "hint" }, "Nothing: the mask leaves it no token.");
+  return element("div", { class: "panel" }, element("h3", {}, ...title), list);
 }
 
-function entry(name, weight, direction, chosen) {
+function entry(title, weight, direction, chosen) {
   const bar = element("span", { class: `bar ${direction}`, "aria-hidden": "true" });
   bar.style.setProperty("--weight", String(weight));
-  const label = element("span", { class: "name", dir: "auto" }, name);
-  return element("li", { class: chosen ? "chosen" : "" }, label, bar, element("span", { class: "value" }, written(weight)));
+  const name = element("span", { class: "name", dir: "auto" }, title);
+  return element("li", { class: chosen ? "chosen" : "" }, name, bar, element("span", { class: "value" }, written(weight)));
 }
 
 function named(token) {
-  return element("b", { dir: "auto" }, shown(token));
+  return element("b", { dir: "auto" }, label(token));
 }
 
 function spokenOf(layer, head, { query, key, cell }) {
-  if (cell) return `${shown(layer.queries[query])} attends to ${shown(layer.keys[key])} with ${written(layer.at(head, query, key))}.`;
+  if (cell && Number.isNaN(layer.at(head, query, key))) return `${label(layer.queries[query])} may not see ${label(layer.keys[key])}.`;
+  if (cell) return `${label(layer.queries[query])} attends to ${label(layer.keys[key])} with ${written(layer.at(head, query, key))}.`;
   const told = [];
   if (query !== null) {
-    const links = strongest(layer.row(head, query), 3).map((link) => `${shown(layer.keys[link.key])} ${written(link.weight)}`);
-    told.push(`${shown(layer.queries[query])} attends to ${links.join(", ")}.`);
+    const links = strongest(layer.row(head, query), 3).map((link) => `${label(layer.keys[link.key])} ${written(link.weight)}`);
+    told.push(`${label(layer.queries[query])} attends to ${links.join(", ") || "nothing"}.`);
   }
   if (key !== null) {
-    const links = strongest(layer.column(head, key), 3).map((link) => `${shown(layer.queries[link.query])} ${written(link.weight)}`);
-    told.push(`${shown(layer.keys[key])} is attended by ${links.join(", ")}.`);
+    const links = strongest(layer.column(head, key), 3).map((link) => `${label(layer.queries[link.query])} ${written(link.weight)}`);
+    told.push(`${label(layer.keys[key])} is attended by ${links.join(", ") || "nothing"}.`);
   }
   return told.join(" ");
 }

@@ -90,7 +90,7 @@ function firstView(recording) {
   const layer = Math.max(cross, 0);
   const { heads, queries } = recording.layers[layer];
   const decided = Array.from({ length: heads }, (_, head) =>
-    queries.reduce((sum, _, query) => sum + Math.max(...recording.layers[layer].row(head, query).map(({ weight }) => weight)), 0),
+    queries.reduce((sum, _, query) => sum + Math.max(0, ...recording.layers[layer].row(head, query).map(({ weight }) => weight)), 0),
   );
   return { layer, head: decided.indexOf(Math.max(...decided)) };
 }

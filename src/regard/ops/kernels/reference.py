@@ -23,6 +23,7 @@ class Reference(Kernel):
         with torch.autocast(request.query.device.type, enabled=False):
             query, key = request.query.to(request.dtype), request.key.to(request.dtype)
             scores = request.score(query, key.repeat_interleave(heads // key.shape[1], 1), request.scale, cells)
+            scores = scores.clamp(min=FORBIDDEN)  # −∞ forbids too
             if request.mask is not None:
                 scores = scores.masked_fill(~request.mask.allowed(cells), FORBIDDEN)
             seen = (scores > FORBIDDEN).any(-1)  # rows with a key

@@ -8,7 +8,6 @@ gradient written here, so that the block's output need not be computed a second 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ class Streamed(Kernel):
     about = "row blocks: any mask, score and measure, O(queries + keys) memory, exact gradients"
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
-        _keep_freed_memory()
         seed = int(torch.randint(2**62, ())) if job.dropout else 0
         answers = Answers(job.measures, job.request.shape)
         found = _Streamed.apply(job, seed, answers, *tensors_of(job))
@@ -43,15 +41,10 @@ class Streamed(Kernel):
         return output, answers.named(measured)
 
 
-@cache
-def _keep_freed_memory() -> None:
-    """Once in a process: let the C library keep the memory of a block for the next one.
-
-    glibc gives freed memory back to the system beyond twice the largest piece that was ever freed, up to pieces of 32
-    MiB (mallopt(3), M_TRIM_THRESHOLD); blocks of 2 MiB would then be mapped, and cleared, over and over. So one such
-    piece, never touched, is freed first.
-    """
-    torch.empty(31 * 2**20, dtype=torch.uint8)
+# Lets the C library keep the memory of a block for the next one. Beyond twice the largest piece that was ever freed, up
+# to pieces of 32 MiB, glibc gives freed memory back to the system (mallopt(3), M_TRIM_THRESHOLD), and blocks of 2 MiB
+# would be mapped, and cleared, over and over. So one such piece, never touched, is freed once.
+torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 class _Streamed(torch.autograd.Function):
@@ -160,18 +153,19 @@ def _block(request: AttentionRequest, place: Place, query: Tensor, key: Tensor) 
     """The rows of one place, from its queries and keys."""
     scores = request.score(query, key, request.scale, place.cells)
     masked = masked_parts(request.mask, place.cells)
-    if not masked:
+    own_rule = type(request.score) is not ScaledDot
+    if own_rule:  # it may forbid cells by −∞; and what it gives may be its own table, or what its gradient needs
+        scores = scores.clamp(min=FORBIDDEN)
+    elif not masked:
         return Block(scores.softmax(-1), scores, place.cells, place.index, request.shape)
-    if type(request.score) is not ScaledDot:
-        scores = scores.clone()  # it may be the rule's own table, or what its gradient needs
     with torch.no_grad():
         # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
         for keys, forbidden in masked:
             scores[..., keys].masked_fill_(forbidden, FORBIDDEN)
     weights = scores.softmax(-1)
-    if not any_certain(request.mask, place.cells):
+    if own_rule or not any_certain(request.mask, place.cells):
         weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= FORBIDDEN, 0.0)
-    if scores.requires_grad:
+    if masked and scores.requires_grad:
         scores = _Masked.apply(scores, masked)
     return Block(weights, scores, place.cells, place.index, request.shape)
 
