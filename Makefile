@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-all check format pins model clean
 
-demo: .venv/ready
+demo: .venv/installed
 	@$(BIN)/regard look "The animal didn't cross the street because it was too tired."
 
 test: check
@@ -39,8 +39,13 @@ model: .venv/ready
 clean:
 	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt
 	@echo "Setting up .venv: a few minutes, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/ready: .venv/installed
+	@echo "Installing what training and the tests need"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@touch $@

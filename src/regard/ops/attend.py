@@ -74,6 +74,9 @@ def attend(
         InvalidType: If an argument is of the wrong type.
         KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
 
+    Gradients are exact and of the first order; `torch.func` and second derivatives want ``kernel="reference"``. A NaN
+    in the input reaches the output of every kernel but ``fused``, where torch's own may hide it.
+
     Memory:
         O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to
         128 × 128 weights of each head for the backward pass, and ``fused`` may hold 2²² cells.
