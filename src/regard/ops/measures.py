@@ -131,7 +131,7 @@ class Entropy(Measure):
 
 
 class _EntropyOfRows(torch.autograd.Function):
-    """H = −Σ P log P with log P = score − maximum + log P at the maximum, which loses no digits where scores are large.
+    """H = −Σ P log P with log P = score − maximum + log P at the maximum: exact to the last digits of the softmax.
 
     Its gradient with respect to the scores, the way through P included, is −P (log P + H).
     """
@@ -146,7 +146,7 @@ class _EntropyOfRows(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         scores, weights, entropy = ctx.saved_tensors
         below, log_strongest = _logs(scores, weights)
-        of_logs = below.add_((log_strongest + entropy)[..., None])
+        of_logs = below + (log_strongest + entropy)[..., None]
         if torch.is_grad_enabled():  # a second derivative is wanted, which needs what would be overwritten
             return of_logs * weights * -gradient[..., None], None
         return of_logs.mul_(weights).mul_(-gradient[..., None]), None
@@ -158,10 +158,12 @@ def _entropy(scores: Tensor, weights: Tensor) -> Tensor:
 
 
 def _logs(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Two parts of log P: scores below their row's maximum, and log P at the maximum."""
-    strongest = weights.amax(-1)
+    """Log P as a sum: a tensor of the scores' shape, not to be changed, and a number for each row."""
+    strongest, highest = weights.amax(-1), scores.amax(-1)
     log_strongest = strongest.where(strongest > 0, 1.0).log()  # of a row with no key 0: its entropy is 0
-    return scores - scores.amax(-1, keepdim=True), log_strongest
+    if highest.abs().amax() < SMALL:
+        return scores, log_strongest - highest
+    return scores - highest[..., None], log_strongest
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +242,9 @@ class TopK(Measure):
             return []
         return [f"topk: k must be from 1 to the number of keys ({shape[3]}), got {self.k!r}"]
 
+
+SMALL = 16
+"""Scores up to here may be added up as they are: in float32 the last of their digits are worth 10⁻⁶."""
 
 FORBIDDEN = -1e30
 """The score of a masked cell inside a block: finite, so that its product with the weight 0 is 0 and not NaN, and far
