@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from regard.cli.main import app
@@ -72,7 +73,9 @@ def test_other_commands_would_be_understood(line):
         assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
     elif program == "regard":
         verb, *options = arguments
-        command = get_command(app).commands[verb]  # type: ignore[attr-defined]
+        group = get_command(app)
+        assert isinstance(group, TyperGroup)
+        command = group.commands[verb]
         command.make_context(verb, options)
         assert all((ROOT / part).exists() for part in options if part.startswith("recipes/"))
     else:

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
 
 from regard.training import apply_overrides, make_recipe, train
+from training.conftest import write_corpus
 
 TRAIN = """
 import sys, torch
@@ -80,6 +82,15 @@ def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, 
     assert [row for row in found_rows if row[0] != "16"] == [  # where it ended at first, and so was validated
         [row[name] for name in columns] for row in rows(tmp_path / "whole")
     ]
+
+
+def test_a_validation_set_of_one_batch_is_shared(tmp_path: Path, keys: dict[str, Any]) -> None:
+    write_corpus(tmp_path / "valid.tsv", 3, seed=2)
+    keys["trainer"]["max_steps"] = 10
+    torchrun(tmp_path, keys)
+    train(make_recipe(apply_overrides(keys, ["--run", str(tmp_path / "alone"), "--trainer.accumulate=2"])))
+    both, alone = (next(row for row in rows(tmp_path / name) if row["valid_loss"]) for name in ("run", "alone"))
+    assert float(both["valid_loss"]) == pytest.approx(float(alone["valid_loss"]), rel=0.05)
 
 
 def test_two_devices_need_no_torchrun(tmp_path: Path, keys: dict[str, Any]) -> None:

@@ -65,10 +65,10 @@ def evaluate(
         if hypotheses is not None:
             lines = _hypotheses(hypotheses, len(sources))
         else:
-            from regard.cli.translate import translations
+            from regard.cli.translate import given, translations
 
             named = [(f"the source {text[:40]!r}", text) for text in sources]
-            found = translations(named, model=model, total=len(sources), beam=5 if beam is None else beam)
+            found = translations(named, model=model, total=len(sources), **given(beam=beam))
             lines = [one_line(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)

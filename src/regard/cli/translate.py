@@ -87,8 +87,8 @@ def translate(
         lines = list(lines)  # so a bad file is refused before the first line is translated
         total = len(lines)
     by_hand = paths == [Path("-")] and is_typed()
-    searching = _given(beam=beam, length_penalty=length_penalty)
-    sampling = _sampling(sample, _given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed), searching)
+    searching = given(beam=beam, length_penalty=length_penalty)
+    sampling = _sampling(sample, given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed), searching)
     with writing(output) as file:
         found = translations(
             lines,
@@ -163,7 +163,8 @@ def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given, so that the others keep the defaults of what they are handed to."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 SENTENCE = re.compile(r"\S.*?(?:[.!?…。！？][\"'”’»)\]]*(?=\s)|$)", re.DOTALL)
 
@@ -18,29 +18,27 @@ def sentences_of(line: str) -> list[str]:
     return [match.group().rstrip() for match in SENTENCE.finditer(line)]
 
 
-def type_objections(texts: Mapping[str, object]) -> list[str]:
+def type_objections(texts: Iterable[tuple[str, object]]) -> list[str]:
     """Say which of the named texts are no str.
 
     Example:
-        >>> type_objections({"line 1": "yes", "line 2": None})
+        >>> type_objections([("line 1", "yes"), ("line 2", None)])
         ['line 2 must be a str, but is a NoneType']
     """
     return [
-        f"{name} must be a str, but is a {type(text).__name__}"
-        for name, text in texts.items()
-        if not isinstance(text, str)
+        f"{name} must be a str, but is a {type(text).__name__}" for name, text in texts if not isinstance(text, str)
     ]
 
 
-def letter_objections(texts: Mapping[str, str]) -> list[str]:
+def letter_objections(texts: Iterable[tuple[str, str]]) -> list[str]:
     r"""Say which of the named texts hold half a letter, as of bytes that were decoded wrongly.
 
     Example:
-        >>> letter_objections({"line 1": "a\ud800"})
+        >>> letter_objections([("line 1", "a\ud800")])
         ["line 1 must be Unicode, but its character 2 is the lone surrogate '\\ud800': decode its bytes anew"]
     """
     objections = []
-    for name, text in texts.items():
+    for name, text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:

@@ -144,7 +144,7 @@ class Translator:
         names = [f"line {number}" for number in range(1, len(lines) + 1)] if names is None else names
         if len(names) != len(lines):
             raise InvalidArgument(f"names must be one for each of {len(lines)} lines, but are {len(names)}")
-        named = dict(zip(names, lines, strict=True))
+        named = list(zip(names, lines, strict=True))
         refuse(type_objections(named), InvalidType)
         refuse(letter_objections(named))
         if sampling is not None and nbest < 1:
@@ -174,7 +174,7 @@ class Translator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long.
         """
-        given = {"text": text} | ({} if translation is None else {"translation": translation})
+        given = [("text", text)] + ([] if translation is None else [("translation", translation)])
         refuse(type_objections(given), InvalidType)
         refuse(letter_objections(given))
         if not text.strip():

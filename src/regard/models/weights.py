@@ -27,7 +27,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     try:
         with safe_open(path, framework="pt") as stored:
-            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no dict
     except (SafetensorError, OSError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
 

@@ -318,16 +318,13 @@ def _numbers(name: str, index: Any, size: int, device: torch.device, wrong: list
             f"{name}: expected a number, several or a slice with a positive step, got {index!r}"
         ) from None
     found = found.to(device).reshape(-1)
-    if not found.numel():
-        wrong.append(f"{name}: {index!r} chooses none of {size}")
-        return None
     if found.dtype == torch.bool and len(found) == size and not isinstance(index, bool):
         found = found.nonzero().flatten()
-    if found.dtype == torch.bool or found.is_floating_point() or found.is_complex():
+    if found.numel() and (found.dtype == torch.bool or found.is_floating_point() or found.is_complex()):
         wrong.append(f"{name}: expected integers, or {size} bools; got {index!r}")
         return None
     found = found.to(torch.int64)
-    if len(found) == 0:  # of bools that are all False
+    if len(found) == 0:
         wrong.append(f"{name}: {index!r} chooses none of {size}")
     elif int(found.min()) < -size or int(found.max()) >= size:
         wrong.append(f"{name}: {index!r} is out of range; there are {size}, numbered 0 to {size - 1}")

@@ -131,7 +131,7 @@ class Entropy(Measure):
 
 
 class _EntropyOfRows(torch.autograd.Function):
-    """H = −Σ P log P with log P = score − maximum + log P at the maximum: exact to the last digits of the softmax.
+    """H = −Σ P log P with log P = score − maximum + log P at the maximum, which loses no digits where scores are large.
 
     Its gradient with respect to the scores, the way through P included, is −P (log P + H).
     """
@@ -154,7 +154,7 @@ class _EntropyOfRows(torch.autograd.Function):
 
 def _entropy(scores: Tensor, weights: Tensor) -> Tensor:
     below, log_strongest = _logs(scores, weights)
-    return torch.linalg.vecdot(weights, below).add_(log_strongest).abs_()  # both are at most 0
+    return torch.linalg.vecdot(weights, below).add_(log_strongest).abs_()  # −H, but for rounding at 0
 
 
 def _logs(scores: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
