@@ -17,35 +17,92 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from regard import analysis, explore, generation, models, nn, ops, text, training
+    from regard.analysis.trace import trace
     from regard.ops.attend import Attended, attend, weights
-    from regard.ops.masks import Causal, Padding, Window
+    from regard.ops.masks import Causal, Documents, IndexRule, Neighbours, Padding, Prefix, Window
     from regard.ops.matrix import WeightMatrix
-    from regard.ops.measures import Entropy, Lse, Received, TopK
+    from regard.ops.measures import (
+        BlockMean,
+        ByDistance,
+        Diagonal,
+        Entropy,
+        Grouped,
+        Lse,
+        Max,
+        MeanDistance,
+        Measure,
+        Received,
+        TopK,
+    )
+    from regard.ops.rotary import rotary
+    from regard.ops.scores import Additive, Alibi, Bias, Buckets, General, Relative, ScaledDot, Sinks, SoftCap
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Additive": "regard.ops.scores",
+    "Alibi": "regard.ops.scores",
     "Attended": "regard.ops.attend",
+    "Bias": "regard.ops.scores",
+    "BlockMean": "regard.ops.measures",
+    "Buckets": "regard.ops.scores",
+    "ByDistance": "regard.ops.measures",
     "Causal": "regard.ops.masks",
+    "Diagonal": "regard.ops.measures",
+    "Documents": "regard.ops.masks",
     "Entropy": "regard.ops.measures",
+    "General": "regard.ops.scores",
+    "Grouped": "regard.ops.measures",
+    "IndexRule": "regard.ops.masks",
     "Lse": "regard.ops.measures",
+    "Max": "regard.ops.measures",
+    "MeanDistance": "regard.ops.measures",
+    "Measure": "regard.ops.measures",
+    "Neighbours": "regard.ops.masks",
     "Padding": "regard.ops.masks",
+    "Prefix": "regard.ops.masks",
     "Received": "regard.ops.measures",
+    "Relative": "regard.ops.scores",
+    "ScaledDot": "regard.ops.scores",
+    "Sinks": "regard.ops.scores",
+    "SoftCap": "regard.ops.scores",
     "TopK": "regard.ops.measures",
     "WeightMatrix": "regard.ops.matrix",
     "Window": "regard.ops.masks",
     "attend": "regard.ops.attend",
+    "rotary": "regard.ops.rotary",
+    "trace": "regard.analysis.trace",
     "weights": "regard.ops.attend",
 }
 _MODULES = ("analysis", "explore", "generation", "models", "nn", "ops", "text", "training")
 
 __all__ = [
+    "Additive",
+    "Alibi",
     "Attended",
+    "Bias",
+    "BlockMean",
+    "Buckets",
+    "ByDistance",
     "Causal",
+    "Diagonal",
+    "Documents",
     "Entropy",
+    "General",
+    "Grouped",
+    "IndexRule",
     "Lse",
+    "Max",
+    "MeanDistance",
+    "Measure",
+    "Neighbours",
     "Padding",
+    "Prefix",
     "Received",
+    "Relative",
+    "ScaledDot",
+    "Sinks",
+    "SoftCap",
     "TopK",
     "WeightMatrix",
     "Window",
@@ -57,7 +114,9 @@ __all__ = [
     "models",
     "nn",
     "ops",
+    "rotary",
     "text",
+    "trace",
     "training",
     "weights",
 ]

@@ -26,7 +26,7 @@ def matrix(mask=None, dtype=torch.float64, **rules):
 
 def dense_of(W):
     """The whole by the reference kernel: with value = identity, the output is the weights."""
-    request = W._request
+    request = W.request
     value = torch.eye(K, dtype=request.query.dtype).expand(B, 1, K, K)
     return attend(
         request.query, request.key, value, mask=request.mask, offset=request.offset, kernel="reference"
@@ -104,9 +104,9 @@ def test_only_the_rows_of_an_index_are_computed(monkeypatch):
     rows = []
     block_of = streamed._block
 
-    def counted(request, place, query, key):
+    def counted(place, query, key):
         rows.append(query.shape[0] * query.shape[1] * query.shape[2])
-        return block_of(request, place, query, key)
+        return block_of(place, query, key)
 
     monkeypatch.setattr(streamed, "_block", counted)
     for index, count in [((0, 3, 5), 1), ((..., 2, slice(None)), B * H), ((torch.arange(2), [0, 3], [3, 8]), 2)]:
@@ -287,7 +287,7 @@ def test_a_copy_can_be_asked_and_watches_its_own_tensors(tmp_path):
     copies = [copy.deepcopy(att).weights, pickle.loads(pickle.dumps(att.weights))]
     for W in [*copies, torch.load(tmp_path / "W.pt", weights_only=False)]:
         assert torch.equal(W.entropy(), att.measured["entropy"])
-        W._request.query.zero_()
+        W.request.query.zero_()
         with pytest.raises(StaleView):
             W.entropy()
     att.weights.entropy()

@@ -10,16 +10,21 @@ from torch import Tensor
 
 from ops import rules
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Measure, Score, TopK, attend, masks, weights
+from regard.ops import Causal, Measure, ScaledDot, Score, TopK, attend, masks, weights
 from regard.ops.cells import Cells
 from regard.ops.measures import MEASURES, Entropy, Received, as_measures
+from regard.ops.scores import SCORES
 
 
-def test_every_registered_measure_and_mask_is_among_those_that_the_kernels_are_tested_with():
-    tested = {type(measure) for measure in rules.measures(5).values()}
-    assert set(MEASURES.values()) <= tested
-    kinds = {cls for _, cls in inspect.getmembers(masks, inspect.isclass) if issubclass(cls, masks.Mask)}
-    kinds -= {masks.Mask, masks._Pair}
+def test_every_registered_rule_is_among_those_that_the_kernels_are_tested_with():
+    assert set(MEASURES.values()) <= {type(measure) for measure in rules.measures(5, 5).values()}
+    tested, todo = set(), [case.rule(case.tensors(2, 5, 5, 4)) for case in rules.SCORES.values()]
+    while todo:
+        score = todo.pop()
+        tested.add(ScaledDot if score is None else type(score))
+        todo += [part for part in vars(score).values() if isinstance(part, Score)] if score else []
+    assert set(SCORES.values()) <= tested
+    kinds = {cls for _, cls in inspect.getmembers(masks, inspect.isclass) if issubclass(cls, masks.Mask)} - {masks.Mask}
     found, todo = set(), [masks.as_mask(mask) for mask in rules.masks(2, 2, 5, 5).values() if mask is not None]
     while todo:
         mask = todo.pop()
@@ -29,7 +34,8 @@ def test_every_registered_measure_and_mask_is_among_those_that_the_kernels_are_t
 
 
 def test_answers_are_named_in_snake_case():
-    assert [cls(3).name if cls is TopK else cls().name for cls in MEASURES.values()] == list(MEASURES)
+    answers = [each.name for each in rules.measures(5, 5).values() if type(each) in MEASURES.values()]
+    assert set(answers) == set(MEASURES)
 
     class MeanOfTheFirstKey(Measure):
         pass
@@ -124,7 +130,7 @@ class Forbidding(Score):
     """The scaled dot product, which by −∞ forbids what `Causal` does, and all keys to query 2."""
 
     def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
-        rows = cells.positions[:, None]
+        rows = cells.position
         return (query @ key.mT * scale).masked_fill((cells.key > rows) | (rows == 2), -torch.inf)
 
     def default_scale(self, head_dim: int) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InvalidArgument, refuse
 from regard.nn.cache import FixedCache, GrowingCache
 from regard.nn.dropout import dropout_objections
-from regard.ops import Attended, Mask, attend
+from regard.ops import Attended, MaskLike, attend
 from regard.ops.measures import Asked
 
 
@@ -76,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         key: Float[Tensor, "batch keys d_model"] | None = None,
         value: Float[Tensor, "batch keys d_model"] | None = None,
         *,
-        mask: Mask | Bool[Tensor, "..."] | None = None,
+        mask: MaskLike | None = None,
         measure: Asked = (),
         cache: GrowingCache | FixedCache | None = None,
         offset: int | None = None,

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.ops.kernels.base import Job
 from regard.ops.kernels.choose import choose
-from regard.ops.masks import Mask
+from regard.ops.masks import MaskLike
 from regard.ops.matrix import WeightMatrix
 from regard.ops.measures import Asked, as_measures
 from regard.ops.request import make_request
@@ -40,8 +40,8 @@ def attend(
     key: Float[Tensor, "batch kv_heads keys head_dim"],
     value: Float[Tensor, "batch value_heads keys value_dim"],
     *,
-    mask: Mask | Bool[Tensor, "..."] | None = None,
-    score: Score | None = None,
+    mask: MaskLike | None = None,
+    score: Score | str | None = None,
     scale: float | None = None,
     offset: int | None = None,
     dropout: float = 0.0,
@@ -98,7 +98,9 @@ def attend(
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
         raise InvalidType(f"dropout: expected a probability, got {dropout!r}")
     objections = [] if 0 <= dropout < 1 else [f"dropout: expected a probability from 0 to below 1, got {dropout}"]
-    refuse(objections + [o for m in measures.values() for o in m.objections(request.shape)], InvalidArgument)
+    refuse(
+        objections + [o for m in measures.values() for o in m.objections(request.shape, query.device)], InvalidArgument
+    )
     job = Job(request, value, measures, dropout)
     output, measured = choose(job, kernel).run(job)
     assert output is not None
@@ -109,8 +111,8 @@ def weights(
     query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads keys head_dim"],
     *,
-    mask: Mask | Bool[Tensor, "..."] | None = None,
-    score: Score | None = None,
+    mask: MaskLike | None = None,
+    score: Score | str | None = None,
     scale: float | None = None,
     offset: int | None = None,
 ) -> WeightMatrix:

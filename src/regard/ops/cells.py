@@ -1,12 +1,14 @@
-"""A rectangle of the weight matrix: what rules for masks and scores are asked about."""
+"""Cells of the weight matrix: what rules for masks and scores are asked about."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 Span = tuple[int, int]
@@ -21,6 +23,9 @@ Index = slice | Tensor
 class Cells:
     """A rectangle of the weight matrix, by the indices of the tensors that the request was first made from.
 
+    `sequence`, `head`, `query`, `position` and `key` broadcast against each other to (batch, heads, rows, keys), so
+    that a rule is one expression of them: ``cells.key <= cells.position``.
+
     Args:
         batch: Which sequences.
         heads: Which heads.
@@ -28,6 +33,8 @@ class Cells:
         keys: The range of keys.
         offset: Query i stands at position i + offset.
         device: Where the tensors of the request lie.
+        columns: (rows, keys) Keys that each row has for itself, all within the range; None: each has the whole range.
+        gradients: In a backward pass, where the gradients of whole tensors are summed up, by the tensors' `id`.
     """
 
     batch: Index
@@ -36,16 +43,33 @@ class Cells:
     keys: Span
     offset: int
     device: torch.device
+    columns: Int[Tensor, "rows columns"] | None = None
+    gradients: Mapping[int, Tensor] | None = None
 
     @cached_property
-    def positions(self) -> Int[Tensor, " rows"]:
-        """Where the queries stand, (rows,)."""
-        return _numbers(self.rows, self.device) + self.offset
+    def sequence(self) -> Int[Tensor, "batch 1 1 1"]:
+        """The sequences, (batch, 1, 1, 1)."""
+        return _numbers(self.batch, self.device)[:, None, None, None]
 
     @cached_property
-    def key(self) -> Int[Tensor, " keys"]:
-        """The keys, (keys,)."""
-        return torch.arange(*self.keys, device=self.device)
+    def head(self) -> Int[Tensor, "heads 1 1"]:
+        """The query heads, (heads, 1, 1)."""
+        return _numbers(self.heads, self.device)[:, None, None]
+
+    @cached_property
+    def query(self) -> Int[Tensor, "rows 1"]:
+        """The queries, (rows, 1)."""
+        return _numbers(self.rows, self.device)[:, None]
+
+    @cached_property
+    def position(self) -> Int[Tensor, "rows 1"]:
+        """Where the queries stand among the keys, (rows, 1)."""
+        return self.query + self.offset
+
+    @cached_property
+    def key(self) -> Int[Tensor, "*rows keys"]:
+        """The keys, (keys,); (rows, keys) where each row has its own."""
+        return torch.arange(*self.keys, device=self.device) if self.columns is None else self.columns
 
     @cached_property
     def ends(self) -> tuple[int, int]:
@@ -61,7 +85,47 @@ class Cells:
 
     def within(self, keys: Span) -> Cells:
         """The same rows over another range of keys."""
-        return Cells(self.batch, self.heads, self.rows, keys, self.offset, self.device)
+        return replace(self, keys=keys)
+
+    def part_of(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
+        """What belongs to these cells of a tensor that broadcasts to (batch, heads, queries, keys) of the whole."""
+        if self.gradients is not None and self.columns is None and id(tensor) in self.gradients:
+            return _Part.apply(tensor, self)  # pyright: ignore[reportReturnType]
+        return self._part(tensor)
+
+    def _part(self, tensor: Tensor) -> Tensor:
+        part = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
+        for axis, index in enumerate((self.batch, self.heads, self.rows)):
+            if part.shape[axis] > 1:
+                part = part[(slice(None),) * axis + (index,)]
+        if part.shape[3] == 1:
+            return part
+        if self.columns is None:
+            return part[..., slice(*self.keys)]
+        columns = self.columns.expand(*part.shape[:2], *self.columns.shape)
+        return part.expand(-1, -1, len(self.columns), -1).gather(3, columns)
+
+
+class _Part(torch.autograd.Function):
+    """The part of a large tensor, whose gradient is added in its place, and never made for the whole."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, cells: Cells) -> Tensor:
+        assert cells.gradients is not None
+        ctx.total, ctx.cells = cells.gradients[id(tensor)], cells
+        return cells._part(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        total, cells = ctx.total, ctx.cells
+        if all(isinstance(index, slice) for index in (cells.batch, cells.heads, cells.rows)):
+            cells._part(total).add_(gradient)
+        else:  # chosen entries, of which several may be one
+            with torch.enable_grad():
+                leaf = total.detach().requires_grad_()
+                (whole,) = torch.autograd.grad(cells._part(leaf), leaf, gradient)
+            total.add_(whole)
+        return None, None
 
 
 def _numbers(index: Index, device: torch.device) -> Tensor:

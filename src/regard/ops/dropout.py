@@ -77,12 +77,18 @@ def _kept(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
 class _KeepBits(torch.autograd.Function):
     """Dropout of a 16-bit dtype by its bits: no mask in floating point, and only the bits are kept for backward."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bits: Tensor, scale: float) -> Tensor:
+    def forward(x: Tensor, bits: Tensor, scale: float) -> Tensor:
         """Keep the elements of x where all bits are set, and scale them."""
-        ctx.save_for_backward(bits)
-        ctx.scale = scale
         return (x.view(torch.int16) & bits).view(x.dtype).mul_(scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        """Keep the bits for the backward pass."""
+        _, bits, ctx.scale = inputs
+        ctx.save_for_backward(bits)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

@@ -22,11 +22,16 @@ def multiply(left: Tensor, right: Tensor) -> Tensor:
 
     Args:
         left: (batch, heads, rows, inner).
-        right: (batch, heads or 1, inner, columns).
+        right: (batch, heads or 1, inner, columns), or (batch, heads or 1, rows, inner, columns) where each row has its
+            own.
 
     Returns:
         (batch, heads, rows, columns).
     """
+    if right.ndim == 5:
+        if right.shape[1] != left.shape[1]:
+            return (left.transpose(1, 2) @ right[:, 0]).transpose(1, 2)
+        return (left[..., None, :] @ right)[..., 0, :]
     batch, heads, rows, inner = left.shape
     if right.shape[1] == heads:
         return left @ right
@@ -40,12 +45,15 @@ def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
     Args:
         left: (batch, heads, rows, inner).
         right: (batch, heads, rows, columns).
-        like: The right side of `multiply`, (batch, heads or 1, inner, columns).
+        like: The right side of `multiply`.
 
     Returns:
-        (batch, heads or 1, inner, columns).
+        The shape of `like`.
     """
     batch, heads, rows, _ = left.shape
+    if like.ndim == 5:
+        outer = left[..., None] * right[..., None, :]
+        return outer if like.shape[1] == heads else outer.sum(1, keepdim=True)
     if like.shape[1] == heads:
         return left.mT @ right
     return left.reshape(batch, 1, heads * rows, -1).mT @ right.reshape(batch, 1, heads * rows, -1)

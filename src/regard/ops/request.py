@@ -8,15 +8,14 @@ from math import isfinite
 from typing import SupportsIndex
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, refuse
-from regard.ops.cells import Cells
-from regard.ops.masks import Mask, as_mask
+from regard.ops.cells import Cells, Index
+from regard.ops.masks import Mask, MaskLike, as_mask
 from regard.ops.measures import Shape
-from regard.ops.scores import ScaledDot, Score
-from regard.ops.tensors import tensors_out_of_reach
+from regard.ops.scores import Score, as_score
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -58,12 +57,12 @@ class AttentionRequest:
         """What sums are kept in: float64 for float64, else float32."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
-    def cells(self, batch: slice, heads: slice, rows: slice) -> Cells:
-        """The rectangle of the matrix at these slices, over all keys."""
+    def cells(self, batch: slice, heads: slice, rows: Index, columns: Tensor | None = None) -> Cells:
+        """The rectangle of the matrix at these entries, over all keys or, by row, over those in `columns`."""
         chosen = [
             at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)
         ]
-        return Cells(chosen[0], chosen[1], chosen[2], (0, self.key.shape[2]), self.offset, self.query.device)
+        return Cells(chosen[0], chosen[1], chosen[2], (0, self.key.shape[2]), self.offset, self.query.device, columns)
 
     def at(
         self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None
@@ -92,8 +91,8 @@ def make_request(
     key: Float[Tensor, "batch kv_heads keys head_dim"],
     *,
     value: Float[Tensor, "batch value_heads keys value_dim"] | None = None,
-    mask: Mask | Bool[Tensor, "..."] | None = None,
-    score: Score | None = None,
+    mask: MaskLike | None = None,
+    score: Score | str | None = None,
     scale: float | None = None,
     offset: int | None = None,
 ) -> AttentionRequest:
@@ -109,14 +108,7 @@ def make_request(
         InvalidType,
     )
     rule = None if mask is None else as_mask(mask)
-    if score is not None and not isinstance(score, Score):
-        raise InvalidType(f"score: expected a rule such as regard.ops.ScaledDot(), got {type(score).__name__}")
-    lost = tensors_out_of_reach(score)
-    if lost:
-        raise InvalidArgument(
-            f"score: {type(score).__name__} holds {', '.join(lost)}, which would get no gradient: make the class a "
-            "dataclass with such tensors as fields"
-        )
+    score = as_score(score)
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
         raise InvalidType(f"scale: expected a number, got {scale!r}")
     if scale is not None and not isfinite(scale):
@@ -125,11 +117,14 @@ def make_request(
         raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
     objections = _shape_objections(given)
     if not objections:
-        batch, heads, queries, _ = query.shape
-        objections += [] if rule is None else rule.objections((batch, heads, queries, key.shape[2]), query.device)
+        batch, heads, queries, head_dim = query.shape
+        shape = batch, heads, queries, key.shape[2]
+        objections += [] if rule is None else rule.objections(shape, query.device)
+        objections += score.objections(shape, head_dim, query.device)
     refuse(objections, InvalidArgument)
-    score = score or ScaledDot()
-    scale = score.default_scale(query.shape[3]) if scale is None else scale
+    if scale is None:
+        scale = score.default_scale(query.shape[3])
+        scale = 1.0 if scale is None else scale
     offset = key.shape[2] - query.shape[2] if offset is None else operator.index(offset)
     return AttentionRequest(query, key, rule, score, scale, offset)
 

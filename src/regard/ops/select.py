@@ -39,6 +39,10 @@ class Picked(Measure):
             found = cells.gather(-1, torch.where(inside, keys - start, 0)).masked_fill(~inside, nothing)
         return found if self.shown == "weights" else found.masked_fill(found <= FORBIDDEN, nothing)
 
+    def parts(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        width = self.keys.shape[3] if isinstance(self.keys, Tensor) else len(range(*self.keys.indices(shape[3])))
+        return (((*self.whole(shape), width), dtype),)
+
 
 def split_index(index: Any, key_count: int) -> tuple[tuple[Any, ...], slice, tuple[Any, ...]] | None:
     """Cut an index into what it does to rows and what it does to keys, where it does the same to the keys of every row.

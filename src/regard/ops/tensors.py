@@ -13,14 +13,14 @@ from regard.errors import StaleView
 
 
 def replace_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
-    """The same thing with `put(tensor)` for each floating-point tensor in it, in a fixed order.
+    """The same thing with `put(tensor)` for each tensor in it, in a fixed order.
 
     Args:
         thing: A tensor, a mapping, a tuple, a list, or a dataclass, of such things; anything else is left as it is.
         put: What to put in a tensor's place.
     """
     if isinstance(thing, Tensor):
-        return put(thing) if thing.is_floating_point() else thing
+        return put(thing)
     if isinstance(thing, Mapping):
         return {name: replace_tensors(part, put) for name, part in thing.items()}
     if isinstance(thing, (tuple, list)):
@@ -38,7 +38,7 @@ def replace_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
 
 
 def tensors_of(thing: Any) -> list[Tensor]:
-    """The floating-point tensors in a thing, in the order of `replace_tensors`."""
+    """The tensors in a thing, in the order of `replace_tensors`."""
     found: list[Tensor] = []
 
     def collect(tensor: Tensor) -> Tensor:
@@ -49,11 +49,23 @@ def tensors_of(thing: Any) -> list[Tensor]:
     return found
 
 
+def replace_floats(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
+    """The same for floating-point tensors alone, which are those that can have a gradient."""
+    return replace_tensors(thing, lambda tensor: put(tensor) if tensor.is_floating_point() else tensor)
+
+
+def floats_of(thing: Any) -> list[Tensor]:
+    """The floating-point tensors in a thing, in the order of `replace_floats`."""
+    return [tensor for tensor in tensors_of(thing) if tensor.is_floating_point()]
+
+
 def tensors_out_of_reach(rule: object) -> list[str]:
     """The names of a rule's attributes that want a gradient and, being no fields of a dataclass, would get none."""
     fielded = {field.name for field in fields(rule)} if is_dataclass(rule) else set()
     names = []
     for name, part in getattr(rule, "__dict__", {}).items():
+        if name in fielded and is_dataclass(part):
+            names += [f"{name}.{each}" for each in tensors_out_of_reach(part)]
         held = list(part.parameters()) if isinstance(part, torch.nn.Module) else [part]
         wants = any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in held)
         if wants and (name not in fielded or isinstance(part, torch.nn.Module)):
@@ -65,11 +77,12 @@ class Unchanged:
     """Remembers tensors as they are, to notice when one is changed in place.
 
     Args:
-        tensors: Those of inference mode count no changes, and are not watched.
+        tensors: Those of inference mode count no changes, and are not watched; nor are any in compiled code.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._versions = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
+        watched = () if torch.compiler.is_compiling() else tensors  # a compiler knows neither of these two
+        self._versions = [(tensor, tensor._version) for tensor in watched if not tensor.is_inference()]
 
     def __getstate__(self) -> list[Tensor]:
         return [tensor for tensor, _ in self._versions]

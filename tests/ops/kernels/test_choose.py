@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument, KernelRefused
-from regard.ops import Causal, Window, attend
+from regard.ops import Causal, Neighbours, Window, attend
 from regard.ops.kernels.base import Job
 from regard.ops.kernels.choose import KERNELS, choose
 from regard.ops.kernels.fused import Fused
@@ -31,13 +31,15 @@ def test_the_first_without_objection_runs():
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
 def test_a_kernel_can_be_forced(name):
-    query = SMALL.clone().requires_grad_()
-    assert choose(Job(make_request(query, SMALL), SMALL, {}), name).name == name
+    query, nodes = SMALL.clone().requires_grad_(), torch.arange(SMALL.shape[2])
+    graph = Neighbours(torch.stack((nodes[:1], nodes[:1])))
+    mask = graph if name == "edges" else None
+    assert choose(Job(make_request(query, SMALL, mask=mask), SMALL, {}), name).name == name
 
 
 def test_an_unknown_name_is_told_the_nearest():
     with pytest.raises(
-        InvalidArgument, match=r"unknown name 'streamd', did you mean 'streamed'\? \(known: short, fused, str"
+        InvalidArgument, match=r"unknown name 'streamd', did you mean 'streamed'\? \(known: edges, short, fused, str"
     ):
         attend(SMALL, SMALL, SMALL, kernel="streamd")
 

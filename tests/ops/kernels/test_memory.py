@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.rules import masks, measures
+from ops.rules import SCORES, masks, measures
 
 TESTS = Path(__file__).parents[2]
 
@@ -17,55 +17,70 @@ SCRIPT = """
     import resource, sys
     sys.path.insert(0, {tests!r})
     import torch
-    from ops.rules import masks, measures
+    from ops.rules import SCORES, masks, measures
     from regard.ops import attend
 
     torch.set_num_threads(1)
-    n = 16384
-    query, key, value = (torch.randn(1, 1, n, dim).requires_grad_() for dim in (16, 16, {value_dim}))
-    rule, asked = masks(1, 1, n, n)[{mask!r}], {{name: m for name, m in measures(n).items() if name in {names!r}}}
+    n, rows, dim = 16384, {rows}, 16
+    shapes = (rows, dim), (n, dim), (n, {value_dim})
+    query, key, value = (torch.randn(1, 1, *shape).requires_grad_() for shape in shapes)
+    rule = masks(1, 1, rows, n)[{mask!r}]
+    asked = {{name: m for name, m in measures(rows, n).items() if name in {names!r}}}
+    case = SCORES[{score!r}]
+    held = {{name: tensor.float().requires_grad_() for name, tensor in case.tensors(1, rows, n, dim).items()}}
     # What is started once is not counted.
     attend(query[:, :, :64], key[:, :, :64], value[:, :, :64], kernel="streamed").output.sum().backward()
-    held = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
-    resource.setrlimit(resource.RLIMIT_DATA, (held + 10**9, held + 10**9))
-    att = attend(query, key, value, mask=rule, measure=asked, dropout={dropout})
+    there = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (there + 10**9, there + 10**9))
+    att = attend(query, key, value, mask=rule, score=case.rule(held), measure=asked, dropout={dropout})
     loss = att.output.square().sum() + (att.weights @ torch.randn(n)).square().sum()
     for answer in att.measured.values():
-        answer = answer.values if isinstance(answer, tuple) else answer
-        loss = loss + answer.clamp(min=-9).square().sum()
+        for part in answer if isinstance(answer, tuple) else (answer,):
+            loss = loss + part.clamp(min=-9).square().sum() if part.is_floating_point() else loss
     loss.backward()
-    assert all(torch.isfinite(x.grad).all() for x in (query, key, value))
+    assert all(torch.isfinite(x.grad).all() for x in (query, key, value, *held.values()) if x.grad is not None)
     print("ran", att.weights.shape[-1])
     if {dense!r}:
         att.weights.dense(limit=n * n)
 """
 
 
-def run(
-    mask: str, names: tuple[str, ...], *, dense: bool = False, dropout: float = 0.0, value_dim: int = 16
-) -> subprocess.CompletedProcess[str]:
-    script = textwrap.dedent(SCRIPT).format(
-        tests=str(TESTS), mask=mask, names=names, dense=dense, dropout=dropout, value_dim=value_dim
-    )
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+def run(mask="none", score="scaled_dot", names=("entropy", "received"), **given) -> subprocess.CompletedProcess[str]:
+    options = {"dense": False, "dropout": 0.0, "value_dim": 16, "rows": 16384} | given
+    script = textwrap.dedent(SCRIPT).format(tests=str(TESTS), mask=mask, score=score, names=tuple(names), **options)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to so much memory")
-@pytest.mark.parametrize("mask", sorted(masks(1, 1, 1, 1).keys() - {"dense"}))  # which is itself a matrix
-def test_forward_and_backward_fit_where_the_matrix_would_not(mask):
-    done = run(mask, tuple(measures(1)))
+@pytest.mark.parametrize("mask", sorted(masks(1, 1, 1, 1).keys() & masks(1, 1, 2000, 2000).keys()))
+def test_every_mask_fits_where_the_matrix_would_not(mask):
+    done = run(mask)
+    assert done.stdout == "ran 16384\n", done.stderr[-2000:]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to so much memory")
+def test_every_measure_does():
+    done = run(names=measures(1, 1))
+    assert done.stdout == "ran 16384\n", done.stderr[-2000:]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to so much memory")
+@pytest.mark.parametrize("score", [name for name in SCORES if name not in ("bias", "bias that forbids")])
+def test_every_score_does_but_a_bias_that_is_itself_a_matrix(score):
+    rows = 512 if score.startswith("additive") else 16384  # which holds 16 numbers for each cell
+    done = run(score=score, rows=rows)
     assert done.stdout == "ran 16384\n", done.stderr[-2000:]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to so much memory")
 @pytest.mark.parametrize("given", [{}, {"dropout": 0.1}, {"value_dim": 8}], ids=str)
 def test_so_does_the_output_alone(given):
-    assert run("none", (), **given).stdout == "ran 16384\n"
+    assert run(names=(), **given).stdout == "ran 16384\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to so much memory")
 def test_the_matrix_itself_does_not_fit():
-    done = run("none", (), dense=True)
+    done = run(names=(), dense=True)
     assert done.stdout.startswith("ran")
     assert done.returncode != 0
     assert "memory" in done.stderr

@@ -11,9 +11,6 @@ from regard.errors import InvalidArgument
 from regard.ops.kernels.blocks import Place
 from regard.ops.measures import Measure, Shape
 
-_AXES = {"queries": (0, 1, 2), "keys": (0, 1, 3), None: (0, 1)}
-"""Which axes of the matrix an answer starts with, by what the measure's axis says."""
-
 
 class Answers:
     """Takes the answers of blocks, and gives whole ones in the form in which the measures gave theirs.
@@ -21,21 +18,24 @@ class Answers:
     Args:
         measures: What is asked, by name.
         shape: The shape of the matrix.
+        forms: Where it is noted in which form each measure gave its answer: the type, and of how many tensors.
     """
 
-    def __init__(self, measures: Mapping[str, Measure], shape: Shape) -> None:
+    def __init__(
+        self, measures: Mapping[str, Measure], shape: Shape, forms: dict[str, tuple[type, int]] | None = None
+    ) -> None:
         self.measures, self.shape = measures, shape
+        self.forms = {} if forms is None else forms
         self._wholes: dict[str, list[Tensor]] = {}
-        self._kinds: dict[str, type] = {}
 
     def add(self, name: str, answer: Any, place: Place) -> None:
         """Take what a measure says of the block at a place."""
         measure = self.measures[name]
-        parts = parts_of(name, measure, answer, place)
+        parts = parts_of(name, measure, answer, place, self.shape)
         if name not in self._wholes:
-            self._kinds[name] = type(answer)
-            self._wholes[name] = [part.new_zeros(self._whole_shape(measure, part)) for part in parts]
-        at = entries(measure, place)
+            self.forms[name], axes = (type(answer), len(parts)), measure.whole(self.shape)
+            self._wholes[name] = [part.new_zeros(*axes, *part.shape[len(axes) :]) for part in parts]
+        at = measure.entries(place.index, self.shape)
         for whole, part in zip(self._wholes[name], parts, strict=True):
             if measure.axis == "queries":
                 whole[at] = part
@@ -49,25 +49,20 @@ class Answers:
     def named(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
         """The same row of tensors as answers by name."""
         row = iter(tensors)
-        return {name: _as_given(self._kinds[name], [next(row) for _ in self._wholes[name]]) for name in self._wholes}
-
-    def _whole_shape(self, measure: Measure, part: Tensor) -> tuple[int, ...]:
-        batch, heads, queries, keys = self.shape
-        if measure.axis is None:
-            return (batch, heads, *part.shape[2:])
-        return (batch, heads, queries if measure.axis == "queries" else keys, *part.shape[3:])
+        return {name: _as_given(kind, [next(row) for _ in range(count)]) for name, (kind, count) in self.forms.items()}
 
 
-def parts_of(name: str, measure: Measure, answer: Any, place: Place) -> tuple[Tensor, ...]:
+def parts_of(name: str, measure: Measure, answer: Any, place: Place, shape: Shape) -> tuple[Tensor, ...]:
     """The tensors of a block's answer.
 
     Raises:
         InvalidArgument: If they are none, or have not the shape that the measure's axis says.
     """
     parts = answer if isinstance(answer, tuple) else (answer,)
-    if measure.axis not in _AXES:
+    if measure.axis not in ("queries", "keys", None):
         raise InvalidArgument(f"measure '{name}': axis must be 'queries', 'keys' or None, but is {measure.axis!r}")
-    start = tuple(at.stop - at.start for at in entries(measure, place))
+    entries = measure.entries(place.index, shape)
+    start = tuple(len(at) if isinstance(at, Tensor) else at.stop - at.start for at in entries)
     for part in parts:
         if not isinstance(part, Tensor):
             raise InvalidArgument(
@@ -80,12 +75,6 @@ def parts_of(name: str, measure: Measure, answer: Any, place: Place) -> tuple[Te
                 f"{tuple(part.shape)}"
             )
     return parts
-
-
-def entries(measure: Measure, place: Place) -> tuple[slice, ...]:
-    """Which entries of the whole answer a block's answer is, or is added to."""
-    index = place.index
-    return tuple(index[axis] for axis in _AXES[measure.axis])
 
 
 def _as_given(kind: type, parts: list[Tensor]) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from regard.errors import InvalidArgument, KernelRefused, nearest
 from regard.ops.kernels.base import Job, Kernel
+from regard.ops.kernels.edges import Edges
 from regard.ops.kernels.fused import Fused
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.short import Short
 from regard.ops.kernels.streamed import Streamed
 
-KERNELS: tuple[Kernel, ...] = (Short(), Fused(), Streamed(), Reference())
+KERNELS: tuple[Kernel, ...] = (Edges(), Short(), Fused(), Streamed(), Reference())
 """In the order in which they are tried: the first with no objection runs."""
 
 

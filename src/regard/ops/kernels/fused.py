@@ -36,8 +36,8 @@ class Fused(Kernel):
             reasons.append(f"value is {job.value.dtype}, the query {job.request.query.dtype}")
         elif job.value.shape[1] != job.request.key.shape[1] and job.request.key.shape[1] != job.request.shape[1]:
             reasons.append("it needs as many heads in value as in key")
-        dense = _makes_dense(job)
-        if dense and prod(job.request.shape) > DENSE_CELLS:
+        dense = _makes_dense(job) if prod(job.request.shape) > DENSE_CELLS else ""
+        if dense:
             size = " × ".join(map(str, job.request.shape))
             reasons.append(f"it would hold {size} cells (batch, heads, queries, keys), because {dense}")
         return reasons

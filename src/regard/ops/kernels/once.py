@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
+
+ONCE = (
+    "this gradient was made by a formula of its own and cannot be differentiated again; of attention, "
+    "kernel='reference' has second derivatives"
+)
 
 
 def once_only(gradients: Iterable[Tensor | None], *follow_from: Tensor | None) -> list[Tensor | None]:
@@ -26,13 +31,33 @@ def once_only(gradients: Iterable[Tensor | None], *follow_from: Tensor | None) -
 
 
 class _Once(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, *follow_from: Tensor | None) -> Tensor:
+    def forward(gradient: Tensor, *follow_from: Tensor | None) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
     def backward(ctx: Any, *_: Tensor) -> None:
-        raise InvalidArgument(
-            "this gradient was made by a formula of its own and cannot be differentiated again; of attention, "
-            "kernel='reference' has second derivatives"
+        raise InvalidArgument(ONCE)
+
+
+def one_by_one(
+    function: type[torch.autograd.Function], count: int, in_dims: Sequence[int | None], inputs: Sequence[Any]
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """What `torch.vmap` asks of a function that gives a tuple of tensors: one call for each entry, stacked."""
+    calls = [
+        function.apply(
+            *(
+                given.select(dim, number) if isinstance(given, Tensor) and dim is not None else given
+                for given, dim in zip(inputs, in_dims, strict=True)
+            )
         )
+        for number in range(count)
+    ]
+    stacked = tuple(torch.stack(parts) for parts in zip(*calls, strict=True))
+    return stacked, (0,) * len(stacked)

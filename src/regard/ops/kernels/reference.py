@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.kernels.base import Job, Kernel, Measured
-from regard.ops.measures import FORBIDDEN, Block
+from regard.ops.measures import FORBIDDEN, Block, sunk
 
 
 class Reference(Kernel):
@@ -23,12 +23,14 @@ class Reference(Kernel):
         with torch.autocast(request.query.device.type, enabled=False):
             query, key = request.query.to(request.dtype), request.key.to(request.dtype)
             scores = request.score(query, key.repeat_interleave(heads // key.shape[1], 1), request.scale, cells)
-            scores = scores.clamp(min=FORBIDDEN)  # −∞ forbids too
+            scores = scores.expand(shape).clamp(min=FORBIDDEN)  # −∞ forbids too
             if request.mask is not None:
                 scores = scores.masked_fill(~request.mask.allowed(cells), FORBIDDEN)
             seen = (scores > FORBIDDEN).any(-1)  # rows with a key
-            weights = scores.softmax(-1) * seen[..., None]
-            block = Block(weights, scores, cells, whole, shape)
+            weights, lse = scores.softmax(-1) * seen[..., None], None
+            if request.score.sinks is not None:
+                weights, lse = sunk(scores, weights, request.score.sinks[cells.heads])
+            block = Block(weights, scores, cells, whole, shape, lse)
             measured: Measured = {name: measure.of(block) for name, measure in job.measures.items()}
             if job.value is None:
                 return None, measured

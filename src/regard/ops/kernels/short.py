@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.ops.dropout import keep_mask
 from regard.ops.kernels.base import Job, Kernel, Measured
-from regard.ops.kernels.once import once_only
+from regard.ops.kernels.once import once_only, one_by_one
 from regard.ops.measures import FORBIDDEN
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDot
@@ -55,8 +55,11 @@ class Short(Kernel):
         if request.mask is not None:
             batch, heads, queries, _ = request.shape
             forbidden = ~request.mask.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
-        output = _Short.apply(request.query, request.key, value, request, forbidden, job.dropout)
-        return output, {}  # pyright: ignore[reportReturnType]  (apply is untyped)
+        kept = None
+        if job.dropout:
+            kept = keep_mask(torch.Size(request.shape), job.dropout, int(torch.randint(2**62, ())), value.device)
+        output, *_ = _Short.apply(request.query, request.key, value, request, forbidden, kept)
+        return output, {}
 
 
 class _Short(torch.autograd.Function):
@@ -68,39 +71,48 @@ class _Short(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, Q: Tensor, K: Tensor, V: Tensor, request: AttentionRequest, forbidden: Tensor | None, dropout: float
-    ) -> Tensor:
+        Q: Tensor, K: Tensor, V: Tensor, request: AttentionRequest, forbidden: Tensor | None, kept: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        shape = *Q.shape[:3], K.shape[2]
         with torch.autocast("cpu", enabled=False):
             q, k, v = (_packed(tensor, K, request.dtype) for tensor in (Q, K, V))
             q = q * request.scale
             S = q @ k.mT
             if forbidden is not None:
-                S.view(request.shape).masked_fill_(forbidden, FORBIDDEN)
+                S.view(shape).masked_fill_(forbidden, FORBIDDEN)
             P = _softmax(S)
             if forbidden is not None and bool((unseen := forbidden.all(-1, keepdim=True)).any()):
-                P.view(request.shape).masked_fill_(unseen, 0.0)
-            kept = None
-            if dropout:
-                kept = keep_mask(P.shape, dropout, int(torch.randint(2**62, ())), P.device).to(P.dtype)
-            output = (P if kept is None else P * kept) @ v
-        ctx.scale, ctx.kept = request.scale, kept
-        ctx.save_for_backward(q, k, v, P, Q, K, V)
-        return output.view(*Q.shape[:3], V.shape[3]).to(V.dtype)
+                P.view(shape).masked_fill_(unseen, 0.0)
+            output = (P if kept is None else P * kept.view(P.shape)) @ v
+        return output.view(*Q.shape[:3], V.shape[3]).to(V.dtype), q, k, v, P
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, P, *given = ctx.saved_tensors
-        kept = ctx.kept
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        Q, K, V, request, _, kept = inputs
+        ctx.scale = request.scale
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:], kept, Q, K, V)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, P, kept, *given = ctx.saved_tensors
+        in_place = not torch.is_grad_enabled()  # as in training; torch.func may need what would be overwritten
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             dO = _packed(gradient, k, P.dtype)
+            kept = None if kept is None else kept.view(P.shape)
             dV = (P if kept is None else P * kept).mT @ dO
             dP = dO @ v.mT
             if kept is not None:
-                dP *= kept
-            dS = dP.sub_((dP * P).sum(-1, keepdim=True)).mul_(P)
-            dQ, dK = (dS @ k).mul_(ctx.scale).view(*gradient.shape[:3], -1), dS.mT @ q  # q holds the scale already
+                dP = dP.mul_(kept) if in_place else dP * kept
+            total = (dP * P).sum(-1, keepdim=True)
+            dS = dP.sub_(total).mul_(P) if in_place else (dP - total) * P
+            dQ, dK = (dS @ k * ctx.scale).view(*gradient.shape[:3], -1), dS.mT @ q  # q holds the scale already
         found = once_only((tensor.to(gradient.dtype) for tensor in (dQ, dK, dV)), gradient, *given)
         return *found, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return one_by_one(_Short, info.batch_size, in_dims, inputs)
 
 
 def _softmax(S: Tensor) -> Tensor:

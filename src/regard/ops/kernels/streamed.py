@@ -7,7 +7,8 @@ gradient written here, so that the block's output need not be computed a second 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,14 +16,14 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument
 from regard.ops.dropout import keep_mask
-from regard.ops.heads import heads_used, multiply, multiply_over_rows
-from regard.ops.kernels.answers import Answers, entries, parts_of
+from regard.ops.heads import multiply, multiply_over_rows
+from regard.ops.kernels.answers import Answers, parts_of
 from regard.ops.kernels.base import Job, Kernel, Measured
-from regard.ops.kernels.blocks import Place, any_certain, masked_parts, places
-from regard.ops.kernels.once import once_only
-from regard.ops.measures import FORBIDDEN, Block
-from regard.ops.request import AttentionRequest
-from regard.ops.scores import ScaledDot
+from regard.ops.kernels.blocks import Place, places
+from regard.ops.kernels.once import ONCE, one_by_one
+from regard.ops.kernels.opaque import Cutters, run_opaque
+from regard.ops.kernels.spec import is_known
+from regard.ops.measures import FORBIDDEN, Block, sunk
 from regard.ops.tensors import Unchanged, replace_tensors, tensors_of
 
 
@@ -32,13 +33,35 @@ class Streamed(Kernel):
     name = "streamed"
     about = "row blocks: any mask, score and measure, O(queries + keys) memory, exact gradients"
 
+    def __init__(self) -> None:
+        Cutters[self.name] = self.places
+
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
-        seed = int(torch.randint(2**62, ())) if job.dropout else 0
-        answers = Answers(job.measures, job.request.shape)
-        found = _Streamed.apply(job, seed, answers, *tensors_of(job))
-        assert isinstance(found, tuple)
-        output, measured = (None, found) if job.value is None else (found[0], found[1:])
-        return output, answers.named(measured)
+        if not torch.compiler.is_compiling():
+            return run_here(job, self.places)
+        if is_known(job):
+            return run_opaque(self.name, job)
+        from regard.ops.kernels.uncompiled import run_uncompiled
+
+        return run_uncompiled(job, self.places)
+
+    def places(self, job: Job) -> Iterator[Place]:
+        """The blocks that the job is cut into."""
+        value_heads = [] if job.value is None else [job.value.shape[1]]
+        return places(job.request, job.request.key.shape[1], *value_heads)
+
+
+Cut = Callable[[Job], Iterator[Place]]
+
+
+def run_here(job: Job, cut: Cut) -> tuple[Tensor | None, Measured]:
+    """Run a job as one step of autograd."""
+    seed = int(torch.randint(2**62, ())) if job.dropout else 0
+    answers = Answers(job.measures, job.request.shape)
+    found = _Streamed.apply(job, cut, seed, answers, *tensors_of(job))
+    assert isinstance(found, tuple)
+    output, measured = (None, found) if job.value is None else (found[0], found[1:])
+    return output, answers.named(measured)
 
 
 # Lets the C library keep the memory of a block for the next one. Beyond twice the largest piece that was ever freed, up
@@ -51,123 +74,159 @@ class _Streamed(torch.autograd.Function):
     """A job as one step of autograd: its tensors go in, the output and the answers come out."""
 
     @staticmethod
-    def forward(ctx: Any, job: Job, seed: int, answers: Answers, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.job, ctx.seed = job, seed
-        ctx.unchanged = Unchanged(job.request.mask.tensors if job.request.mask is not None else ())
+    def forward(job: Job, cut: Cut, seed: int, answers: Answers, *tensors: Tensor) -> tuple[Tensor, ...]:
+        put = iter(tensors)  # under torch.func they are others than the job's own
+        job = replace_tensors(job, lambda _: next(put))
+        answers = Answers(job.measures, job.request.shape, answers.forms)  # of this call: vmap makes several
+        with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
+            return forward(job, cut, seed, answers)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.job, ctx.cut, ctx.seed, _, *tensors = inputs
+        ctx.unchanged = Unchanged(tensors_of(ctx.job.request.mask))
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        with torch.autocast(tensors[0].device.type, enabled=False):
-            output = _forward(job, seed, answers)
-        found = (*(() if output is None else (output,)), *answers.tensors())
-        ctx.mark_non_differentiable(*(tensor for tensor in found if not tensor.is_floating_point()))
-        return found
+        ctx.mark_non_differentiable(*(tensor for tensor in output if not tensor.is_floating_point()))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
         ctx.unchanged.check("the mask that the weights were computed with")
-        with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
-            sums = _backward(ctx.job, ctx.seed, tensors, ctx.needs_input_grad[3:], gradients)
-        return None, None, None, *once_only(sums, *tensors, *gradients)
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[4:]
+        came = [gradient is not None for gradient in gradients]
+        present = [gradient for gradient in gradients if gradient is not None]
+        found = iter(_Backward.apply(ctx.job, ctx.cut, ctx.seed, needed, came, *tensors, *present))
+        return None, None, None, None, *(next(found) if need else None for need in needed)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return one_by_one(_Streamed, info.batch_size, in_dims, inputs)
 
 
-def _forward(job: Job, seed: int, answers: Answers) -> Tensor | None:
+class _Backward(torch.autograd.Function):
+    """The gradients that are needed; they refuse to be differentiated again, where they would else be constants."""
+
+    @staticmethod
+    def forward(
+        job: Job, cut: Cut, seed: int, needed: Sequence[bool], came: Sequence[bool], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        count = len(needed)
+        present = iter(tensors[count:])
+        gradients = [next(present) if each else None for each in came]
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            return tuple(backward(job, cut, seed, tensors[:count], needed, gradients))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise InvalidArgument(ONCE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return one_by_one(_Backward, info.batch_size, in_dims, inputs)
+
+
+def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ...]:
+    """The output, if there is a value, and the answers in a row."""
     request, value = job.request, job.value
     output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
-    for place in _places(job):
-        block = _block(request, place, _queries(request, place), _keys(request.key, request, place))
+    for number, place in enumerate(cut(job)):
+        block = _block(place, place.of_queries(request.query).to(request.dtype), place.of_keys(request.key))
         if output is not None and value is not None:
-            weights = _dropped(block.weights, job.dropout, seed, place)
-            output[place.queries] = multiply(weights, _keys(value, request, place))
+            weights = _dropped(block.weights, job.dropout, seed, number)
+            output[place.batch, place.heads, place.rows] = multiply(weights, place.of_keys(value)).to(output.dtype)
         for name, measure in job.measures.items():
             answers.add(name, measure.of(block), place)
-    return output
+    return *(() if output is None else (output,)), *answers.tensors()
 
 
-def _backward(
-    job: Job, seed: int, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor | None]
-) -> list[Tensor | None]:
-    """The gradients of a job's tensors; each block runs again, from leaves of its own."""
+def backward(
+    job: Job, cut: Cut, seed: int, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """The gradients of those of a job's tensors that need one; each block runs again, from leaves of its own."""
     sums: list[Any] = [
         tensor.new_zeros(tensor.shape, dtype=job.request.dtype) if need else None
         for tensor, need in zip(tensors, needed, strict=True)
     ]
-    # The order of the tensors is: query, key, those of the score; value; those of the measures.
+    # The order of the tensors is: query, key, those of the mask and the score; value; those of the measures.
     at_value = None if job.value is None else len(tensors_of(job.request))
     of_output, of_answers = (None, gradients) if job.value is None else (gradients[0], gradients[1:])
-    rules = [number for number in range(2, len(tensors)) if number != at_value]
+    rules = [number for number in range(2, len(tensors)) if number != at_value and tensors[number].is_floating_point()]
     given = [_leaf(t, need) if i in rules else t for i, (t, need) in enumerate(zip(tensors, needed, strict=True))]
     put = iter(given)
     job = replace_tensors(job, lambda _: next(put))
     request, value = job.request, job.value
+    of_rules = {id(given[number]): sums[number] for number in rules if sums[number] is not None}
     weights_matter = any(need for number, need in enumerate(needed) if number != at_value)
-    for place in _places(job):
-        query = _leaf(_queries(request, place), needed[0])
-        key = _leaf(_keys(request.key, request, place), needed[1])
+    for number, at in enumerate(cut(job)):
+        place = replace(at, cells=replace(at.cells, gradients=of_rules))
+        query = _leaf(place.of_queries(request.query).to(request.dtype), needed[0])
+        key = _leaf(place.of_keys(request.key), needed[1])
         with torch.enable_grad():
-            block = _block(request, place, query, key)
+            block = _block(place, query, key)
             parts = [
                 (name, measure, part)
                 for name, measure in job.measures.items()
-                for part in parts_of(name, measure, measure.of(block), place)
+                for part in parts_of(name, measure, measure.of(block), place, request.shape)
             ]
         pairs: list[tuple[Tensor, Tensor]] = []
         for (name, measure, part), gradient in zip(parts, of_answers, strict=True):
-            if gradient is not None and weights_matter and not part.requires_grad:
+            if gradient is not None and weights_matter and part.is_floating_point() and not part.requires_grad:
                 raise InvalidArgument(
                     f"measure '{name}': its answer does not follow from weights or scores by steps that can be "
                     "differentiated, so it has no gradient; detach it before it enters a loss"
                 )
-            pairs += [] if gradient is None else [(part, gradient[entries(measure, place)])]
+            pairs += [] if gradient is None else [(part, gradient[measure.entries(place.index, request.shape)])]
         if of_output is not None and value is not None and at_value is not None:
-            of_block, value_block = of_output[place.queries].to(request.dtype), _keys(value, request, place)
-            pairs.append((block.weights, _dropped(multiply(of_block, value_block.mT), job.dropout, seed, place)))
+            of_block, value_block = place.of_queries(of_output).to(request.dtype), place.of_keys(value)
+            pairs.append((block.weights, _dropped(multiply(of_block, value_block.mT), job.dropout, seed, number)))
             if needed[at_value]:
-                weights = _dropped(block.weights.detach(), job.dropout, seed, place)
-                _part_of_keys(sums[at_value], request, place).add_(multiply_over_rows(weights, of_block, value_block))
-        wanted = [(query, sums[0] if sums[0] is None else sums[0][place.queries])]
-        wanted += [(key, sums[1] if sums[1] is None else _part_of_keys(sums[1], request, place))]
-        wanted += [(given[number], sums[number]) for number in rules]
-        _add_gradients(pairs, wanted)
-    return [None if total is None else total.to(t.dtype) for total, t in zip(sums, tensors, strict=True)]
-
-
-def _add_gradients(pairs: list[tuple[Tensor, Tensor]], wanted: list[tuple[Tensor, Any]]) -> None:
-    """Add the gradient of each leaf to its sum.
-
-    Args:
-        pairs: What was computed, with the gradient that comes in for it.
-        wanted: Leaves, each with where its gradient goes.
-    """
-    pairs = [(part, gradient) for part, gradient in pairs if part.requires_grad]
-    wanted = [(leaf, total) for leaf, total in wanted if leaf.requires_grad]
-    if pairs and wanted:
-        parts, gradients = zip(*pairs, strict=True)
-        found = torch.autograd.grad(parts, [leaf for leaf, _ in wanted], gradients, allow_unused=True)
-        for (_, total), gradient in zip(wanted, found, strict=True):
+                weights = _dropped(block.weights.detach(), job.dropout, seed, number)
+                place.add_to_keys(sums[at_value], multiply_over_rows(weights, of_block, value_block))
+        found = _gradients(pairs, [query, key, *(given[number] for number in rules)])
+        adders = place.add_to_queries, place.add_to_keys, *(Tensor.add_ for _ in rules)
+        for add, which, gradient in zip(adders, (0, 1, *rules), found, strict=True):
             if gradient is not None:
-                total.add_(gradient)
+                add(sums[which], gradient)
+    return [total.to(t.dtype) for total, t in zip(sums, tensors, strict=True) if total is not None]
 
 
-def _block(request: AttentionRequest, place: Place, query: Tensor, key: Tensor) -> Block:
+def _gradients(pairs: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor | None]:
+    """The gradients of leaves, from what was computed of them, each with the gradient that comes in for it."""
+    pairs = [(part, gradient) for part, gradient in pairs if part.requires_grad]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    if not pairs or not wanted:
+        return [None] * len(leaves)
+    parts, gradients = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(parts, wanted, gradients, allow_unused=True))
+    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
+def _block(place: Place, query: Tensor, key: Tensor) -> Block:
     """The rows of one place, from its queries and keys."""
-    scores = request.score(query, key, request.scale, place.cells)
-    masked = masked_parts(request.mask, place.cells)
-    own_rule = type(request.score) is not ScaledDot
-    if own_rule:  # it may forbid cells by −∞; and what it gives may be its own table, or what its gradient needs
-        scores = scores.clamp(min=FORBIDDEN)
-    elif not masked:
-        return Block(scores.softmax(-1), scores, place.cells, place.index, request.shape)
+    request, cells = place.request, place.cells
+    score = request.score
+    scores = score(query, key, request.scale, cells)
+    masked = place.masked()
+    if not score.plain:  # it may forbid cells by −∞; and what it gives may be its own table, or what its gradient needs
+        scores = scores.expand(*query.shape[:3], place.width).clamp(min=FORBIDDEN)
+    elif scores.shape[1] != query.shape[1] or len(scores) != len(query):
+        scores = scores.expand(*query.shape[:3], place.width).clone()
     with torch.no_grad():
         # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
         for keys, forbidden in masked:
             scores[..., keys].masked_fill_(forbidden, FORBIDDEN)
-    weights = scores.softmax(-1)
-    if own_rule or not any_certain(request.mask, place.cells):
+    weights, lse = scores.softmax(-1), None
+    if not score.plain or (masked and not place.any_certain()):
         weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= FORBIDDEN, 0.0)
     if masked and scores.requires_grad:
         scores = _Masked.apply(scores, masked)
-    return Block(weights, scores, place.cells, place.index, request.shape)
+    if score.sinks is not None:
+        weights, lse = sunk(scores, weights, score.sinks[cells.heads])
+    return Block(weights, scores, cells, place.index, request.shape, lse, concrete=True)
 
 
 class _Masked(torch.autograd.Function):
@@ -186,31 +245,13 @@ class _Masked(torch.autograd.Function):
         return gradient, None
 
 
-def _places(job: Job) -> Iterator[Place]:
-    value_heads = [] if job.value is None else [job.value.shape[1]]
-    return places(job.request, job.request.key.shape[1], *value_heads)
-
-
-def _queries(request: AttentionRequest, place: Place) -> Tensor:
-    return request.query[place.queries].to(request.dtype)
-
-
-def _keys(tensor: Tensor, request: AttentionRequest, place: Place) -> Tensor:
-    """The part of keys or values that a place needs, (batch, heads or 1, keys, dim), in the dtype of sums."""
-    return _part_of_keys(tensor, request, place).to(request.dtype)
-
-
-def _part_of_keys(tensor: Tensor, request: AttentionRequest, place: Place) -> Tensor:
-    return tensor[place.batch, heads_used(place.heads, request.query.shape[1], tensor.shape[1]), place.keys]
-
-
 def _leaf(tensor: Tensor, needed: bool) -> Tensor:
     return tensor.detach().requires_grad_(needed)
 
 
-def _dropped(weights: Tensor, p: float, seed: int, place: Place) -> Tensor:
-    """The weights after dropout, the same each time that this place is computed."""
+def _dropped(weights: Tensor, p: float, seed: int, number: int) -> Tensor:
+    """The weights after dropout, the same each time that the block of this number is computed."""
     if p == 0.0:
         return weights
-    of_place = hash((seed, place.batch.start, place.heads.start, place.rows.start)) % 2**62
-    return weights * keep_mask(weights.shape, p, of_place, weights.device).to(weights.dtype)
+    of_block = hash((seed, number)) % 2**62
+    return weights * keep_mask(weights.shape, p, of_block, weights.device).to(weights.dtype)

@@ -1,0 +1,110 @@
+"""A job as text and tensors, so that a compiler and an exported program can hold it as one node.
+
+The text is an expression, as ``Job(request=AttentionRequest(query=T0, ...), ...)``; ``T0`` is the first tensor. It is
+read as data and never run, and knows the classes of this library alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+from regard.ops import masks, measures, scores
+from regard.ops.kernels.base import Job
+from regard.ops.request import AttentionRequest
+from regard.ops.scores import base as _scores_base
+from regard.ops.select import Picked
+
+Make = Callable[[Sequence[Tensor]], Any]
+
+CLASSES: Mapping[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Job,
+        AttentionRequest,
+        Picked,
+        _scores_base.Sum,
+        measures.Pulled,
+        *scores.SCORES.values(),
+        *measures.MEASURES.values(),
+        *(getattr(masks, name) for name in ("And", "Causal", "Dense", "Documents", "Neighbours", "Not", "Or")),
+        *(masks.Padding, masks.Prefix, masks.Window),
+    )
+}
+"""Classes whose fields say all about them."""
+
+
+def is_known(thing: Any) -> bool:
+    """Whether a thing is made of known classes, tensors and plain values alone."""
+    if thing is None or isinstance(thing, (bool, int, float, str, Tensor)):
+        return True
+    if isinstance(thing, slice):
+        return True
+    if isinstance(thing, (tuple, list)):
+        return all(is_known(part) for part in thing)
+    if isinstance(thing, dict):
+        return all(is_known(part) for part in thing.values())
+    if not is_dataclass(thing) or CLASSES.get(type(thing).__name__) is not type(thing):
+        return False
+    return all(is_known(getattr(thing, field.name)) for field in fields(thing))
+
+
+def describe(thing: Any, tensors: list[Tensor]) -> str:
+    """A known thing as an expression; its tensors are added to the list."""
+    if isinstance(thing, Tensor):
+        tensors.append(thing)
+        return f"T{len(tensors) - 1}"
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return f"{thing!r}"
+    if isinstance(thing, slice):
+        return f"slice({thing.start!r}, {thing.stop!r}, {thing.step!r})"
+    if isinstance(thing, (tuple, list)):
+        return "(" + "".join(f"{describe(part, tensors)}, " for part in thing) + ")"
+    if isinstance(thing, dict):
+        return "{" + "".join(f"{name!r}: {describe(part, tensors)}, " for name, part in thing.items()) + "}"
+    parts = [f"{field.name}={describe(getattr(thing, field.name), tensors)}" for field in fields(thing)]
+    return f"{type(thing).__name__}({', '.join(parts)})"
+
+
+def restore(text: str, tensors: Sequence[Tensor]) -> Any:
+    """The thing that an expression describes, with these tensors."""
+    return _maker(text)(tensors)
+
+
+@lru_cache(maxsize=256)
+def _maker(text: str) -> Make:
+    return _read(ast.parse(text, mode="eval").body)
+
+
+def _read(node: ast.expr) -> Make:
+    if isinstance(node, ast.Name):
+        number = int(node.id.removeprefix("T"))
+        return lambda tensors: tensors[number]
+    if isinstance(node, ast.Tuple):
+        parts = [_read(part) for part in node.elts]
+        return lambda tensors: tuple(part(tensors) for part in parts)
+    if isinstance(node, ast.Dict):
+        names = [ast.literal_eval(key) for key in node.keys if key is not None]
+        values = [_read(value) for value in node.values]
+        return lambda tensors: {name: value(tensors) for name, value in zip(names, values, strict=True)}
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "slice":
+            ends = [ast.literal_eval(argument) for argument in node.args]
+            return lambda tensors: slice(*ends)
+        cls = CLASSES[node.func.id]
+        given = {keyword.arg or "": _read(keyword.value) for keyword in node.keywords}
+        return lambda tensors: _made(cls, {name: part(tensors) for name, part in given.items()})
+    value = ast.literal_eval(node)
+    return lambda tensors: value
+
+
+def _made(cls: type, parts: Mapping[str, Any]) -> Any:
+    """An instance as it was: what a constructor would check or compute was checked and computed."""
+    made = object.__new__(cls)
+    made.__dict__.update(parts)
+    return made

@@ -1,0 +1,94 @@
+"""Bands around a query's position: the window, and the causal mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from regard.errors import InvalidType
+from regard.ops.cells import Cells, Span
+from regard.ops.masks.base import Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Mask):
+    """A band: a query sees keys from ``position - left`` to ``position + right``.
+
+    Args:
+        left: How many keys before its own position a query sees; None is no bound.
+        right: How many keys after it; None is no bound.
+
+    Raises:
+        InvalidType: If a bound is neither None nor an integer. Negative bounds are allowed: ``Window(None, -1)`` is
+            the past alone.
+
+    Memory: A window of w keys computes O(queries · (w + 128)) cells, and no more.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.ones(1, 1, 5, 4)
+        >>> regard.weights(x, x, mask=regard.Window(1, 0))[0, 0]
+        tensor([[1.0000, 0.0000, 0.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000, 0.0000, 0.0000],
+                [0.0000, 0.5000, 0.5000, 0.0000, 0.0000],
+                [0.0000, 0.0000, 0.5000, 0.5000, 0.0000],
+                [0.0000, 0.0000, 0.0000, 0.5000, 0.5000]])
+    """
+
+    left: int | None
+    right: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("left", "right"):
+            bound = getattr(self, name)
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
+                raise InvalidType(f"Window: {name} is a number of keys (int) or None for no bound, not {bound!r}")
+
+    def __repr__(self) -> str:  # a compiler can follow it, which that of dataclasses it cannot
+        return f"Window(left={self.left!r}, right={self.right!r})"
+
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+        position = cells.position
+        seen = torch.ones(1, dtype=torch.bool, device=cells.device)
+        if self.left is not None:
+            seen = cells.key >= position - self.left
+        if self.right is not None:
+            seen = seen & (cells.key <= position + self.right)
+        return seen
+
+    def extent(self, cells: Cells) -> Span:
+        return self._clip(cells, *cells.ends)
+
+    def certain(self, cells: Cells) -> Span:
+        return self._clip(cells, *cells.ends[::-1])
+
+    def _clip(self, cells: Cells, from_position: int, to_position: int) -> Span:
+        """The keys from the left end of one position's window to the right end of another's."""
+        start, stop = cells.keys
+        lowest = start if self.left is None else min(max(start, from_position - self.left), stop)
+        highest = stop if self.right is None else max(min(stop, to_position + self.right + 1), start)
+        return lowest, max(lowest, highest)
+
+
+class Causal(Window):
+    """A query sees the keys up to its own position: key j ≤ position, where query i stands at i + offset.
+
+    Memory: With as many queries as keys, half of the cells are computed.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.ones(1, 1, 3, 4)
+        >>> regard.weights(x, x, mask=regard.Causal())[0, 0]
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000],
+                [0.3333, 0.3333, 0.3333]])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None, 0)
+
+    def __repr__(self) -> str:
+        return "Causal()"

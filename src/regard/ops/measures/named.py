@@ -1,0 +1,85 @@
+"""Measures by name, and what a user may give for `measure=`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from regard.errors import InvalidArgument, InvalidType, nearest, refuse
+from regard.ops.measures.base import Measure
+from regard.ops.measures.distance import ByDistance, Diagonal, MeanDistance
+from regard.ops.measures.pooled import BlockMean, Grouped
+from regard.ops.measures.received import Received
+from regard.ops.measures.rows import Entropy, Lse, Max
+from regard.ops.measures.top import TopK
+from regard.ops.tensors import tensors_out_of_reach
+
+MEASURES: dict[str, type[Measure]] = {
+    "block_mean": BlockMean,
+    "by_distance": ByDistance,
+    "diagonal": Diagonal,
+    "entropy": Entropy,
+    "grouped": Grouped,
+    "lse": Lse,
+    "max": Max,
+    "mean_distance": MeanDistance,
+    "received": Received,
+    "topk": TopK,
+}
+"""What `measure=` knows by name."""
+
+_EXAMPLES = {
+    "block_mean": "BlockMean(64)",
+    "by_distance": "ByDistance(16)",
+    "diagonal": "Diagonal(-1)",
+    "grouped": "Grouped(query_groups, key_groups)",
+    "topk": "TopK(8)",
+}
+"""Those that need to be told more than their name."""
+
+Asked = str | Measure | Sequence[str | Measure] | Mapping[str, str | Measure]
+
+
+def as_measures(asked: Asked) -> dict[str, Measure]:
+    """Measures by their name, from what a user gave: a name, a measure, several of them, or a dict that renames them.
+
+    Raises:
+        InvalidArgument: If a name is unknown, needs an argument, or comes twice.
+        InvalidType: If something is neither a name nor a measure.
+    """
+    if isinstance(asked, (str, Measure)):
+        asked = [asked]
+    if not isinstance(asked, (Mapping, Sequence)):
+        raise InvalidType(
+            f"measure: expected a name, a Measure, several or a dict, got {type(asked).__name__} {asked!r}"
+        )
+    named = list(asked.items()) if isinstance(asked, Mapping) else [(None, each) for each in asked]
+    found: dict[str, Measure] = {}
+    wrong: list[str] = []
+    for name, each in named:
+        measure = _by_name(each, wrong) if isinstance(each, str) else each
+        if measure is None:
+            continue
+        if not isinstance(measure, Measure):
+            raise InvalidType(f"measure: expected a name or a Measure, got {type(each).__name__} {each!r}")
+        lost = tensors_out_of_reach(measure)
+        if lost:
+            wrong.append(
+                f"measure: {type(measure).__name__} holds {', '.join(lost)}, which would get no gradient: make the "
+                "class a dataclass with such tensors as fields"
+            )
+        name = name or measure.name
+        if name in found:
+            wrong.append(f"measure: '{name}' is asked for twice; give a dict to name each, as {{'{name}_2': ...}}")
+        found[name] = measure
+    refuse(wrong, InvalidArgument)
+    return found
+
+
+def _by_name(name: str, wrong: list[str]) -> Measure | None:
+    if name in _EXAMPLES:
+        wrong.append(f"measure: '{name}' needs an argument: give regard.{_EXAMPLES[name]}")
+    elif name in MEASURES:
+        return MEASURES[name]()
+    else:
+        wrong.append(f"measure: unknown name '{name}'{nearest(name, MEASURES)} (known: {', '.join(sorted(MEASURES))})")
+    return None

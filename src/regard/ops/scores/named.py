@@ -1,0 +1,65 @@
+"""Scores by name, and what a user may give for `score=`."""
+
+from __future__ import annotations
+
+from regard.errors import InvalidArgument, InvalidType, nearest
+from regard.ops.scores.additive import Additive
+from regard.ops.scores.base import Score
+from regard.ops.scores.biases import Alibi, Bias, Buckets
+from regard.ops.scores.changed import Sinks, SoftCap
+from regard.ops.scores.products import General, ScaledDot
+from regard.ops.scores.relative import Relative
+from regard.ops.tensors import tensors_out_of_reach
+
+SCORES: dict[str, type[Score]] = {
+    "additive": Additive,
+    "alibi": Alibi,
+    "bias": Bias,
+    "buckets": Buckets,
+    "general": General,
+    "relative": Relative,
+    "scaled_dot": ScaledDot,
+    "sinks": Sinks,
+    "soft_cap": SoftCap,
+}
+"""The rules by name."""
+
+_EXAMPLES = {
+    "additive": "Additive(vector)",
+    "alibi": "ScaledDot() + regard.Alibi.of_heads(8)",
+    "bias": "ScaledDot() + regard.Bias(tensor)",
+    "buckets": "ScaledDot() + regard.Buckets(table)",
+    "general": "General(weight)",
+    "relative": "ScaledDot() + regard.Relative(table)",
+    "sinks": "Sinks(regard.ScaledDot(), logits)",
+    "soft_cap": "SoftCap(regard.ScaledDot(), 50.0)",
+}
+"""Those that need to be told more than their name."""
+
+
+def as_score(score: str | Score | None) -> Score:
+    """A rule from what a user gave: a rule, the name of one, or None for the scaled dot product.
+
+    Raises:
+        InvalidArgument: If the name is unknown or needs an argument, or a tensor of the rule would get no gradient.
+        InvalidType: If it is neither a rule nor a name.
+    """
+    if score is None:
+        return ScaledDot()
+    if isinstance(score, str):
+        if score in _EXAMPLES:
+            raise InvalidArgument(f"score: '{score}' needs an argument: give regard.{_EXAMPLES[score]}")
+        if score not in SCORES:
+            raise InvalidArgument(
+                f"score: unknown name '{score}'{nearest(score, SCORES)} (known: {', '.join(sorted(SCORES))})"
+            )
+        return SCORES[score]()
+    if not isinstance(score, Score):
+        raise InvalidType(f"score: expected a rule such as regard.ScaledDot(), got {type(score).__name__}")
+    lost = tensors_out_of_reach(score)
+    if lost:
+        raise InvalidArgument(
+            f"score: {type(score).__name__} holds {', '.join(lost)}, which would get no gradient: make the class a "
+            "dataclass with such tensors as fields"
+        )
+    return score
