@@ -1,143 +1,111 @@
-"""The fused loss against torch."""
+"""Losses on attention against the same formulas on the dense matrix, with their gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from regard.errors import InvalidArgument
-from regard.nn import linear_cross_entropy, losses
+from regard.errors import InvalidArgument, InvalidType
+from regard.nn import alignment_loss, coverage_loss, divergence_loss, entropy_loss
+from regard.ops import Alibi, Causal, Padding, ScaledDot, Sinks, Window, weights
 
-
-def problem(tokens: int = 37, vocab: int = 50, dtype: torch.dtype = torch.float64, seed: int = 0):
-    generator = torch.Generator().manual_seed(seed)
-    hidden, weight, bias = (
-        torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
-        for shape in ((tokens, 16), (vocab, 16), (vocab,))
-    )
-    return hidden, weight, bias, torch.randint(0, vocab, (tokens,), generator=generator)
+LENGTHS = torch.tensor([9, 4])
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("block", [1, 300, 10_000])
-def test_equals_cross_entropy_with_its_gradients(monkeypatch, smoothing, with_bias, block):
-    monkeypatch.setattr(losses, "CPU_BLOCK", block)
-    hidden, weight, bias, target = problem()
-    target[::5] = 7
-    used = (hidden, weight, bias) if with_bias else (hidden, weight)
-    ours = linear_cross_entropy(
-        hidden, weight, target, label_smoothing=smoothing, ignore_index=7, bias=bias if with_bias else None
-    )
-    logits = F.linear(hidden, weight, bias if with_bias else None)
-    theirs = F.cross_entropy(logits, target, label_smoothing=smoothing, ignore_index=7)
-    torch.testing.assert_close(ours.loss, theirs)
-    torch.testing.assert_close(ours.nll, F.cross_entropy(logits, target, ignore_index=7, reduction="sum"))
-    assert ours.tokens == (target != 7).sum()
-    gradients = zip(torch.autograd.grad(3 * ours.loss, used), torch.autograd.grad(3 * theirs, used), strict=True)
-    for mine, other in gradients:
-        torch.testing.assert_close(mine, other)
+def matrix(seed=0, kv_heads=4, mask=None, score=None):
+    random = torch.Generator().manual_seed(seed)
+    query = torch.randn(2, 4, 7, 5, generator=random, dtype=torch.float64).requires_grad_()
+    key = torch.randn(2, kv_heads, 9, 5, generator=random, dtype=torch.float64).requires_grad_()
+    return weights(2 * query, key, mask=mask, score=score), [query, key]
 
 
-def test_gradcheck():
-    hidden, weight, bias, target = problem(tokens=5, vocab=6)
-
-    def loss(hidden, weight, bias):
-        return linear_cross_entropy(hidden, weight, target, label_smoothing=0.2, ignore_index=3, bias=bias).loss
-
-    assert torch.autograd.gradcheck(loss, (hidden, weight, bias))
+def same(found, expected, leaves):
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(each, leaves, retain_graph=True) for each in (found, expected)))
 
 
-def test_only_what_asks_for_a_gradient_gets_one():
-    hidden, weight, _, target = problem()
-    linear_cross_entropy(hidden.detach(), weight, target).loss.backward()
-    assert weight.grad is not None
-    assert hidden.grad is None
-    assert not linear_cross_entropy(hidden, weight, target).nll.requires_grad
-    with torch.no_grad():
-        assert not linear_cross_entropy(hidden, weight, target).loss.requires_grad
+def logs(P):
+    return P.where(P > 0, 1.0).log()
 
 
-def test_an_impossible_word_costs_what_it_should():
-    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[200.0], [0.0]])
-    ours = linear_cross_entropy(hidden, weight, torch.tensor([1])).loss
-    torch.testing.assert_close(ours, torch.tensor(200.0))
+ROWS = torch.rand(2, 1, 7, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 
 
-def test_under_autocast_it_is_as_near_as_cross_entropy_itself():
-    hidden, weight, _, target = problem(tokens=500, vocab=300, dtype=torch.float32)
-    exact = F.cross_entropy(F.linear(hidden, weight), target, label_smoothing=0.1)
-    exact_gradients = torch.autograd.grad(exact, (hidden, weight))
-    with torch.autocast("cpu", torch.bfloat16):
-        ours = linear_cross_entropy(hidden, weight, target, label_smoothing=0.1).loss
-    assert ours.dtype == torch.float32
-    torch.testing.assert_close(ours, exact, rtol=2e-3, atol=0)
-    for mine, other in zip(torch.autograd.grad(ours, (hidden, weight)), exact_gradients, strict=True):
-        assert mine.dtype == torch.float32
-        assert (mine - other).norm() < 0.01 * other.norm()
+@pytest.mark.parametrize("row_weights", [None, ROWS])
+@pytest.mark.parametrize("mask", [None, Padding(LENGTHS), Window(1, None)], ids=str)
+def test_entropy(mask, row_weights):
+    W, leaves = matrix(mask=mask)
+    P = W.dense()
+    entropy = -(P * logs(P)).sum(-1)
+    outside = (0.9 - entropy).clamp(min=0) + (entropy - 1.2).clamp(min=0)
+    counted = torch.ones_like(outside) if row_weights is None else row_weights.expand_as(outside)
+    found = entropy_loss(W, floor=0.9, ceiling=1.2, row_weights=row_weights)
+    same(found, (outside * counted).sum() / counted.sum(), leaves)
+    assert entropy_loss(W, floor=0.0, ceiling=3.0) == 0
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_no_token_gives_nan_and_no_gradient_as_in_torch(smoothing):
-    hidden, weight, bias, target = problem()
-    target = torch.full_like(target, -100)
-    ours = linear_cross_entropy(hidden, weight, target, label_smoothing=smoothing, bias=bias)
-    theirs = F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=smoothing)
-    assert ours.loss.isnan()
-    assert theirs.isnan()
-    assert ours.tokens == 0
-    used = (hidden, weight, bias)
-    for mine, other in zip(torch.autograd.grad(ours.loss, used), torch.autograd.grad(theirs, used), strict=True):
-        assert torch.equal(mine, torch.zeros_like(mine))
-        assert torch.equal(mine, other)
+@pytest.mark.parametrize("row_weights", [None, ROWS])
+def test_alignment(row_weights):
+    W, leaves = matrix(kv_heads=2)
+    keys = torch.tensor([[0, 1, -1, 3, 8, 5, -1], [2, 2, 0, -1, 0, 1, 7]])
+    losses = [
+        -W.dense()[b, h, i, keys[b, i]].log() * (1 if row_weights is None else row_weights[b, 0, i])
+        for b in range(2) for h in range(4) for i in range(7) if keys[b, i] >= 0
+    ]  # fmt: skip
+    counted = (keys >= 0).double()[:, None] * (1 if row_weights is None else row_weights)
+    same(alignment_loss(W, keys, row_weights=row_weights), sum(losses) / (4 * counted.sum()), leaves)
 
 
-@pytest.mark.parametrize("ignored", [-100, 7])  # with 7 some tokens are left out
-@pytest.mark.parametrize("wanted", [0, 1, 2])
-def test_a_second_derivative_raises_and_does_not_vanish(ignored, wanted):
-    hidden, weight, bias, target = problem()
-    target[::5] = 7
-    loss = linear_cross_entropy(hidden, weight, target, bias=bias, ignore_index=ignored).loss
-    (gradient,) = torch.autograd.grad(loss, (hidden, weight, bias)[wanted], create_graph=True)
-    assert gradient.requires_grad
-    with pytest.raises(InvalidArgument, match="cannot be differentiated again"):
-        (gradient**2).sum().backward()
+def test_alignment_of_nothing_is_nothing():
+    W, leaves = matrix()
+    loss = alignment_loss(W, torch.full((2, 7), -1))
+    assert loss == 0
+    assert all((part == 0).all() for part in torch.autograd.grad(loss, leaves))
 
 
-def test_a_word_of_subnormal_probability_costs_what_it_should():
-    hidden, target = torch.ones(1, 1).half(), torch.tensor([1])
-    for logit in (15.0, 15.6, 16.2):  # p of the other word is 3e-7 and less, of which float16 keeps 3 bits
-        weight = torch.tensor([[logit], [0.0]]).half()
-        ours = linear_cross_entropy(hidden, weight, target).loss
-        exact = F.cross_entropy(F.linear(hidden.double(), weight.double()), target)
-        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=0)
+def test_coverage():
+    W, leaves = matrix(mask=Padding(LENGTHS))
+    real = (torch.arange(9) < LENGTHS[:, None]).double()[:, None]
+    received = (W.dense() * ROWS[..., None]).sum(2)
+    expected = ((1 - received) ** 2 * real).sum() / (4 * real.sum())
+    same(coverage_loss(W, row_weights=ROWS, keys=real), expected, leaves)
 
 
-def test_all_objections_come_at_once():
-    with pytest.raises(InvalidArgument) as caught:
-        linear_cross_entropy(
-            torch.zeros(3, 4),
-            torch.zeros(5, 6),
-            torch.zeros(2, dtype=torch.int32),
-            label_smoothing=1.5,
-            bias=torch.zeros(7),
-        )
-    message = str(caught.value)
-    for part in (
-        "(3, 4) and (5, 6)",
-        "(tokens,) as hidden (3, 4), but has the shape (2,)",
-        "torch.int32",
-        "1.5",
-        "(5,)",
-        "(7,)",
-    ):
-        assert part in message
+@pytest.mark.parametrize("row_weights", [None, ROWS])
+@pytest.mark.parametrize(
+    ("mask", "score"),
+    [(None, None), (Causal(), ScaledDot() + Alibi.of_heads(4)), (Window(1, 0), Sinks(ScaledDot(), torch.ones(4)))],
+    ids=["plain", "alibi", "sinks"],
+)
+def test_divergence(mask, score, row_weights):
+    W, ours = matrix(0, mask=mask, score=score)
+    other, theirs = matrix(1, kv_heads=2, mask=mask)
+    P, Q = W.dense(), other.dense()
+    expected = (P * (logs(P) - logs(Q))).sum(-1)
+    counted = torch.ones_like(expected) if row_weights is None else row_weights.expand_as(expected)
+    found = divergence_loss(W, other, row_weights=row_weights)
+    same(found, (expected * counted).sum() / counted.sum(), ours + theirs)
+    assert divergence_loss(other, other).abs() < 1e-12
 
 
-@pytest.mark.parametrize("word", [-1, 50])
-def test_a_target_that_is_no_word_is_named(word):
-    hidden, weight, _, target = problem()
-    target[3] = word
-    with pytest.raises(InvalidArgument, match=f"vocab - 1 = 49 .*but holds {word}"):
-        linear_cross_entropy(hidden, weight, target)
+def test_what_the_other_forbids_is_infinitely_far():
+    assert divergence_loss(matrix()[0], matrix(1, mask=Causal())[0]) == torch.inf
+    assert divergence_loss(matrix(mask=Causal())[0], matrix(1)[0]) < torch.inf
+
+
+def test_what_cannot_be_a_loss_is_said():
+    W, _ = matrix()
+    with pytest.raises(InvalidArgument, match="expected a floor, a ceiling or both, in nats; got none"):
+        entropy_loss(W)
+    with pytest.raises(InvalidArgument, match=r"the floor, 2.0, lies above the ceiling, 1.0"):
+        entropy_loss(W, floor=2.0, ceiling=1.0)
+    with pytest.raises(InvalidArgument, match=r"keys: expected \(batch, queries\) = \(2, 7\), got \(7,\)"):
+        alignment_loss(W, torch.zeros(7, dtype=torch.int64))
+    with pytest.raises(InvalidArgument, match="keys: 9 is out of range; there are 9, numbered 0 to 8"):
+        alignment_loss(W, torch.full((2, 7), 9))
+    with pytest.raises(InvalidType, match=r"keys: expected the number of each query's key as integers, got torch.bool"):
+        alignment_loss(W, torch.ones(2, 7, dtype=torch.bool))
+    with pytest.raises(InvalidArgument, match=r"other: has .* = \(2, 2, 7, 9\) on cpu, expected \(2, 4, 7, 9\) on cpu"):
+        divergence_loss(W, W.at(heads=[0, 1]))
+    with pytest.raises(InvalidType, match=r"weights: expected a weight matrix, as Attended.weights, got Tensor"):
+        coverage_loss(W.dense())

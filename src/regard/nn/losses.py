@@ -1,211 +1,176 @@
-"""The loss of predicting words, without ever holding the logits of all words for all tokens."""
+"""Losses on attention: what a model's weights should look like, as terms of what it is trained for.
+
+Each takes a `WeightMatrix`, as `Attended.weights` or an output's `.attentions` give it, and is a scalar. Nothing of the
+size queries × keys is made, forward or backward.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from regard.errors import refuse
-from regard.ops.kernels.once import once_only
+from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.ops import WeightMatrix
+from regard.ops.compare import LogOf
+from regard.ops.measures import Received
+from regard.ops.select import Picked
 
-# Logits that one block may hold: on a CPU few enough to stay in cache between the product that makes them, the softmax
-# and the products that use it; on a GPU enough to fill it.
-CPU_BLOCK = 2**21
-GPU_BLOCK = 2**26
-
-
-class TokenLoss(NamedTuple):
-    """What :func:`linear_cross_entropy` gives: all scalars, of which only ``loss`` has a gradient."""
-
-    loss: Float[Tensor, ""]
-    """The mean label-smoothed cross-entropy."""
-    nll: Float[Tensor, ""]
-    """The sum of the negative log-likelihoods, without smoothing: exp(nll / tokens) is the perplexity."""
-    tokens: Int[Tensor, ""]
-    """The number of targets that counted."""
+Rows = Shaped[Tensor, "..."] | None
+"""How much each row counts, broadcastable to (batch, heads, queries); None counts all alike."""
 
 
-def linear_cross_entropy(
-    hidden: Float[Tensor, "tokens d_model"],
-    weight: Float[Tensor, "vocab d_model"],
-    target: Int64[Tensor, " tokens"],
-    *,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    bias: Float[Tensor, " vocab"] | None = None,
-) -> TokenLoss:
-    """Cross-entropy of softmax(hidden · weightᵀ + bias) against target, block of tokens by block of tokens.
+def entropy_loss(
+    weights: WeightMatrix, *, floor: float | None = None, ceiling: float | None = None, row_weights: Rows = None
+) -> Float[Tensor, ""]:
+    """How far the entropy of rows lies outside a range: the mean over rows of max(0, floor − H) + max(0, H − ceiling).
 
-    loss = mean over tokens of −(1 − ε) log p[target] − ε / vocab · Σ log p
-
-    It equals ``F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=ε, ignore_index=...)``. The
-    gradient of a block is made at once, while its softmax is in cache, so that nothing of the size tokens × vocab is
-    kept. Tokens to be ignored are left out before the product. Under autocast the products are in its dtype.
+    A floor keeps heads from collapsing onto one key, which makes training unstable; a ceiling makes them choose.
 
     Args:
-        hidden: (tokens, d_model).
-        weight: (vocab, d_model).
-        target: (tokens,), integers below vocab.
-        label_smoothing: ε, the share of probability that is spread over all words alike, from 0 to 1.
-        ignore_index: A target that does not count.
-        bias: (vocab,). Default: none.
-
-    Returns:
-        TokenLoss: Scalars; as in torch, the loss is NaN if no token counts, and its gradients are 0.
+        weights: (batch, heads, queries, keys).
+        floor: In nats. Default: none.
+        ceiling: In nats. Default: none.
+        row_weights: Broadcastable to (batch, heads, queries); 0 leaves a row out, as where it is padding.
 
     Raises:
-        InvalidArgument: If shapes, dtypes or values do not fit.
+        InvalidArgument: If neither bound is given, or the floor lies above the ceiling.
+        InvalidType: If weights is no weight matrix.
 
-    Memory:
-        O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are kept until the backward pass.
-        It can be differentiated once; a second derivative raises InvalidArgument.
-
-    Reference:
-        Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al. 2024,
-        "Cut your losses in large-vocabulary language models" (the loss without its logits).
+    Reference: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", section 3.
 
     Example:
-        >>> import torch
-        >>> hidden, weight = torch.zeros(3, 8), torch.zeros(4, 8)
-        >>> loss, nll, tokens = linear_cross_entropy(hidden, weight, torch.tensor([1, 3, 0]), ignore_index=0)
-        >>> loss, tokens
-        (tensor(1.3863), tensor(2))
+        >>> import regard, torch
+        >>> W = regard.weights(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8))  # entropy log 4 = 1.386
+        >>> regard.nn.entropy_loss(W, ceiling=1.0)
+        tensor(0.3863)
     """
-    refuse(_objections(hidden, weight, target, label_smoothing, bias))
-    counted = target != ignore_index
-    if not bool(counted.all()):
-        hidden, target = hidden[counted], target[counted]
-    refuse(_target_objections(target, weight.shape[0]))
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        hidden = hidden.to(dtype)
-    with_gradient = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
+    _check(weights)
+    if floor is None and ceiling is None:
+        raise InvalidArgument("entropy_loss: expected a floor, a ceiling or both, in nats; got none")
+    if floor is not None and ceiling is not None and floor > ceiling:
+        raise InvalidArgument(f"entropy_loss: the floor, {floor}, lies above the ceiling, {ceiling}")
+    entropy = weights.entropy()
+    outside = torch.zeros_like(entropy)
+    if floor is not None:
+        outside = outside + (floor - entropy).clamp(min=0)
+    if ceiling is not None:
+        outside = outside + (entropy - ceiling).clamp(min=0)
+    return _mean(outside, row_weights)
+
+
+def alignment_loss(
+    weights: WeightMatrix, keys: Int[Tensor, "batch queries"], *, row_weights: Rows = None
+) -> Float[Tensor, ""]:
+    """Cross-entropy against the key that each query should attend to: the mean over rows and heads of −log Pᵢⱼ.
+
+    Args:
+        weights: (batch, heads, queries, keys); choose heads by ``W.at(heads=[0])``.
+        keys: (batch, queries), the number of each query's key; below 0 it has none, and does not count.
+        row_weights: Broadcastable to (batch, heads, queries).
+
+    Raises:
+        InvalidArgument: If the keys do not fit the matrix.
+        InvalidType: If weights is no weight matrix, or keys are no integers.
+
+    Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 3.3.
+
+    Example:
+        >>> import regard, torch
+        >>> W = regard.weights(torch.zeros(1, 1, 2, 8), torch.zeros(1, 1, 4, 8))
+        >>> regard.nn.alignment_loss(W, torch.tensor([[3, -1]]))  # log 4
+        tensor(1.3863)
+    """
+    _check(weights)
+    batch, heads, queries, size = weights.shape
+    if not isinstance(keys, Tensor) or keys.is_floating_point() or keys.dtype == torch.bool:
+        came = keys.dtype if isinstance(keys, Tensor) else type(keys).__name__
+        raise InvalidType(f"keys: expected the number of each query's key as integers, got {came}")
+    if tuple(keys.shape) != (batch, queries):
+        raise InvalidArgument(f"keys: expected (batch, queries) = {(batch, queries)}, got {tuple(keys.shape)}")
+    if keys.numel() and int(keys.max()) >= size:
+        raise InvalidArgument(f"keys: {int(keys.max())} is out of range; there are {size}, numbered 0 to {size - 1}")
+    aligned = keys >= 0
+    at = keys.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
+    found = weights.measure({"score": Picked("scores", at), "lse": "lse"})
+    loss = (found["lse"] - found["score"][..., 0]).masked_fill(~aligned[:, None], 0.0)
+    counted = aligned[:, None].to(loss.dtype)
+    return _mean(loss, counted if row_weights is None else counted * row_weights)
+
+
+def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows = None) -> Float[Tensor, ""]:
+    """How unevenly the keys are covered: the mean over keys of (1 − cⱼ)² with cⱼ = Σᵢ Pᵢⱼ what a key receives.
+
+    In translation every word of the source should be read about once.
+
+    Args:
+        weights: (batch, heads, queries, keys).
+        row_weights: Broadcastable to (batch, heads, queries): how much each query gives; 0 where it is padding.
+        keys: Broadcastable to (batch, heads, keys): how much each key counts; 0 where it is padding.
+
+    Raises:
+        InvalidType: If weights is no weight matrix.
+
+    Reference: Xu et al. 2015, "Show, Attend and Tell", equation 14 (doubly stochastic attention).
+
+    Example:
+        >>> import regard, torch
+        >>> W = regard.weights(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 2, 8))  # each key receives 2
+        >>> regard.nn.coverage_loss(W)
+        tensor(1.)
+    """
+    _check(weights)
+    received = weights.measure(Received(row_weights))["received"]
+    return _mean((1 - received).square(), keys)
+
+
+def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: Rows = None) -> Float[Tensor, ""]:
+    """How far another model's attention is from this one's: the mean over rows of Σⱼ Pᵢⱼ log (Pᵢⱼ / Qᵢⱼ), in nats.
+
+    To teach a student, give the teacher's weights, detached, first and the student's second.
+
+    Args:
+        weights: P, (batch, heads, queries, keys).
+        other: Q, of the same shape.
+        row_weights: Broadcastable to (batch, heads, queries).
+
+    Returns:
+        A scalar; infinite where Q forbids a key that P attends to.
+
+    Raises:
+        InvalidArgument: If the shapes or devices differ.
+        InvalidType: If one is no weight matrix.
+
+    Reference: Kullback and Leibler 1951, "On Information and Sufficiency"; Wang et al. 2020, "MiniLM", equation 3.
+
+    Example:
+        >>> import regard, torch
+        >>> W = regard.weights(*torch.randn(2, 1, 2, 5, 8).unbind())
+        >>> bool(regard.nn.divergence_loss(W, W).abs() < 1e-6)
+        True
+    """
+    _check(weights)
+    _check(other, "other")
+    if other.shape != weights.shape or other.device != weights.device:
+        raise InvalidArgument(
+            f"other: has (batch, heads, queries, keys) = {tuple(other.shape)} on {other.device}, expected "
+            f"{tuple(weights.shape)} on {weights.device}"
+        )
+    found = weights.measure({"entropy": "entropy", "log": LogOf(other.request, other.lse())})
+    return _mean(-found["entropy"] - found["log"], row_weights)
+
+
+def _mean(values: Tensor, weights: Rows) -> Tensor:
+    if weights is None:
+        return values.mean()
+    counted = weights.to(values.dtype).expand(values.shape)
+    return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
+
+
+def _check(weights: object, name: str = "weights") -> None:
+    refuse(
+        []
+        if isinstance(weights, WeightMatrix)
+        else [f"{name}: expected a weight matrix, as Attended.weights, got {type(weights).__name__}"],
+        InvalidType,
     )
-    with torch.autocast(device, enabled=False):  # which would make softmax copy each block to float32 and back
-        loss, nll = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, with_gradient)
-    return TokenLoss(loss, nll, counted.sum())
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Sum over blocks of the loss; its gradients, for a mean loss, are made on the way."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        smoothing: float,
-        with_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
-        tokens, vocab = target.shape[0], weight.shape[0]
-        product_weight = weight.to(hidden.dtype)
-        exact = torch.promote_types(weight.dtype, torch.float32)  # sums are at least float32
-        weight_sum = product_weight.sum(0, dtype=exact)  # (d_model,)
-        bias_sum = 0.0 if bias is None else bias.sum(dtype=exact)
-        nll = torch.zeros((), dtype=exact, device=hidden.device)
-        spread = torch.zeros((), dtype=exact, device=hidden.device)
-        hidden_gradient = torch.empty_like(hidden) if with_gradient else None
-        weight_gradient = torch.zeros_like(weight, dtype=exact) if with_gradient else None
-        bias_gradient = None if bias is None or not with_gradient else torch.zeros_like(bias, dtype=exact)
-        size = max(1, (CPU_BLOCK if hidden.device.type == "cpu" else GPU_BLOCK) // vocab)
-        rows = torch.arange(size, device=hidden.device)[:, None]
-        for start in range(0, tokens, size):
-            block = hidden[start : start + size]  # (block, d_model)
-            words = target[start : start + size, None]  # (block, 1)
-            logits = block @ product_weight.mT  # (block, vocab)
-            if bias is not None:
-                logits += bias
-            chosen = logits.gather(1, words).to(exact)
-            probability, lse = _softmax(logits, words, chosen)
-            nll += (lse - chosen).sum()
-            if smoothing:  # Σ over words of lse − logits, without a pass over the logits
-                spread += (vocab * lse - bias_sum).sum() - block.to(exact).sum(0) @ weight_sum
-            if hidden_gradient is not None and weight_gradient is not None:
-                # What is left out here, −ε / vocab for every word and token, is added to the sums at the end.
-                delta = ((chosen - lse).exp() - (1 - smoothing)).to(probability.dtype)
-                probability[rows[: len(words)], words] = delta  # scatter_ would copy the block twice in 16 bits
-                torch.mm(probability, product_weight, out=hidden_gradient[start : start + size])
-                weight_gradient += probability.mT @ block
-                if bias_gradient is not None:
-                    bias_gradient += probability.sum(0, dtype=exact)
-        loss = ((1 - smoothing) * nll + smoothing / vocab * spread) / tokens
-        if hidden_gradient is not None and weight_gradient is not None:
-            constant = smoothing / vocab
-            if constant:
-                hidden_gradient -= constant * weight_sum
-                weight_gradient -= constant * hidden.sum(0, dtype=exact)
-                if bias_gradient is not None:
-                    bias_gradient -= constant * tokens
-            ctx.save_for_backward(hidden, weight, bias)  # what the gradients follow from, so that they require one too
-            ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient)
-            ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
-            ctx.tokens = tokens
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
-
-    @staticmethod
-    def backward(ctx: Any, loss_gradient: Tensor, nll_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.no_grad():
-            factor = loss_gradient / max(ctx.tokens, 1)  # without tokens the loss is NaN, but no weight moves it
-            gradients = [
-                (gradient * factor).to(dtype) if gradient is not None and needed else None
-                for gradient, dtype, needed in zip(ctx.gradients, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
-            ]
-        return (*once_only(gradients, loss_gradient, *ctx.saved_tensors), None, None, None)
-
-
-def _softmax(logits: Tensor, words: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The softmax of a block of logits in their dtype, and its log-sum-exp (block, 1) in chosen's.
-
-    The log-sum-exp follows from one entry, log p = logit − lse, at no further pass over the logits. Where that entry is
-    too small for all its digits (zero, or subnormal as below 6e-5 in float16), the largest one serves.
-    """
-    probability = torch.softmax(logits, dim=-1)
-    picked = probability.gather(1, words)
-    lse = chosen - picked.to(chosen.dtype).log()
-    lost = picked < torch.finfo(picked.dtype).tiny
-    if bool(lost.any()):
-        largest, index = logits.max(dim=-1, keepdim=True)
-        exact = largest.to(chosen.dtype) - probability.gather(1, index).to(chosen.dtype).log()
-        lse = torch.where(lost, exact, lse)
-    return probability, lse
-
-
-def _objections(
-    hidden: Tensor, weight: Tensor, target: Tensor, label_smoothing: float, bias: Tensor | None
-) -> list[str]:
-    objections = []
-    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[-1] != weight.shape[-1]:
-        objections.append(
-            "hidden must be (tokens, d_model) and weight (vocab, d_model), but they have the shapes "
-            f"{tuple(hidden.shape)} and {tuple(weight.shape)}"
-        )
-    if target.ndim != 1 or hidden.shape[:1] != target.shape:
-        objections.append(
-            f"target must be (tokens,) as hidden {tuple(hidden.shape)}, but has the shape {tuple(target.shape)}"
-        )
-    if target.dtype != torch.int64:
-        objections.append(f"target must have the dtype torch.int64, but has {target.dtype}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        objections.append(f"bias must be (vocab,) = {tuple(weight.shape[:1])}, but has the shape {tuple(bias.shape)}")
-    if not 0 <= label_smoothing <= 1:
-        objections.append(f"label_smoothing must be from 0 to 1, but is {label_smoothing}")
-    return objections
-
-
-def _target_objections(target: Tensor, vocab: int) -> list[str]:
-    """Say which target is no word; only on a CPU, where looking does not make a device wait."""
-    if target.device.type != "cpu" or not target.numel():
-        return []
-    smallest, largest = target.aminmax()
-    if smallest >= 0 and largest < vocab:
-        return []
-    wrong = int(smallest if smallest < 0 else largest)
-    return [f"target must be from 0 to vocab - 1 = {vocab - 1} (or ignore_index), but holds {wrong}"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.errors import InvalidCheckpoint, refuse
 from regard.generation.greedy import greedy
 from regard.models import Transformer
-from regard.nn.losses import TokenLoss, linear_cross_entropy
+from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
 from regard.text.batches import Batch
 from regard.text.padding import source_batch
 from regard.text.scores import score

@@ -1,0 +1,87 @@
+"""Self-attention with one head and nothing around it: the calculation itself, to be learned and looked at."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import InvalidArgument
+from regard.ops import Attended, MaskLike, attend
+
+
+class SelfAttention(nn.Module):
+    """softmax(Q Kᵀ / √feature_size) V with Q = x W_Q, K = x W_K, V = x W_V.
+
+    Each projection is a square matrix without a bias, drawn at random at first and learned by back-propagation:
+    ``query``, ``key`` and ``value`` are `torch.nn.Linear`, which hold the transposes of W_Q, W_K and W_V.
+
+    Args:
+        feature_size: Width of the input, of query, key and value, and of the output.
+
+    Raises:
+        InvalidArgument: If feature_size is below 1, or an input has another width.
+
+    Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
+
+    Example:
+        Three tokens learn to give the first one's features to all; the projections before, and after:
+
+        >>> import torch
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(1, 3, 4, dtype=torch.float64)
+        >>> attention = SelfAttention(4).double()
+        >>> def show():
+        ...     for name in ("query", "key", "value"):
+        ...         print(f"{name:5}", [f"{weight:5.2f}" for weight in getattr(attention, name).weight[0]])
+        >>> show()
+        query ['-0.08', ' 0.05', ' 0.45', '-0.46']
+        key   [' 0.03', '-0.26', ' 0.08', '-0.47']
+        value [' 0.09', '-0.39', '-0.35', '-0.26']
+        >>> optimizer = torch.optim.Adam(attention.parameters(), lr=0.05)
+        >>> for _ in range(200):
+        ...     loss = (attention(x).output - x[:, :1]).square().mean()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()
+        >>> show()
+        query [' 0.44', '-0.05', ' 0.23', '-0.16']
+        key   [' 0.64', '-0.39', '-0.30', ' 0.34']
+        value ['-0.12', '-1.03', '-1.27', ' 0.43']
+        >>> bool(loss < 1e-6)
+        True
+        >>> attended = attention(x)
+        >>> attended.output.shape, attended.weights[0, 0].shape
+        (torch.Size([1, 3, 4]), torch.Size([3, 3]))
+    """
+
+    def __init__(self, feature_size: int) -> None:
+        super().__init__()
+        if isinstance(feature_size, bool) or not isinstance(feature_size, int) or feature_size < 1:
+            raise InvalidArgument(f"feature_size must be a number of at least 1, but is {feature_size!r}")
+        self.feature_size = feature_size
+        self.query = nn.Linear(feature_size, feature_size, bias=False)
+        self.key = nn.Linear(feature_size, feature_size, bias=False)
+        self.value = nn.Linear(feature_size, feature_size, bias=False)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens feature_size"],
+        mask: MaskLike | None = None,
+    ) -> Attended:
+        """Attend from every token to every token that the mask allows.
+
+        Args:
+            x: (batch, tokens, feature_size).
+            mask: As in `regard.attend`: True means may attend.
+
+        Returns:
+            Attended: ``output`` (batch, tokens, feature_size); ``weights`` a view (batch, 1, tokens, tokens), of the
+                same query and key.
+        """
+        if x.ndim != 3 or x.shape[2] != self.feature_size:
+            raise InvalidArgument(
+                f"x must have the shape (batch, tokens, feature_size={self.feature_size}), but has {tuple(x.shape)}"
+            )
+        query, key, value = (project(x)[:, None] for project in (self.query, self.key, self.value))
+        attended = attend(query, key, value, mask=mask)
+        return Attended(attended.output[:, 0], attended.weights, attended.measured)

@@ -1,0 +1,143 @@
+"""The fused loss against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regard.errors import InvalidArgument
+from regard.nn import cross_entropy, linear_cross_entropy
+
+
+def problem(tokens: int = 37, vocab: int = 50, dtype: torch.dtype = torch.float64, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden, weight, bias = (
+        torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+        for shape in ((tokens, 16), (vocab, 16), (vocab,))
+    )
+    return hidden, weight, bias, torch.randint(0, vocab, (tokens,), generator=generator)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("block", [1, 300, 10_000])
+def test_equals_cross_entropy_with_its_gradients(monkeypatch, smoothing, with_bias, block):
+    monkeypatch.setattr(cross_entropy, "CPU_BLOCK", block)
+    hidden, weight, bias, target = problem()
+    target[::5] = 7
+    used = (hidden, weight, bias) if with_bias else (hidden, weight)
+    ours = linear_cross_entropy(
+        hidden, weight, target, label_smoothing=smoothing, ignore_index=7, bias=bias if with_bias else None
+    )
+    logits = F.linear(hidden, weight, bias if with_bias else None)
+    theirs = F.cross_entropy(logits, target, label_smoothing=smoothing, ignore_index=7)
+    torch.testing.assert_close(ours.loss, theirs)
+    torch.testing.assert_close(ours.nll, F.cross_entropy(logits, target, ignore_index=7, reduction="sum"))
+    assert ours.tokens == (target != 7).sum()
+    gradients = zip(torch.autograd.grad(3 * ours.loss, used), torch.autograd.grad(3 * theirs, used), strict=True)
+    for mine, other in gradients:
+        torch.testing.assert_close(mine, other)
+
+
+def test_gradcheck():
+    hidden, weight, bias, target = problem(tokens=5, vocab=6)
+
+    def loss(hidden, weight, bias):
+        return linear_cross_entropy(hidden, weight, target, label_smoothing=0.2, ignore_index=3, bias=bias).loss
+
+    assert torch.autograd.gradcheck(loss, (hidden, weight, bias))
+
+
+def test_only_what_asks_for_a_gradient_gets_one():
+    hidden, weight, _, target = problem()
+    linear_cross_entropy(hidden.detach(), weight, target).loss.backward()
+    assert weight.grad is not None
+    assert hidden.grad is None
+    assert not linear_cross_entropy(hidden, weight, target).nll.requires_grad
+    with torch.no_grad():
+        assert not linear_cross_entropy(hidden, weight, target).loss.requires_grad
+
+
+def test_an_impossible_word_costs_what_it_should():
+    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[200.0], [0.0]])
+    ours = linear_cross_entropy(hidden, weight, torch.tensor([1])).loss
+    torch.testing.assert_close(ours, torch.tensor(200.0))
+
+
+def test_under_autocast_it_is_as_near_as_cross_entropy_itself():
+    hidden, weight, _, target = problem(tokens=500, vocab=300, dtype=torch.float32)
+    exact = F.cross_entropy(F.linear(hidden, weight), target, label_smoothing=0.1)
+    exact_gradients = torch.autograd.grad(exact, (hidden, weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = linear_cross_entropy(hidden, weight, target, label_smoothing=0.1).loss
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, exact, rtol=2e-3, atol=0)
+    for mine, other in zip(torch.autograd.grad(ours, (hidden, weight)), exact_gradients, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - other).norm() < 0.01 * other.norm()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_no_token_gives_nan_and_no_gradient_as_in_torch(smoothing):
+    hidden, weight, bias, target = problem()
+    target = torch.full_like(target, -100)
+    ours = linear_cross_entropy(hidden, weight, target, label_smoothing=smoothing, bias=bias)
+    theirs = F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=smoothing)
+    assert ours.loss.isnan()
+    assert theirs.isnan()
+    assert ours.tokens == 0
+    used = (hidden, weight, bias)
+    for mine, other in zip(torch.autograd.grad(ours.loss, used), torch.autograd.grad(theirs, used), strict=True):
+        assert torch.equal(mine, torch.zeros_like(mine))
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("ignored", [-100, 7])  # with 7 some tokens are left out
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_a_second_derivative_raises_and_does_not_vanish(ignored, wanted):
+    hidden, weight, bias, target = problem()
+    target[::5] = 7
+    loss = linear_cross_entropy(hidden, weight, target, bias=bias, ignore_index=ignored).loss
+    (gradient,) = torch.autograd.grad(loss, (hidden, weight, bias)[wanted], create_graph=True)
+    assert gradient.requires_grad
+    with pytest.raises(InvalidArgument, match="cannot be differentiated again"):
+        (gradient**2).sum().backward()
+
+
+def test_a_word_of_subnormal_probability_costs_what_it_should():
+    hidden, target = torch.ones(1, 1).half(), torch.tensor([1])
+    for logit in (15.0, 15.6, 16.2):  # p of the other word is 3e-7 and less, of which float16 keeps 3 bits
+        weight = torch.tensor([[logit], [0.0]]).half()
+        ours = linear_cross_entropy(hidden, weight, target).loss
+        exact = F.cross_entropy(F.linear(hidden.double(), weight.double()), target)
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=0)
+
+
+def test_all_objections_come_at_once():
+    with pytest.raises(InvalidArgument) as caught:
+        linear_cross_entropy(
+            torch.zeros(3, 4),
+            torch.zeros(5, 6),
+            torch.zeros(2, dtype=torch.int32),
+            label_smoothing=1.5,
+            bias=torch.zeros(7),
+        )
+    message = str(caught.value)
+    for part in (
+        "(3, 4) and (5, 6)",
+        "(tokens,) as hidden (3, 4), but has the shape (2,)",
+        "torch.int32",
+        "1.5",
+        "(5,)",
+        "(7,)",
+    ):
+        assert part in message
+
+
+@pytest.mark.parametrize("word", [-1, 50])
+def test_a_target_that_is_no_word_is_named(word):
+    hidden, weight, _, target = problem()
+    target[3] = word
+    with pytest.raises(InvalidArgument, match=f"vocab - 1 = 49 .*but holds {word}"):
+        linear_cross_entropy(hidden, weight, target)
