@@ -1,0 +1,29 @@
+"""Examples run, and print what they promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import regard
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def test_singular_values():
+    lines = run("singular_values.py", "--tokens", "300", "--count", "3").splitlines()
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 1, 1, 300, 64)
+    for line, mask in zip(lines, (None, regard.Window(63, 0)), strict=True):
+        dense = regard.weights(query, key, mask=mask).dense()[0, 0]
+        expected = torch.linalg.svdvals(dense)[:3]
+        np.testing.assert_allclose([float(value) for value in line.split()[-5:-2]], expected, atol=2e-3)
