@@ -65,23 +65,28 @@ def hints():
 
 
 def call_ops():
-    from ops.rules import masks, measures
+    from ops.rules import SCORES, masks, measures
     from regard.ops import Causal, Measure, ScaledDot, attend, dropout, weights
 
     class OnItself(Measure):
         def of(self, block):
-            return (block.weights * (block.keys == block.positions[:, None])).sum(-1)
+            return (block.weights * (block.key == block.position)).sum(-1)
 
     query = torch.randn(BATCH, HEADS, QUERIES, HEAD_DIM, requires_grad=True)
     key = torch.randn(BATCH, KV_HEADS, KEYS, HEAD_DIM, requires_grad=True)
     value = torch.randn(BATCH, 1, KEYS, VALUE_DIM, requires_grad=True)
-    asked = {**measures(KEYS), "on itself": OnItself()}
+    asked = {**measures(QUERIES, KEYS), "on itself": OnItself()}
     for mask in masks(BATCH, HEADS, QUERIES, KEYS).values():
         for kernel in (None, "reference", "streamed"):
             att = attend(query, key, value, mask=mask, measure=asked, kernel=kernel, score=ScaledDot())
             (att.output.sum() + att.measured["entropy"].sum()).backward()
         attend(query, key, value, mask=mask)
         check_fields(att.measured["topk"])
+    for case in SCORES.values():
+        held = {name: tensor.requires_grad_() for name, tensor in case.tensors(HEADS, QUERIES, KEYS, HEAD_DIM).items()}
+        for kernel in ("reference", "streamed"):
+            att = attend(query, key, value, score=case.rule(held), measure="entropy", kernel=kernel)
+            (att.output.sum() + att.measured["entropy"].sum()).backward()
     real = torch.ones(BATCH, KEYS, dtype=torch.bool)
     attend(query, key, value, mask=Causal() & real[:, None, None] | real[0], dropout=0.5, measure=["lse", "received"])
     attend(query.bfloat16(), key.bfloat16(), key.bfloat16())  # heads of value as of key: SDPA
@@ -91,10 +96,31 @@ def call_ops():
 
     W = weights(query, key, mask=Causal())
     W.dense(), W[0, 3, 2], W[..., 1], W[0, 0, 0, 0], W.scores[1, 2], W.scores.dense(), W[:, [1, 3], None, 2]
-    W.entropy(), W.lse(), W.received(), W.received(torch.ones(QUERIES)), W.received(torch.ones(BATCH, 1, QUERIES))
-    check_fields(W.topk(2))
+    (
+        W.entropy(),
+        W.lse(),
+        W.mean_distance(),
+        W.diagonal(),
+        W.by_distance(2),
+        W.block_mean(2),
+        W.received(),
+        W.received(torch.ones(QUERIES)),
+        W.received(torch.ones(BATCH, 1, QUERIES)),
+    )
+    check_fields(W.topk(2)), check_fields(W.max()), W.grouped(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
+    for shape in ((QUERIES,), (QUERIES, 9), (BATCH, HEADS, QUERIES, 9)):
+        (W.mT @ torch.randn(shape, requires_grad=True)).sum().backward()
     for shape in ((KEYS,), (KEYS, 9), (1, KEYS, 9), (HEADS, KEYS, 9), (BATCH, 1, KEYS, 9), (BATCH, HEADS, KEYS, 9)):
         (W @ torch.randn(shape, requires_grad=True)).sum().backward()
+    from regard.ops import Alibi, Buckets, rotary
+    from regard.ops.masks import Documents, to_block_mask, to_dense, to_mask_mod
+
+    shape = BATCH, HEADS, QUERIES, KEYS
+    to_dense(Causal(), shape), to_mask_mod(Causal())(*(torch.tensor(0) for _ in range(4)))
+    attend(query, key, value, mask=to_block_mask(Causal(), shape, BLOCK_SIZE=4))
+    attend(query, key, value, mask=Causal() & Documents(torch.zeros(BATCH, KEYS, dtype=torch.int64)))
+    rotary(query), rotary(query, torch.arange(QUERIES), dims=2), Alibi.of_heads(3)
+    rotary(query, torch.zeros(BATCH, QUERIES, dtype=torch.int64)), Buckets(torch.ones(8, 2)).bucket(torch.arange(5))
     part = weights(query, key, mask=real[:, None, None]).at(batch=0, heads=[3, 1], queries=slice(2)).detach().to("cpu")
     part.dense(), part @ torch.randn(KEYS)
 
@@ -125,6 +151,10 @@ def call_nn():
         decoder = nn.Decoder([layer])
         decoder(x, memory, memory_mask=torch.ones(BATCH, 1, 1, KEYS, dtype=torch.bool))[0].sum().backward()
         decode(decoder.eval(), memory)
+    nn.SelfAttention(16)(x, mask=Causal()).output.sum().backward()
+    W = attention()(x).weights
+    nn.entropy_loss(W, floor=1.0), nn.coverage_loss(W, row_weights=torch.ones(QUERIES)), nn.divergence_loss(W, W)
+    nn.alignment_loss(W, torch.zeros(BATCH, QUERIES, dtype=torch.int64))
     nn.SinusoidalPositions(16)(x, offset=600)
     nn.LearnedPositions(16, 20)(x, offset=2).sum().backward()
     sinusoids(4, 6)

@@ -97,12 +97,11 @@ class Watched:
 
 
 @pytest.fixture
-def open_page(browser, tmp_path) -> Iterator[Callable]:
-    """Open a recording's page as a file, without a network; at the end, nothing was asked for, nothing went wrong."""
+def open_file(browser, tmp_path) -> Iterator[Callable]:
+    """Open a page as a file, without a network; at the end, nothing was asked for, nothing went wrong."""
     contexts, watched = [], Watched()
 
-    def open_it(recording: Recording, fragment: str = "", width: int = 1280, height: int = 900, **options):
-        path = write_page(recording, tmp_path / "attention.html")
+    def open_it(path: Path, fragment: str = "", width: int = 1280, height: int = 900, **options):
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         context.set_offline(True)
@@ -114,7 +113,6 @@ def open_page(browser, tmp_path) -> Iterator[Callable]:
         page.on("pageerror", lambda error: watched.complaints.append(str(error)))
         page.on("dialog", lambda dialog: (watched.complaints.append(dialog.message), dialog.dismiss()))
         page.goto(path.as_uri() + fragment)
-        page.wait_for_selector(".panel")
         return page
 
     yield open_it
@@ -127,3 +125,15 @@ def open_page(browser, tmp_path) -> Iterator[Callable]:
     ]
     assert elsewhere == []
     assert len([url for url in watched.requests if urlsplit(url).scheme == "file"]) == len(contexts)
+
+
+@pytest.fixture
+def open_page(open_file, tmp_path) -> Callable:
+    """Open a recording's page in the same way."""
+
+    def open_it(recording: Recording, *place, **options):
+        page = open_file(write_page(recording, tmp_path / "attention.html"), *place, **options)
+        page.wait_for_selector(".panel")
+        return page
+
+    return open_it

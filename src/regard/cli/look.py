@@ -30,7 +30,10 @@ def look(
 
         regard look "The animal didn't cross the street because it was too tired."
     """
-    refuse(_objections("TEXT", text) + ([] if translation is None else _objections("--translation", translation)))
+    refuse(
+        sentence_objections("TEXT", text)
+        + ([] if translation is None else sentence_objections("--translation", translation))
+    )
     from rich.console import Console
 
     from regard.explore.page import write_page
@@ -47,7 +50,8 @@ def look(
     console.print(f"\nAll layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _objections(name: str, text: str) -> list[str]:
+def sentence_objections(name: str, text: str) -> list[str]:
+    """Say why an argument of the command line is no sentence."""
     if not text.strip():
         return [f"{name}: expected a sentence, but it is empty"]
     try:

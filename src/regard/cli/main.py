@@ -13,6 +13,7 @@ from regard import __version__
 from regard.cli.evaluate import evaluate
 from regard.cli.info import info
 from regard.cli.look import look
+from regard.cli.trace import trace
 from regard.cli.train import train
 from regard.cli.translate import translate
 from regard.errors import RegardError
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(look)
 app.command()(translate)
+app.command()(trace)
 app.command()(evaluate)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # any key of a recipe
 app.command()(info)

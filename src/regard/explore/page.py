@@ -90,14 +90,14 @@ def page(recording: Recording) -> str:
         InvalidArgument: If the recording cannot be shown, with every reason.
     """
     header, weights = pack(recording)
-    style, boot = _static("page.css"), _static("boot.js")
-    modules = json.dumps({"imports": {f"#{name}": _data_url(_static(name)) for name in MODULES}}, indent=1)
+    style, boot = static("page.css"), static("boot.js")
+    modules = json.dumps({"imports": {f"#{name}": _data_url(static(name)) for name in MODULES}}, indent=1)
     policy = "; ".join(
         [
             "default-src 'none'",
             # boot.js inserts the first module's script element; what a trusted script inserts is trusted in turn.
-            f"script-src 'strict-dynamic' {_hash(modules)} {_hash(boot)}",
-            f"style-src {_hash(style)}",
+            f"script-src 'strict-dynamic' {hash_of(modules)} {hash_of(boot)}",
+            f"style-src {hash_of(style)}",
             "img-src data:",
             "connect-src 'none'",
             "base-uri 'none'",
@@ -114,10 +114,11 @@ def page(recording: Recording) -> str:
         "boot": boot,
     }
     # One pass over the template: what is put in is never looked through for places again.
-    return _PLACE.sub(lambda place: parts[place[1]], _static("page.html"))
+    return _PLACE.sub(lambda place: parts[place[1]], static("page.html"))
 
 
-def _static(name: str) -> str:
+def static(name: str) -> str:
+    """The text of a file that lies beside this module, in ``static/``."""
     return (files("regard.explore") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -125,7 +126,7 @@ def _data_url(source: str) -> str:
     return "data:text/javascript;base64," + base64.b64encode(source.encode("utf-8")).decode("ascii")
 
 
-def _hash(source: str) -> str:
+def hash_of(source: str) -> str:
     """Name an inline script or style in a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode('utf-8')).digest()).decode('ascii')}'"
 

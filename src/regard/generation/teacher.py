@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 from regard.analysis.recording import Kind, Layer
+from regard.analysis.trace import Trace, trace_layer
+from regard.errors import InvalidArgument, nearest
 from regard.models.transformer import Transformer
 from regard.text.tokenizer import Tokenizer
 
@@ -27,20 +31,66 @@ def teacher_forced(
         is a step, named by the word that it wrote; the keys of the decoder are the words that were read, the first
         ``<s>``.
     """
-    config = model.config
-    device = model.src_embedding.weight.device
-    src = torch.tensor([[*source, config.eos_id]], device=device)
-    tgt = torch.tensor([[config.bos_id, *target]], device=device)
+    src, tgt = _batch(model, source, target)
     with torch.no_grad():
         attentions = model(src, tgt, attentions=True).attentions
     assert attentions is not None
-    read = tuple(tokenizer.tokens([*source, config.eos_id]))
-    fed = tuple(tokenizer.tokens([config.bos_id, *target]))
-    written = tuple(tokenizer.tokens([*target, config.eos_id]))
     kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
-    axes = ((read, read), (written, fed), (written, read))
+    axes = _axes(model, tokenizer, source, target)
     return tuple(
-        Layer(f"{kind}.{number}", kind, attended.weights, queries, keys)
-        for kind, of_kind, (queries, keys) in zip(kinds, attentions, axes, strict=True)
+        Layer(f"{kind}.{number}", kind, attended.weights, *axes[kind])
+        for kind, of_kind in zip(kinds, attentions, strict=True)
         for number, attended in enumerate(of_kind)
     )
+
+
+def traced(model: Transformer, tokenizer: Tokenizer, source: Sequence[int], target: Sequence[int], name: str) -> Trace:
+    """The calculation of one attention layer in the same pass, step by step.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: The one that the model was trained with.
+        source: Ids without special tokens.
+        target: Ids without special tokens.
+        name: The layer, as ``"encoder.0"``, ``"decoder.0"`` or ``"cross.0"``.
+
+    Raises:
+        InvalidArgument: If there is no such layer, or it has too many numbers to look at.
+    """
+    layers: dict[str, Any] = {f"encoder.{i}": layer.attention for i, layer in enumerate(model.encoder.layers)}
+    layers |= {f"decoder.{i}": layer.attention for i, layer in enumerate(model.decoder.layers)}
+    layers |= {f"cross.{i}": layer.cross_attention for i, layer in enumerate(model.decoder.layers)}
+    if name not in layers:
+        raise InvalidArgument(f"layer: unknown name {name!r}{nearest(name, layers)} (known: {', '.join(layers)})")
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def keep(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        calls.append((given, named))
+
+    layer = layers[name]
+    hook = layer.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            model(*_batch(model, source, target))
+    finally:
+        hook.remove()
+    ((given, named),) = calls
+    queries, keys = _axes(model, tokenizer, source, target)[name.partition(".")[0]]
+    title = f"{name}: {tokenizer.decode([list(source)])[0]}"
+    return trace_layer(layer, *given, mask=named.get("mask"), tokens=queries, key_tokens=keys, title=title)
+
+
+def _batch(model: Transformer, source: Sequence[int], target: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    config, device = model.config, model.src_embedding.weight.device
+    src = torch.tensor([[*source, config.eos_id]], device=device)
+    return src, torch.tensor([[config.bos_id, *target]], device=device)
+
+
+def _axes(
+    model: Transformer, tokenizer: Tokenizer, source: Sequence[int], target: Sequence[int]
+) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """What stands at the rows and at the keys of each kind of layer."""
+    read = tuple(tokenizer.tokens([*source, model.config.eos_id]))
+    fed = tuple(tokenizer.tokens([model.config.bos_id, *target]))
+    written = tuple(tokenizer.tokens([*target, model.config.eos_id]))
+    return {"encoder": (read, read), "decoder": (written, fed), "cross": (written, read)}

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from regard.analysis.recording import Recording
+from regard.analysis.trace import Trace
 from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
 from regard.generation.lines import batches_by_length, joined_up_to, letter_objections, sentences_of, type_objections
 from regard.generation.sampling import new_generator, sample, sampling_objections
-from regard.generation.teacher import teacher_forced
+from regard.generation.teacher import teacher_forced, traced
 from regard.models.checkpoint import load_model
 from regard.models.transformer import Transformer
 from regard.text.padding import source_batch
@@ -174,6 +175,31 @@ class Translator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long.
         """
+        source, target = self._read(text, translation)
+        texts = {"source": text, "translation": self.tokenizer.decode([target])[0]}
+        layers = teacher_forced(self.model, self.tokenizer, source, target)
+        return Recording(title=text, model=self.name, layers=layers, texts=texts)
+
+    def trace(self, text: str, layer: str = "encoder.0", translation: str | None = None) -> Trace:
+        """Translate a text, and keep every number of one attention layer's calculation.
+
+        Args:
+            text: Not empty; a few words, if one is to look at it.
+            layer: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"`` and so on.
+            translation: As for `record`.
+
+        Returns:
+            Trace: As `regard.trace` gives it, with an axis of heads.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is empty or too long, or there is no such layer.
+        """
+        source, target = self._read(text, translation)
+        return traced(self.model, self.tokenizer, source, target, layer)
+
+    def _read(self, text: str, translation: str | None) -> tuple[list[int], Sequence[int]]:
+        """The ids of a text, and those of the translation to look at: the best if none is given."""
         given = [("text", text)] + ([] if translation is None else [("translation", translation)])
         refuse(type_objections(given), InvalidType)
         refuse(letter_objections(given))
@@ -187,11 +213,7 @@ class Translator:
                 if len(ids) > self._longest
             ]
         )
-        if translation is None:
-            target = self._generate([source])[0][0].tokens
-        texts = {"source": text, "translation": self.tokenizer.decode([target])[0]}
-        layers = teacher_forced(self.model, self.tokenizer, source, target)
-        return Recording(title=text, model=self.name, layers=layers, texts=texts)
+        return source, self._generate([source])[0][0].tokens if translation is None else target
 
     @property
     def device(self) -> torch.device:

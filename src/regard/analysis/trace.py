@@ -1,0 +1,342 @@
+"""The calculation of attention, step by step, with every number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.nn import MultiHeadAttention, SelfAttention
+from regard.ops import MaskLike
+from regard.ops.masks import as_mask, to_dense
+
+MOST = 10**6
+"""How many numbers the largest step may have: this is for looking at, and its size is tokens² · heads · head_dim."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One intermediate result.
+
+    Args:
+        name: What it is called, in the field's words.
+        formula: How it follows from those before it.
+        axes: What its axes are.
+        value: Its numbers.
+        labels: For each axis what its entries are called; None numbers them.
+    """
+
+    name: str
+    formula: str
+    axes: tuple[str, ...]
+    value: Tensor
+    labels: tuple[tuple[str, ...] | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """All steps of one attention layer.
+
+    Args:
+        title: What was traced.
+        steps: In the order of the calculation.
+
+    Example:
+        >>> import regard
+        >>> trace = regard.trace()
+        >>> trace["scaled scores"].shape
+        torch.Size([1, 4, 4])
+        >>> trace.names
+        ('input', 'W_Q', 'W_K', 'W_V', 'query', 'key', 'value', 'scores', 'scaled scores', 'weights', 'weighted values',
+        'output')
+    """
+
+    title: str
+    steps: tuple[Step, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the steps."""
+        return tuple(step.name for step in self.steps)
+
+    def __getitem__(self, name: str) -> Tensor:
+        for step in self.steps:
+            if step.name == name:
+                return step.value
+        raise KeyError(f"no step is called {name!r}; there are {', '.join(self.names)}")
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Every step with all its numbers; −∞ and what is no number are null."""
+        steps = [
+            {"name": step.name, "formula": step.formula, "axes": step.axes, "labels": step.labels}
+            | {"shape": tuple(step.value.shape), "value": _finite(step.value.tolist())}
+            for step in self.steps
+        ]
+        return json.dumps({"title": self.title, "steps": steps}, indent=indent, ensure_ascii=False)
+
+
+def trace(
+    x: Any = None,
+    w_query: Any = None,
+    w_key: Any = None,
+    w_value: Any = None,
+    *,
+    mask: MaskLike | None = None,
+    scale: float | None = None,
+    tokens: Sequence[str] | None = None,
+) -> Trace:
+    """Calculate scaled dot-product attention of a few tokens, and keep every intermediate result.
+
+    Query = X W_Q, key = X W_K, value = X W_V, weights = softmax(mask(query keyᵀ · scale)), output = weights · value.
+
+    Args:
+        x: The tokens, (tokens, features): a tensor, an array, or lists of numbers. Without it, four words as three
+            features each, with small integers in the projections.
+        w_query: (features, width). Default: the identity, here and for the next two.
+        w_key: (features, width).
+        w_value: (features, value width).
+        mask: As in `regard.attend`: True means may attend.
+        scale: Default: 1/√width.
+        tokens: What the tokens are called. Default: 1, 2, 3, and so on.
+
+    Returns:
+        Trace: In float64. `regard.explore.print_trace` shows it in the terminal, `write_trace` writes a page.
+
+    Raises:
+        InvalidArgument: If shapes do not fit; all objections at once.
+        InvalidType: If something is no table of numbers.
+
+    Example:
+        >>> import regard
+        >>> regard.trace()["output"][0, 0]
+        tensor([0.9852, 1.7417, 0.7565], dtype=torch.float64)
+        >>> regard.trace([[1, 0], [0, 1]], mask=regard.Causal())["weights"][0]
+        tensor([[1.0000, 0.0000],
+                [0.3302, 0.6698]], dtype=torch.float64)
+    """
+    if x is None:
+        given = {"w_query": w_query, "w_key": w_key, "w_value": w_value}
+        alone = [name for name, thing in given.items() if thing is not None]
+        refuse([f"{name}: was given without x: give both, or neither for the example" for name in alone])
+        x, w_query, w_key, w_value = _example()
+        tokens = ("word 1", "word 2", "word 3", "word 4") if tokens is None else tokens
+    table = _table("x", x)
+    features = table.shape[1]
+    projections = [
+        torch.eye(features, dtype=torch.float64) if given is None else _table(name, given)
+        for name, given in (("w_query", w_query), ("w_key", w_key), ("w_value", w_value))
+    ]
+    found = [
+        f"{name}: expected (features, width) with features = {features} as x has, got {tuple(weight.shape)}"
+        for name, weight in zip(("w_query", "w_key", "w_value"), projections, strict=True)
+        if weight.shape[0] != features
+    ]
+    if projections[0].shape[1] != projections[1].shape[1]:
+        found.append(f"w_key: has width {projections[1].shape[1]}, w_query {projections[0].shape[1]}")
+    if tokens is not None and len(tokens) != len(table):
+        found.append(f"tokens: expected a name for each of {len(table)} tokens, got {len(tokens)}")
+    refuse(found, InvalidArgument)
+    parts = _Parts(*(weight[None] for weight in projections))
+    return _calculated("Scaled dot-product attention", (table, table, table), parts, mask, scale, (tokens, tokens))
+
+
+def trace_layer(
+    layer: MultiHeadAttention | SelfAttention,
+    query: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    *,
+    mask: MaskLike | None = None,
+    tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    title: str = "An attention layer",
+) -> Trace:
+    """Calculate what a layer does with one sequence, and keep every intermediate result.
+
+    Args:
+        layer: A `MultiHeadAttention` or a `SelfAttention`, as it is in evaluation (nothing is dropped).
+        query: (1, queries, d_model), as the layer takes it.
+        key: (1, keys, d_model). Default: query, that is self-attention.
+        value: (1, keys, d_model). Default: key.
+        mask: As in `regard.attend`.
+        tokens: What the queries are called. Default: 1, 2, 3, and so on.
+        key_tokens: What the keys are called. Default: in self-attention as the queries.
+        title: What this is.
+
+    Returns:
+        Trace: In float64, whatever the layer computes in. With several heads each step of theirs has an axis of heads;
+            then they are joined, and projected once more.
+
+    Raises:
+        InvalidArgument: If there is more than one sequence, a shape does not fit, or there are too many numbers to look
+            at.
+        InvalidType: If the layer is of another type.
+
+    Example:
+        >>> import regard, torch
+        >>> layer = regard.nn.MultiHeadAttention(8, 2)
+        >>> x = torch.randn(1, 3, 8)
+        >>> trace = regard.analysis.trace_layer(layer, x, mask=regard.Causal())
+        >>> torch.allclose(trace["output"].float(), layer(x, mask=regard.Causal()).output[0], atol=1e-6)
+        True
+        >>> trace["weighted values"].shape, trace["heads joined"].shape
+        (torch.Size([2, 3, 3, 4]), torch.Size([3, 8]))
+    """
+    if not isinstance(layer, (MultiHeadAttention, SelfAttention)):
+        raise InvalidType(f"layer: expected a MultiHeadAttention or a SelfAttention, got {type(layer).__name__}")
+    key_tokens = tokens if key is None and key_tokens is None else key_tokens
+    key = query if key is None else key
+    value = key if value is None else value
+    given = {"query": query, "key": key, "value": value}
+    found = [
+        f"{name}: expected (1, tokens, {layer_width(layer)}), one sequence, got {tuple(tensor.shape)}"
+        for name, tensor in given.items()
+        if tensor.ndim != 3 or tensor.shape[0] != 1 or tensor.shape[2] != layer_width(layer)
+    ]
+    for name, names, tensor in (("tokens", tokens, query), ("key_tokens", key_tokens, key)):
+        if not found and names is not None and len(names) != tensor.shape[1]:
+            found.append(f"{name}: expected a name for each of {tensor.shape[1]} tokens, got {len(names)}")
+    refuse(found, InvalidArgument)
+    made = {id(tensor): tensor.detach()[0].double().cpu() for tensor in given.values()}
+    inputs = made[id(query)], made[id(key)], made[id(value)]
+    return _calculated(title, inputs, _parts_of(layer), mask, None, (tokens, key_tokens))
+
+
+def layer_width(layer: MultiHeadAttention | SelfAttention) -> int:
+    """How many features a layer takes for each token."""
+    return layer.d_model if isinstance(layer, MultiHeadAttention) else layer.feature_size
+
+
+class _Parts(NamedTuple):
+    """The projections of a layer, in float64: weights (heads, features, width), biases (heads, width)."""
+
+    w_query: Tensor
+    w_key: Tensor
+    w_value: Tensor
+    b_query: Tensor | None = None
+    b_key: Tensor | None = None
+    b_value: Tensor | None = None
+    w_output: Tensor | None = None
+    b_output: Tensor | None = None
+
+
+def _parts_of(layer: MultiHeadAttention | SelfAttention) -> _Parts:
+    if isinstance(layer, SelfAttention):
+        return _Parts(*(x.weight.detach().double().cpu().mT[None] for x in (layer.query, layer.key, layer.value)))
+    rows = [layer.d_model, *[layer.head_dim * layer.num_kv_heads] * 2]
+    weight, bias = layer.in_proj.weight.detach().double().cpu(), layer.in_proj.bias
+    weights = [part.unflatten(0, (-1, layer.head_dim)).mT for part in weight.split(rows)]
+    biases = [None] * 3 if bias is None else bias.detach().double().cpu().split(rows)
+    by_head = [None if part is None else part.unflatten(0, (-1, layer.head_dim)) for part in biases]
+    out = layer.out_proj
+    b_output = None if out.bias is None else out.bias.detach().double().cpu()[None]
+    w_output = out.weight.detach().double().cpu().mT
+    return _Parts(*weights, *by_head, w_output=w_output, b_output=b_output)  # pyright: ignore[reportCallIssue]
+
+
+def _calculated(
+    title: str,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    parts: _Parts,
+    mask: MaskLike | None,
+    scale: float | None,
+    tokens: tuple[Sequence[str] | None, Sequence[str] | None],
+) -> Trace:
+    """Every step, from the inputs of query, key and value, each (tokens, features)."""
+    steps: list[Step] = []
+
+    def add(name: str, formula: str, axes: str, value: Tensor) -> Tensor:
+        known = {"query": tokens[0], "key": tokens[1]}
+        names = tuple(axes.split())
+        labels = tuple(None if known.get(axis) is None else tuple(known[axis] or ()) for axis in names)
+        steps.append(Step(name, formula, names, value, labels))
+        return value
+
+    x, memory, values = inputs
+    heads, dim = parts.w_query.shape[0], parts.w_query.shape[2]
+    queries, keys = len(x), len(memory)
+    largest = heads * queries * keys * parts.w_value.shape[2]
+    if largest > MOST:
+        raise InvalidArgument(
+            f"the weighted values would be {heads} heads × {queries} queries × {keys} keys × {parts.w_value.shape[2]} "
+            f"= {largest:,} numbers, more than {MOST:,}: trace a shorter sequence, or ask regard.weights(...) for parts"
+        )
+    allowed = None
+    if mask is not None:
+        rule = as_mask(mask)
+        refuse(rule.objections((1, heads, queries, keys), torch.device("cpu")), InvalidArgument)
+        allowed = to_dense(rule, (1, heads, queries, keys))[0]
+
+    cross = memory is not x
+    add("input", "X", "query feature", x)
+    if cross:
+        add("memory", "Y", "key feature", memory)
+    source = "Y" if cross else "X"
+    for letter, weight in zip("QKV", parts[:3], strict=True):
+        add(f"W_{letter}", f"the projection that makes {letter}", "head feature dim", weight)
+    for letter, bias in zip("QKV", parts[3:6], strict=True):
+        if bias is not None:
+            add(f"b_{letter}", "its bias", "head dim", bias)
+    plus = ["" if bias is None else f" + b_{letter}" for letter, bias in zip("QKV", parts[3:6], strict=True)]
+    projected = [
+        table @ weight + (0.0 if bias is None else bias[:, None])
+        for table, weight, bias in zip((x, memory, values), parts[:3], parts[3:6], strict=True)
+    ]
+    query = add("query", f"Q = X W_Q{plus[0]}", "head query dim", projected[0])
+    key = add("key", f"K = {source} W_K{plus[1]}", "head key dim", projected[1])
+    value = add("value", f"V = {source} W_V{plus[2]}", "head key dim", projected[2])
+    key, value = (part.repeat_interleave(heads // len(part), 0) for part in (key, value))
+    scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT)
+    factor = dim**-0.5 if scale is None else scale
+    how = f"S · 1/√{dim}" if factor == dim**-0.5 else f"S · {factor}"
+    scores = add("scaled scores", how, "head query key", scores * factor)
+    if allowed is not None:
+        add("mask", "1 where the query may attend to the key", "head query key", allowed.double())
+        scores = add(
+            "masked scores", "−∞ where the mask is 0", "head query key", scores.masked_fill(~allowed, -torch.inf)
+        )
+    shares = scores.softmax(-1).nan_to_num(0.0)  # a row with no key has no softmax; its weights are 0
+    weights = add("weights", "P = softmax of each row", "head query key", shares)
+    weighted = add("weighted values", "Pᵢⱼ Vⱼ", "head query key dim", weights[..., None] * value[:, None])
+    if parts.w_output is None:
+        add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", weighted.sum(2))
+        return Trace(title, tuple(steps))
+    summed = add("sum of weighted values", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", weighted.sum(2))
+    joined = add("heads joined", "the heads side by side", "query feature", summed.transpose(0, 1).flatten(1))
+    add("W_O", "the projection of the heads", "feature feature", parts.w_output)
+    output = joined @ parts.w_output
+    if parts.b_output is not None:
+        add("b_O", "its bias", "head feature", parts.b_output)
+        output = output + parts.b_output
+    add("output", "joined W_O" + ("" if parts.b_output is None else " + b_O"), "query feature", output)
+    return Trace(title, tuple(steps))
+
+
+def _example() -> tuple[Any, ...]:
+    """Four words as three features each, and projections of small integers."""
+    words = [[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]]
+    random = np.random.RandomState(42)  # as numpy.random.seed(42) leaves it, without touching it
+    return words, *(random.randint(3, size=(3, 3)) for _ in range(3))
+
+
+def _table(name: str, given: Any) -> Tensor:
+    try:
+        table = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType(f"{name}: expected a table of numbers, got {type(given).__name__} {given!r}") from None
+    if table.ndim != 2 or 0 in table.shape:
+        raise InvalidArgument(f"{name}: expected a table (rows, columns), got the shape {tuple(table.shape)}")
+    return table
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return value if isfinite(value) else None

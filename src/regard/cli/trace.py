@@ -1,0 +1,70 @@
+"""``regard trace``: the calculation of attention, step by step, with its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.look import sentence_objections
+from regard.errors import InvalidArgument, refuse
+
+
+def trace(
+    text: Annotated[
+        str | None,
+        typer.Argument(help="A sentence to look at inside a model; in quotes.", show_default="four words as vectors"),
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(help="The layer of the model: encoder.0, decoder.0, cross.0, ...", show_default="encoder.0"),
+    ] = None,
+    head: Annotated[int | None, typer.Option(help="Show this head alone, from 0.", show_default="all")] = None,
+    query: Annotated[
+        int | None, typer.Option(help="Show the weighted values of this query alone, from 1.", show_default="all")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a page in place of tables.", show_default="none")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
+    ] = None,
+) -> None:
+    """Show every step of attention with its numbers: projections, scores, softmax, weighted values, output.
+
+    Without a sentence it is the calculation for four words of three features each:
+
+        regard trace
+
+    With one, that of a layer inside a model:
+
+        regard trace "Thank you." --layer cross.0 --head 2
+    """
+    given = {"--layer": layer, "--model": model}
+    idle = [name for name, value in given.items() if value is not None and text is None]
+    refuse([f"{name}: belongs to a sentence, and none was given" for name in idle])
+    refuse([] if text is None else sentence_objections("TEXT", text))
+    if json and output is not None:
+        raise InvalidArgument("--json: prints numbers, and --output writes a page; give one of them")
+    from rich.console import Console
+
+    from regard.analysis.trace import trace as calculate
+    from regard.explore.steps import tables, write_steps
+
+    if text is None:
+        found = calculate()
+    else:
+        from regard.generation.translator import Translator
+
+        found = Translator.load(model).trace(text, **({} if layer is None else {"layer": layer}))
+    queries = None if query is None else [query - 1]
+    shown = tables(found, queries, None if head is None else [head])
+    if json:
+        print(found.to_json(indent=1))
+    elif output is not None:
+        write_steps(found, output)
+        Console().print(f"Every step: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
+    else:
+        Console().print(shown)

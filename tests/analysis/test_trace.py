@@ -1,0 +1,125 @@
+"""The steps of the calculation: NumPy, torch's layer and our own are the oracles."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.analysis import trace_layer
+from regard.errors import InvalidArgument, InvalidType
+from regard.nn import MultiHeadAttention, SelfAttention
+from regard.ops import Causal
+
+
+def test_the_example_is_the_one_of_four_words():
+    np.random.seed(42)  # noqa: NPY002 - as the example is defined
+    projections = [np.random.randint(3, size=(3, 3)) for _ in range(3)]  # noqa: NPY002
+    x = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]])
+    query, key, value = (x @ weight for weight in projections)
+    scores = query @ key.T
+    numerators = np.exp(scores / 3**0.5)
+    weights = numerators / numerators.sum(1, keepdims=True)
+    found = regard.trace()
+    for name, expected in {
+        "input": x, "W_K": projections[1], "query": query, "key": key, "value": value, "scores": scores,
+        "scaled scores": scores / 3**0.5, "weights": weights, "weighted values": weights[..., None] * value,
+        "output": weights @ value,
+    }.items():  # fmt: skip
+        np.testing.assert_allclose(found[name].squeeze(0), expected, rtol=1e-12, err_msg=name)
+    np.testing.assert_allclose(found["output"][0, 0], [0.98522025, 1.74174051, 0.75652026], atol=5e-9)
+    assert regard.trace(x, *projections)["output"].tolist() == found["output"].tolist()
+
+
+def test_tracing_leaves_the_random_numbers_alone():
+    np.random.seed(0)  # noqa: NPY002
+    expected = np.random.RandomState(0).randint(100)
+    regard.trace()
+    assert np.random.randint(100) == expected  # noqa: NPY002
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("mask", [None, Causal(), torch.tensor([[True, False, True, True, False]])], ids=str)
+@pytest.mark.parametrize("cross", [False, True])
+def test_the_steps_of_a_layer_end_where_the_layer_does(bias, kv_heads, mask, cross):
+    layer = MultiHeadAttention(8, 4, num_kv_heads=kv_heads, bias=bias, dropout=0.5).double().eval()
+    x = torch.randn(1, 5, 8, dtype=torch.float64)
+    memory = (torch.randn(1, 5, 8, dtype=torch.float64),) if cross else ()
+    expected = layer(x, *memory, mask=mask)
+    found = trace_layer(layer, x, *memory, mask=mask)
+    torch.testing.assert_close(found["output"], expected.output[0])
+    torch.testing.assert_close(found["weights"], expected.weights.dense()[0])
+    scores = found["scaled scores"] if mask is None else found["masked scores"]
+    torch.testing.assert_close(scores, expected.weights.scores.dense()[0])
+    assert ("memory" in found.names) == cross
+    assert ("b_Q" in found.names) == bias
+    for step in found.steps:
+        assert step.value.ndim == len(step.axes) == len(step.labels)
+
+
+def test_torch_s_own_layer_agrees():
+    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    ours = MultiHeadAttention(8, 2)
+    ours.in_proj.weight.data, ours.in_proj.bias.data = theirs.in_proj_weight.data, theirs.in_proj_bias.data
+    ours.out_proj.load_state_dict(theirs.out_proj.state_dict())
+    x = torch.randn(1, 4, 8)
+    output, weights = theirs(x, x, x, average_attn_weights=False)
+    found = trace_layer(ours, x)
+    torch.testing.assert_close(found["output"].float(), output[0])
+    torch.testing.assert_close(found["weights"].float(), weights[0])
+
+
+def test_a_row_that_sees_nothing_has_no_weights():
+    layer = SelfAttention(3)
+    found = trace_layer(layer, torch.randn(1, 2, 3), mask=torch.tensor([[True, False], [False, False]]))
+    assert found["weights"][0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    assert found["output"][0, 1].tolist() == [0.0, 0.0, 0.0]
+    steps = json.loads(found.to_json())["steps"]
+    masked = next(step for step in steps if step["name"] == "masked scores")
+    assert masked["value"][0][1] == [None, None]
+
+
+def test_json_holds_every_number():
+    found = regard.trace([[1.0, 2.0]], tokens=["only"])
+    said = json.loads(found.to_json())
+    assert said["title"] == "Scaled dot-product attention"
+    assert [step["name"] for step in said["steps"]] == list(found.names)
+    query = said["steps"][4]
+    assert query["axes"] == ["head", "query", "dim"]
+    assert query["labels"] == [None, ["only"], None]
+    assert query["value"] == [[[1.0, 2.0]]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"x": [1, 2]}, r"x: expected a table \(rows, columns\), got the shape \(2,\)"),
+        (
+            {"x": [[1, 2]], "w_key": [[1], [2], [3]]},
+            r"w_key: expected \(features, width\) with features = 2 .* \(3, 1\)",
+        ),
+        ({"x": [[1, 2]], "w_key": [[1], [2]]}, "w_key: has width 1, w_query 2"),
+        ({"x": [[1, 2]], "tokens": ["a", "b"]}, "tokens: expected a name for each of 1 tokens, got 2"),
+        ({"w_key": [[1]]}, "w_key: was given without x"),
+        ({"x": [[1, 2]], "mask": torch.ones(3, 3).bool()}, r"mask: \(3, 3\) does not broadcast"),
+        ({"x": torch.ones(400, 50)}, r"= 8,000,000 numbers, more than 1,000,000"),
+    ],
+)
+def test_what_does_not_fit_is_said(given, said):
+    with pytest.raises(InvalidArgument, match=said):
+        regard.trace(**given)
+
+
+def test_what_is_of_the_wrong_type_is_said():
+    with pytest.raises(InvalidType, match="x: expected a table of numbers, got str 'words'"):
+        regard.trace("words")
+    with pytest.raises(InvalidType, match="layer: expected a MultiHeadAttention or a SelfAttention, got Linear"):
+        trace_layer(torch.nn.Linear(2, 2), torch.ones(1, 2, 2))
+    with pytest.raises(InvalidArgument, match=r"query: expected \(1, tokens, 3\), one sequence, got \(2, 4, 3\)"):
+        trace_layer(SelfAttention(3), torch.ones(2, 4, 3))
+    with pytest.raises(KeyError, match="no step is called 'softmax'; there are input, W_Q"):
+        regard.trace()["softmax"]

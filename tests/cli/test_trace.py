@@ -1,0 +1,72 @@
+"""The steps of the calculation: as tables, as JSON and as a page, for four words and inside a model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import regard as library
+
+
+def test_the_four_words_come_as_tables(regard):
+    done = regard("trace")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    output = lines[lines.index("12  output: Σⱼ Pᵢⱼ Vⱼ") :]
+    assert output[2].split() == ["word", "1", "0.9852", "1.7417", "0.7565"]
+
+
+def test_json_is_the_whole_trace(regard):
+    done = regard("trace", "--json")
+    assert json.loads(done.out) == json.loads(library.trace().to_json())
+
+
+def test_a_layer_of_a_model_at_a_sentence(regard, model):
+    done = regard("trace", "the cat sat", "--model", model, "--layer", "cross.1", "--json")
+    assert done.code == 0, done.err
+    steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
+    recording = library.generation.Translator.load(model).record("the cat sat")
+    layer = next(layer for layer in recording.layers if layer.name == "cross.1")
+    assert steps["weights"]["labels"] == [None, list(layer.queries), list(layer.keys)]
+    dense = layer.weights.dense()[0].flatten().tolist()
+    found = [each for head in steps["weights"]["value"] for row in head for each in row]
+    assert found == pytest.approx(dense, abs=0.01)  # the model computes in bfloat16 where that is faster
+
+
+@pytest.mark.parametrize("layer", ["encoder.0", "decoder.1"])
+def test_one_head_and_one_query_alone(regard, model, layer):
+    whole, part = (
+        regard("trace", "the cat sat", "--model", model, "--layer", layer, *options).out
+        for options in ([], ["--head", 1, "--query", 2])
+    )
+    assert "head 0" in whole
+    assert "head 0" not in part
+    assert part.count("head 1, query ") == 1
+    assert ("−∞" in part) == (layer == "decoder.1")
+
+
+def test_a_page(regard, tmp_path):
+    done = regard("trace", "-o", tmp_path / "steps.html")
+    assert done.out == f"Every step: {tmp_path / 'steps.html'}\n"
+    assert "0.9852" in (tmp_path / "steps.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--layer", "cross.0"], "--layer: belongs to a sentence, and none was given"),
+        (["--json", "-o", "a.html"], "--json: prints numbers, and --output writes a page; give one of them"),
+        (["the cat", "--layer", "crss.0"], "layer: unknown name 'crss.0', did you mean 'cross.0'? (known: encoder.0,"),
+        (["the cat", "--head", "2"], "heads: there are 2, numbered 0 to 1; got [2]"),
+        (["--query", "0"], "queries: there are 4, numbered 0 to 3; got [-1]"),
+        ([" "], "TEXT: expected a sentence, but it is empty"),
+        (["--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments, said):
+    of_model = ["--model", model] if arguments[0][0] not in "-" else []
+    done = regard("trace", *arguments, *of_model)
+    assert done.code == 2
+    assert said in done.err
+    assert done.out == ""
