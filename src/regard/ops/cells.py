@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -85,7 +85,9 @@ class Cells:
 
     def within(self, keys: Span) -> Cells:
         """The same rows over another range of keys."""
-        return replace(self, keys=keys)
+        if keys == self.keys:
+            return self
+        return Cells(self.batch, self.heads, self.rows, keys, self.offset, self.device, self.columns, self.gradients)
 
     def part_of(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
         """What belongs to these cells of a tensor that broadcasts to (batch, heads, queries, keys) of the whole."""

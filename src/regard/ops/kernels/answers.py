@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument
 from regard.ops.kernels.blocks import Place
-from regard.ops.measures import Measure, Shape
+from regard.ops.measures import Entries, Measure, Shape
 
 
 class Answers:
@@ -31,11 +31,11 @@ class Answers:
     def add(self, name: str, answer: Any, place: Place) -> None:
         """Take what a measure says of the block at a place."""
         measure = self.measures[name]
-        parts = parts_of(name, measure, answer, place, self.shape)
+        at = measure.entries(place.index, self.shape)
+        parts = parts_of(name, measure, answer, at)
         if name not in self._wholes:
             self.forms[name], axes = (type(answer), len(parts)), measure.whole(self.shape)
             self._wholes[name] = [part.new_zeros(*axes, *part.shape[len(axes) :]) for part in parts]
-        at = measure.entries(place.index, self.shape)
         for whole, part in zip(self._wholes[name], parts, strict=True):
             if measure.axis == "queries":
                 whole[at] = part
@@ -52,16 +52,13 @@ class Answers:
         return {name: _as_given(kind, [next(row) for _ in range(count)]) for name, (kind, count) in self.forms.items()}
 
 
-def parts_of(name: str, measure: Measure, answer: Any, place: Place, shape: Shape) -> tuple[Tensor, ...]:
-    """The tensors of a block's answer.
+def parts_of(name: str, measure: Measure, answer: Any, entries: Entries) -> tuple[Tensor, ...]:
+    """The tensors of a block's answer, which is about these entries of the whole.
 
     Raises:
         InvalidArgument: If they are none, or have not the shape that the measure's axis says.
     """
     parts = answer if isinstance(answer, tuple) else (answer,)
-    if measure.axis not in ("queries", "keys", None):
-        raise InvalidArgument(f"measure '{name}': axis must be 'queries', 'keys' or None, but is {measure.axis!r}")
-    entries = measure.entries(place.index, shape)
     start = tuple(len(at) if isinstance(at, Tensor) else at.stop - at.start for at in entries)
     for part in parts:
         if not isinstance(part, Tensor):

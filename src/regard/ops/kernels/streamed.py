@@ -161,25 +161,26 @@ def backward(
     request, value = job.request, job.value
     of_rules = {id(given[number]): sums[number] for number in rules if sums[number] is not None}
     weights_matter = any(need for number, need in enumerate(needed) if number != at_value)
-    for number, at in enumerate(cut(job)):
-        place = replace(at, cells=replace(at.cells, gradients=of_rules))
+    for number, plain in enumerate(cut(job)):
+        place = replace(plain, cells=replace(plain.cells, gradients=of_rules)) if of_rules else plain
         query = _leaf(place.of_queries(request.query).to(request.dtype), needed[0])
         key = _leaf(place.of_keys(request.key), needed[1])
         with torch.enable_grad():
             block = _block(place, query, key)
             parts = [
-                (name, measure, part)
+                (name, at, part)
                 for name, measure in job.measures.items()
-                for part in parts_of(name, measure, measure.of(block), place, request.shape)
+                for at in [measure.entries(place.index, request.shape)]
+                for part in parts_of(name, measure, measure.of(block), at)
             ]
         pairs: list[tuple[Tensor, Tensor]] = []
-        for (name, measure, part), gradient in zip(parts, of_answers, strict=True):
+        for (name, at, part), gradient in zip(parts, of_answers, strict=True):
             if gradient is not None and weights_matter and part.is_floating_point() and not part.requires_grad:
                 raise InvalidArgument(
                     f"measure '{name}': its answer does not follow from weights or scores by steps that can be "
                     "differentiated, so it has no gradient; detach it before it enters a loss"
                 )
-            pairs += [] if gradient is None else [(part, gradient[measure.entries(place.index, request.shape)])]
+            pairs += [] if gradient is None else [(part, gradient[at])]
         if of_output is not None and value is not None and at_value is not None:
             of_block, value_block = place.of_queries(of_output).to(request.dtype), place.of_keys(value)
             pairs.append((block.weights, _dropped(multiply(of_block, value_block.mT), job.dropout, seed, number)))

@@ -68,6 +68,8 @@ def as_measures(asked: Asked) -> dict[str, Measure]:
                 "class a dataclass with such tensors as fields"
             )
         name = name or measure.name
+        if measure.axis not in ("queries", "keys", None):
+            wrong.append(f"measure '{name}': axis must be 'queries', 'keys' or None, but is {measure.axis!r}")
         if name in found:
             wrong.append(f"measure: '{name}' is asked for twice; give a dict to name each, as {{'{name}_2': ...}}")
         found[name] = measure
