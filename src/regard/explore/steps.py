@@ -17,6 +17,7 @@ from rich.text import Text
 
 from regard.errors import InvalidArgument
 from regard.explore.page import hash_of, static
+from regard.explore.terminal import short
 from regard.files import whole_file
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ MOST_FEATURES = 8
 """How many rows of features a terminal is shown; rows of tokens are shown all."""
 MOST_ON_PAGE = 32
 """The same of a page."""
-LONGEST = 16
-"""How many columns a name may take."""
 GAP = 2
 TOKENS = ("query", "key")
 MARK = "▁"
@@ -125,8 +124,8 @@ class _Drawn:
         sheet = self.sheet
         rows = len(sheet.rows) if sheet.axes[0] in TOKENS else min(len(sheet.rows), MOST_FEATURES)
         cells = [[_number(each, self.step) for each in row] for row in sheet.numbers[:rows]]
-        names = [_short(name) for name in sheet.rows[:rows]]
-        columns = [_short(name) for name in sheet.columns]
+        names = [short(name) for name in sheet.rows[:rows]]
+        columns = [short(name) for name in sheet.columns]
         widths = [max(map(cell_len, column)) + GAP for column in zip(columns, *cells, strict=True)]
         room = options.max_width - max(map(cell_len, names)) - GAP
         start = 0
@@ -257,12 +256,6 @@ def _piece(token: str) -> str:
     if token[:1] == MARK:
         return token[1:] or "␣"
     return f"·{token}" if token[:1].isalnum() else token
-
-
-def _short(name: str) -> str:
-    text = Text(name)
-    text.truncate(LONGEST, overflow="ellipsis")
-    return text.plain
 
 
 def _is_shown(axis: str, number: int, queries: Sequence[int] | None, heads: Sequence[int] | None) -> bool:

@@ -117,7 +117,7 @@ class _Picture:
         room = options.max_width - fixed
         longest = min(LONGEST, max(SHORTEST, (room - SHORT_BAR) // 2) if with_bars else max(1, room // 2))
         entries = [self._entry(row, longest) for row in self.weights]
-        written = ["written", *(_short(word, longest) for word in self.rows)]
+        written = ["written", *(short(word, longest) for word in self.rows)]
         others = GAP + max(cell_len(also) for _, _, also in entries)
         best = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
         room -= min(longest, max(map(cell_len, written))) + best
@@ -137,17 +137,17 @@ class _Picture:
     def _entry(self, row: torch.Tensor, longest: int) -> tuple[str, float, str]:
         """The word that got most of a row, how much, and who came after it."""
         best, *others = row.argsort(descending=True, stable=True).tolist()[: 1 + RUNNERS_UP]
-        also = "  ".join(f"{_short(self.columns[i], longest)} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
-        return _short(self.columns[best], longest), row[best].item(), also
+        also = "  ".join(f"{short(self.columns[i], longest)} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
+        return short(self.columns[best], longest), row[best].item(), also
 
     def _map(self, shades: Sequence[tuple[float, str]]) -> list[Text]:
         """The source as a line of text, and below it, word under word, how much each written word took from it."""
-        margin = max(cell_len(_short(word)) for word in self.rows) + 1
-        lines = [Text(" " * (margin + 1) + " ".join(_short(word) for word in self.columns))]
+        margin = max(cell_len(short(word)) for word in self.rows) + 1
+        lines = [Text(" " * (margin + 1) + " ".join(short(word) for word in self.columns))]
         for word, row in zip(self.rows, self.weights.tolist(), strict=True):
-            line = Text(" " * (margin - cell_len(_short(word))) + _short(word) + " ")
+            line = Text(" " * (margin - cell_len(short(word))) + short(word) + " ")
             for column, weight in zip(self.columns, row, strict=True):
-                line.append(_shade(weight, shades) * cell_len(_short(column)) + " ", STYLE)
+                line.append(_shade(weight, shades) * cell_len(short(column)) + " ", STYLE)
             line.rstrip()
             lines.append(line)
         return lines
@@ -183,7 +183,7 @@ def _shade(weight: float, shades: Sequence[tuple[float, str]]) -> str:
     return next((shade for least, shade in shades if weight >= least), " ")
 
 
-def _short(word: str, longest: int = LONGEST) -> str:
+def short(word: str, longest: int = LONGEST) -> str:
     """A word cut to a number of columns, of which some letters take two."""
     text = Text(word)
     text.truncate(longest, overflow="ellipsis")

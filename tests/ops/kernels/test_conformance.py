@@ -7,7 +7,8 @@ import re
 import pytest
 import torch
 
-from ops.rules import SCORES, allowed, definition, masks, measures
+from ops.definition import definition
+from ops.rules import SCORES, allowed, masks, measures
 from pairwise import pairwise
 from regard.errors import KernelRefused
 from regard.ops import attend
