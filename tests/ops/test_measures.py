@@ -161,6 +161,13 @@ def test_entropy_loses_no_digits_where_scores_are_large():
     assert error <= 2 * (dense - exact).abs().max()
 
 
+def test_entropy_of_rows_whose_first_key_weighs_nothing():
+    query, key = torch.ones(1, 1, 3, 1), torch.zeros(1, 1, 300, 1)
+    key[0, 0, 0] = -200.0  # its weight is 0 in float32, and no logarithm of it is finite
+    found = weights(query, key, scale=1.0).measure("entropy")["entropy"]
+    torch.testing.assert_close(found, torch.full((1, 1, 3), 299.0).log())
+
+
 def test_padding_sees_a_change_of_its_lengths():
     query = torch.randn(1, 1, 4, 4)
     lengths = torch.tensor([2])

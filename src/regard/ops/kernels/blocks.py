@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 
 from torch import Tensor
 
-from regard.ops.cells import Cells, Index
+from regard.ops.cells import Cells, Index, Span
 from regard.ops.heads import heads_used
+from regard.ops.masks.base import no_keys
 from regard.ops.request import AttentionRequest
 
 ROWS = {"cpu": 128}
@@ -55,23 +57,22 @@ class Place:
         """How many keys each row of the block has."""
         return self.keys.stop - self.keys.start
 
+    @cached_property
+    def certain(self) -> Span:
+        """Keys that every row may see; an empty range where none are known."""
+        if self.request.mask is None:
+            return self.cells.keys
+        first, last = self.request.mask.certain(self.cells)
+        return (first, last) if first < last else no_keys(self.cells)
+
     def masked(self) -> list[tuple[slice, Tensor]]:
         """Which cells are masked: ranges of the block's keys, each with a bool that broadcasts to it."""
         mask, cells = self.request.mask, self.cells
         if mask is None:
             return []
-        start, stop = cells.keys
-        first, last = mask.certain(cells)
-        first, last = (first, last) if first < last else (start, start)
+        (start, stop), (first, last) = cells.keys, self.certain
         parts = [span for span in ((start, first), (last, stop)) if span[0] < span[1]]
         return [(slice(low - start, high - start), ~mask.allowed(cells.within((low, high)))) for low, high in parts]
-
-    def any_certain(self) -> bool:
-        """Whether there is a key that every row may see, so that no row is without a key."""
-        if self.request.mask is None:
-            return True
-        first, last = self.request.mask.certain(self.cells)
-        return first < last
 
     def of_queries(self, whole: Tensor) -> Tensor:
         """The part of a tensor (batch, heads, queries, ...)."""
@@ -103,21 +104,35 @@ def places(request: AttentionRequest, *shared_heads: int) -> Iterator[Place]:
     """
     batch, heads, queries, keys = request.shape
     device = request.query.device.type
-    width = keys * request.score.floats_per_cell(request.query.shape[3])
-    rows = min(queries, ROWS.get(device, ROWS_ELSEWHERE), max(1, FLOATS.get(device, FLOATS_ELSEWHERE) // width))
-    room = max(1, CELLS.get(device, CELLS_ELSEWHERE) // (rows * width))  # so many heads go into one block
-    groups = [heads // count for count in shared_heads if count != heads]
-    unit = gcd(heads, *groups)
-    some_heads = max(size for size in range(1, unit + 1) if unit % size == 0 and size <= room)
-    sequences = max(1, min(batch, room // heads)) if some_heads == heads else 1
-    for b in slices(batch, sequences):
-        for h in slices(heads, some_heads):
-            for r in slices(queries, rows):
-                cells = request.cells(b, h, r)
-                start, stop = (0, keys) if request.mask is None else request.mask.extent(cells)
-                if start == stop:  # rows without a key: one masked cell, so that what follows has no empty axis
-                    start, stop = (start, start + 1) if start < keys else (keys - 1, keys)
-                yield Place(request, b, h, r, slice(start, stop), cells.within((start, stop)))
+    per_cell = request.score.floats_per_cell(request.query.shape[3])
+    most = FLOATS.get(device, FLOATS_ELSEWHERE) // (keys * per_cell)
+    rows, room = min(queries, ROWS.get(device, ROWS_ELSEWHERE), max(1, most)), CELLS.get(device, CELLS_ELSEWHERE)
+    unit = gcd(heads, *(heads // count for count in shared_heads if count != heads))
+    sizes = [size for size in range(1, unit + 1) if unit % size == 0]
+    everything = slice(0, batch), slice(0, heads)
+    together: dict[int, list[slice]] = {}  # rows, by how many heads with as many keys go into one block
+    for r in slices(queries, rows):
+        start, stop = _extent(request, request.cells(*everything, r))
+        cells = max(1, (stop - start) * per_cell) * rows
+        together.setdefault(max(1, room // cells), []).append(r)
+    for count, some_rows in together.items():
+        some_heads = max(size for size in sizes if size <= count)
+        sequences = max(1, min(batch, count // heads)) if some_heads == heads else 1
+        for b in slices(batch, sequences):
+            for h in slices(heads, some_heads):
+                for r in some_rows:
+                    cells = request.cells(b, h, r)
+                    start, stop = _extent(request, cells)
+                    yield Place(request, b, h, r, slice(start, stop), cells.within((start, stop)))
+
+
+def _extent(request: AttentionRequest, cells: Cells) -> Span:
+    """The keys that any row of some cells may see; one masked key where there is none, so that no axis is empty."""
+    keys = request.shape[3]
+    start, stop = (0, keys) if request.mask is None else request.mask.extent(cells)
+    if start == stop:
+        return (start, start + 1) if start < keys else (keys - 1, keys)
+    return start, stop
 
 
 def slices(count: int, size: int) -> Iterator[slice]:

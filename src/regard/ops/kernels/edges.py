@@ -10,11 +10,12 @@ from math import prod
 import torch
 from torch import Tensor
 
-from regard.ops.cells import Cells
+from regard.ops.cells import Cells, Span
 from regard.ops.kernels.base import Job
 from regard.ops.kernels.blocks import CELLS, CELLS_ELSEWHERE, Place, slices
 from regard.ops.kernels.streamed import Streamed
 from regard.ops.masks import And, Mask, Neighbours
+from regard.ops.masks.base import no_keys
 from regard.ops.measures import MEASURES, BlockMean, Pulled
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import SCORES, Score, Sum
@@ -67,8 +68,9 @@ class EdgePlace(Place):
         allowed = _beside_graph(self.request.mask, self.cells, self.real)
         return [(slice(0, self.width), ~allowed)]
 
-    def any_certain(self) -> bool:
-        return False
+    @property
+    def certain(self) -> Span:
+        return no_keys(self.cells)
 
     def add_to_queries(self, whole: Tensor, part: Tensor) -> None:
         whole[self.batch, self.heads].index_add_(2, self.rows, part)

@@ -211,7 +211,7 @@ def _block(place: Place, query: Tensor, key: Tensor) -> Block:
     request, cells = place.request, place.cells
     score = request.score
     scores = score(query, key, request.scale, cells)
-    masked = place.masked()
+    masked, certain = place.masked(), place.certain
     if not score.plain:  # it may forbid cells by −∞; and what it gives may be its own table, or what its gradient needs
         scores = scores.expand(*query.shape[:3], place.width).clamp(min=FORBIDDEN)
     elif scores.shape[1] != query.shape[1] or len(scores) != len(query):
@@ -221,13 +221,14 @@ def _block(place: Place, query: Tensor, key: Tensor) -> Block:
         for keys, forbidden in masked:
             scores[..., keys].masked_fill_(forbidden, FORBIDDEN)
     weights, lse = scores.softmax(-1), None
-    if not score.plain or (masked and not place.any_certain()):
+    if not score.plain or (masked and certain[0] == certain[1]):
         weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= FORBIDDEN, 0.0)
     if masked and scores.requires_grad:
         scores = _Masked.apply(scores, masked)
     if score.sinks is not None:
         weights, lse = sunk(scores, weights, score.sinks[cells.heads])
-    return Block(weights, scores, cells, place.index, request.shape, lse, concrete=True)
+    anchor = certain[0] - cells.keys[0] if certain[0] < certain[1] else None
+    return Block(weights, scores, cells, place.index, request.shape, lse, anchor, concrete=True)
 
 
 class _Masked(torch.autograd.Function):

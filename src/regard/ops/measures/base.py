@@ -45,6 +45,7 @@ class Block:
         index: Where the block lies in the whole matrix.
         shape: The shape of the whole matrix.
         sunk_lse: (batch, heads, rows) The log-sum-exp of scores and sink, where the score rule has sinks.
+        anchor: One of the block's keys that no row is masked from, counted from the first; None where none is known.
         concrete: Whether the numbers may be looked at to choose a way; not so under `torch.func`.
     """
 
@@ -54,6 +55,7 @@ class Block:
     index: Position
     shape: Shape
     sunk_lse: Float[Tensor, "batch heads rows"] | None = None
+    anchor: int | None = None
     concrete: bool = False
 
     @cached_property
@@ -61,7 +63,7 @@ class Block:
         """Log Σⱼ exp(scoreⱼ), sinks included, (batch, heads, rows); −∞ for a row with no key and no sink."""
         if self.sunk_lse is not None:
             return self.sunk_lse
-        return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
+        return LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
 
     @cached_property
     def strongest(self) -> Float[Tensor, "batch heads rows"]:
@@ -91,7 +93,7 @@ class Block:
         ]
 
 
-class _LogSumExp(torch.autograd.Function):
+class LogSumExp(torch.autograd.Function):
     """The log-sum-exp of scores whose softmax is known: at a row's maximum, log weight = score − lse."""
 
     generate_vmap_rule = True
@@ -118,7 +120,7 @@ def sunk(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor
         weights: Their softmax, 0 in a row with no key.
         sinks: (heads,).
     """
-    lse: Tensor = _LogSumExp.apply(scores, weights)  # pyright: ignore[reportAssignmentType]
+    lse: Tensor = LogSumExp.apply(scores, weights)  # pyright: ignore[reportAssignmentType]
     total = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
     return weights * (lse - total).exp()[..., None], total
 

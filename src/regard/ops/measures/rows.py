@@ -9,10 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.measures.base import FORBIDDEN, Block, Measure, Shape
-
-SMALL = 16
-"""Scores up to here may be added up as they are: in float32 the last of their digits are worth 10⁻⁶."""
+from regard.ops.measures.base import FORBIDDEN, Block, LogSumExp, Measure, Shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,50 +22,57 @@ class Entropy(Measure):
     def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         if block.sunk_lse is not None:
             return _sunk_entropy(block, block.sunk_lse)
-        small = block.concrete and bool(block.highest.abs().amax() < SMALL)
+        found = _entropy(block)
         if block.scores.requires_grad or block.weights.requires_grad:
-            return _EntropyOfRows.apply(block.scores, block.weights, small)  # pyright: ignore[reportReturnType]
-        return _entropy(block.scores, block.weights, block.strongest, block.highest, small)
+            return _Entropy.apply(block.scores, block.weights, *found)  # pyright: ignore[reportReturnType]
+        return found[0]
 
 
-class _EntropyOfRows(torch.autograd.Function):
-    """H = −Σ P log P with log P = score − maximum + log P at the maximum, which loses no digits where scores are large.
+def _entropy(block: Block) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Entropy, shift and rest, each a number for each row, with log P = (score − shift) + rest; None is no shift."""
+    scores, weights = block.scores.detach(), block.weights.detach()
+    if block.concrete and block.anchor is not None:
+        score = scores[..., block.anchor]
+        lse = score - weights[..., block.anchor].log()
+        entropy = lse - _dot(weights, scores)
+        if bool((score.abs() + lse.abs() < 2 * entropy).all()):  # finite, and little was lost by the difference
+            return entropy, None, -lse
+    # From the strongest key, so that no digits are lost where scores are large. A row with no key has the entropy 0.
+    rest = block.strongest.where(block.strongest > 0, 1.0).log()
+    entropy = (_dot(weights, scores - block.highest[..., None]) + rest).abs()  # −H, but for rounding at 0
+    return entropy, block.highest, rest
 
-    Its gradient with respect to the scores, the way through P included, is −P (log P + H).
-    """
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """Sums of products along the rows; the product by itself would go through memory, at twice the time."""
+    return torch.einsum("bhrk,bhrk->bhr", one, other)
+
+
+class _Entropy(torch.autograd.Function):
+    """H = −Σ P log P; its gradient with respect to the scores, the way through P included, is −P (log P + H)."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores: Tensor, weights: Tensor, small: bool) -> Tensor:
-        return _entropy(scores, weights, weights.amax(-1), scores.amax(-1), small)
+    def forward(scores: Tensor, weights: Tensor, entropy: Tensor, shift: Tensor | None, rest: Tensor) -> Tensor:
+        return entropy.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:2], output)
-        ctx.small = inputs[2]
+    def setup_context(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
+        scores, weights, _, shift, rest = inputs
+        ctx.save_for_backward(scores, weights, output, shift, rest)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        scores, weights, entropy = ctx.saved_tensors
-        below, log_strongest = _logs(scores, weights.amax(-1), scores.amax(-1), ctx.small)
-        of_logs = below + (log_strongest + entropy)[..., None]
-        if torch.is_grad_enabled():  # a second derivative may be wanted, which needs what would be overwritten
-            return of_logs * weights * -gradient[..., None], None, None
-        return of_logs.mul_(weights).mul_(-gradient[..., None]), None, None
-
-
-def _entropy(scores: Tensor, weights: Tensor, strongest: Tensor, highest: Tensor, small: bool) -> Tensor:
-    below, log_strongest = _logs(scores, strongest, highest, small)
-    return (torch.linalg.vecdot(weights, below) + log_strongest).abs()  # −H, but for rounding at 0
-
-
-def _logs(scores: Tensor, strongest: Tensor, highest: Tensor, small: bool) -> tuple[Tensor, Tensor]:
-    """Log P as a sum: a tensor of the scores' shape, not to be changed, and a number for each row."""
-    log_strongest = strongest.where(strongest > 0, 1.0).log()  # of a row with no key 0: its entropy is 0
-    if small:
-        return scores, log_strongest - highest
-    return scores - highest[..., None], log_strongest
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        scores, weights, entropy, shift, rest = ctx.saved_tensors
+        shifted = scores if shift is None else scores - shift[..., None]
+        if not torch.is_grad_enabled():
+            of_scores = (shifted + (rest + entropy)[..., None]).mul_(weights).mul_(-gradient[..., None])
+        else:  # a second derivative may be wanted, which needs what would be overwritten, and how the rest came about
+            lse: Tensor = LogSumExp.apply(shifted, weights)  # pyright: ignore[reportAssignmentType]
+            rest = -lse.masked_fill(lse.isneginf(), 0.0)
+            of_scores = (shifted + (rest + entropy)[..., None]) * weights * -gradient[..., None]
+        return of_scores, None, None, None, None
 
 
 def _sunk_entropy(block: Block, lse: Tensor) -> Tensor:
@@ -76,7 +80,7 @@ def _sunk_entropy(block: Block, lse: Tensor) -> Tensor:
     seen = block.highest > FORBIDDEN
     highest = block.highest.where(seen, 0.0)
     logs = (block.scores - highest[..., None]) + (highest - lse)[..., None]
-    return -torch.linalg.vecdot(block.weights, logs).where(seen, 0.0)
+    return -_dot(block.weights, logs).where(seen, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
