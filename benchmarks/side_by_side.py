@@ -46,9 +46,10 @@ def report(name: str, found: dict[str, list[float]], seed: int, **settings: Any)
 
 def machine() -> dict[str, Any]:
     """The commit and the machine's shape."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    commit = _git("rev-parse", "--short", "HEAD") or "none"
+    changed = "-dirty" if _git("status", "--porcelain", "--", ":!benchmarks/results") else ""
     return {
-        "commit": commit.stdout.strip() or "none",
+        "commit": commit + changed,
         "cpu": platform.processor() or platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
@@ -56,3 +57,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
