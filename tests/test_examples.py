@@ -27,3 +27,12 @@ def test_singular_values():
         dense = regard.weights(query, key, mask=mask).dense()[0, 0]
         expected = torch.linalg.svdvals(dense)[:3]
         np.testing.assert_allclose([float(value) for value in line.split()[-5:-2]], expected, atol=2e-3)
+
+
+def test_a_loss_on_attention_aligns_a_head_and_helps():
+    lines = run("aligned_heads.py", "--steps", "250").splitlines()
+    (bleu, aligned), (bleu_taught, aligned_taught) = (
+        [float(x.rstrip("%")) for x in line.split()[1:]] for line in lines[1:]
+    )
+    assert aligned_taught > aligned + 5
+    assert bleu_taught > bleu

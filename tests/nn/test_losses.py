@@ -86,6 +86,8 @@ def test_divergence(mask, score, row_weights):
     found = divergence_loss(W, other, row_weights=row_weights)
     same(found, (expected * counted).sum() / counted.sum(), ours + theirs)
     assert divergence_loss(other, other).abs() < 1e-12
+    taught = divergence_loss(W.detach(), other, row_weights=row_weights)  # a teacher has no gradient
+    same(taught, ((P.detach() * (logs(P.detach()) - logs(Q))).sum(-1) * counted).sum() / counted.sum(), theirs)
 
 
 def test_what_the_other_forbids_is_infinitely_far():

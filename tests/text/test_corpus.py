@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from regard.errors import InvalidFile
+from regard.text.batches import BatchLoader
 from regard.text.corpus import build_corpus
 from regard.text.tokenizer import Tokenizer
 
@@ -79,3 +81,35 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Toke
     path = write(tmp_path / "a.tsv", "a\tb\n")
     with pytest.raises(InvalidFile, match="the tokenised corpus could not be written: Not a directory"):
         build_corpus([path], tokenizer, path)
+
+
+def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = write(tmp_path / "a.tsv", "Hello. ab\tcd Hello. x\n\tempty\nab  Hello.\tq\n")
+    links = write(tmp_path / "a.align", "1-0 0-1 1-1\n\n\n")
+    corpus = build_corpus([path], tokenizer, tmp_path / "cache", alignments=links)
+    first, second = corpus.dataset["aligned"][:]
+    hello, word, x = (len(ids) for ids in tokenizer.encode(["Hello.", "cd", "x"]))
+    assert first == [hello] * word + [0] * hello + [-1] * x
+    assert second == [-1] * len(corpus.dataset["tgt"][1])
+    (batch,) = BatchLoader(corpus, 100)
+    assert batch.aligned is not None
+    assert batch.aligned.shape == batch.labels.shape
+    assert batch.aligned[batch.labels <= Tokenizer.eos_id].eq(-1).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0-0\n", "a.align, line 2: is missing; there must be a line for each pair"),
+        ("0-0\n\n\n", "a.align: has more lines than there are pairs"),
+        ("0-1\n\n", "a.align, line 1: there is no word 1 in the target, which has 1"),
+        ("0-0\n0:0\n", "a.align, line 2: expected numbers of words, source-target, as in '0-0 1-2', got '0:0'"),
+    ],
+)
+def test_alignments_that_do_not_fit_are_named_with_their_line(
+    tmp_path: Path, tokenizer: Tokenizer, text: str, message: str
+) -> None:
+    path, links = write(tmp_path / "a.tsv", "Hello.\tHello.\nb\tb\n"), write(tmp_path / "a.align", text)
+    with pytest.raises(InvalidFile, match=re.escape(message)):
+        build_corpus([path], tokenizer, tmp_path / "cache", alignments=links)
+    assert not list((tmp_path / "cache").iterdir())

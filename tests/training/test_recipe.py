@@ -67,6 +67,31 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("optimizer.learning_rate", float("inf"), "optimizer.learning_rate: should be a finite number, but is inf"),
         ("optimizer.betas", [0.9], "optimizer.betas: should be two numbers, but is [0.9]"),
         ("run", [1], "run: should be a path, but is [1]"),
+        ("attention.entropy", {"weight": 1}, "attention.entropy: has a weight, but neither floor nor ceiling"),
+        (
+            "attention.entropy",
+            {"floor": 2, "ceiling": 1},
+            "attention.entropy.floor: should be at most the ceiling, 1.0",
+        ),
+        (
+            "attention.alignment.weight",
+            1,
+            "attention.alignment.file: is missing, but attention.alignment.weight is 1.0",
+        ),
+        ("attention.divergence.weight", 1, "attention.divergence.teacher: is missing, but"),
+        ("attention.coverage", {"weight": 1, "layers": 6}, "attention.coverage.layers: there are 6, numbered from 0, "),
+        (
+            "attention.coverage",
+            {"weight": 1, "heads": [-9]},
+            "attention.coverage.heads: there are 8, numbered from 0, ",
+        ),
+        (
+            "attention.coverage",
+            {"weight": 1, "heads": []},
+            "attention.coverage.heads: names none; leave it out for all",
+        ),
+        ("attention.coverage.weight", -1, "attention.coverage.weight: should be greater than or equal to 0, but is -1"),
+        ("attention.converge", {}, "attention.converge: no such key, did you mean 'attention.coverage'?"),
     ],
 )
 def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, message: str) -> None:

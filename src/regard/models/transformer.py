@@ -272,7 +272,16 @@ class Transformer(nn.Module):
 
         Arguments and errors are those of :meth:`forward`.
         """
-        return self.decode(tgt, self.encode(src, src_lengths), src_lengths)
+        return self.states(src, tgt, src_lengths)[0]
+
+    def states(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> tuple[Tensor, Attentions]:
+        """What :meth:`hidden` gives, and views of the weights of all layers: for losses on both.
+
+        Arguments and errors are those of :meth:`forward`.
+        """
+        memory, encoder = self._encode(src, src_lengths)
+        hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None)
+        return hidden, Attentions(encoder, decoder, cross)
 
     def forward(
         self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None, *, attentions: bool = False
@@ -292,9 +301,8 @@ class Transformer(nn.Module):
             InvalidArgument: If shapes, dtypes or words do not fit.
             InvalidType: If an argument is no tensor.
         """
-        memory, encoder = self._encode(src, src_lengths)
-        hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None)
-        return TransformerOutput(self.project(hidden), Attentions(encoder, decoder, cross) if attentions else None)
+        hidden, found = self.states(src, tgt, src_lengths)
+        return TransformerOutput(self.project(hidden), found if attentions else None)
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`decode`."""

@@ -26,6 +26,7 @@ class Batch(NamedTuple):
         tgt: Target ids that the decoder reads, beginning with ``<s>`` (batch, target).
         labels: Target ids that it should write, ending in ``</s>`` (batch, target).
         tokens: Real tokens in ``labels``.
+        aligned: The token of the source that each label is aligned with, or -1 (batch, target); None: nothing is known.
     """
 
     src: Tensor
@@ -33,6 +34,7 @@ class Batch(NamedTuple):
     tgt: Tensor
     labels: Tensor
     tokens: int
+    aligned: Tensor | None = None
 
 
 def plan_batches(src: np.ndarray, tgt: np.ndarray, tokens: int, rng: np.random.Generator | None) -> list[np.ndarray]:
@@ -148,7 +150,10 @@ class BatchLoader:
         src, src_lengths = _pad(table.column("src"), end=Tokenizer.eos_id)
         labels, tgt_lengths = _pad(table.column("tgt"), end=Tokenizer.eos_id)
         tgt, _ = _pad(table.column("tgt"), begin=Tokenizer.bos_id)
-        return Batch(src, src_lengths, tgt, labels, int(tgt_lengths.sum()))
+        aligned = None
+        if "aligned" in table.column_names:
+            aligned, _ = _pad(table.column("aligned"), end=-1, fill=-1)
+        return Batch(src, src_lengths, tgt, labels, int(tgt_lengths.sum()), aligned)
 
     def state_dict(self) -> dict[str, Any]:
         """Say how far the iteration came, in plain numbers."""
@@ -159,12 +164,14 @@ class BatchLoader:
         self.epoch, self.position = state["epoch"], state["position"]
 
 
-def _pad(column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None) -> tuple[Tensor, Tensor]:
+def _pad(
+    column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None, fill: int = Tokenizer.pad_id
+) -> tuple[Tensor, Tensor]:
     lists = column.combine_chunks()
     ids = lists.flatten().to_numpy()
     lengths = np.diff(lists.offsets.to_numpy())
     first = 0 if begin is None else 1
-    padded = np.full((len(lengths), lengths.max() + 1), Tokenizer.pad_id, dtype=np.int64)
+    padded = np.full((len(lengths), lengths.max() + 1), fill, dtype=np.int64)
     places = np.arange(padded.shape[1] - first)
     padded[:, first:][places < lengths[:, None]] = ids
     if begin is not None:

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from regard.errors import InvalidFile
-from regard.text.lines import read_pairs
+from regard.text.lines import read_alignments, read_pairs
 from regard.text.tokenizer import Tokenizer
 
 _CHUNK = 10_000
-_SCHEMA = pa.schema([("src", pa.list_(pa.int32())), ("tgt", pa.list_(pa.int32())), ("line", pa.int64())])
+_IDS = pa.list_(pa.int32())
+_SCHEMA = pa.schema([("src", _IDS), ("tgt", _IDS), ("line", pa.int64())])
+_ALIGNED = _SCHEMA.append(pa.field("aligned", _IDS))
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Corpus:
     """A tokenised parallel corpus in memory-mapped Arrow files.
 
     Args:
-        dataset: Columns ``src`` and ``tgt`` (ids without special tokens) and ``line`` (where the pair stands, from 1).
+        dataset: Columns ``src`` and ``tgt`` (ids without special tokens) and ``line`` (where the pair stands, from 1);
+            where there are alignments, ``aligned``: for each id of ``tgt`` the place of one in ``src``, or -1.
         empty: Pairs left out because a side was empty.
         too_long: Pairs left out because a side had more tokens than allowed.
     """
@@ -57,7 +60,12 @@ class Corpus:
 
 
 def build_corpus(
-    files: Sequence[str | Path], tokenizer: Tokenizer, cache: str | Path, *, max_length: int | None = None
+    files: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    cache: str | Path,
+    *,
+    max_length: int | None = None,
+    alignments: str | Path | None = None,
 ) -> Corpus:
     """Tokenise a corpus once, and take it from the cache ever after.
 
@@ -66,6 +74,8 @@ def build_corpus(
         tokenizer: Makes the ids.
         cache: The folder for Arrow files; an entry is keyed on the files' bytes, the vocabulary and ``max_length``.
         max_length: Pairs with more tokens on a side are left out, and counted; default: all are kept.
+        alignments: A file with a line for each pair, as for :func:`read_alignments`. Every piece of a target word is
+            aligned with the first piece of its source word.
 
     Returns:
         The corpus.
@@ -73,11 +83,11 @@ def build_corpus(
     Raises:
         InvalidFile: If a file cannot be read as a corpus, or holds no usable pair, or the cache cannot be written.
     """
-    folder = Path(cache) / _key(files, tokenizer, max_length)
+    folder = Path(cache) / _key([*files, *([] if alignments is None else [alignments])], tokenizer, max_length)
     if not folder.is_dir():
         draft = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
-            _tokenise(files, tokenizer, draft, max_length)
+            _tokenise(files, tokenizer, draft, max_length, alignments)
             draft.rename(folder)
         except OSError as error:
             if isinstance(error, InvalidFile):
@@ -117,21 +127,48 @@ def _key(files: Sequence[str | Path], tokenizer: Tokenizer, max_length: int | No
     return hashlib.sha256(f"{max_length}\n{tokenizer.fingerprint}\n{digest(files)}".encode()).hexdigest()[:16]
 
 
-def _tokenise(files: Sequence[str | Path], tokenizer: Tokenizer, folder: Path, max_length: int | None) -> None:
+def _tokenise(
+    files: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    folder: Path,
+    max_length: int | None,
+    alignments: str | Path | None,
+) -> None:
     skipped = {"empty": 0, "too_long": 0}
     folder.mkdir(parents=True)
     numbered = enumerate(read_pairs(files), start=1)
-    with pa.OSFile(str(folder / "pairs.arrow"), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+    links = None if alignments is None else read_alignments(alignments)
+    schema = _SCHEMA if links is None else _ALIGNED
+    with pa.OSFile(str(folder / "pairs.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         while chunk := list(itertools.islice(numbered, _CHUNK)):
-            kept: list[tuple[list[int], list[int], int]] = []
+            kept: list[tuple[object, ...]] = []
             sources, targets = (tokenizer.encode([pair[side] for _, pair in chunk]) for side in (0, 1))
             for (line, _), src, tgt in zip(chunk, sources, targets, strict=True):
+                aligned = () if links is None else (_aligned(tokenizer, src, tgt, links, f"{alignments}, line {line}"),)
                 if not src or not tgt:
                     skipped["empty"] += 1
                 elif max_length is not None and max(len(src), len(tgt)) > max_length:
                     skipped["too_long"] += 1
                 else:
-                    kept.append((src, tgt, line))
-            columns = [list(column) for column in zip(*kept, strict=True)] or [[], [], []]
-            stream.write_table(pa.table(columns, schema=_SCHEMA))
+                    kept.append((src, tgt, line, *aligned))
+            columns = [list(column) for column in zip(*kept, strict=True)] or [[] for _ in schema]
+            stream.write_table(pa.table(columns, schema=schema))
+    if links is not None and next(links, None) is not None:
+        raise InvalidFile(f"{alignments}: has more lines than there are pairs")
     (folder / "skipped.json").write_text(json.dumps(skipped))
+
+
+def _aligned(
+    tokenizer: Tokenizer, src: list[int], tgt: list[int], links: Iterator[list[tuple[int, int]]], where: str
+) -> list[int]:
+    """For each piece of the target the first piece of the source word that its word is aligned with, or -1."""
+    pairs = next(links, None)
+    if pairs is None:
+        raise InvalidFile(f"{where}: is missing; there must be a line for each pair")
+    numbers = tokenizer.word_numbers(src), tokenizer.word_numbers(tgt)
+    for pair in pairs:
+        for side, number, words in zip(("source", "target"), pair, numbers, strict=True):
+            if number not in words:
+                raise InvalidFile(f"{where}: there is no word {number} in the {side}, which has {len(set(words))}")
+    source_of = {target: numbers[0].index(source) for source, target in reversed(pairs)}  # of several the first
+    return [source_of.get(word, -1) for word in numbers[1]]

@@ -99,6 +99,28 @@ def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
         )
 
 
+def read_alignments(path: str | Path) -> Iterator[list[tuple[int, int]]]:
+    """Read which words of pairs belong together, as word aligners such as fast_align and eflomal write it.
+
+    Args:
+        path: A file with a line for each pair, ``0-0 1-2 2-1``: numbers of a source word and of a target word, from 0,
+            where words are what white space parts; an empty line aligns nothing.
+
+    Yields:
+        (source, target) of each line.
+
+    Raises:
+        InvalidFile: If it cannot be read, or a line is of another form.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        links = [link.partition("-")[::2] for link in line.split()]
+        if not all(source.isdecimal() and target.isdecimal() for source, target in links):
+            raise InvalidFile(
+                f"{shown(path)}, line {number}: expected numbers of words, source-target, as in '0-0 1-2', got {line!r}"
+            )
+        yield [(int(source), int(target)) for source, target in links]
+
+
 def references_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Group the targets of each source, in the order in which they come; pairs with an empty side are left out.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -137,6 +138,11 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece as readable text: ``▁`` is the space before a word, ``<0xC3>`` a byte of a cut letter."""
         return [_readable(self._bytes[index]) for index in ids]
+
+    def word_numbers(self, ids: Sequence[int]) -> list[int]:
+        """Give the word that each piece is of, from 0; words are what white space parts."""
+        starts = (index >= len(SPECIALS) and self._bytes[index].startswith(b" ") for index in ids)
+        return [number - 1 for number in itertools.accumulate(starts)]
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` into a folder; an older one is replaced only by the whole new one.

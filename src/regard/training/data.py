@@ -37,6 +37,8 @@ class TranslationData(L.LightningDataModule):
         self.folder = recipe.run / "data"
         self.train_files = [recipe.data.folder / path for path in recipe.data.train]
         self.valid_files = [recipe.data.folder / path for path in recipe.data.valid or ()]
+        alignment = recipe.attention.alignment
+        self.alignments = recipe.data.folder / alignment.file if alignment.weight and alignment.file else None
 
     def prepare_data(self) -> None:
         """Make tokenizer and corpora where they are not there yet (on one process).
@@ -46,6 +48,8 @@ class TranslationData(L.LightningDataModule):
         """
         resumed = (self.recipe.run / STATE).is_file()
         digests = {"data.train": digest(self.train_files), "data.valid": digest(self.valid_files)}
+        if self.alignments is not None:
+            digests["attention.alignment.file"] = digest([self.alignments])
         if resumed and (self.folder / _DIGESTS).is_file():
             _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)
         # what a training that never saved a state has left may be of other data
@@ -58,7 +62,8 @@ class TranslationData(L.LightningDataModule):
             (self.folder / _DIGESTS).write_text(json.dumps(digests))
 
     def _corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
-        train = build_corpus(self.train_files, tokenizer, self.folder, max_length=self.recipe.data.max_length)
+        longest = self.recipe.data.max_length
+        train = build_corpus(self.train_files, tokenizer, self.folder, max_length=longest, alignments=self.alignments)
         # a validation set is measured whole; only what fits no batch or no position is left out
         limit = min(self.recipe.data.batch_tokens, self.recipe.positions) - 1
         valid = build_corpus(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None

@@ -13,6 +13,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from regard.errors import InvalidFile
 from regard.files import whole_file
+from regard.training.sections import Attention
 
 FILE = "metrics.csv"
 COLUMNS: tuple[str, ...] = (
@@ -25,6 +26,7 @@ COLUMNS: tuple[str, ...] = (
     "valid_loss",
     "bleu",
     "chrf",
+    *(f"{name}_loss" for name in Attention.model_fields),
 )
 
 

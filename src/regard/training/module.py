@@ -7,15 +7,16 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor
 
 from regard.errors import InvalidCheckpoint, refuse
 from regard.generation.greedy import greedy
 from regard.models import Transformer
+from regard.models.transformer import Attentions
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
 from regard.text.batches import Batch
 from regard.text.padding import source_batch
 from regard.text.scores import score
+from regard.training.attention import AttentionLosses
 from regard.training.data import TranslationData
 from regard.training.recipe import Recipe
 from regard.training.storage import FILE as STATE
@@ -67,6 +68,7 @@ class TranslationModule(L.LightningModule):
             torch.manual_seed(self.recipe.seed)
             self.model = Transformer(self.recipe.config(self.data.tokenizer.vocab_size))
             log.info("model: %d parameters", sum(parameter.numel() for parameter in self.model.parameters()))
+            self._attention = AttentionLosses(self.recipe, self.data.tokenizer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a state whose tensors are not those of the model.
@@ -97,20 +99,25 @@ class TranslationModule(L.LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def _loss(self, batch: Batch, label_smoothing: float) -> TokenLoss:
-        hidden = self.model.hidden(batch.src, batch.tgt, batch.src_lengths)  # (batch, target, d_model)
-        return linear_cross_entropy(
+    def _loss(self, batch: Batch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
+        hidden, attentions = self.model.states(batch.src, batch.tgt, batch.src_lengths)  # (batch, target, d_model)
+        found = linear_cross_entropy(
             hidden.flatten(0, 1),
             self.model.to_words.weight,
             batch.labels.flatten(),
             label_smoothing=label_smoothing,
             ignore_index=self.model.config.pad_id,
         )
+        return found, attentions
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Give the label-smoothed loss of a batch."""
-        found = self._loss(batch, self.recipe.optimizer.label_smoothing)
-        return {"loss": found.loss, "smoothed": found.loss.detach()}
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        """Give the label-smoothed loss of a batch, with the losses on attention that the recipe asks for."""
+        found, attentions = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        losses = self._attention(attentions, batch)
+        loss = found.loss
+        for name, keys in self.recipe.attention.losses.items():
+            loss = loss + keys.weight * losses[name]
+        return {"loss": loss, "parts": [part.detach() for part in (found.loss, *losses.values())]}
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
@@ -125,7 +132,7 @@ class TranslationModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add the negative log-likelihood of a batch, without smoothing."""
-        found = self._loss(batch, label_smoothing=0.0)
+        found, _ = self._loss(batch, label_smoothing=0.0)
         self._valid_nll += float(found.nll)
         self._valid_tokens += float(found.tokens)
 

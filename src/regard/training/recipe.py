@@ -17,6 +17,7 @@ from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, nearest, 
 from regard.files import whole_file
 from regard.models import TransformerConfig
 from regard.training.sections import (
+    Attention,
     Checkpoint,
     Data,
     Folder,
@@ -37,6 +38,7 @@ _FIXED = (
     "vocabulary.",
     "model.",
     "optimizer.",
+    "attention.",
     "trainer.accumulate",
     "validation.monitor",
 )
@@ -54,6 +56,7 @@ class Recipe(Section):
         vocabulary: See :class:`Vocabulary`.
         model: The keys of :class:`regard.models.TransformerConfig`.
         optimizer: See :class:`Optimizer`.
+        attention: See :class:`Attention`.
         trainer: See :class:`Trainer`.
         validation: See :class:`Validation`.
         checkpoint: See :class:`Checkpoint`.
@@ -65,6 +68,7 @@ class Recipe(Section):
     vocabulary: Vocabulary = Vocabulary()
     model: Model = Model()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of TransformerConfig
     optimizer: Optimizer = Optimizer()
+    attention: Attention = Attention()
     trainer: Trainer
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
@@ -83,6 +87,8 @@ class Recipe(Section):
         keys = self.model_dump(mode="json")
         keys["run"] = str(self.run.absolute())
         keys["data"]["folder"] = str(self.data.folder.absolute())
+        if teacher := self.attention.divergence.teacher:
+            keys["attention"]["divergence"]["teacher"] = str(teacher.absolute())
         return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
 
 
@@ -147,6 +153,29 @@ def _conflicts(recipe: Recipe) -> list[str]:
             f"data.max_length: should be at most {most}, so that the longest pair fits data.batch_tokens and, where "
             f"positions are learned, model.max_length, but is {recipe.data.max_length}"
         )
+    for name, loss in recipe.attention.losses.items():
+        key = f"attention.{name}"
+        count = recipe.model.num_encoder_layers if loss.of == "encoder" else recipe.model.num_decoder_layers
+        for kind, numbers, size in (("layers", loss.layers, count), ("heads", loss.heads, recipe.model.num_heads)):
+            wrong = [number for number in numbers or () if not -size <= number < size]
+            conflicts += [f"{key}.{kind}: there are {size}, numbered from 0, but no {number}" for number in wrong]
+            if numbers == ():
+                conflicts.append(f"{key}.{kind}: names none; leave it out for all")
+    entropy, alignment, divergence = (
+        getattr(recipe.attention, name) for name in ("entropy", "alignment", "divergence")
+    )
+    if entropy.weight and entropy.floor is None and entropy.ceiling is None:
+        conflicts.append("attention.entropy: has a weight, but neither floor nor ceiling")
+    if entropy.floor is not None and entropy.ceiling is not None and entropy.floor > entropy.ceiling:
+        conflicts.append(
+            f"attention.entropy.floor: should be at most the ceiling, {entropy.ceiling}, but is {entropy.floor}"
+        )
+    for key, loss, needed in (
+        ("alignment", alignment, "file"),
+        ("divergence", divergence, "teacher"),
+    ):
+        if loss.weight and getattr(loss, needed) is None:
+            conflicts.append(f"attention.{key}.{needed}: is missing, but attention.{key}.weight is {loss.weight}")
     if recipe.validation.monitor != "loss" and not recipe.validation.sentences:
         conflicts.append(
             f"validation.sentences: is 0, but validation.monitor is {recipe.validation.monitor!r}, which needs "
@@ -221,7 +250,8 @@ def _sentence(problem: dict[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         section = path.rpartition(".")[0]
         siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
-        anywhere = {key.rpartition(".")[2]: key for key in known}  # it may stand in the wrong section
+        # it may stand in the wrong section; what lies deeper is too special to be meant
+        anywhere = {key.rpartition(".")[2]: key for key in known if key.count(".") < 2}
         for keys in (siblings, anywhere):
             if near := difflib.get_close_matches(names[-1], keys, n=1):
                 return f"{path}: no such key, did you mean '{keys[near[0]]}'?"

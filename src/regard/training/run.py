@@ -124,9 +124,10 @@ def _saved_step(path: Path) -> int:
 
 def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: int) -> L.Trainer:
     keys, validation = recipe.trainer, recipe.validation
+    names = [f"{name}_loss" for name in recipe.attention.losses]
     metrics = MetricsFile(recipe.run)
     metrics.cut_back(step)
-    callbacks: list[L.Callback] = [Speedometer(keys.log_every, console)]
+    callbacks: list[L.Callback] = [Speedometer(keys.log_every, ["loss", *names], console)]
     if recipe.data.valid is not None and validation.patience is not None:
         monitor, mode = {"loss": ("valid_loss", "min")}.get(validation.monitor, (validation.monitor, "max"))
         callbacks.append(EarlyStopping(monitor, patience=validation.patience, mode=mode))

@@ -47,9 +47,14 @@ def _files(value: object) -> object:
     return files
 
 
+def _numbers(value: object) -> object:
+    return [value] if isinstance(value, int) else value
+
+
 Folder = Annotated[Path, BeforeValidator(_path)]
 Files = Annotated[tuple[Folder, ...], BeforeValidator(_files)]
 Count = Annotated[int, Field(ge=1)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(_numbers)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -135,6 +140,73 @@ class Checkpoint(Section):
     """How many snapshots of the weights, the last ones, are averaged; 0: none."""
     average_every: Count = 500
     """Steps between snapshots."""
+
+
+class LayersLoss(Section):
+    """A loss on attention: how much it counts, and which layers and heads it is the mean over."""
+
+    weight: Annotated[float, Field(ge=0)] = 0.0
+    """How much it counts beside the loss of the translation; 0: not at all."""
+    of: Literal["encoder", "decoder", "cross"] = "cross"
+    """Self-attention of the encoder or the decoder, or attention from target to source."""
+    layers: Numbers | None = None
+    """Their numbers, from 0; -1 is the last. Default: all."""
+    heads: Numbers | None = None
+    """Their numbers, from 0. Default: all."""
+
+
+class EntropyLoss(LayersLoss):
+    """Keeps the entropy of rows within bounds: :func:`regard.nn.entropy_loss`."""
+
+    floor: float | None = None
+    """In nats."""
+    ceiling: float | None = None
+    """In nats."""
+
+
+class CoverageLoss(LayersLoss):
+    """Makes each key receive about as much: :func:`regard.nn.coverage_loss`."""
+
+
+class AlignmentLoss(LayersLoss):
+    """Teaches heads of the cross-attention which words belong together: :func:`regard.nn.alignment_loss`."""
+
+    of: Literal["cross"] = "cross"
+    """Attention from target to source."""
+    layers: Numbers | None = (-1,)
+    """Their numbers, from 0; -1 is the last."""
+    heads: Numbers | None = (0,)
+    """Their numbers, from 0."""
+    file: Folder | None = None
+    """A line for each training pair, ``0-0 1-2``: numbers of source word and target word, as parted by white space, as
+    word aligners write it; a relative path begins at data.folder."""
+
+
+class DivergenceLoss(LayersLoss):
+    """Makes attend as another model does: :func:`regard.nn.divergence_loss`."""
+
+    layers: Numbers | None = (-1,)
+    """Their numbers, from 0; -1 is the last; the same in both models."""
+    teacher: Folder | None = None
+    """The folder of a trained model with the same vocabulary and as many heads."""
+
+
+class Attention(Section):
+    """Losses on attention, beside that of the translation."""
+
+    entropy: EntropyLoss = EntropyLoss()
+    """How spread rows are."""
+    alignment: AlignmentLoss = AlignmentLoss()
+    """Which words belong together."""
+    coverage: CoverageLoss = CoverageLoss()
+    """How evenly keys are attended to."""
+    divergence: DivergenceLoss = DivergenceLoss()
+    """What another model attends to."""
+
+    @property
+    def losses(self) -> dict[str, LayersLoss]:
+        """Those that count, by name."""
+        return {name: keys for name, keys in self if keys.weight}
 
 
 def _model_section() -> type[Section]:

@@ -160,7 +160,7 @@ def backward(
     job = replace_tensors(job, lambda _: next(put))
     request, value = job.request, job.value
     of_rules = {id(given[number]): sums[number] for number in rules if sums[number] is not None}
-    weights_matter = any(need for number, need in enumerate(needed) if number != at_value)
+    weights_matter = any(needed[: len(tensors_of(job.request))])
     for number, plain in enumerate(cut(job)):
         place = replace(plain, cells=replace(plain.cells, gradients=of_rules)) if of_rules else plain
         query = _leaf(place.of_queries(request.query).to(request.dtype), needed[0])

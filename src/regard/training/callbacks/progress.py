@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
@@ -17,16 +18,18 @@ log = logging.getLogger("regard.training")
 
 
 class Speedometer(L.Callback):
-    """Logs the mean loss, the learning rate and the target tokens a second every few steps.
+    """Logs the mean losses, the learning rate and the target tokens a second every few steps.
 
     Args:
         every: Steps between rows.
+        names: What the losses are called, that of the translation first.
         console: Where the bar is drawn.
     """
 
-    def __init__(self, every: int, console: Console) -> None:
-        self.every, self.console = every, console
-        self.loss: float | torch.Tensor = 0.0  # since the last row, each loss weighed by its tokens; no wait for a GPU
+    def __init__(self, every: int, names: Sequence[str], console: Console) -> None:
+        self.every, self.names, self.console = every, names, console
+        # since the last row, each loss weighed by its tokens; no wait for a GPU
+        self.losses: Sequence[float | torch.Tensor] = [0.0 for _ in names]
         self.tokens = 0
         self.since, self.since_tokens = 0.0, 0  # of this process: time that was lost to a kill does not count
         self.bar: Progress | None = None
@@ -34,14 +37,14 @@ class Speedometer(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save what each process summed since the last row."""
-        sums = torch.tensor([float(self.loss), self.tokens], device=trainer.strategy.root_device)
-        checkpoint["sums"] = trainer.strategy.all_gather(sums).reshape(trainer.world_size, 2).cpu()
+        sums = torch.tensor([*map(float, self.losses), self.tokens], device=trainer.strategy.root_device)
+        checkpoint["sums"] = trainer.strategy.all_gather(sums).reshape(trainer.world_size, -1).cpu()
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Go on with these sums."""
         if len(checkpoint["sums"]) == trainer.world_size:
-            loss, tokens = checkpoint["sums"][trainer.global_rank].tolist()
-            self.loss, self.tokens = loss, int(tokens)
+            *self.losses, tokens = checkpoint["sums"][trainer.global_rank].tolist()
+            self.tokens = int(tokens)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start clock and bar."""
@@ -61,7 +64,7 @@ class Speedometer(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Add a batch; write a row when it is time."""
-        self.loss = self.loss + outputs["smoothed"] * batch.tokens
+        self.losses = [total + part * batch.tokens for total, part in zip(self.losses, outputs["parts"], strict=True)]
         self.tokens += batch.tokens
         self.since_tokens += batch.tokens
         step = trainer.global_step
@@ -73,25 +76,27 @@ class Speedometer(L.Callback):
             self._log(trainer, step)
 
     def _log(self, trainer: L.Trainer, step: int) -> None:
-        sums = torch.tensor([float(self.loss), self.tokens, self.since_tokens])
+        sums = torch.tensor([*map(float, self.losses), self.tokens, self.since_tokens])
         if trainer.world_size > 1:
             sums = trainer.strategy.reduce(sums.to(trainer.strategy.root_device), reduce_op="sum")
-        loss, tokens, since_tokens = sums.tolist()
+        *losses, tokens, since_tokens = sums.tolist()
+        means = {name: loss / tokens for name, loss in zip(self.names, losses, strict=True)}
         now = time.perf_counter()
         loader = trainer.train_dataloader
         assert isinstance(loader, BatchLoader)
         row = {
             "epoch": loader.epoch,
-            "loss": loss / tokens,
+            **means,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
             "tokens": int(tokens),  # of the targets, since the row before
             "tokens_per_second": round(since_tokens / (now - self.since)),
         }
-        self.loss, self.tokens = 0.0, 0
+        self.losses, self.tokens = [0.0 for _ in self.names], 0
         self.since, self.since_tokens = now, 0
         for logger in trainer.loggers:
             logger.log_metrics(row, step=step)
-        told = f"epoch {row['epoch']}, loss {row['loss']:.4f}, {row['tokens_per_second']:,} tokens/s"
+        named = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in means.items())
+        told = f"epoch {row['epoch']}, {named}, {row['tokens_per_second']:,} tokens/s"
         if self.bar is not None:
             self.bar.update(self.task, description=told)
         else:

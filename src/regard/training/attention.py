@@ -1,0 +1,96 @@
+"""The losses on attention that a recipe gives a weight, beside that of the translation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidRecipe, refuse
+from regard.models import Transformer, TransformerConfig, load_model
+from regard.models.transformer import Attentions
+from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
+from regard.ops import WeightMatrix
+from regard.text.batches import Batch
+from regard.text.tokenizer import Tokenizer
+from regard.training.recipe import Recipe
+from regard.training.sections import AlignmentLoss, DivergenceLoss, EntropyLoss, LayersLoss
+
+
+class AttentionLosses:
+    """What the recipe's ``attention`` section asks for, as numbers for a batch.
+
+    Args:
+        recipe: The recipe.
+        tokenizer: The vocabulary of the model, which that of a teacher must be.
+
+    Raises:
+        InvalidRecipe: If a teacher has another vocabulary, other heads, or too few layers.
+        InvalidCheckpoint: If a teacher's folder holds no model.
+    """
+
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer) -> None:
+        self.losses = recipe.attention.losses
+        self.teacher: Transformer | None = None
+        divergence = recipe.attention.divergence
+        if divergence.weight and divergence.teacher is not None:
+            self.teacher = load_model(divergence.teacher)
+            same = Tokenizer.load(divergence.teacher).fingerprint == tokenizer.fingerprint
+            _check(recipe, self.teacher.config, same)
+
+    def __call__(self, attentions: Attentions, batch: Batch) -> dict[str, Tensor]:
+        """The value of each loss, a mean over its layers."""
+        if not self.losses:
+            return {}
+        sides = {
+            "src": torch.arange(batch.src.shape[1], device=batch.src.device) < batch.src_lengths[:, None],
+            "tgt": batch.labels != Tokenizer.pad_id,
+        }
+        taught = self._taught(batch)
+        found = {}
+        for name, keys in self.losses.items():
+            rows = sides["src" if keys.of == "encoder" else "tgt"][:, None]
+            columns = sides["tgt" if keys.of == "decoder" else "src"][:, None]
+            layers = list(zip(_chosen(attentions, keys), _chosen(taught or attentions, keys), strict=True))
+            values = [_loss(keys, weights, teachers, batch, rows, columns) for weights, teachers in layers]
+            found[name] = torch.stack(values).mean()
+        return found
+
+    def _taught(self, batch: Batch) -> Attentions | None:
+        if self.teacher is None:
+            return None
+        with torch.no_grad():
+            return self.teacher.to(batch.src.device).states(batch.src, batch.tgt, batch.src_lengths)[1]
+
+
+def _loss(
+    keys: LayersLoss, weights: WeightMatrix, teachers: WeightMatrix, batch: Batch, rows: Tensor, columns: Tensor
+) -> Tensor:
+    if isinstance(keys, EntropyLoss):
+        return entropy_loss(weights, floor=keys.floor, ceiling=keys.ceiling, row_weights=rows)
+    if isinstance(keys, AlignmentLoss):
+        assert batch.aligned is not None
+        return alignment_loss(weights, batch.aligned, row_weights=rows)
+    if isinstance(keys, DivergenceLoss):
+        return divergence_loss(teachers, weights, row_weights=rows)
+    return coverage_loss(weights, row_weights=rows, keys=columns)
+
+
+def _chosen(attentions: Attentions, keys: LayersLoss) -> list[WeightMatrix]:
+    """The weights that a loss is about, a matrix for each layer."""
+    layers = [attended.weights for attended in getattr(attentions, keys.of)]
+    layers = layers if keys.layers is None else [layers[number] for number in keys.layers]
+    return layers if keys.heads is None else [weights.at(heads=list(keys.heads)) for weights in layers]
+
+
+def _check(recipe: Recipe, theirs: TransformerConfig, same_vocabulary: bool) -> None:
+    keys, ours = recipe.attention.divergence, recipe.model
+    objections = [] if same_vocabulary else ["has another vocabulary: train both on the same data"]
+    if theirs.num_heads != ours.num_heads:
+        objections.append(f"has {theirs.num_heads} heads, but model.num_heads is {ours.num_heads}")
+    side = "encoder" if keys.of == "encoder" else "decoder"
+    count, mine = (getattr(config, f"num_{side}_layers") for config in (theirs, ours))
+    if keys.layers is None and count != mine:
+        objections.append(f"has {count} {side} layers, but the model {mine}: name some in attention.divergence.layers")
+    missing = [number for number in keys.layers or () if not -count <= number < count]
+    objections += [f"has {count} {side} layers, but no layer {number}" for number in missing]
+    refuse([f"attention.divergence.teacher: {keys.teacher} {objection}" for objection in objections], InvalidRecipe)
