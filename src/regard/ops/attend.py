@@ -54,7 +54,8 @@ def attend(
         query: (batch, heads, queries, head_dim), float64, float32, bfloat16 or float16.
         key: (batch, kv_heads, keys, head_dim); kv_heads divides heads.
         value: (batch, value_heads, keys, value_dim); value_heads divides heads, and mostly is kv_heads.
-        mask: A rule (`Causal`, `Padding`, `Window`; combined with ``&``, ``|``, ``~``) or a bool tensor that
+        mask: A rule (`Causal`, `Padding`, `Window`, `Prefix`, `Documents`, `Neighbours`; combined with ``&``, ``|``,
+            ``~``), a function ``(batch, head, query, key) -> bool``, FlexAttention's BlockMask, or a bool tensor that
             broadcasts to (batch, heads, queries, keys). True means may attend. None lets every query see every key.
         score: The rule for scores; None is the scaled dot product.
         scale: What scores are multiplied with; None is the rule's own, 1/√head_dim.
@@ -74,8 +75,10 @@ def attend(
         InvalidType: If an argument is of the wrong type.
         KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
 
-    Gradients are exact and of the first order; `torch.func` and second derivatives want ``kernel="reference"``. A NaN
-    in the input reaches the output of every kernel but ``fused``, where torch's own may hide it.
+    Gradients are exact and of the first order, by `torch.func` too; second derivatives and forward mode want
+    ``kernel="reference"``. A NaN in the input reaches the output of every kernel but ``fused``, where torch's own may
+    hide it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or measure of one's own in
+    Python breaks the graph at the call, and ``fullgraph=True`` refuses it.
 
     Memory:
         O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to

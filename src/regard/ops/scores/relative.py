@@ -19,19 +19,22 @@ class Relative(Score):
     Args:
         table: a, (2k + 1, head_dim), or (heads, 2k + 1, head_dim) for one a head; row k + d is for distance d.
 
-    The vectors that the same paper adds to the values are the measure `ByDistance` times a second table.
+    The vectors b that the same paper adds to the values come in with the output: Σⱼ Pᵢⱼ b[clip(j − position, −k, k)]
+    is the measure `ByDistance(k)` times b, in the same pass.
 
     Memory: O(keys) for each row of a block: no vector is made for a cell.
 
-    Reference: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 4
-    and 5.
+    Reference: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3
+    to 5.
 
     Example:
         >>> import regard, torch
-        >>> query, key = torch.randn(2, 1, 2, 5, 4).unbind()
-        >>> score = regard.ScaledDot() + regard.Relative(torch.randn(7, 4))
-        >>> regard.weights(query, key, score=score).shape
-        torch.Size([1, 2, 5, 5])
+        >>> query, key, value = torch.randn(3, 1, 2, 5, 4).unbind()
+        >>> of_keys, of_values = torch.randn(2, 7, 4)  # k = 3
+        >>> score = regard.ScaledDot() + regard.Relative(of_keys)
+        >>> att = regard.attend(query, key, value, score=score, measure=regard.ByDistance(3))
+        >>> (att.output + att.measured["by_distance"] @ of_values).shape
+        torch.Size([1, 2, 5, 4])
     """
 
     table: Float[Tensor, "*heads distances head_dim"]
