@@ -16,7 +16,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard import analysis, explore, generation, models, nn, ops, text, training
+    from regard import analysis, explore, generation, models, nn, ops, text
+    from regard import training as training  # no part of __all__, see _MODULES
     from regard.analysis.trace import trace
     from regard.ops.attend import Attended, attend, weights
     from regard.ops.masks import Causal, Documents, IndexRule, Neighbours, Padding, Prefix, Window
@@ -74,6 +75,7 @@ _HOMES = {
     "trace": "regard.analysis.trace",
     "weights": "regard.ops.attend",
 }
+# training is no part of `from regard import *`, which must work where its extra is not installed
 _MODULES = ("analysis", "explore", "generation", "models", "nn", "ops", "text", "training")
 
 __all__ = [
@@ -117,7 +119,6 @@ __all__ = [
     "rotary",
     "text",
     "trace",
-    "training",
     "weights",
 ]
 

@@ -10,7 +10,7 @@ import torch
 
 from regard.analysis import flow, rollout
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Causal, ScaledDot, Sinks, weights
+from regard.ops import Causal, ScaledDot, Sinks, Window, weights
 
 
 def layers(count=3, batch=2, heads=4, tokens=7, mask=None, sinks=False):
@@ -89,9 +89,9 @@ def test_what_does_not_fit_is_said_at_once():
         rollout([*given, *other], rows=[0, 7], heads=[4], residual=1.0)
     for said in (
         "layers: number 3 has batch 2 and 6 tokens, the first one 2 and 7",
-        "heads: layer 0 has 4 heads, numbered from 0; got [4]",
+        "heads of layer 0: [4] is out of range; there are 4, numbered 0 to 3",
         "residual: expected a share from 0 to below 1, got 1.0",
-        "rows: expected numbers of tokens, from 0 to 6; got [7]",
+        "rows: [0, 7] is out of range; there are 7, numbered 0 to 6",
     ):
         assert said in str(error.value)
     with pytest.raises(InvalidArgument, match="number 0 has 5 queries and 6 keys; they must be the same"):
@@ -105,3 +105,20 @@ def test_what_does_not_fit_is_said_at_once():
     x = torch.zeros(1, 1, 600, 2)
     with pytest.raises(InvalidArgument, match=r"3 layers of 600 tokens have 1,080,000 pipes; it takes up to 1,000,000"):
         flow([weights(x, x)] * 3)
+
+
+def test_rows_and_heads_are_chosen_as_those_of_a_matrix_are():
+    given, _ = layers()
+    several = rollout(given, rows=[0, 2], heads=[1])
+    for rows in (torch.tensor([0, 2]), [True, False, True] + [False] * 4, slice(0, 3, 2)):
+        assert torch.equal(rollout(given, rows=rows, heads=1), several)
+    with pytest.raises(InvalidArgument, match=r"rows: expected integers, or 7 bools; got \[1.9\]"):
+        rollout(given, rows=[1.9])
+    with pytest.raises(InvalidArgument, match="residual: expected a share from 0 to below 1, got 'a'"):
+        rollout(given, residual="a")
+
+
+def test_nothing_flows_to_or_from_a_token_without_pipes():
+    x = torch.zeros(1, 1, 3, 4)
+    found = flow([weights(x, x, mask=Window(None, -1))], residual=0.0)
+    torch.testing.assert_close(found[0], torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]]))

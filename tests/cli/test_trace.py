@@ -57,9 +57,10 @@ def test_a_page(regard, tmp_path):
     [
         (["--layer", "cross.0"], "--layer: belongs to a sentence, and none was given"),
         (["--json", "-o", "a.html"], "--json: prints numbers, and --output writes a page; give one of them"),
+        (["--query", "1", "--json"], "--query: choose among the tables; JSON and page hold all"),
         (["the cat", "--layer", "crss.0"], "layer: unknown name 'crss.0', did you mean 'cross.0'? (known: encoder.0,"),
-        (["the cat", "--head", "2"], "heads: there are 2, numbered 0 to 1; got [2]"),
-        (["--query", "0"], "queries: there are 4, numbered 0 to 3; got [-1]"),
+        (["the cat", "--head", "2"], "--head: there are 2, numbered from 0; got 2"),
+        (["--query", "0"], "--query: there are 4, numbered from 1; got 0"),
         ([" "], "TEXT: expected a sentence, but it is empty"),
         (["--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],

@@ -111,3 +111,17 @@ def test_what_cannot_be_a_loss_is_said():
         divergence_loss(W, W.at(heads=[0, 1]))
     with pytest.raises(InvalidType, match=r"weights: expected a weight matrix, as Attended.weights, got Tensor"):
         coverage_loss(W.dense())
+
+
+def test_a_row_of_weight_zero_is_left_out_where_its_loss_is_infinite():
+    x, counted = torch.zeros(1, 1, 3, 4), torch.tensor([0.0, 1, 1])
+    causal, past = weights(x, x, mask=Causal()), weights(x, x, mask=Window(None, -1))
+    keys = torch.tensor([[2, 0, 0]])
+    assert alignment_loss(causal, keys) == torch.inf
+    expected = torch.tensor([2.0, 3.0]).log().mean()
+    torch.testing.assert_close(alignment_loss(causal, keys, row_weights=counted), expected)
+    torch.testing.assert_close(
+        divergence_loss(weights(x, x), causal, row_weights=torch.tensor([0.0, 0, 1])), torch.tensor(0.0)
+    )
+    assert alignment_loss(past, torch.tensor([[0, 0, 0]])) == torch.inf  # its first row has no key
+    assert divergence_loss(causal, past) == torch.inf

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.rules import allowed, masks
-from regard.ops import Causal, Padding, Window
+from regard.errors import InvalidArgument, InvalidType
+from regard.ops import Causal, Neighbours, Padding, Window, attend
 from regard.ops.cells import Cells
-from regard.ops.masks import as_mask
+from regard.ops.masks import as_mask, to_dense
 
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
@@ -65,3 +67,23 @@ def test_what_a_negation_forbids_for_sure_is_left_out():
     assert (~Causal()).extent(cells) == (4, 9)
     assert (~Causal()).certain(cells) == (5, 9)
     assert (~Window(1, 1)).extent(cells) == (0, 9)
+
+
+def test_a_mask_that_does_not_fit_is_not_written_out():
+    with pytest.raises(InvalidArgument, match="mask: .*lengths"):
+        to_dense(Padding(torch.tensor([1, 3])), (1, 1, 2, 3))
+    with pytest.raises(InvalidType, match=r"shape: expected \(batch, heads, queries, keys\), got \(5, 5\)"):
+        to_dense(Causal(), (5, 5))
+    with pytest.raises(InvalidType, match="offset: expected a number of keys"):
+        to_dense(Causal(), (1, 1, 2, 3), offset=1.5)
+    with pytest.raises(InvalidType, match=r"mask: got the class Causal; make one of it: Causal\(...\)"):
+        to_dense(Causal, (1, 1, 2, 3))
+
+
+def test_what_fills_up_the_lists_of_a_graph_is_nobody_s_key():
+    graph = Neighbours(torch.tensor([[1, 1, 2], [1, 2, 2]]))
+    query = torch.randn(1, 1, 32, 4)
+    value = query.clone()
+    value[0, 0, 0] = torch.nan  # no edge leads there
+    output = attend(query, query, value, mask=graph, kernel="edges").output
+    assert output[:, :, 1:3].isfinite().all()

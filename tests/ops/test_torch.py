@@ -113,6 +113,20 @@ def test_every_known_class_is_told_and_read_back(name):
         assert all(one is other for one, other in zip(tensors_of(again), tensors_of(thing), strict=True))
 
 
+@pytest.mark.parametrize("mask", ["causal", "window", "padding", "prefix", "dense", "documents", "function"])
+@pytest.mark.parametrize("learns", [True, False])
+def test_so_is_the_output_alone(mask, learns):
+    torch._dynamo.reset()
+    query, key, value = (tensor.detach().requires_grad_(learns) for tensor in tensors())
+    rule = masks(1, 2, TOKENS, TOKENS)[mask]
+
+    def program(query, key, value):
+        return attend(query * 2, key, value, mask=rule).output
+
+    compiled = torch.compile(program, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(query, key, value), program(query, key, value))
+
+
 def test_a_rule_of_one_s_own_is_not_known():
     assert not is_known(masks(1, 1, 3, 3)["own"])
     assert not is_known({"a": measures(3, 3)["total"]})

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, MissingExtra, refuse
 from regard.ops import WeightMatrix
+from regard.ops.view import Chosen, numbers_of
 
-Fusion = Literal["mean", "max"] | Sequence[int]
-"""How the heads of a layer become one: their mean, their maximum, or the mean of those of these numbers."""
+Fusion = Literal["mean", "max"] | Chosen
+"""How the heads of a layer become one: their mean, their maximum, or the mean of some of them."""
 
-Rows = int | Sequence[int] | None
+Rows = Chosen
 
 BLOCK = 2**24
 """How many weights are held at once where heads are fused by their maximum: 64 MiB in float32."""
@@ -39,7 +40,8 @@ def rollout(
         residual: The share of the residual connection, from 0 to below 1.
 
     Returns:
-        (batch, rows, tokens), with gradients. Every row sums to 1.
+        (batch, rows, tokens), with gradients. Every row sums to 1; without a residual to 0 where it leads to rows that
+        see no key.
 
     Raises:
         InvalidArgument: If the layers do not have the same tokens as queries and as keys, or a number is out of range;
@@ -71,7 +73,7 @@ def _through(weights: WeightMatrix, found: Tensor, heads: Fusion, residual: floa
         pairs = [(found[..., part] / _total(block.sum(-1), residual), block) for part, block in fused]
         shares, through = torch.cat([share for share, _ in pairs], -1), sum(share @ block for share, block in pairs)
     else:
-        weights = weights if isinstance(heads, str) else weights.at(heads=list(heads))
+        weights = weights if isinstance(heads, str) else weights.at(heads=heads)
         ones = torch.ones(weights.shape[3], dtype=weights.dtype, device=weights.device)
         shares = found / _total((weights @ ones).mean(1), residual)
         through = (weights.mT @ shares.mT[:, None]).mean(1).mT
@@ -141,6 +143,7 @@ def flow(
     ]  # (batch, tokens, ...)
     for sequence in range(batch):
         pipes = networkx.DiGraph()
+        pipes.add_nodes_from((depth, token) for depth in range(len(layers) + 1) for token in range(tokens))
         for depth, width in enumerate(widths):
             for i, j in width[sequence].nonzero().tolist():
                 pipes.add_edge((depth + 1, i), (depth, j), capacity=float(width[sequence, i, j]))
@@ -167,17 +170,12 @@ def _checked(layers: Sequence[WeightMatrix], rows: Rows, heads: Fusion, residual
             first = f"the first one {batch} and {tokens}"
             found.append(f"layers: number {number} has batch {sequences} and {queries} tokens, {first}")
         if not isinstance(heads, str):
-            wrong = [head for head in heads if not -count <= head < count]
-            found += [f"heads: layer {number} has {count} heads, numbered from 0; got {wrong}"] if wrong else []
+            numbers_of(f"heads of layer {number}", heads, count, weights.device, found)
     if isinstance(heads, str) and heads not in ("mean", "max"):
         found.append(f"heads: expected 'mean', 'max' or numbers of heads, got {heads!r}")
-    if not isinstance(heads, str) and not heads:
-        found.append("heads: expected 'mean', 'max' or numbers of heads, got none")
-    if not 0 <= residual < 1:
-        found.append(f"residual: expected a share from 0 to below 1, got {residual}")
-    numbers = list(range(tokens)) if rows is None else [rows] if isinstance(rows, int) else list(rows)
-    wrong = [row for row in numbers if not -tokens <= row < tokens]
-    if wrong or not numbers:
-        found.append(f"rows: expected numbers of tokens, from 0 to {tokens - 1}; got {wrong or 'none'}")
+    if isinstance(residual, bool) or not isinstance(residual, (int, float)) or not 0 <= residual < 1:
+        found.append(f"residual: expected a share from 0 to below 1, got {residual!r}")
+    numbers = numbers_of("rows", slice(None) if rows is None else rows, tokens, layers[0].device, found)
     refuse(found, InvalidArgument)
-    return [row % tokens for row in numbers]
+    assert numbers is not None
+    return numbers.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
@@ -66,6 +66,12 @@ class Trace:
         """The names of the steps."""
         return tuple(step.name for step in self.steps)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
     def __getitem__(self, name: str) -> Tensor:
         for step in self.steps:
             if step.name == name:
@@ -107,7 +113,7 @@ def trace(
         tokens: What the tokens are called. Default: 1, 2, 3, and so on.
 
     Returns:
-        Trace: In float64. `regard.explore.print_trace` shows it in the terminal, `write_trace` writes a page.
+        Trace: In float64. `regard.explore.steps` has `tables` of it for the terminal, and `write_steps` for a page.
 
     Raises:
         InvalidArgument: If shapes do not fit; all objections at once.
@@ -255,7 +261,7 @@ def _calculated(
     def add(name: str, formula: str, axes: str, value: Tensor) -> Tensor:
         known = {"query": tokens[0], "key": tokens[1]}
         names = tuple(axes.split())
-        labels = tuple(None if known.get(axis) is None else tuple(known[axis] or ()) for axis in names)
+        labels = tuple(None if known.get(axis) is None else tuple(map(str, known[axis] or ())) for axis in names)
         steps.append(Step(name, formula, names, value, labels))
         return value
 
@@ -302,7 +308,8 @@ def _calculated(
         scores = add(
             "masked scores", "−∞ where the mask is 0", "head query key", scores.masked_fill(~allowed, -torch.inf)
         )
-    shares = scores.softmax(-1).nan_to_num(0.0)  # a row with no key has no softmax; its weights are 0
+    unseen = (scores == -torch.inf).all(-1, keepdim=True)
+    shares = scores.softmax(-1).masked_fill(unseen, 0.0)  # a row with no key has no softmax; its weights are 0
     weights = add("weights", "P = softmax of each row", "head query key", shares)
     weighted = add("weighted values", "Pᵢⱼ Vⱼ", "head query key dim", weights[..., None] * value[:, None])
     if parts.w_output is None:

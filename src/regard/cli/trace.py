@@ -48,6 +48,9 @@ def trace(
     refuse([] if text is None else sentence_objections("TEXT", text))
     if json and output is not None:
         raise InvalidArgument("--json: prints numbers, and --output writes a page; give one of them")
+    chosen = [name for name, value in (("--head", head), ("--query", query)) if value is not None]
+    if chosen and (json or output is not None):
+        raise InvalidArgument(f"{' and '.join(chosen)}: choose among the tables; JSON and page hold all")
     from rich.console import Console
 
     from regard.analysis.trace import trace as calculate
@@ -59,12 +62,15 @@ def trace(
         from regard.generation.translator import Translator
 
         found = Translator.load(model).trace(text, **({} if layer is None else {"layer": layer}))
-    queries = None if query is None else [query - 1]
-    shown = tables(found, queries, None if head is None else [head])
+    heads, queries, _ = found["weights"].shape
+    wrong = [f"--head: there are {heads}, numbered from 0; got {head}"] if head not in (None, *range(heads)) else []
+    if query not in (None, *range(1, queries + 1)):
+        wrong.append(f"--query: there are {queries}, numbered from 1; got {query}")
+    refuse(wrong)
     if json:
         print(found.to_json(indent=1))
     elif output is not None:
         write_steps(found, output)
         Console().print(f"Every step: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
     else:
-        Console().print(shown)
+        Console().print(tables(found, None if query is None else [query - 1], None if head is None else [head]))

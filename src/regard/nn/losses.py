@@ -93,7 +93,9 @@ def alignment_loss(
     aligned = keys >= 0
     at = keys.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
     found = weights.measure({"score": Picked("scores", at), "lse": "lse"})
-    loss = (found["lse"] - found["score"][..., 0]).masked_fill(~aligned[:, None], 0.0)
+    score = found["score"][..., 0]
+    loss = (found["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also in a row that has no key
+    loss = loss.masked_fill(~aligned[:, None], 0.0)
     counted = aligned[:, None].to(loss.dtype)
     return _mean(loss, counted if row_weights is None else counted * row_weights)
 
@@ -164,6 +166,7 @@ def _mean(values: Tensor, weights: Rows) -> Tensor:
     if weights is None:
         return values.mean()
     counted = weights.to(values.dtype).expand(values.shape)
+    values = values.masked_fill(counted == 0, 0.0)  # also where it is infinite
     return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 

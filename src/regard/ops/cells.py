@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,39 +45,39 @@ class Cells:
     columns: Int[Tensor, "rows columns"] | None = None
     gradients: Mapping[int, Tensor] | None = None
 
-    @cached_property
+    @property
     def sequence(self) -> Int[Tensor, "batch 1 1 1"]:
         """The sequences, (batch, 1, 1, 1)."""
         return _numbers(self.batch, self.device)[:, None, None, None]
 
-    @cached_property
+    @property
     def head(self) -> Int[Tensor, "heads 1 1"]:
         """The query heads, (heads, 1, 1)."""
         return _numbers(self.heads, self.device)[:, None, None]
 
-    @cached_property
+    @property
     def query(self) -> Int[Tensor, "rows 1"]:
         """The queries, (rows, 1)."""
         return _numbers(self.rows, self.device)[:, None]
 
-    @cached_property
+    @property
     def position(self) -> Int[Tensor, "rows 1"]:
         """Where the queries stand among the keys, (rows, 1)."""
         return self.query + self.offset
 
-    @cached_property
+    @property
     def key(self) -> Int[Tensor, "*rows keys"]:
         """The keys, (keys,); (rows, keys) where each row has its own."""
         return torch.arange(*self.keys, device=self.device) if self.columns is None else self.columns
 
-    @cached_property
+    @property
     def ends(self) -> tuple[int, int]:
         """The lowest and the highest position of the rows."""
         if isinstance(self.rows, slice):
             return self.rows.start + self.offset, self.rows.stop - 1 + self.offset
         return int(self.rows.min()) + self.offset, int(self.rows.max()) + self.offset
 
-    @cached_property
+    @property
     def sequences(self) -> list[int]:
         """The numbers of the sequences."""
         return list(range(self.batch.start, self.batch.stop)) if isinstance(self.batch, slice) else self.batch.tolist()

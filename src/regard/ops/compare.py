@@ -16,7 +16,8 @@ from regard.ops.request import AttentionRequest
 class LogOf(Measure):
     """The mean logarithm of another matrix's weights under those of this one: Σⱼ Pᵢⱼ log Qᵢⱼ, (batch, heads, queries).
 
-    It is −∞ where P lies on a key that the other forbids, and 0 in a row of P that has no key.
+    It is −∞ where P lies on a key that the other forbids, as in a row of Q that has no key, and 0 in a row of P that
+    has none.
 
     Args:
         other: The matrix Q, of the same shape.
@@ -37,5 +38,6 @@ class LogOf(Measure):
         scores = other.score(query, key, other.scale, cells)
         if other.mask is not None:
             scores = scores.masked_fill(~other.mask.allowed(cells), -torch.inf)
-        logs = scores - block.rows_of(self.lse)[..., None]
+        lse = block.rows_of(self.lse)[..., None]
+        logs = (scores - lse).masked_fill(lse == -torch.inf, -torch.inf)  # a row of Q without a key
         return (weights * logs.where(weights > 0, 0.0)).sum(-1)

@@ -75,7 +75,10 @@ def linear_operator(
         raise MissingExtra("linear_operator needs scipy: install it with `pip install 'regard[graph]'`") from None
 
     def on_arrays(product: Callable[[Tensor], Tensor]) -> Callable[[Any], Any]:
-        return lambda x: product(torch.as_tensor(x, dtype=dtype, device=device))[0, 0].cpu().numpy()
+        def real(x: Any) -> Any:
+            return product(torch.as_tensor(x, dtype=dtype, device=device))[0, 0].cpu().numpy()
+
+        return lambda x: real(x.real) + 1j * real(x.imag) if x.dtype.kind == "c" else real(x)
 
     left, right = on_arrays(ahead), on_arrays(back)
     make: Any = LinearOperator  # whose constructor SciPy types as that of its subclasses

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -113,7 +112,7 @@ def make_request(
         raise InvalidType(f"scale: expected a number, got {scale!r}")
     if scale is not None and not isfinite(scale):
         raise InvalidArgument(f"scale: expected a finite number, got {scale}")
-    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, SupportsIndex)):
+    if offset is not None and (isinstance(offset, bool) or not _is_index(offset)):
         raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
     objections = _shape_objections(given)
     if not objections:
@@ -127,6 +126,14 @@ def make_request(
         scale = 1.0 if scale is None else scale
     offset = key.shape[2] - query.shape[2] if offset is None else operator.index(offset)
     return AttentionRequest(query, key, rule, score, scale, offset)
+
+
+def _is_index(thing: object) -> bool:
+    try:
+        operator.index(thing)  # pyright: ignore[reportArgumentType] - which is the question
+    except TypeError:
+        return False
+    return True
 
 
 def _shape_objections(given: dict[str, Tensor]) -> list[str]:

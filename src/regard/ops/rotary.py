@@ -50,7 +50,9 @@ def rotary(
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise InvalidType(f"x: expected a floating-point tensor, got {x.dtype if isinstance(x, Tensor) else type(x)}")
-    if positions is not None and (not isinstance(positions, Tensor) or positions.is_floating_point()):
+    if positions is not None and (
+        not isinstance(positions, Tensor) or positions.is_floating_point() or positions.dtype == torch.bool
+    ):
         came = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
         raise InvalidType(f"positions: expected a tensor of integers, got {came}")
     refuse(_objections(x, positions, base, dims), InvalidArgument)

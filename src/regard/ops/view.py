@@ -93,7 +93,7 @@ class Matrix:
         wrong: list[str] = []
         asked = zip(("batch", "heads", "queries"), (batch, heads, queries), self.shape, strict=False)
         chosen = [
-            None if index is None else _numbers(name, index, size, self.device, wrong) for name, index, size in asked
+            None if index is None else numbers_of(name, index, size, self.device, wrong) for name, index, size in asked
         ]
         refuse(wrong, InvalidArgument)
         self._check()
@@ -198,8 +198,19 @@ def ask(request: AttentionRequest, measures: Mapping[str, Measure]) -> dict[str,
     return choose(job).run(job)[1]
 
 
-def _numbers(name: str, index: Any, size: int, device: torch.device, wrong: list[str]) -> Tensor | None:
-    """The entries of an axis that were chosen, counted from 0."""
+def numbers_of(name: str, index: Any, size: int, device: torch.device, wrong: list[str]) -> Tensor | None:
+    """The entries of an axis that were chosen, counted from 0.
+
+    Args:
+        name: What errors call the choice.
+        index: A number, several, bools or a slice.
+        size: How many entries there are.
+        device: Where the numbers shall lie.
+        wrong: Objections are added here.
+
+    Raises:
+        InvalidType: If the choice is of no such type.
+    """
     try:
         found = torch.arange(size, device=device)[index] if isinstance(index, slice) else torch.as_tensor(index)
     except (TypeError, ValueError, RuntimeError):

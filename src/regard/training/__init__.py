@@ -8,7 +8,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from regard.training.recipe import Recipe, apply_overrides, make_recipe, read_recipe
+from regard.errors import MissingExtra
+
+try:
+    from regard.training.recipe import Recipe, apply_overrides, make_recipe, read_recipe
+except ModuleNotFoundError as error:
+    raise MissingExtra(f"training needs {error.name}: install it with `pip install 'regard[train]'`") from None
 
 if TYPE_CHECKING:
     from regard.training.run import Outcome, train

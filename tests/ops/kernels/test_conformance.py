@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from pairwise import pairwise
 from regard.errors import KernelRefused
 from regard.ops import attend
 from regard.ops.kernels import edges
-from regard.ops.kernels.base import Job
+from regard.ops.kernels.base import Job, Kernel
 from regard.ops.kernels.choose import KERNELS
 from regard.ops.request import make_request
 
@@ -56,12 +57,14 @@ def found(results, leaves):
     return results | {f"gradient of {name}": (part,) for name, part in zip(leaves, gradients, strict=True)}
 
 
-def check(ours, dense, exact, dtype):
+def check(ours, dense, exact, dtype, largest=0.0):
     """In float64 equal to 1e-12; else at most twice as far from the truth as dense torch in the same dtype.
 
     Where the last digits decide, eight units of the last place are allowed: which of two is nearer is chance there. So
-    is it for the sums over all cells that gradients of shared tensors are, with a few more digits.
+    is it for the sums over all cells that gradients of shared tensors are, with a few more digits. The last digits of
+    the largest score, where one is given, are allowed as well.
     """
+    of_scores = 8 * torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps * largest
     assert ours.keys() == exact.keys()
     for name, parts in exact.items():
         for mine, theirs, truth in zip(ours[name], dense[name], parts, strict=True):
@@ -73,7 +76,7 @@ def check(ours, dense, exact, dtype):
             error, other = ((x.double() - truth)[same].abs().max().item() / scale for x in (mine, theirs))
             digits = 2**-17 if name.startswith("gradient") else 2**-20
             floor = 1e-12 if dtype == torch.float64 else max(8 * torch.finfo(mine.dtype).eps, digits, 2 * other)
-            assert error <= floor, (name, error, other)
+            assert error <= max(floor, of_scores), (name, error, other)
 
 
 RULES = list(masks(1, 1, 33, 33)), list(SCORES), list(OFFSETS), DTYPES
@@ -96,12 +99,30 @@ def test_so_does_the_kernel_for_graphs(monkeypatch, shape, mask, score, offset, 
     compare(next(kernel for kernel in KERNELS if kernel.name == "edges"), shape, mask, score, offset, dtype)
 
 
-def compare(kernel, shape, mask, score, offset, dtype):
+HUGE = [("and", score) for score in SCORES] + [(mask, "scaled_dot") for mask in RULES[0]]
+HUGE_ON_GRAPHS = [("neighbours and", score) for score in SCORES] + [(mask, "scaled_dot") for mask in GRAPHS]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rules", "dtype"),
+    pairwise([kernel for kernel in KERNELS if kernel.name != "edges"], HUGE, DTYPES[:3])
+    + pairwise([kernel for kernel in KERNELS if kernel.name == "edges"], HUGE_ON_GRAPHS, DTYPES[:3]),
+    ids=lambda value: value.name if isinstance(value, Kernel) else name(value),
+)
+def test_huge_scores_cost_no_more_than_their_own_last_digits(monkeypatch, kernel, rules, dtype):
+    monkeypatch.setattr(edges, "SPARSE", 0)
+    compare(kernel, "plain", *rules, "default", dtype, times=1e4)
+
+
+def compare(kernel, shape, mask, score, offset, dtype, times=None):
+    """Where `times` is given, the score's own tensors are so many times as large, or the query where it has none."""
     query, key, value = tensors(shape, dtype)
     batch, heads, _, queries, keys, head_dim, _ = SHAPES[shape]
     case, rule = SCORES[score], masks(batch, heads, queries, keys)[mask]
     made = case.tensors(heads, queries, keys, head_dim)
-    held = {name: tensor.to(dtype).requires_grad_() for name, tensor in made.items()}
+    held = {name: (tensor * (times or 1)).to(dtype).requires_grad_() for name, tensor in made.items()}
+    if times and not held:
+        query = (query.detach() * times).requires_grad_()
     shift = keys - queries if OFFSETS[offset] is None else OFFSETS[offset]
     cells = allowed(mask, batch, heads, queries, keys, shift)
     known = kernel.measures
@@ -120,10 +141,13 @@ def compare(kernel, shape, mask, score, offset, dtype):
     for precise in (False, True):
         exact = {n: t.detach().to(torch.float64 if precise else dtype).requires_grad_() for n, t in leaves.items()}
         names = {name: exact[name] for name in held}
-        output, _, _, all_said = definition(exact["query"], exact["key"], exact["value"], cells, shift, case, names)
+        output, _, scores, all_said = definition(
+            exact["query"], exact["key"], exact["value"], cells, shift, case, names
+        )
         answers[precise] = found({"output": (output,)} | {name: all_said[name] for name in asked}, exact)
     att = attend(query, key, value, **given, measure=asked, kernel=kernel.name)
     assert att.output.dtype == dtype
     said = {name: answer if isinstance(answer, tuple) else (answer,) for name, answer in att.measured.items()}
     said |= {"topk": said["topk"][:1]} if "topk" in said else {}
-    check(found({"output": (att.output,)} | said, leaves), answers[False], answers[True], dtype)
+    largest = scores.detach().masked_fill(scores == -inf, 0.0).abs().max().item() if times else 0.0
+    check(found({"output": (att.output,)} | said, leaves), answers[False], answers[True], dtype, largest)

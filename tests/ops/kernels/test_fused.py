@@ -48,3 +48,12 @@ def test_it_says_why_not():
     long = torch.zeros(1, 1, 3000, 4)
     with pytest.raises(KernelRefused, match=r"1 × 1 × 3000 × 3000 cells .* Window\(left=9, right=None\) would be"):
         attend(long, long, long, mask=Window(9, None), kernel="fused")
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_a_causal_scale_that_is_not_positive_is_no_number_for_torch_alone(scale):
+    query, key, value = torch.randn(3, 1, 1, 200, 8).unbind()
+    found, expected = (
+        attend(query, key, value, mask=Causal(), scale=scale, kernel=kernel).output for kernel in (None, "reference")
+    )
+    torch.testing.assert_close(found, expected)

@@ -104,7 +104,9 @@ def edge_places(request: AttentionRequest, value: Tensor | None) -> Iterator[Pla
         at = begins[rows][:, None] + torch.arange(width, device=device)
         real = at < (begins[rows] + counts[start:stop])[:, None]
         columns = torch.zeros_like(at)
-        columns[real] = graph.edges[1, at[real]]
+        if counts[stop - 1]:
+            last = (begins[rows] + counts[start:stop] - 1).clamp(min=0)  # a row is filled up with its own last key
+            columns = graph.edges[1, torch.minimum(at, last[:, None])]
         for h in slices(heads, unit):
             cells = request.cells(slice(0, batch), h, rows, columns)
             yield EdgePlace(request, slice(0, batch), h, rows, slice(0, keys), cells, real)

@@ -20,7 +20,8 @@ DENSE_CELLS = 2**22
 class Fused(Kernel):
     """SDPA takes query, key, value, a dense or broadcast mask, and gives the output and nothing else.
 
-    A NaN in a query or a key is what torch makes of it, which on a CPU may be 0.
+    A NaN or an infinity is what torch makes of it: on a CPU one in a query may become 0, and one in a key that a mask
+    forbids may reach every row.
     """
 
     name = "fused"
@@ -56,7 +57,7 @@ class Fused(Kernel):
                 dropout_p=job.dropout,
                 is_causal=_is_causal(request),
                 scale=request.scale,
-                enable_gqa=group > 1,
+                enable_gqa=bool(group > 1),
             )
         return output, {}
 
@@ -75,8 +76,9 @@ def _makes_dense(job: Job) -> str:
 
 
 def _is_causal(request: AttentionRequest) -> bool:
-    """Whether the mask is what SDPA calls causal, which starts at the first key."""
-    return type(request.mask) is Causal and request.offset == 0 and request.rows is None and not _sees_all(request)
+    """Whether the mask is what SDPA calls causal: it starts at the first key, and wants a scale above 0."""
+    plain = type(request.mask) is Causal and request.offset == 0 and request.rows is None and request.scale > 0
+    return plain and not _sees_all(request)
 
 
 def _sees_all(request: AttentionRequest) -> bool:

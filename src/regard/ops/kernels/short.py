@@ -35,6 +35,8 @@ class Short(Kernel):
     def why_not(self, job: Job) -> list[str]:
         """Also: too long, no value, heads of value unlike the key's, or nothing to train."""
         request, value, reasons = job.request, job.value, super().why_not(job)
+        if torch.compiler.is_compiling():
+            reasons.append("a compiler cannot follow it")
         longest = max(request.shape[2:])
         if longest > LONGEST:
             reasons.append(f"it takes up to {LONGEST} queries and keys, not {longest}")

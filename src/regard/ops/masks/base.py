@@ -163,7 +163,10 @@ class Dense(Mask):
 
     def __post_init__(self) -> None:
         if self.cells.dtype != torch.bool:
-            raise InvalidType(f"mask: expected a bool tensor, True where a query may attend; got {self.cells.dtype}")
+            hint = "; what is added to scores is a regard.Bias" if self.cells.is_floating_point() else ""
+            raise InvalidType(
+                f"mask: expected a bool tensor, True where a query may attend; got {self.cells.dtype}{hint}"
+            )
 
     def __repr__(self) -> str:
         return f"Dense(bool {tuple(self.cells.shape)})"
@@ -213,6 +216,8 @@ class IndexRule(Mask):
         return self.function(cells.sequence, cells.head, cells.query, cells.key)
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
+        if torch.compiler.is_compiling():  # which cannot look at what the function gives
+            return []
         corners = [torch.tensor([0, size - 1], device=device) for size in shape]
         batch, heads, queries, keys = corners
         cells = Cells(batch, heads, queries, (0, shape[3]), 0, device, keys.expand(2, 2))
@@ -246,6 +251,8 @@ def as_mask(mask: MaskLike) -> Mask:
         return from_block_mask(mask)
     if callable(mask) and not isinstance(mask, type):
         return IndexRule(mask)
+    if isinstance(mask, type) and issubclass(mask, Mask):
+        raise InvalidType(f"mask: got the class {mask.__name__}; make one of it: {mask.__name__}(...)")
     raise InvalidType(
         f"mask: expected a bool tensor, a rule such as regard.Causal() or regard.Padding(lengths), or a function "
         f"(batch, head, query, key) -> bool; got {type(mask).__name__}"

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from regard.errors import InvalidType
+from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.ops.cells import Cells, Span
 from regard.ops.masks.base import IndexFunction, IndexRule, Mask, MaskLike, as_mask, no_keys, other_device
 
@@ -104,16 +104,6 @@ def _blocks(count: Tensor, indices: Tensor, columns: int) -> Tensor:
     return found.scatter(-1, indices.to(torch.int64).where(here, columns), True)[..., :columns]
 
 
-class _Given(Cells):
-    """Cells whose indices are all there, in a form that torch.compile can follow."""
-
-    def __init__(self, *fields: Any) -> None:
-        super().__init__(*fields)
-        sequence, head, query, *_ = fields
-        ready = {"sequence": sequence[:, None, None, None], "head": head[:, None, None], "query": query[:, None]}
-        self.__dict__.update(ready, position=query[:, None] + self.offset, key=self.columns)
-
-
 def to_mask_mod(mask: MaskLike, offset: int = 0) -> IndexFunction:
     """The mask as a function ``(batch, head, query, key) -> bool``, FlexAttention's `mask_mod`.
 
@@ -133,7 +123,8 @@ def _allowed(rule: Mask, offset: int, *given: Tensor) -> Tensor:
     *at, key = indices
     flat = [index.reshape(-1) for index in at]
     columns = key.reshape(-1, key.shape[-1] if key.ndim else 1).expand(len(flat[2]), -1)
-    found = rule.allowed(_Given(*flat, (0, 0), offset, columns.device, columns))
+    sequences, heads, queries = flat
+    found = rule.allowed(Cells(sequences, heads, queries, (0, 0), offset, columns.device, columns))
     whole = found.expand(*(len(index) for index in flat), columns.shape[1])
     return whole.reshape(torch.broadcast_shapes(*(index.shape for index in indices)))
 
@@ -147,15 +138,19 @@ def to_block_mask(mask: MaskLike, shape: Shape, offset: int | None = None, **opt
         offset: Query i stands at position i + offset; keys − queries if not given.
         options: For torch's `create_block_mask`: its device, ``"cpu"`` if not given, and its BLOCK_SIZE.
 
+    Raises:
+        InvalidArgument: If the mask does not fit the shape.
+        InvalidType: If shape or offset are no integers, or the mask is none.
+
     Example:
         >>> import regard
         >>> from regard.ops.masks import to_block_mask
         >>> to_block_mask(regard.Window(64, 0), (1, 1, 512, 512)).sparsity()
         56.25
     """
-    offset = shape[3] - shape[2] if offset is None else offset
     options = {"device": "cpu"} | options
-    return create_block_mask(to_mask_mod(mask, offset), *shape, **options)
+    rule, offset = _fitting(mask, shape, offset, torch.device(options["device"]))
+    return create_block_mask(to_mask_mod(rule, offset), *shape, **options)
 
 
 def to_dense(
@@ -169,13 +164,28 @@ def to_dense(
         offset: Query i stands at position i + offset; keys − queries if not given.
         device: Where the tensors of the mask lie.
 
+    Raises:
+        InvalidArgument: If the mask does not fit the shape.
+        InvalidType: If shape or offset are no integers, or the mask is none.
+
     Example:
         >>> import regard
         >>> from regard.ops.masks import to_dense
         >>> to_dense(regard.Causal(), (1, 1, 2, 3))[0, 0].tolist()
         [[True, True, False], [True, True, True]]
     """
+    rule, offset = _fitting(mask, shape, offset, torch.device(device))
     batch, heads, queries, keys = shape
-    offset = keys - queries if offset is None else offset
     whole = slice(0, batch), slice(0, heads), slice(0, queries)
-    return as_mask(mask).allowed(Cells(*whole, (0, keys), offset, torch.device(device))).expand(shape)
+    return rule.allowed(Cells(*whole, (0, keys), offset, torch.device(device))).expand(shape)
+
+
+def _fitting(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
+    """The rule and the offset, once they fit the shape."""
+    if len(shape) != 4 or not all(isinstance(size, int) for size in shape):
+        raise InvalidType(f"shape: expected (batch, heads, queries, keys), got {shape!r}")
+    if offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
+        raise InvalidType(f"offset: expected a number of keys (int) or None, got {offset!r}")
+    rule = as_mask(mask)
+    refuse(rule.objections(shape, device), InvalidArgument)
+    return rule, shape[3] - shape[2] if offset is None else offset

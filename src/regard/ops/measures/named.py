@@ -59,6 +59,10 @@ def as_measures(asked: Asked) -> dict[str, Measure]:
         measure = _by_name(each, wrong) if isinstance(each, str) else each
         if measure is None:
             continue
+        if name is not None and not isinstance(name, str):
+            raise InvalidType(f"measure: the names that a dict gives are texts, but there is {name!r}")
+        if isinstance(measure, type) and issubclass(measure, Measure):
+            raise InvalidType(f"measure: got the class {measure.__name__}; make one of it: {measure.__name__}(...)")
         if not isinstance(measure, Measure):
             raise InvalidType(f"measure: expected a name or a Measure, got {type(each).__name__} {each!r}")
         lost = tensors_out_of_reach(measure)

@@ -162,10 +162,6 @@ class Buckets(Score):
         far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact) * (count - exact)
         return first + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=count - 1))
 
-    @property
-    def plain(self) -> bool:
-        return True
-
     def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
         return tensor_objections(
             "the table of Buckets", self.table, {"(buckets, heads)": (len(self.table), shape[1])}, device

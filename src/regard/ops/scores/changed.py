@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.ops.cells import Cells
 from regard.ops.scores.base import Score, Shape, tensor_objections
 
@@ -16,6 +16,13 @@ from regard.ops.scores.base import Score, Shape, tensor_objections
 @dataclass(frozen=True, eq=False)
 class _Around(Score):
     score: Score
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.score, Score):
+            raise InvalidType(
+                f"{type(self).__name__}: score must be a rule such as regard.ScaledDot(), but is "
+                f"{type(self.score).__name__}"
+            )
 
     def default_scale(self, head_dim: int) -> float | None:
         return self.score.default_scale(head_dim)
@@ -45,6 +52,7 @@ class SoftCap(_Around):
 
     Raises:
         InvalidArgument: If the cap is neither.
+        InvalidType: If the score is no rule.
 
     Reference: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
     """
@@ -52,6 +60,7 @@ class SoftCap(_Around):
     cap: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.cap, bool) or not isinstance(self.cap, (int, float)) or not 0 < self.cap < float("inf"):
             raise InvalidArgument(f"SoftCap: cap must be a number above 0, but is {self.cap!r}")
 

@@ -54,6 +54,8 @@ def as_score(score: str | Score | None) -> Score:
                 f"score: unknown name '{score}'{nearest(score, SCORES)} (known: {', '.join(sorted(SCORES))})"
             )
         return SCORES[score]()
+    if isinstance(score, type) and issubclass(score, Score):
+        raise InvalidType(f"score: got the class {score.__name__}; make one of it: {score.__name__}(...)")
     if not isinstance(score, Score):
         raise InvalidType(f"score: expected a rule such as regard.ScaledDot(), got {type(score).__name__}")
     lost = tensors_out_of_reach(score)

@@ -1,0 +1,206 @@
+"""What must hold of any weights: as near to the truth as dense torch, NaN where it belongs, and the laws of softmax."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.definition import definition
+from ops.rules import SCORES, allowed, masks, measures
+from regard.analysis import rollout
+from regard.ops import Bias, Causal, Neighbours, ScaledDot, attend, weights
+from regard.ops.kernels import blocks, edges
+from regard.ops.kernels.choose import KERNELS
+from regard.ops.measures import MEASURES
+
+MASKS = list(masks(1, 1, 1, 1))
+GRAPHS = ["neighbours", "neighbours and", "no edges"]
+ADDED_ONE_BY_ONE = {"received of some": 3, "grouped": 4}
+"""So many times as far off as dense torch may these be, which adds pairwise, in sums of some hundred terms."""
+
+
+def registered(queries, keys):
+    return {name: measure for name, measure in measures(queries, keys).items() if type(measure) in MEASURES.values()}
+
+
+def first_of(answers):
+    """The answers by name, without what comes second: indices of the strongest keys, and the highest scores."""
+    return {name: answer[0] if isinstance(answer, tuple) else answer for name, answer in answers.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [0.01, 1.0, 10.0], ids=["flat", "ordinary", "peaked"])
+def test_of_4096_keys_errors_are_at_most_twice_those_of_dense_torch(size, dtype):
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 1, n, 64, generator=random) for n in (512, 4096, 4096))
+    tensors = [tensor.to(dtype) for tensor in (query * size, key, value)]
+    cells = torch.ones(1, 1, 512, 4096, dtype=torch.bool).tril(4096 - 512)
+    dense = {}
+    for each in {torch.float64, torch.float32, dtype}:
+        output, _, _, said = definition(*(tensor.to(each) for tensor in tensors), cells, 4096 - 512)
+        dense[each] = first_of({"output": output, "output alone": output, "highest": said["max"][1]} | said)
+    att = attend(*tensors, mask=Causal(), measure=registered(512, 4096))
+    others = {"output alone": attend(*tensors, mask=Causal()).output, "highest": att.measured["max"].score}
+    for name, found in first_of({"output": att.output} | others | att.measured).items():
+        exact, peer = dense[torch.float64][name], dense[found.dtype][name]  # answers are never in bfloat16
+        error, other = ((x.double() - exact).norm().item() for x in (found, peer))
+        assert error <= ADDED_ONE_BY_ONE.get(name, 2) * other, (name, error, other)
+
+
+DEFINED = [kernel for kernel in KERNELS if kernel.name != "fused"]  # in which torch decides where a NaN goes
+RULED = [(kernel, mask) for kernel in DEFINED for mask in (GRAPHS if kernel.name == "edges" else MASKS)]
+
+
+def of_rows(monkeypatch, kernel, tensors, **rules):
+    """The output and all that the kernel can say of 9 rows and 12 keys, row by row; and where it is NaN."""
+    monkeypatch.setattr(edges, "SPARSE", 0)
+    monkeypatch.setitem(blocks.ROWS, "cpu", 4)
+    asked = {
+        name: measure
+        for name, measure in registered(9, 12).items()
+        if measure.axis == "queries" and (kernel.measures is None or type(measure) in kernel.measures)
+    }
+    tensors = [tensor.clone().requires_grad_() for tensor in tensors]  # "short" serves none but these
+    att = attend(*tensors, **rules, measure=asked, kernel=kernel.name)
+    found = first_of({"output": att.output} | att.measured)
+    return found, {name: x.isnan() if x.ndim == 3 else x.isnan().any(-1) for name, x in found.items()}
+
+
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+@pytest.mark.parametrize(("kernel", "mask"), RULED, ids=lambda value: getattr(value, "name", value))
+def test_a_nan_reaches_the_rows_that_may_see_it_and_no_other(monkeypatch, kernel, mask, where):
+    random = torch.Generator().manual_seed(0)
+    tensors = {
+        name: torch.randn(2, 2, tokens, 4, generator=random, dtype=torch.float64)
+        for name, tokens in (("query", 9), ("key", 12), ("value", 12))
+    }
+    rule, cells = masks(2, 2, 9, 12)[mask], allowed(mask, 2, 2, 9, 12, 3)
+    clean, _ = of_rows(monkeypatch, kernel, tensors.values(), mask=rule)
+    tensors[where][:, :, 5, 1] = nan
+    reached = cells.any(-1) & (torch.arange(9) == 5) if where == "query" else cells[..., 5]
+    found, nans = of_rows(monkeypatch, kernel, tensors.values(), mask=rule)
+    if where == "value":  # other rows may be NaN too, as 0 · NaN is
+        assert nans.pop("output")[reached].all()
+        assert not any(rows.any() for rows in nans.values())
+        return
+    for name, rows in nans.items():
+        assert torch.equal(rows, reached) or name == "diagonal", name  # which is one cell
+        torch.testing.assert_close(found[name][~reached], clean[name][~reached], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in DEFINED if kernel.name != "short"], ids=lambda each: each.name)
+@pytest.mark.parametrize("number", [-inf, -1e31, inf])
+def test_a_score_below_all_forbids_and_one_above_all_is_not_a_number(monkeypatch, kernel, number):
+    random = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 1, tokens, 4, generator=random, dtype=torch.float64) for tokens in (9, 12, 12)]
+    graph, here = Neighbours(torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
+    here[2, 5] = here[4] = True
+    score = ScaledDot() + Bias(torch.zeros(9, 12).masked_fill(here, number))
+    forbidden, _ = of_rows(monkeypatch, kernel, tensors, mask=graph & ~here)
+    found, nans = of_rows(monkeypatch, kernel, tensors, mask=graph, score=score)
+    reached = (here.any(-1) & (number > 0)).expand(1, 1, 9)
+    for name, rows in nans.items():
+        assert torch.equal(rows, reached) or name == "diagonal", name
+        torch.testing.assert_close(found[name][~reached], forbidden[name][~reached], rtol=1e-12, atol=1e-12)
+
+
+@st.composite
+def matrices(draw, scores=tuple(SCORES), square=False):
+    """Weights of a random shape and random rules, which cells these allow, and what each row must sum to."""
+    batch, heads, kv_heads = draw(st.sampled_from([(1, 1, 1), (2, 2, 2), (3, 4, 2)]))
+    queries, keys = (draw(st.integers(1, 40)) for _ in range(2))
+    queries = keys if square else queries
+    mask, case = draw(st.sampled_from(MASKS)), SCORES[draw(st.sampled_from(scores))]
+    offset, size = draw(st.integers(-9, 9)), draw(st.sampled_from([0.1, 1.0, 1e4]))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 999)))
+    query = torch.randn(batch, heads, queries, 4, generator=random, dtype=torch.float64) * size
+    key = torch.randn(batch, kv_heads, keys, 4, generator=random, dtype=torch.float64)
+    held = case.tensors(heads, queries, keys, 4)
+    rule = masks(batch, heads, queries, keys)[mask]
+    W = weights(query, key, mask=rule, score=case.rule(held), offset=offset)
+    distance = torch.arange(keys) - torch.arange(queries)[:, None] - offset
+    scores = case.dense(held, query, key.repeat_interleave(heads // kv_heads, 1), distance)
+    cells = allowed(mask, batch, heads, queries, keys, offset) & (scores > -inf)
+    return W, cells, 1 - (held["sinks"][:, None] - W.lse()).exp() if "sinks" in held else cells.any(-1).double()
+
+
+def equal(one, other):
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@given(data=st.data(), distance=st.integers(0, 9), size=st.integers(1, 9))
+def test_a_row_sums_to_one_however_it_is_summed(score, data, distance, size):
+    W, _, mass = data.draw(matrices([score]))
+    equal(W @ torch.ones(W.shape[3], dtype=W.dtype), mass)
+    equal(W.by_distance(distance).sum(-1), mass)
+    equal(W.received().sum(-1), mass.sum(-1))
+    rows, keys = (torch.tensor([len(part) for part in torch.ones(n).split(size)], dtype=W.dtype) for n in W.shape[2:])
+    equal(rows @ W.block_mean(size) @ keys[:, None], mass.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("score", SCORES)
+@given(data=st.data())
+def test_entropy_is_between_that_of_one_key_and_that_of_equal_keys(score, data):
+    W, cells, mass = data.draw(matrices([score]))
+    mass = mass.clamp(min=1e-300)
+    found = W.entropy()
+    assert (found > -1e-9).all()
+    assert (found < mass * (cells.sum(-1).clamp(min=1) / mass).log() + 1e-9).all()
+
+
+@given(matrices())
+def test_the_transpose_is_the_adjoint(drawn):
+    W, *_ = drawn
+    random = torch.Generator().manual_seed(0)
+    y, x = (torch.randn(n, 1, generator=random, dtype=W.dtype) for n in W.shape[2:])
+    equal((W.mT @ y).mT @ x, y.mT @ (W @ x))
+
+
+WITHOUT_POSITIONS = [
+    name for name in SCORES if not name.startswith(("bias", "alibi", "buckets", "relative", "several"))
+]
+
+
+@given(matrices(WITHOUT_POSITIONS), st.data())
+def test_keys_in_another_order_receive_the_same(drawn, data):
+    W, cells, _ = drawn
+    query, key, score = W.request.query, W.request.key, W.request.score
+    order = data.draw(st.permutations(range(W.shape[3])))
+    found = weights(query, key[:, :, order], mask=cells[..., order], score=score).received()
+    equal(found, weights(query, key, mask=cells, score=score).received()[..., order])
+
+
+@given(matrices(), st.data())
+def test_the_strongest_keys_have_the_largest_weights(drawn, data):
+    W, cells, _ = drawn
+    count, dense = data.draw(st.integers(1, W.shape[3])), W.dense()
+    values, indices = W.topk(count)
+    equal(values, dense.sort(-1, descending=True).values[..., :count])
+    equal(values, dense.gather(-1, indices.clamp(min=0)).where(indices >= 0, 0.0))
+    assert torch.equal((indices >= 0).sum(-1), cells.sum(-1).clamp(max=count))
+
+
+@given(matrices(square=True), st.sampled_from(["mean", "max"]), st.floats(0.01, 0.99))
+def test_rows_of_a_rollout_sum_to_one(drawn, heads, residual):
+    W, *_ = drawn
+    sums = rollout([W, W, W], heads=heads, residual=residual).sum(-1)
+    equal(sums, torch.ones_like(sums))
+
+
+WITHOUT_SINKS = [name for name, case in SCORES.items() if "sinks" not in case.tensors(1, 1, 1, 1)]
+
+
+@given(matrices(WITHOUT_SINKS), st.floats(-100, 100))
+def test_a_constant_added_to_a_row_moves_its_log_sum_exp_alone(drawn, far):
+    W, *_ = drawn
+    request, shift = W.request, torch.linspace(far, 1, W.shape[2], dtype=W.dtype)
+    score = request.score + Bias(shift[:, None])
+    moved = weights(request.query, request.key, mask=request.mask, score=score, offset=request.offset)
+    plain, found = (first_of(each.measure(registered(*W.shape[2:]))) for each in (W, moved))
+    for name, answer in found.items():
+        equal(answer, plain[name] + shift if name == "lse" else plain[name])
