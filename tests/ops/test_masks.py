@@ -70,7 +70,7 @@ def test_what_a_negation_forbids_for_sure_is_left_out():
 
 
 def test_a_mask_that_does_not_fit_is_not_written_out():
-    with pytest.raises(InvalidArgument, match="mask: .*lengths"):
+    with pytest.raises(InvalidArgument, match="lengths"):
         to_dense(Padding(torch.tensor([1, 3])), (1, 1, 2, 3))
     with pytest.raises(InvalidType, match=r"shape: expected \(batch, heads, queries, keys\), got \(5, 5\)"):
         to_dense(Causal(), (5, 5))
