@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
+from itertools import chain, product
 
 import pytest
 import torch
@@ -13,9 +16,10 @@ from torch.autograd import forward_ad
 from ops.rules import SCORES, masks, measures
 from pairwise import pairwise
 from regard.errors import InvalidArgument, StaleView
-from regard.ops import Causal, Measure, Padding, Score, Window, attend, weights
+from regard.ops import BlockMean, Causal, Measure, Padding, Score, Window, attend, weights
 from regard.ops.kernels import blocks
-from regard.ops.kernels.blocks import places
+from regard.ops.kernels.blocks import streams
+from regard.ops.kernels.threads import run_all
 from regard.ops.request import make_request
 
 
@@ -86,7 +90,7 @@ def test_the_size_of_blocks_does_not_matter(rows, cells, mask, kv_heads):
 def cells_computed(mask, queries, keys, batch=1, heads=2):
     request = make_request(torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4), mask=mask)
     count = 0
-    for place in places(request, heads):
+    for place in chain(*streams(request, 4, heads)):
         sizes = [part.stop - part.start for part in (place.batch, place.heads, place.rows, place.keys)]
         count += sizes[0] * sizes[1] * sizes[2] * sizes[3]
     return count / (batch * heads)
@@ -104,10 +108,102 @@ def test_what_no_query_may_see_is_not_computed():
 def test_each_row_is_in_one_block():
     request = make_request(torch.zeros(3, 6, 300, 4), torch.zeros(3, 2, 500, 4))
     seen = torch.zeros(3, 6, 300)
-    for place in places(request, 2, 3):
+    for place in chain(*streams(request, 4, 2, 3)):
         seen[place.index[:3]] += 1
-        assert place.heads.stop - place.heads.start in (1,)  # shared by 3 for the keys and by 2 for the values
+        assert place.heads.stop - place.heads.start == 1  # shared by 3 for the keys and by 2 for the values
     assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize(("heads", "shared"), [(8, [8]), (8, [2]), (6, [2, 3]), (5, [1]), (1, [1]), (12, [4, 12])])
+@pytest.mark.parametrize("n", [40, 1000])
+def test_streams_share_no_head_of_keys_or_values(n, heads, shared, parts):
+    request = make_request(torch.zeros(3, heads, n, 4), torch.zeros(3, shared[0], n, 4), mask=Causal())
+    owner, rows = {}, torch.zeros(3, heads, n)
+    cut = [list(stream) for stream in streams(request, parts, *shared)]
+    for number, places in enumerate(cut):
+        for place in places:
+            rows[place.index[:3]] += 1
+            for count in shared:
+                used = range(place.heads.start * count // heads, (place.heads.stop - 1) * count // heads + 1)
+                for at in product(range(place.batch.start, place.batch.stop), [count], used):
+                    assert owner.setdefault(at, number) == number
+    assert (rows == 1).all()
+    if n == 1000 and shared == [8]:
+        assert len(cut) >= min(parts, 3 * 8)
+
+
+@pytest.mark.parametrize("kv_heads", [8, 2, 1])
+@pytest.mark.parametrize("mask", [None, Causal()], ids=["all", "causal"])
+def test_several_threads_give_what_one_gives(kv_heads, mask):
+    query, key, value = (torch.randn(2, heads, 700, 8, requires_grad=True) for heads in (8, kv_heads, kv_heads))
+    before, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            torch.manual_seed(0)
+            asked = ["entropy", "received", "max", BlockMean(64)]
+            att = attend(query, key, value, mask=mask, measure=asked, kernel="streamed")
+            answers = [
+                part for each in att.measured.values() for part in (each if isinstance(each, tuple) else (each,))
+            ]
+            loss = sum(part.square().sum() for part in (att.output, *answers))
+            found.append([att.output, *answers, *torch.autograd.grad(loss, (query, key, value))])
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(*found)
+
+
+def test_dropout_is_replayed_on_as_many_threads_as_there_were():
+    query, key, value = (torch.randn(2, 8, 700, 8, requires_grad=True) for _ in range(3))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        output = attend(query, key, value, dropout=0.3, kernel="streamed").output
+        torch.set_num_threads(1)
+        (gradient,) = torch.autograd.grad(output.sum(), value)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close((gradient * value).sum(), output.sum(), rtol=1e-3, atol=1e-2)
+
+
+def test_an_error_in_a_thread_is_the_caller_s_and_ends_the_others():
+    started = []
+
+    def work(number, stream):
+        started.append(number)
+        if number == 1:
+            raise InvalidArgument("number 1")
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(InvalidArgument, match="number 1"):
+            run_all(work, range(1000), 2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert len(started) < 1000
+
+
+def test_inference_mode_and_a_forked_process_have_their_threads():
+    query = torch.randn(2, 8, 700, 8)
+    expected = attend(query, query, query, measure="entropy").output
+    with torch.inference_mode():
+        assert torch.equal(attend(query, query, query, measure="entropy").output, expected)
+    script = """
+import os, sys, torch, regard
+torch.set_num_threads(2)
+query = torch.randn(2, 8, 700, 8)
+regard.attend(query, query, query, measure="entropy")
+child = os.fork() if hasattr(os, "fork") else 0
+if child == 0:
+    torch.set_num_threads(1)  # OpenMP, too, has lost its threads
+    regard.attend(query, query, query, measure="entropy")
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_dropout_drops_that_share_and_replays_it_backwards():

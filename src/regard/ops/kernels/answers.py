@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class Answers:
         self.measures, self.shape = measures, shape
         self.forms = {} if forms is None else forms
         self._wholes: dict[str, list[Tensor]] = {}
+        self._making = threading.Lock()
 
     def add(self, name: str, answer: Any, place: Place) -> None:
         """Take what a measure says of the block at a place."""
@@ -34,13 +36,20 @@ class Answers:
         at = measure.entries(place.index, self.shape)
         parts = parts_of(name, measure, answer, at)
         if name not in self._wholes:
-            self.forms[name], axes = (type(answer), len(parts)), measure.whole(self.shape)
-            self._wholes[name] = [part.new_zeros(*axes, *part.shape[len(axes) :]) for part in parts]
+            with self._making:
+                self._make(name, answer, parts)
         for whole, part in zip(self._wholes[name], parts, strict=True):
             if measure.axis == "queries":
                 whole[at] = part
             else:
                 whole[at] += part
+
+    def _make(self, name: str, answer: Any, parts: tuple[Tensor, ...]) -> None:
+        """Make the whole answers that parts are parts of, if no other thread did."""
+        if name not in self._wholes:
+            axes = self.measures[name].whole(self.shape)
+            self.forms[name] = type(answer), len(parts)
+            self._wholes[name] = [part.new_zeros(*axes, *part.shape[len(axes) :]) for part in parts]
 
     def tensors(self) -> list[Tensor]:
         """All whole answers in a row."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import gcd
+from math import gcd, lcm
 
 from torch import Tensor
 
@@ -94,11 +94,12 @@ class Place:
         return self.batch, heads_used(self.heads, self.request.query.shape[1], whole.shape[1]), self.keys
 
 
-def places(request: AttentionRequest, *shared_heads: int) -> Iterator[Place]:
-    """The blocks of a request, in order.
+def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[Iterator[Place]]:
+    """The blocks of a request, in streams that share neither queries nor keys nor any entry of an answer.
 
     Args:
         request: What is to be cut.
+        parts: How many streams there should be at least, where it is large enough and has so many heads.
         shared_heads: The head counts of the tensors beside the query; a block lies within one of their heads, or within
             heads that are not shared.
     """
@@ -107,23 +108,37 @@ def places(request: AttentionRequest, *shared_heads: int) -> Iterator[Place]:
     per_cell = request.score.floats_per_cell(request.query.shape[3])
     most = FLOATS.get(device, FLOATS_ELSEWHERE) // (keys * per_cell)
     rows, room = min(queries, ROWS.get(device, ROWS_ELSEWHERE), max(1, most)), CELLS.get(device, CELLS_ELSEWHERE)
-    unit = gcd(heads, *(heads // count for count in shared_heads if count != heads))
-    sizes = [size for size in range(1, unit + 1) if unit % size == 0]
+    groups = [heads // count for count in shared_heads if count != heads]
     everything = slice(0, batch), slice(0, heads)
     together: dict[int, list[slice]] = {}  # rows, by how many heads with as many keys go into one block
-    for r in slices(queries, rows):
+    for r in slices(slice(0, queries), rows):
         start, stop = _extent(request, request.cells(*everything, r))
         cells = max(1, (stop - start) * per_cell) * rows
         together.setdefault(max(1, room // cells), []).append(r)
-    for count, some_rows in together.items():
-        some_heads = max(size for size in sizes if size <= count)
-        sequences = max(1, min(batch, count // heads)) if some_heads == heads else 1
-        for b in slices(batch, sequences):
-            for h in slices(heads, some_heads):
-                for r in some_rows:
-                    cells = request.cells(b, h, r)
-                    start, stop = _extent(request, cells)
-                    yield Place(request, b, h, r, slice(start, stop), cells.within((start, stop)))
+    lanes = batch * heads
+    parts = max(1, min(parts, 2 * lanes * queries * keys // room))
+    width = min(max(together), max(1, lanes // parts))
+    shared = lcm(*groups)  # heads that share keys or values are in one stream, which adds up their gradients
+    wide = shared * _divisor(heads // shared, max(1, width // shared))
+    unit = gcd(wide, *groups)
+    sequences = max(1, min(batch, width // heads)) if wide == heads else 1
+
+    def stream(some: slice, several: slice) -> Iterator[Place]:
+        for count, some_rows in together.items():
+            size = _divisor(unit, count)
+            for b in slices(some, max(1, count // heads) if size == heads else 1):
+                for h in slices(several, size):
+                    for r in some_rows:
+                        cells = request.cells(b, h, r)
+                        start, stop = _extent(request, cells)
+                        yield Place(request, b, h, r, slice(start, stop), cells.within((start, stop)))
+
+    return [stream(b, h) for b in slices(everything[0], sequences) for h in slices(everything[1], wide)]
+
+
+def _divisor(of: int, most: int) -> int:
+    """The largest divisor that is not larger than so much."""
+    return max(size for size in range(1, of + 1) if of % size == 0 and size <= most)
 
 
 def _extent(request: AttentionRequest, cells: Cells) -> Span:
@@ -135,6 +150,6 @@ def _extent(request: AttentionRequest, cells: Cells) -> Span:
     return start, stop
 
 
-def slices(count: int, size: int) -> Iterator[slice]:
-    """Slices of an axis that has `count` entries, `size` in each but the last."""
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+def slices(whole: slice, size: int) -> Iterator[slice]:
+    """Slices of a range, `size` entries in each but the last."""
+    return (slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size))

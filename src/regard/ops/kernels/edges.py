@@ -43,9 +43,9 @@ class Edges(Streamed):
         reasons += [f"it does not know the score {name}" for name in unknown]
         return reasons
 
-    def places(self, job: Job) -> Iterator[Place]:
-        """Blocks of rows with about equally many edges, so that little is filled up."""
-        return edge_places(job.request, job.value)
+    def streams(self, job: Job, parts: int) -> list[Iterator[Place]]:
+        """One stream of blocks of rows with about equally many edges, so that little is filled up."""
+        return [edge_places(job.request, job.value)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def edge_places(request: AttentionRequest, value: Tensor | None) -> Iterator[Pla
         if counts[stop - 1]:
             last = (begins[rows] + counts[start:stop] - 1).clamp(min=0)  # a row is filled up with its own last key
             columns = graph.edges[1, torch.minimum(at, last[:, None])]
-        for h in slices(heads, unit):
+        for h in slices(slice(0, heads), unit):
             cells = request.cells(slice(0, batch), h, rows, columns)
             yield EdgePlace(request, slice(0, batch), h, rows, slice(0, keys), cells, real)
 

@@ -48,7 +48,14 @@ def _attend(tensors: Sequence[Tensor], text: str, kernel: str, seed: Tensor) -> 
     from regard.ops.kernels.streamed import forward
 
     job: Job = restore(text, tensors)
-    return list(forward(job, Cutters[kernel], int(seed), Answers(job.measures, job.request.shape)))
+    return list(forward(job, _cut(kernel, job), int(seed), Answers(job.measures, job.request.shape)))
+
+
+def _cut(kernel: str, job: Job) -> Any:
+    """How the blocks lie, which dropout must find again in the backward pass: there may be other threads then."""
+    from regard.ops.kernels.streamed import Cut, threads_for
+
+    return Cut(Cutters[kernel], 1 if job.dropout else threads_for(job))
 
 
 @_attend.register_fake
@@ -83,7 +90,7 @@ def _attend_backward(
     given = [next(present) if each else None for each in came]
     # An operator runs below autograd, which the blocks of a backward pass need; torch's own compiler does it so.
     with torch._C._ForceDispatchKeyGuard(*_ABOVE), torch.no_grad():
-        return backward(job, Cutters[kernel], int(seed), walked, [needs[id(tensor)] for tensor in walked], given)
+        return backward(job, _cut(kernel, job), int(seed), walked, [needs[id(tensor)] for tensor in walked], given)
 
 
 @_attend_backward.register_fake

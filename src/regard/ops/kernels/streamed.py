@@ -8,7 +8,7 @@ gradient written here, so that the block's output need not be computed a second 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from regard.ops.dropout import keep_mask
 from regard.ops.heads import multiply, multiply_over_rows
 from regard.ops.kernels.answers import Answers, parts_of
 from regard.ops.kernels.base import Job, Kernel, Measured
-from regard.ops.kernels.blocks import Place, places
+from regard.ops.kernels.blocks import Place, streams
 from regard.ops.kernels.once import ONCE, one_by_one
 from regard.ops.kernels.opaque import Cutters, run_opaque
 from regard.ops.kernels.spec import is_known
+from regard.ops.kernels.threads import most_threads, run_all
 from regard.ops.measures import FORBIDDEN, Block, sunk
 from regard.ops.tensors import Unchanged, replace_tensors, tensors_of
 
@@ -34,28 +35,47 @@ class Streamed(Kernel):
     about = "row blocks: any mask, score and measure, O(queries + keys) memory, exact gradients"
 
     def __init__(self) -> None:
-        Cutters[self.name] = self.places
+        Cutters[self.name] = self.streams
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
         if not torch.compiler.is_compiling():
-            return run_here(job, self.places)
+            return run_here(job, self.streams)
         if is_known(job):
             return run_opaque(self.name, job)
         from regard.ops.kernels.uncompiled import run_uncompiled
 
-        return run_uncompiled(job, self.places)
+        return run_uncompiled(job, self.streams)
 
-    def places(self, job: Job) -> Iterator[Place]:
-        """The blocks that the job is cut into."""
+    def streams(self, job: Job, parts: int) -> list[Iterator[Place]]:
+        """The blocks that the job is cut into, in streams that share nothing, so many at least if it can be."""
         value_heads = [] if job.value is None else [job.value.shape[1]]
-        return places(job.request, job.request.key.shape[1], *value_heads)
+        return streams(job.request, parts, job.request.key.shape[1], *value_heads)
 
 
-Cut = Callable[[Job], Iterator[Place]]
+@dataclass(frozen=True)
+class Cut:
+    """How a job is cut into blocks, forward and backward alike.
+
+    Args:
+        streams: What cuts it.
+        parts: On how many threads it is to run.
+    """
+
+    streams: Callable[[Job, int], list[Iterator[Place]]]
+    parts: int
+
+    def __call__(self, job: Job) -> list[Iterator[Place]]:
+        return self.streams(job, self.parts)
 
 
-def run_here(job: Job, cut: Cut) -> tuple[Tensor | None, Measured]:
+def threads_for(job: Job) -> int:
+    """On how many threads a job may run: several on a CPU, where no rule is a user's own."""
+    return most_threads() if job.request.query.device.type == "cpu" and is_known(job) else 1
+
+
+def run_here(job: Job, cutter: Callable[[Job, int], list[Iterator[Place]]]) -> tuple[Tensor | None, Measured]:
     """Run a job as one step of autograd."""
+    cut = Cut(cutter, threads_for(job))
     seed = int(torch.randint(2**62, ())) if job.dropout else 0
     answers = Answers(job.measures, job.request.shape)
     found = _Streamed.apply(job, cut, seed, answers, *tensors_of(job))
@@ -133,13 +153,17 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
     """The output, if there is a value, and the answers in a row."""
     request, value = job.request, job.value
     output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
-    for number, place in enumerate(cut(job)):
-        block = _block(place, place.of_queries(request.query).to(request.dtype), place.of_keys(request.key))
-        if output is not None and value is not None:
-            weights = _dropped(block.weights, job.dropout, seed, number)
-            output[place.batch, place.heads, place.rows] = multiply(weights, place.of_keys(value)).to(output.dtype)
-        for name, measure in job.measures.items():
-            answers.add(name, measure.of(block), place)
+
+    def work(stream: int, places: Iterator[Place]) -> None:
+        for number, place in enumerate(places):
+            block = _block(place, place.of_queries(request.query).to(request.dtype), place.of_keys(request.key))
+            if output is not None and value is not None:
+                weights = _dropped(block.weights, job.dropout, seed, stream, number)
+                output[place.batch, place.heads, place.rows] = multiply(weights, place.of_keys(value)).to(output.dtype)
+            for name, measure in job.measures.items():
+                answers.add(name, measure.of(block), place)
+
+    run_all(work, cut(job), cut.parts)
     return *(() if output is None else (output,)), *answers.tensors()
 
 
@@ -161,7 +185,12 @@ def backward(
     request, value = job.request, job.value
     of_rules = {id(given[number]): sums[number] for number in rules if sums[number] is not None}
     weights_matter = any(needed[: len(tensors_of(job.request))])
-    for number, plain in enumerate(cut(job)):
+
+    def work(stream: int, places: Iterator[Place]) -> None:
+        for number, place in enumerate(places):
+            step(place, stream, number)
+
+    def step(plain: Place, stream: int, number: int) -> None:
         place = replace(plain, cells=replace(plain.cells, gradients=of_rules)) if of_rules else plain
         query = _leaf(place.of_queries(request.query).to(request.dtype), needed[0])
         key = _leaf(place.of_keys(request.key), needed[1])
@@ -183,15 +212,19 @@ def backward(
             pairs += [] if gradient is None else [(part, gradient[at])]
         if of_output is not None and value is not None and at_value is not None:
             of_block, value_block = place.of_queries(of_output).to(request.dtype), place.of_keys(value)
-            pairs.append((block.weights, _dropped(multiply(of_block, value_block.mT), job.dropout, seed, number)))
+            pairs.append(
+                (block.weights, _dropped(multiply(of_block, value_block.mT), job.dropout, seed, stream, number))
+            )
             if needed[at_value]:
-                weights = _dropped(block.weights.detach(), job.dropout, seed, number)
+                weights = _dropped(block.weights.detach(), job.dropout, seed, stream, number)
                 place.add_to_keys(sums[at_value], multiply_over_rows(weights, of_block, value_block))
         found = _gradients(pairs, [query, key, *(given[number] for number in rules)])
         adders = place.add_to_queries, place.add_to_keys, *(Tensor.add_ for _ in rules)
         for add, which, gradient in zip(adders, (0, 1, *rules), found, strict=True):
             if gradient is not None:
                 add(sums[which], gradient)
+
+    run_all(work, cut(job), 1 if of_rules else cut.parts)  # all blocks share the sums of a rule's tensor
     return [total.to(t.dtype) for total, t in zip(sums, tensors, strict=True) if total is not None]
 
 
@@ -251,9 +284,9 @@ def _leaf(tensor: Tensor, needed: bool) -> Tensor:
     return tensor.detach().requires_grad_(needed)
 
 
-def _dropped(weights: Tensor, p: float, seed: int, number: int) -> Tensor:
-    """The weights after dropout, the same each time that the block of this number is computed."""
+def _dropped(weights: Tensor, p: float, seed: int, stream: int, number: int) -> Tensor:
+    """The weights after dropout, the same each time that the block of this number in its stream is computed."""
     if p == 0.0:
         return weights
-    of_block = hash((seed, number)) % 2**62
+    of_block = hash((seed, stream, number)) % 2**62
     return weights * keep_mask(weights.shape, p, of_block, weights.device).to(weights.dtype)

@@ -1,0 +1,91 @@
+"""Streams of blocks on several threads of a CPU.
+
+A block is a dozen operations of half a millisecond. Where each of them is split over all cores, the cores wait for one
+another at the end of each; on a machine that does other work too, they wait for whole slices of time, and a call takes
+thirty times as long. Streams that share nothing need not wait: each thread works on its own, with one core or a few.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Stream = TypeVar("Stream")
+
+MOST = 8
+"""So many threads at most: beyond, they would wait for Python's lock, which each holds for a twentieth of its time."""
+
+_pool: tuple[ThreadPoolExecutor, int, int] | None = None
+_making = threading.Lock()
+
+
+def most_threads() -> int:
+    """On how many threads streams may run."""
+    return min(MOST, torch.get_num_threads())
+
+
+def run_all(work: Callable[[int, Stream], None], streams: Sequence[Stream], threads: int) -> None:
+    """Do the work on every stream, with its number.
+
+    Args:
+        work: What is done; it sees neither gradients nor autocast.
+        streams: The streams.
+        threads: How many may run at once; more than one only where they share nothing.
+    """
+    cores = torch.get_num_threads()
+    workers = min(threads, cores, len(streams))
+    if workers <= 1:
+        for number, stream in enumerate(streams):
+            work(number, stream)
+        return
+    inference, stopped = torch.is_inference_mode_enabled(), threading.Event()
+
+    def alone(number: int) -> None:
+        if stopped.is_set():
+            return
+        with torch.inference_mode(inference), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            work(number, streams[number])
+
+    futures = [pool.submit(alone, number) for pool in [_threads(workers, cores)] for number in range(len(streams))]
+    try:
+        for future in futures:
+            future.result()
+    finally:  # after an error or Ctrl-C nothing goes on behind the caller's back
+        stopped.set()
+        for future in futures:
+            future.cancel()
+
+
+def _threads(workers: int, cores: int) -> ThreadPoolExecutor:
+    """Threads that share the cores evenly."""
+    global _pool
+    with _making:
+        if _pool is None or _pool[1:] != (workers, cores):
+            each, ready = cores // workers, threading.Barrier(workers + 1)
+
+            def begin() -> None:
+                torch.set_num_threads(each)  # of this thread
+                ready.wait()
+
+            pool = ThreadPoolExecutor(workers, "regard", initializer=begin)
+            for _ in range(workers):
+                pool.submit(int)
+            ready.wait()
+            torch.set_num_threads(cores)  # which threads that start later take over
+            _pool = pool, workers, cores
+        return _pool[0]
+
+
+def _forget() -> None:
+    """A forked process has no threads but the one that forked."""
+    global _pool, _making
+    _pool, _making = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
