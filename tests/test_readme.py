@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -95,6 +96,12 @@ def test_figures_are_those_that_were_measured():
     assert len(told) >= 5
     memory = next(result["settings"]["peak_megabytes"] for result in found if "peak_megabytes" in result["settings"])
     assert [f"{megabytes:.0f}" for megabytes in memory.values()] == re.findall(r"(\d+) MB", text)
+
+
+def test_the_page_of_costs_is_written_from_what_was_measured():
+    script = ROOT / "benchmarks" / "costs.py"
+    page = runpy.run_path(str(script))["page"]
+    assert (ROOT / "docs" / "costs.md").read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
+import pathlib
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -45,7 +46,7 @@ for whole, part in zip(alone.parameters(), sharded.parameters(), strict=True):
     assert isinstance(part, DTensor)
     torch.testing.assert_close(part.grad.full_tensor(), whole.grad)
 distributed.destroy_process_group()
-print(f"same {rank}")
+pathlib.Path(f"same {rank}").touch()
 """
 
 
@@ -54,5 +55,5 @@ def test_sharded_layers_have_the_gradients_of_whole_ones(tmp_path: Path):
     script = tmp_path / "sharded.py"
     script.write_text(SCRIPT)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(launcher, capture_output=True, text=True, timeout=180, check=False)
-    assert sorted(done.stdout.split("\n")) == ["", "same 0", "same 1"], done.stderr[-3000:]
+    done = subprocess.run(launcher, capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("same *")) == ["same 0", "same 1"], done.stderr[-3000:]

@@ -76,8 +76,9 @@ def attend(
         KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
 
     Gradients are exact and of the first order, by `torch.func` too; second derivatives and forward mode want
-    ``kernel="reference"``. A NaN in the input reaches the output of every kernel but ``fused``, where torch's own may
-    hide it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or measure of one's own in
+    ``kernel="reference"``. Autocast changes nothing: what is given says the dtype. A NaN or an infinity reaches the rows
+    that may see it, and a measure says so; in a value that a mask forbids it may reach other rows, and in ``fused`` it
+    is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or measure of one's own in
     Python breaks the graph at the call, and ``fullgraph=True`` refuses it.
 
     Memory:

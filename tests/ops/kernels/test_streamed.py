@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from itertools import chain, product
 
@@ -172,6 +173,7 @@ def test_an_error_in_a_thread_is_the_caller_s_and_ends_the_others():
 
     def work(number, stream):
         started.append(number)
+        time.sleep(0.002)
         if number == 1:
             raise InvalidArgument("number 1")
 

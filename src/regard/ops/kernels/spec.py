@@ -59,7 +59,9 @@ def describe(thing: Any, tensors: list[Tensor]) -> str:
     if isinstance(thing, Tensor):
         tensors.append(thing)
         return f"T{len(tensors) - 1}"
-    if thing is None or isinstance(thing, (bool, int, float, str)):
+    if isinstance(thing, int) and not isinstance(thing, bool):
+        return f"{int(thing)}"  # a compiler may hold a symbol in its place
+    if thing is None or isinstance(thing, (bool, float, str)):
         return f"{thing!r}"
     if isinstance(thing, slice):
         return f"slice({thing.start!r}, {thing.stop!r}, {thing.step!r})"

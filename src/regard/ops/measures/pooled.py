@@ -73,7 +73,8 @@ class Grouped(Measure):
     Sums over the keys of a group, means over the queries of a group, (batch, heads, query groups, key groups).
 
     Args:
-        query_groups: The group of each query, (queries,) or (batch, queries) integers from 0 on; −1 drops it.
+        query_groups: The group of each query, (queries,) or (batch, queries) integers from 0 on; −1 drops it. There are
+            as many groups as the highest number says.
         key_groups: The group of each key, (keys,) or (batch, keys); −1 drops it.
 
     Memory: O(query groups · key groups).

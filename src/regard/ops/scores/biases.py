@@ -18,6 +18,8 @@ from regard.ops.scores.base import Score, Shape, tensor_objections
 class Bias(Score):
     """A tensor that is added to the scores, bᵢⱼ; it is part of what is learned where it wants a gradient.
 
+    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDot() + Bias(tensor)``.
+
     Args:
         tensor: Broadcastable to (batch, heads, queries, keys); −∞ forbids a cell.
 
@@ -60,6 +62,8 @@ class Bias(Score):
 @dataclass(frozen=True, eq=False)
 class Alibi(Score):
     """Attention with linear biases: bᵢⱼ = −slope · |position − j|.
+
+    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDot() + Alibi(slopes)``.
 
     Args:
         slopes: One for each head, (heads,); `Alibi.of_heads` makes those of the paper.
@@ -112,7 +116,7 @@ class Buckets(Score):
     """T5's relative bias: bᵢⱼ = table[bucket(j − position)], one number for each head and bucket of distances.
 
     Half of a direction's buckets hold one distance each, from 0; the others grow logarithmically up to max_distance,
-    and the last holds all beyond it.
+    and the last holds all beyond it. By itself it knows neither query nor key: ``ScaledDot() + Buckets(table)``.
 
     Args:
         table: (buckets, heads).
