@@ -76,10 +76,10 @@ def attend(
         KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
 
     Gradients are exact and of the first order, by `torch.func` too; second derivatives and forward mode want
-    ``kernel="reference"``. Autocast changes nothing: what is given says the dtype. A NaN or an infinity reaches the rows
-    that may see it, and a measure says so; in a value that a mask forbids it may reach other rows, and in ``fused`` it
-    is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or measure of one's own in
-    Python breaks the graph at the call, and ``fullgraph=True`` refuses it.
+    ``kernel="reference"``. Autocast changes nothing: what is given says the dtype. A NaN or an infinity reaches the
+    rows that may see it, measures included; in a value that a mask forbids it may reach other rows, and in ``fused`` it
+    is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or measure of
+    one's own in Python breaks the graph at the call, and ``fullgraph=True`` refuses it.
 
     Memory:
         O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to

@@ -86,6 +86,10 @@ class Place:
         """The part of keys or values: (batch, heads or 1, keys, dim), in the dtype of sums."""
         return whole[self._shared(whole)].to(self.request.dtype)
 
+    def has_keys_of(self, other: Place) -> bool:
+        """Whether `of_keys` gives the same as at another place."""
+        return (self.keys, self.heads, self.batch) == (other.keys, other.heads, other.batch)
+
     def add_to_keys(self, whole: Tensor, part: Tensor) -> None:
         """Add to the part of keys or values."""
         whole[self._shared(whole)] += part

@@ -81,6 +81,9 @@ class EdgePlace(Place):
         assert self.cells.columns is not None
         return part.index_select(2, self.cells.columns.flatten()).unflatten(2, self.real.shape).to(self.request.dtype)
 
+    def has_keys_of(self, other: Place) -> bool:
+        return False
+
     def add_to_keys(self, whole: Tensor, part: Tensor) -> None:
         assert self.cells.columns is not None
         whole[self._shared(whole)].index_add_(2, self.cells.columns.flatten(), part.flatten(2, 3))

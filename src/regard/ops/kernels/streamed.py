@@ -155,11 +155,14 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
     output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
 
     def work(stream: int, places: Iterator[Place]) -> None:
+        before, key, values = None, request.key, value
         for number, place in enumerate(places):
-            block = _block(place, place.of_queries(request.query).to(request.dtype), place.of_keys(request.key))
-            if output is not None and value is not None:
+            if before is None or not place.has_keys_of(before):
+                before, key, values = place, place.of_keys(request.key), None if value is None else place.of_keys(value)
+            block = _block(place, place.of_queries(request.query).to(request.dtype), key)
+            if output is not None and values is not None:
                 weights = _dropped(block.weights, job.dropout, seed, stream, number)
-                output[place.batch, place.heads, place.rows] = multiply(weights, place.of_keys(value)).to(output.dtype)
+                output[place.batch, place.heads, place.rows] = multiply(weights, values).to(output.dtype)
             for name, measure in job.measures.items():
                 answers.add(name, measure.of(block), place)
 

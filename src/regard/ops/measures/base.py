@@ -182,4 +182,6 @@ class Measure:
             shape: The shape of the whole matrix.
         """
         batch, heads, queries, keys = index
-        return {"queries": (batch, heads, queries), "keys": (batch, heads, keys), None: (batch, heads)}[self.axis]
+        if self.axis is None:
+            return batch, heads
+        return batch, heads, queries if self.axis == "queries" else keys

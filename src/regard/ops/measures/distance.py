@@ -16,8 +16,20 @@ class MeanDistance(Measure):
     """How far a row looks: Tᵢ = Σⱼ Pᵢⱼ |pᵢ − j| with pᵢ the query's position, in keys, (batch, heads, queries)."""
 
     def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        dtype = block.weights.dtype
-        return torch.linalg.vecdot(block.weights, (block.key.to(dtype) - block.position.to(dtype)).abs())
+        weights, dtype = block.weights, block.weights.dtype
+        key, position = block.key.to(dtype), block.position.to(dtype)
+        if block.cells.columns is not None:
+            return torch.linalg.vecdot(weights, (key - position).abs())
+        # Beyond the rows' own positions a distance is one to the nearest of these and one from there: no matrix of
+        # distances, and sums of what is positive.
+        (low, high), (start, stop) = block.cells.ends, block.cells.keys
+        first, last = (min(max(end, start), stop) - start for end in (low, high + 1))
+        found = torch.linalg.vecdot(weights[..., first:last], (key[first:last] - position).abs())
+        for keys, nearest in ((slice(first), low), (slice(last, None), high)):
+            part = weights[..., keys]
+            if part.shape[-1]:
+                found = found + part @ (key[keys] - nearest).abs() + (position[:, 0] - nearest).abs() * part.sum(-1)
+        return found
 
 
 @dataclass(frozen=True, eq=False)

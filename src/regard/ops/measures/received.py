@@ -24,8 +24,11 @@ class Received(Measure):
     axis = "keys"
 
     def of(self, block: Block) -> Float[Tensor, "batch heads keys"]:
-        rows = block.weights.new_ones(1, 1, 1) if self.row_weights is None else block.rows_of(self.row_weights)
-        return pull(rows[..., None], block)[..., 0]
+        if self.row_weights is not None:
+            return pull(block.rows_of(self.row_weights)[..., None], block)[..., 0]
+        if block.cells.columns is not None:
+            return pull(block.weights.new_ones(1, 1, 1, 1), block)[..., 0]
+        return (block.weights.new_ones(1, block.weights.shape[2]) @ block.weights)[..., 0, :]
 
     def objections(self, shape: Shape, device: torch.device) -> list[str]:
         given = self.row_weights
