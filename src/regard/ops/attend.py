@@ -77,9 +77,9 @@ def attend(
 
     Gradients are exact and of the first order, by `torch.func` too; second derivatives and forward mode want
     ``kernel="reference"``. Autocast changes nothing: what is given says the dtype. A NaN or an infinity reaches the
-    rows that may see it, measures included; in a value that a mask forbids it may reach other rows, and in ``fused`` it
-    is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or measure of
-    one's own in Python breaks the graph at the call, and ``fullgraph=True`` refuses it.
+    rows that may see it, measures included; in a value that a mask forbids it may reach other rows, and in ``fused``
+    it is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or
+    measure of one's own in Python breaks the graph at the call, and ``fullgraph=True`` refuses it.
 
     Memory:
         O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to

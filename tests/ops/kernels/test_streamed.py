@@ -169,23 +169,27 @@ def test_dropout_is_replayed_on_as_many_threads_as_there_were():
 
 
 def test_an_error_in_a_thread_is_the_caller_s_and_ends_the_others():
-    started = []
+    done = []
 
-    def work(number, stream):
-        started.append(number)
-        time.sleep(0.002)
-        if number == 1:
-            raise InvalidArgument("number 1")
+    def work(number, blocks):
+        for block in blocks:
+            time.sleep(0.002)
+            if number == 1:
+                raise InvalidArgument("number 1")
+            done.append(block)
 
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
         with pytest.raises(InvalidArgument, match="number 1"):
-            run_all(work, range(1000), 2)
+            run_all(work, [range(1000)] * 3, 2)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert len(started) < 1000
+    count = len(done)
+    assert count < 1000
+    time.sleep(0.01)
+    assert len(done) == count  # and they have ended
 
 
 def test_inference_mode_and_a_forked_process_have_their_threads():

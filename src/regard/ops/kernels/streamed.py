@@ -7,7 +7,7 @@ gradient written here, so that the block's output need not be computed a second 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,7 +154,7 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
     request, value = job.request, job.value
     output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
 
-    def work(stream: int, places: Iterator[Place]) -> None:
+    def work(stream: int, places: Iterable[Place]) -> None:
         before, key, values = None, request.key, value
         for number, place in enumerate(places):
             if before is None or not place.has_keys_of(before):
@@ -189,7 +189,7 @@ def backward(
     of_rules = {id(given[number]): sums[number] for number in rules if sums[number] is not None}
     weights_matter = any(needed[: len(tensors_of(job.request))])
 
-    def work(stream: int, places: Iterator[Place]) -> None:
+    def work(stream: int, places: Iterable[Place]) -> None:
         for number, place in enumerate(places):
             step(place, stream, number)
 

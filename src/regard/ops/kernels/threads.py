@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
 
-Stream = TypeVar("Stream")
+Block = TypeVar("Block")
 
 MOST = 8
 """So many threads at most: beyond, they would wait for Python's lock, which each holds for a twentieth of its time."""
@@ -29,12 +29,12 @@ def most_threads() -> int:
     return min(MOST, torch.get_num_threads())
 
 
-def run_all(work: Callable[[int, Stream], None], streams: Sequence[Stream], threads: int) -> None:
+def run_all(work: Callable[[int, Iterable[Block]], None], streams: Sequence[Iterable[Block]], threads: int) -> None:
     """Do the work on every stream, with its number.
 
     Args:
-        work: What is done; it sees neither gradients nor autocast.
-        streams: The streams.
+        work: What is done with a stream; on threads it sees neither gradients nor autocast.
+        streams: The streams of blocks.
         threads: How many may run at once; more than one only where they share nothing.
     """
     cores = torch.get_num_threads()
@@ -49,16 +49,23 @@ def run_all(work: Callable[[int, Stream], None], streams: Sequence[Stream], thre
         if stopped.is_set():
             return
         with torch.inference_mode(inference), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            work(number, streams[number])
+            work(number, _until(stopped, streams[number]))
 
     futures = [pool.submit(alone, number) for pool in [_threads(workers, cores)] for number in range(len(streams))]
     try:
         for future in futures:
             future.result()
-    finally:  # after an error or Ctrl-C nothing goes on behind the caller's back
+    finally:  # after an error or Ctrl-C each thread ends with its block, and nothing goes on behind the caller's back
         stopped.set()
-        for future in futures:
-            future.cancel()
+        wait(futures)
+
+
+def _until(stopped: threading.Event, stream: Iterable[Block]) -> Iterator[Block]:
+    """A stream, as long as the others go on."""
+    for block in stream:
+        if stopped.is_set():
+            return
+        yield block
 
 
 def _threads(workers: int, cores: int) -> ThreadPoolExecutor:

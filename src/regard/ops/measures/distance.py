@@ -28,7 +28,8 @@ class MeanDistance(Measure):
         for keys, nearest in ((slice(first), low), (slice(last, None), high)):
             part = weights[..., keys]
             if part.shape[-1]:
-                found = found + part @ (key[keys] - nearest).abs() + (position[:, 0] - nearest).abs() * part.sum(-1)
+                near = torch.linalg.vecdot(part, (key[keys] - nearest).abs())  # adds in pairs, as a product does not
+                found = found + near + (position[:, 0] - nearest).abs() * part.sum(-1)
         return found
 
 
