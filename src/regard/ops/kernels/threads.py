@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
@@ -53,7 +53,7 @@ def run_all(work: Callable[[int, Iterable[Block]], None], streams: Sequence[Iter
 
     futures = [pool.submit(alone, number) for pool in [_threads(workers, cores)] for number in range(len(streams))]
     try:
-        for future in futures:
+        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
             future.result()
     finally:  # after an error or Ctrl-C each thread ends with its block, and nothing goes on behind the caller's back
         stopped.set()
