@@ -295,3 +295,26 @@ def test_a_measure_of_one_s_own_under_torch_func():
         return attend(query, key, key, measure=Peak(), kernel=kernel).measured["peak"].sum()
 
     torch.testing.assert_close(grad(loss)(query, "streamed"), grad(loss)(query, "reference"))
+
+
+def test_transformed_and_compiled_programs_may_run_on_threads():
+    query, key, value = torch.randn(3, 2, 8, 500, 8).unbind()
+    leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+
+    def loss(query, key, value, kernel="streamed"):
+        att = attend(query, key, value, mask=Causal(), measure=["entropy", "received"], kernel=kernel)
+        return att.output.square().sum() + sum(answer.square().sum() for answer in att.measured.values())
+
+    expected = torch.autograd.grad(loss(*leaves, kernel="reference"), leaves)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        found = [
+            grad(loss, argnums=(0, 1, 2))(query, key, value),
+            torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(*leaves), leaves),
+            torch.autograd.grad(checkpoint(loss, *leaves, use_reentrant=False), leaves),
+        ]
+    finally:
+        torch.set_num_threads(before)
+    for each in found:
+        torch.testing.assert_close(each, expected, rtol=1e-4, atol=1e-4)

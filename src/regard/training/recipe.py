@@ -153,6 +153,17 @@ def _conflicts(recipe: Recipe) -> list[str]:
             f"data.max_length: should be at most {most}, so that the longest pair fits data.batch_tokens and, where "
             f"positions are learned, model.max_length, but is {recipe.data.max_length}"
         )
+    conflicts += _attention_conflicts(recipe)
+    if recipe.validation.monitor != "loss" and not recipe.validation.sentences:
+        conflicts.append(
+            f"validation.sentences: is 0, but validation.monitor is {recipe.validation.monitor!r}, which needs "
+            "translations; monitor 'loss', or translate some"
+        )
+    return conflicts
+
+
+def _attention_conflicts(recipe: Recipe) -> list[str]:
+    conflicts = []
     for name, loss in recipe.attention.losses.items():
         key = f"attention.{name}"
         count = recipe.model.num_encoder_layers if loss.of == "encoder" else recipe.model.num_decoder_layers
@@ -161,25 +172,15 @@ def _conflicts(recipe: Recipe) -> list[str]:
             conflicts += [f"{key}.{kind}: there are {size}, numbered from 0, but no {number}" for number in wrong]
             if numbers == ():
                 conflicts.append(f"{key}.{kind}: names none; leave it out for all")
-    entropy, alignment, divergence = (
-        getattr(recipe.attention, name) for name in ("entropy", "alignment", "divergence")
-    )
+        for needed in ("file", "teacher"):
+            if getattr(loss, needed, "") is None:
+                conflicts.append(f"{key}.{needed}: is missing, but {key}.weight is {loss.weight}")
+    entropy = recipe.attention.entropy
     if entropy.weight and entropy.floor is None and entropy.ceiling is None:
         conflicts.append("attention.entropy: has a weight, but neither floor nor ceiling")
     if entropy.floor is not None and entropy.ceiling is not None and entropy.floor > entropy.ceiling:
         conflicts.append(
             f"attention.entropy.floor: should be at most the ceiling, {entropy.ceiling}, but is {entropy.floor}"
-        )
-    for key, loss, needed in (
-        ("alignment", alignment, "file"),
-        ("divergence", divergence, "teacher"),
-    ):
-        if loss.weight and getattr(loss, needed) is None:
-            conflicts.append(f"attention.{key}.{needed}: is missing, but attention.{key}.weight is {loss.weight}")
-    if recipe.validation.monitor != "loss" and not recipe.validation.sentences:
-        conflicts.append(
-            f"validation.sentences: is 0, but validation.monitor is {recipe.validation.monitor!r}, which needs "
-            "translations; monitor 'loss', or translate some"
         )
     return conflicts
 

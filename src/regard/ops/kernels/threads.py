@@ -20,7 +20,7 @@ Block = TypeVar("Block")
 MOST = 8
 """So many threads at most: beyond, they would wait for Python's lock, which each holds for a twentieth of its time."""
 
-_pool: tuple[ThreadPoolExecutor, int, int] | None = None
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _making = threading.Lock()
 
 
@@ -51,7 +51,8 @@ def run_all(work: Callable[[int, Iterable[Block]], None], streams: Sequence[Iter
         with torch.inference_mode(inference), torch.no_grad(), torch.autocast("cpu", enabled=False):
             work(number, _until(stopped, streams[number]))
 
-    futures = [pool.submit(alone, number) for pool in [_threads(workers, cores)] for number in range(len(streams))]
+    pool = _threads(workers, cores)
+    futures = [pool.submit(alone, number) for number in range(len(streams))]
     try:
         for future in wait(futures, return_when=FIRST_EXCEPTION).done:
             future.result()
@@ -70,9 +71,8 @@ def _until(stopped: threading.Event, stream: Iterable[Block]) -> Iterator[Block]
 
 def _threads(workers: int, cores: int) -> ThreadPoolExecutor:
     """Threads that share the cores evenly."""
-    global _pool
     with _making:
-        if _pool is None or _pool[1:] != (workers, cores):
+        if (workers, cores) not in _pools:
             each, ready = cores // workers, threading.Barrier(workers + 1)
 
             def begin() -> None:
@@ -84,14 +84,15 @@ def _threads(workers: int, cores: int) -> ThreadPoolExecutor:
                 pool.submit(int)
             ready.wait()
             torch.set_num_threads(cores)  # which threads that start later take over
-            _pool = pool, workers, cores
-        return _pool[0]
+            _pools[workers, cores] = pool
+        return _pools[workers, cores]
 
 
 def _forget() -> None:
     """A forked process has no threads but the one that forked."""
-    global _pool, _making
-    _pool, _making = None, threading.Lock()
+    global _making
+    _pools.clear()
+    _making = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
