@@ -18,7 +18,7 @@ from ops.rules import SCORES, masks, measures
 from pairwise import pairwise
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import BlockMean, Causal, Measure, Padding, Score, Window, attend, weights
-from regard.ops.kernels import blocks
+from regard.ops.kernels import blocks, threads
 from regard.ops.kernels.blocks import streams
 from regard.ops.kernels.threads import run_all
 from regard.ops.request import make_request
@@ -190,6 +190,26 @@ def test_an_error_in_a_thread_is_the_caller_s_and_ends_the_others():
     assert count < 1000
     time.sleep(0.01)
     assert len(done) == count  # and they have ended
+
+
+def test_the_threads_of_a_call_share_the_cores():
+    """Cores that each thread wanted for itself would be wanted several times over, and all would wait."""
+    found = []
+
+    def work(stream, some):
+        torch.ones(10**6).exp().sum()  # the first operation of a thread settles how many cores it uses
+        found.append(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    try:
+        for cores, workers in ((2, 2), (3, 3), (4, 2)):
+            torch.set_num_threads(cores)
+            threads._pools.pop((workers, cores), None)
+            run_all(work, [range(1)] * 4, workers)
+            assert found == [cores // workers] * 4
+            found.clear()
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_inference_mode_and_a_forked_process_have_their_threads():

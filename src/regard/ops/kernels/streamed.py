@@ -165,6 +165,7 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
                 output[place.batch, place.heads, place.rows] = multiply(weights, values).to(output.dtype)
             for name, measure in job.measures.items():
                 answers.add(name, measure.of(block), place)
+            del block
 
     run_all(work, cut(job), cut.parts)
     return *(() if output is None else (output,)), *answers.tensors()

@@ -76,6 +76,7 @@ def _threads(workers: int, cores: int) -> ThreadPoolExecutor:
             each, ready = cores // workers, threading.Barrier(workers + 1)
 
             def begin() -> None:
+                torch.get_num_threads()  # a thread's first call takes over the number of all, so it comes first
                 torch.set_num_threads(each)  # of this thread
                 ready.wait()
 

@@ -29,18 +29,18 @@ class Entropy(Measure):
 
 
 def _entropy(block: Block) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Entropy, shift and rest, each a number for each row, with log P = (score − shift) + rest; None is no shift."""
+    """Entropy, shift and lse, each a number for each row, with log P = (score − shift) − lse; None is no shift."""
     scores, weights = block.scores.detach(), block.weights.detach()
     if block.concrete and block.anchor is not None:
         score = scores[..., block.anchor]
         lse = score - weights[..., block.anchor].log()
         entropy = lse - _dot(weights, scores)
-        if bool((score.abs() + lse.abs() < 2 * entropy).all()):  # finite, and little was lost by the difference
-            return entropy, None, -lse
+        if bool((torch.hypot(score, lse) < 1.5 * entropy).all()):  # finite, and little was lost by the difference
+            return entropy, None, lse
     # From the strongest key, so that no digits are lost where scores are large. A row with no key has the entropy 0.
-    rest = block.strongest.where(block.strongest > 0, 1.0).log()
-    entropy = (_dot(weights, scores - block.highest[..., None]) + rest).abs()  # −H, but for rounding at 0
-    return entropy, block.highest, rest
+    lse = -block.strongest.where(block.strongest > 0, 1.0).log()
+    entropy = (lse - _dot(weights, scores - block.highest[..., None])).abs()  # H, but for rounding at 0
+    return entropy, block.highest, lse
 
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:
@@ -54,24 +54,24 @@ class _Entropy(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores: Tensor, weights: Tensor, entropy: Tensor, shift: Tensor | None, rest: Tensor) -> Tensor:
+    def forward(scores: Tensor, weights: Tensor, entropy: Tensor, shift: Tensor | None, lse: Tensor) -> Tensor:
         return entropy.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
-        scores, weights, _, shift, rest = inputs
-        ctx.save_for_backward(scores, weights, output, shift, rest)
+        scores, weights, _, shift, lse = inputs
+        ctx.save_for_backward(scores, weights, output, shift, lse)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        scores, weights, entropy, shift, rest = ctx.saved_tensors
+        scores, weights, entropy, shift, lse = ctx.saved_tensors
         shifted = scores if shift is None else scores - shift[..., None]
         if not torch.is_grad_enabled():
-            of_scores = (shifted + (rest + entropy)[..., None]).mul_(weights).mul_(-gradient[..., None])
-        else:  # a second derivative may be wanted, which needs what would be overwritten, and how the rest came about
-            lse: Tensor = LogSumExp.apply(shifted, weights)  # pyright: ignore[reportAssignmentType]
-            rest = -lse.masked_fill(lse.isneginf(), 0.0)
-            of_scores = (shifted + (rest + entropy)[..., None]) * weights * -gradient[..., None]
+            of_scores = (shifted + (entropy - lse)[..., None]).mul_(weights).mul_(-gradient[..., None])
+        else:  # a second derivative may be wanted, which needs what would be overwritten, and how the lse came about
+            lse = LogSumExp.apply(shifted, weights)  # pyright: ignore[reportAssignmentType]
+            lse = lse.masked_fill(lse.isneginf(), 0.0)
+            of_scores = (shifted + (entropy - lse)[..., None]) * weights * -gradient[..., None]
         return of_scores, None, None, None, None
 
 
