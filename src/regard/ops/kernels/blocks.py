@@ -15,7 +15,8 @@ from regard.ops.masks.base import no_keys
 from regard.ops.request import AttentionRequest
 
 ROWS = {"cpu": 128}
-"""Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids."""
+"""Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids.
+Without a mask there are twice as many where all their cells fit into two blocks, which halves the work between them."""
 
 CELLS = {"cpu": 2**19}
 """Cells of a block by device: 2 MiB in float32 stay in a CPU's cache; an accelerator wants work for all its
@@ -111,7 +112,10 @@ def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[I
     device = request.query.device.type
     per_cell = request.score.floats_per_cell(request.query.shape[3])
     most = FLOATS.get(device, FLOATS_ELSEWHERE) // (keys * per_cell)
-    rows, room = min(queries, ROWS.get(device, ROWS_ELSEWHERE), max(1, most)), CELLS.get(device, CELLS_ELSEWHERE)
+    rows, room = ROWS.get(device, ROWS_ELSEWHERE), CELLS.get(device, CELLS_ELSEWHERE)
+    if request.mask is None and rows * keys * per_cell <= room:
+        rows *= 2
+    rows = min(queries, rows, max(1, most))
     groups = [heads // count for count in shared_heads if count != heads]
     everything = slice(0, batch), slice(0, heads)
     together: dict[int, list[slice]] = {}  # rows, by how many heads with as many keys go into one block

@@ -161,11 +161,11 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
                 before, key, values = place, place.of_keys(request.key), None if value is None else place.of_keys(value)
             block = _block(place, place.of_queries(request.query).to(request.dtype), key)
             if output is not None and values is not None:
-                weights = _dropped(block.weights, job.dropout, seed, stream, number)
-                output[place.batch, place.heads, place.rows] = multiply(weights, values).to(output.dtype)
+                found = multiply(_dropped(block.weights, job.dropout, seed, stream, number), values)
+                output[place.batch, place.heads, place.rows] = found.to(output.dtype)
             for name, measure in job.measures.items():
                 answers.add(name, measure.of(block), place)
-            del block
+            del block  # so that the next one takes over its memory, and finds it in the cache
 
     run_all(work, cut(job), cut.parts)
     return *(() if output is None else (output,)), *answers.tensors()
