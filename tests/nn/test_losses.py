@@ -111,6 +111,13 @@ def test_what_cannot_be_a_loss_is_said():
         divergence_loss(W, W.at(heads=[0, 1]))
     with pytest.raises(InvalidType, match=r"weights: expected a weight matrix, as Attended.weights, got Tensor"):
         coverage_loss(W.dense())
+    for loss in (coverage_loss, lambda W, **given: entropy_loss(W, floor=1.0, **given)):
+        with pytest.raises(InvalidArgument, match=r"row_weights: \(9,\) does not broadcast to .* = \(2, 4, 7\)"):
+            loss(W, row_weights=torch.ones(9))
+    with pytest.raises(
+        InvalidArgument, match=r"(?s)row_weights: expected a tensor, got list.*keys: \(7,\) does not .* 9\)"
+    ):
+        coverage_loss(W, row_weights=[1.0], keys=torch.ones(7))
 
 
 def test_a_row_of_weight_zero_is_left_out_where_its_loss_is_infinite():

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from pairwise import pairwise
-from regard.ops import Causal, Padding, Window, attend
+from regard.errors import InvalidArgument
+from regard.ops import Causal, Mask, Padding, Score, Window, attend
 from regard.ops.kernels.choose import KERNELS
 
 
@@ -103,3 +104,52 @@ def test_an_offset_may_be_of_any_integer_type():
     x = torch.randn(1, 1, 4, 8)
     found = attend(x, x, x, mask=Causal(), offset=np.int64(1)).output
     assert torch.equal(found, attend(x, x, x, mask=Causal(), offset=1).output)
+
+
+class SaidMask(Mask):
+    """A rule of one's own that gives whatever it is told to."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def allowed(self, cells):
+        return self.answer
+
+
+class SaidScore(Score):
+    """The same, of scores."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __call__(self, query, key, scale, cells):
+        return self.answer
+
+
+@pytest.mark.parametrize("kernel", ["reference", "streamed", "fused"])
+@pytest.mark.parametrize(
+    ("answer", "came"),
+    [
+        (torch.ones(6, 6, dtype=torch.int64), r"torch.int64 \(6, 6\)"),
+        (torch.ones(3, 6, dtype=torch.bool), r"torch.bool \(3, 6\)"),
+        (torch.ones(3, 6), r"torch.float32 \(3, 6\)"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_a_rule_of_one_s_own_must_give_is_said(kernel, answer, came):
+    query, expected = torch.randn(1, 2, 6, 4), r"\(batch, heads, rows, keys\) = \(1, [12], 6, 6\) of a block, but gave "
+    with pytest.raises(
+        InvalidArgument, match=rf"mask SaidMask: allowed\(\) must give a bool tensor .*{expected}{came}"
+    ):
+        attend(query, query, query, mask=SaidMask(answer), kernel=kernel)
+    if kernel != "fused":
+        with pytest.raises(InvalidArgument, match=rf"score SaidScore: a call must give a floating.*{expected}{came}"):
+            attend(query, query, query, score=SaidScore(answer), kernel=kernel)
+
+
+def test_what_attention_gives_tells_its_shapes():
+    query = torch.randn(1, 2, 6, 4)
+    att = attend(query, query, query, measure=["entropy", "max"])
+    assert repr(att).startswith("Attended(output=float32 (1, 2, 6, 4), weights=WeightMatrix(")
+    answers = "'entropy': float32 (1, 2, 6), 'max': Strongest(weight=float32 (1, 2, 6), score=float32 (1, 2, 6))"
+    assert repr(att).endswith(f"measured={{{answers}}})")

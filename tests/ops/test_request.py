@@ -113,6 +113,10 @@ def test_no_tensor_is_said():
 
 @pytest.mark.parametrize("left", [1.5, True, "3"])
 def test_a_window_has_whole_bounds(left):
+    with pytest.raises(
+        InvalidArgument, match="Window: right = 4611686018427387904 is beyond any key; None is no bound"
+    ):
+        Window(0, 2**62)
     with pytest.raises(InvalidType, match="Window: left is a number of keys"):
         Window(left, 0)
 

@@ -11,7 +11,21 @@ from torch.utils.checkpoint import checkpoint
 from ops.rules import SCORES, masks, measures
 from pairwise import pairwise, sampled
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Measure, Neighbours, Padding, ScaledDot, Sinks, SoftCap, TopK, attend, weights
+from regard.ops import (
+    ByDistance,
+    Causal,
+    Diagonal,
+    Measure,
+    Neighbours,
+    Padding,
+    ScaledDot,
+    Sinks,
+    SoftCap,
+    TopK,
+    Window,
+    attend,
+    weights,
+)
 from regard.ops.kernels.spec import CLASSES, describe, is_known, restore
 from regard.ops.measures import MEASURES
 from regard.ops.tensors import tensors_of
@@ -105,12 +119,39 @@ def test_every_known_class_is_told_and_read_back(name):
         found += [thing] if type(thing).__name__ == name else []
         todo += [part for part in getattr(thing, "__dict__", {}).values() if type(part) in CLASSES.values()]
     for thing in found:
-        held = []
-        text = describe(thing, held)
-        again = restore(text, held)
+        held, numbers, again_numbers = [], [], []
+        text = describe(thing, held, numbers)
+        again = restore(text, held, numbers)
         assert type(again) is type(thing)
-        assert describe(again, []) == text
+        assert (describe(again, [], again_numbers), again_numbers) == (text, numbers)
         assert all(one is other for one, other in zip(tensors_of(again), tensors_of(thing), strict=True))
+
+
+@pytest.mark.parametrize("mask", [None, Causal(), Window(3, 2)])
+def test_one_program_serves_every_length(mask):
+    def program(*given):
+        asked = ["entropy", "received", "max", "mean_distance", "lse", Diagonal(-1), ByDistance(2), TopK(3)]
+        att = attend(*given, mask=mask, measure=asked)
+        parts = [answer if isinstance(answer, torch.Tensor) else answer[0] for answer in att.measured.values()]
+        return torch.stack([part.clamp(min=-9).square().sum() for part in (att.output, *parts)])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
+    for number, length in enumerate((16, 24, 50)):
+        with torch._dynamo.config.patch(error_on_recompile=number > 0):
+            given = [torch.randn(2, 4, length, 8, requires_grad=True) for _ in range(3)]
+            found, expected = compiled(*given), program(*given)
+            torch.testing.assert_close(found, expected)
+            gradients = [torch.autograd.grad(sums.sum(), given) for sums in (found, expected)]
+            torch.testing.assert_close(*gradients)
+
+
+def test_the_matrix_of_a_compiled_program_may_be_made():
+    query, key, _ = tensors()
+    torch._dynamo.reset()
+    for made in (lambda W: W.dense(), lambda W: W.scores.dense(), lambda W: W.at(heads=1).dense()):
+        compiled = torch.compile(lambda q, k, made=made: made(weights(q, k)), backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(query, key), made(weights(query, key)))
 
 
 @pytest.mark.parametrize("mask", ["causal", "window", "padding", "prefix", "dense", "documents", "function"])
@@ -262,17 +303,17 @@ def test_parameters_given_from_outside():
 def test_opcheck(mask):
     query, key, value = tensors()
     rule = masks(1, 2, TOKENS, TOKENS)[mask]
-    held = []
-    text = describe(_job(query, key, value, rule), held)
+    held, numbers = [], []
+    text = describe(_job(query, key, value, rule), held, numbers)
     kernel = "edges" if mask == "neighbours" else "streamed"
     seed = torch.zeros((), dtype=torch.int64)
-    torch.library.opcheck(torch.ops.regard.attend.default, (held, text, kernel, seed))
+    torch.library.opcheck(torch.ops.regard.attend.default, (held, numbers, text, kernel, seed))
     plain = [tensor.detach() for tensor in held]
-    found = torch.ops.regard.attend(plain, text, kernel, seed)
+    found = torch.ops.regard.attend(plain, numbers, text, kernel, seed)
     came = [part.is_floating_point() for part in found]
     gradients = [torch.ones_like(part) for part in found if part.is_floating_point()]
     needed = [tensor.is_floating_point() for tensor in held]
-    arguments = plain, text, kernel, seed, gradients, came, needed
+    arguments = plain, numbers, text, kernel, seed, gradients, came, needed
     torch.library.opcheck(torch.ops.regard.attend_backward.default, arguments)
 
 

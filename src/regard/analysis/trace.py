@@ -66,6 +66,10 @@ class Trace:
         """The names of the steps."""
         return tuple(step.name for step in self.steps)
 
+    def __repr__(self) -> str:
+        steps = ", ".join(f"{step.name} {tuple(step.value.shape)}" for step in self.steps)
+        return f"Trace({self.title!r}: {steps})"
+
     def __contains__(self, name: object) -> bool:
         return name in self.names
 

@@ -15,9 +15,12 @@ from regard.ops import WeightMatrix
 from regard.ops.compare import LogOf
 from regard.ops.measures import Received
 from regard.ops.select import Picked
+from regard.ops.tensors import broadcasts
 
 Rows = Shaped[Tensor, "..."] | None
 """How much each row counts, broadcastable to (batch, heads, queries); None counts all alike."""
+
+EXPECTED = "expected a weight matrix, as Attended.weights"
 
 
 def entropy_loss(
@@ -34,7 +37,7 @@ def entropy_loss(
         row_weights: Broadcastable to (batch, heads, queries); 0 leaves a row out, as where it is padding.
 
     Raises:
-        InvalidArgument: If neither bound is given, or the floor lies above the ceiling.
+        InvalidArgument: If neither bound is given, the floor lies above the ceiling, or row_weights do not fit.
         InvalidType: If weights is no weight matrix.
 
     Reference: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", section 3.
@@ -45,7 +48,7 @@ def entropy_loss(
         >>> regard.nn.entropy_loss(W, ceiling=1.0)
         tensor(0.3863)
     """
-    _check(weights)
+    _check(weights, row_weights=row_weights)
     if floor is None and ceiling is None:
         raise InvalidArgument("entropy_loss: expected a floor, a ceiling or both, in nats; got none")
     if floor is not None and ceiling is not None and floor > ceiling:
@@ -70,7 +73,7 @@ def alignment_loss(
         row_weights: Broadcastable to (batch, heads, queries).
 
     Raises:
-        InvalidArgument: If the keys do not fit the matrix.
+        InvalidArgument: If keys or row_weights do not fit the matrix.
         InvalidType: If weights is no weight matrix, or keys are no integers.
 
     Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 3.3.
@@ -81,7 +84,7 @@ def alignment_loss(
         >>> regard.nn.alignment_loss(W, torch.tensor([[3, -1]]))  # log 4
         tensor(1.3863)
     """
-    _check(weights)
+    _check(weights, row_weights=row_weights)
     batch, heads, queries, size = weights.shape
     if not isinstance(keys, Tensor) or keys.is_floating_point() or keys.dtype == torch.bool:
         came = keys.dtype if isinstance(keys, Tensor) else type(keys).__name__
@@ -111,6 +114,7 @@ def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows
         keys: Broadcastable to (batch, heads, keys): how much each key counts; 0 where it is padding.
 
     Raises:
+        InvalidArgument: If row_weights or keys do not fit the matrix.
         InvalidType: If weights is no weight matrix.
 
     Reference: Xu et al. 2015, "Show, Attend and Tell", equation 14 (doubly stochastic attention).
@@ -121,7 +125,7 @@ def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows
         >>> regard.nn.coverage_loss(W)
         tensor(1.)
     """
-    _check(weights)
+    _check(weights, row_weights=row_weights, keys=keys)
     received = weights.measure(Received(row_weights))["received"]
     return _mean((1 - received).square(), keys)
 
@@ -140,7 +144,7 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
         A scalar; infinite where Q forbids a key that P attends to.
 
     Raises:
-        InvalidArgument: If the shapes or devices differ.
+        InvalidArgument: If the shapes or devices differ, or row_weights do not fit.
         InvalidType: If one is no weight matrix.
 
     Reference: Kullback and Leibler 1951, "On Information and Sufficiency"; Wang et al. 2020, "MiniLM", equation 3.
@@ -151,8 +155,9 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
         >>> bool(regard.nn.divergence_loss(W, W).abs() < 1e-6)
         True
     """
-    _check(weights)
-    _check(other, "other")
+    _check(weights, row_weights=row_weights)
+    if not isinstance(other, WeightMatrix):
+        raise InvalidType(f"other: {EXPECTED}, got {type(other).__name__}")
     if other.shape != weights.shape or other.device != weights.device:
         raise InvalidArgument(
             f"other: has (batch, heads, queries, keys) = {tuple(other.shape)} on {other.device}, expected "
@@ -170,10 +175,20 @@ def _mean(values: Tensor, weights: Rows) -> Tensor:
     return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
-def _check(weights: object, name: str = "weights") -> None:
-    refuse(
-        []
-        if isinstance(weights, WeightMatrix)
-        else [f"{name}: expected a weight matrix, as Attended.weights, got {type(weights).__name__}"],
-        InvalidType,
-    )
+def _check(weights: object, **counts: Rows) -> None:
+    """Refuse what is no matrix, and what says how much its rows, or its keys, count but does not fit it."""
+    if not isinstance(weights, WeightMatrix):
+        raise InvalidType(f"weights: {EXPECTED}, got {type(weights).__name__}")
+    batch, heads, queries, keys = weights.shape
+    wrong = []
+    for name, given in counts.items():
+        axes, shape = ("keys", (batch, heads, keys)) if name == "keys" else ("queries", (batch, heads, queries))
+        if given is None:
+            continue
+        if not isinstance(given, Tensor):
+            wrong.append(f"{name}: expected a tensor, got {type(given).__name__}")
+        elif not broadcasts(given, shape):
+            wrong.append(f"{name}: {tuple(given.shape)} does not broadcast to (batch, heads, {axes}) = {shape}")
+        elif given.device != weights.device:
+            wrong.append(f"{name}: lies on {given.device}, the weights on {weights.device}")
+    refuse(wrong, InvalidArgument)

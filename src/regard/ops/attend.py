@@ -17,6 +17,7 @@ from regard.ops.matrix import WeightMatrix
 from regard.ops.measures import Asked, as_measures
 from regard.ops.request import make_request
 from regard.ops.scores import Score
+from regard.ops.tensors import shape_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,10 @@ class Attended:
     output: Float[Tensor, "batch *heads queries width"]
     weights: WeightMatrix
     measured: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        answers = ", ".join(f"{name!r}: {shape_of(answer)}" for name, answer in self.measured.items())
+        return f"Attended(output={shape_of(self.output)}, weights={self.weights!r}, measured={{{answers}}})"
 
 
 def attend(
@@ -78,8 +83,9 @@ def attend(
     Gradients are exact and of the first order, by `torch.func` too; second derivatives and forward mode want
     ``kernel="reference"``. Autocast changes nothing: what is given says the dtype. A NaN or an infinity reaches the
     rows that may see it, measures included; in a value that a mask forbids it may reach other rows, and in ``fused``
-    it is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator; a mask, score or
-    measure of one's own in Python breaks the graph at the call, and ``fullgraph=True`` refuses it.
+    it is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator, for every length by
+    ``dynamic=True``; so are the measures and `dense` of its weights. A mask, score or measure of one's own in Python
+    breaks the graph, and so do an index and a product, ``W[0, 3]`` and ``W @ x``; ``fullgraph=True`` refuses them.
 
     Memory:
         O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to

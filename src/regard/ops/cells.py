@@ -46,6 +46,13 @@ class Cells:
     gradients: Mapping[int, Tensor] | None = None
 
     @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, rows, keys)."""
+        lead = (len(at) if isinstance(at, Tensor) else at.stop - at.start for at in (self.batch, self.heads, self.rows))
+        batch, heads, rows = lead
+        return batch, heads, rows, self.keys[1] - self.keys[0] if self.columns is None else self.columns.shape[1]
+
+    @property
     def sequence(self) -> Int[Tensor, "batch 1 1 1"]:
         """The sequences, (batch, 1, 1, 1)."""
         return _numbers(self.batch, self.device)[:, None, None, None]

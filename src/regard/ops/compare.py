@@ -35,9 +35,9 @@ class LogOf(Measure):
         query = other.query[batch, heads, rows].to(weights.dtype)
         key = other.key[batch, :, keys].index_select(1, shared).to(weights.dtype)
         cells = other.cells(batch, heads, rows).within((keys.start, keys.stop))
-        scores = other.score(query, key, other.scale, cells)
+        scores = other.scores(query, key, cells)
         if other.mask is not None:
-            scores = scores.masked_fill(~other.mask.allowed(cells), -torch.inf)
+            scores = scores.masked_fill(~other.allowed(cells), -torch.inf)
         lse = block.rows_of(self.lse)[..., None]
         logs = (scores - lse).masked_fill(lse == -torch.inf, -torch.inf)  # a row of Q without a key
         return (weights * logs.where(weights > 0, 0.0)).sum(-1)

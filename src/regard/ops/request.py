@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, refuse
@@ -15,6 +15,7 @@ from regard.ops.cells import Cells, Index
 from regard.ops.masks import Mask, MaskLike, as_mask
 from regard.ops.measures import Shape
 from regard.ops.scores import Score, as_score
+from regard.ops.tensors import broadcasts
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -62,6 +63,35 @@ class AttentionRequest:
             at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)
         ]
         return Cells(chosen[0], chosen[1], chosen[2], (0, self.key.shape[2]), self.offset, self.query.device, columns)
+
+    def allowed(self, cells: Cells) -> Bool[Tensor, "#batch #heads #rows #keys"]:
+        """Which of these cells the mask allows.
+
+        Raises:
+            InvalidArgument: If the rule gives something else.
+        """
+        assert self.mask is not None
+        found = self.mask.allowed(cells)
+        if not isinstance(found, Tensor) or found.dtype != torch.bool or not broadcasts(found, cells.shape):
+            raise _wrong_answer(f"mask {type(self.mask).__name__}: allowed()", "a bool tensor", cells.shape, found)
+        return found
+
+    def scores(
+        self,
+        query: Float[Tensor, "batch heads rows head_dim"],
+        key: Float[Tensor, " batch #heads *rows keys head_dim"],
+        cells: Cells,
+    ) -> Float[Tensor, "#batch #heads #rows #keys"]:
+        """The scores of these cells, from their queries and keys; see `Score`.
+
+        Raises:
+            InvalidArgument: If the rule gives something else.
+        """
+        found = self.score(query, key, self.scale, cells)
+        shape = *query.shape[:3], cells.shape[3]
+        if not isinstance(found, Tensor) or not found.is_floating_point() or not broadcasts(found, shape):
+            raise _wrong_answer(f"score {type(self.score).__name__}: a call", "a floating-point tensor", shape, found)
+        return found
 
     def at(
         self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None
@@ -126,6 +156,14 @@ def make_request(
         scale = 1.0 if scale is None else scale
     offset = key.shape[2] - query.shape[2] if offset is None else operator.index(offset)
     return AttentionRequest(query, key, rule, score, scale, offset)
+
+
+def _wrong_answer(whose: str, expected: str, shape: Shape, found: object) -> InvalidArgument:
+    came = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    return InvalidArgument(
+        f"{whose} must give {expected} that broadcasts to (batch, heads, rows, keys) = {shape} of a block, but gave "
+        f"{came}"
+    )
 
 
 def _is_index(thing: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -103,3 +103,20 @@ class Unchanged:
                     f"{what}: the tensor of shape {tuple(tensor.shape)} was changed in place since; ask before "
                     "changing it, or clone it first"
                 )
+
+
+def broadcasts(tensor: Tensor, shape: Sequence[int]) -> bool:
+    """Whether a tensor can be expanded to a shape."""
+    own = tuple(tensor.shape)
+    return own == shape or (
+        len(own) <= len(shape) and all(mine in (1, size) for mine, size in zip(own[::-1], shape[::-1], strict=False))
+    )
+
+
+def shape_of(thing: Any) -> str:
+    """What a tensor is, without its numbers; of a named tuple of tensors, what each of them is."""
+    if isinstance(thing, Tensor):
+        return f"{str(thing.dtype).removeprefix('torch.')} {tuple(thing.shape)}"
+    names = getattr(thing, "_fields", range(len(thing)))
+    parts = (f"{name}={shape_of(part)}" for name, part in zip(names, thing, strict=True))
+    return f"{type(thing).__name__}({', '.join(parts)})"

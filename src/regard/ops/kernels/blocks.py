@@ -73,7 +73,9 @@ class Place:
             return []
         (start, stop), (first, last) = cells.keys, self.certain
         parts = [span for span in ((start, first), (last, stop)) if span[0] < span[1]]
-        return [(slice(low - start, high - start), ~mask.allowed(cells.within((low, high)))) for low, high in parts]
+        return [
+            (slice(low - start, high - start), ~self.request.allowed(cells.within((low, high)))) for low, high in parts
+        ]
 
     def of_queries(self, whole: Tensor) -> Tensor:
         """The part of a tensor (batch, heads, queries, ...)."""

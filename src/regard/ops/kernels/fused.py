@@ -103,5 +103,5 @@ def _written_out(request: AttentionRequest) -> Tensor | None:
     if request.mask is None or _is_causal(request) or _sees_all(request):
         return None
     batch, heads, queries, keys = request.shape
-    allowed = request.mask.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
+    allowed = request.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
     return allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,))

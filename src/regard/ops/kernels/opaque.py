@@ -1,7 +1,7 @@
 """A streaming kernel as one node of a compiled or an exported program, forward and backward.
 
-A compiler would else trace the blocks one by one. Here it sees an operator of the job's tensors and of a text that says
-the rest (see `spec`); rules that a user wrote cannot be said so, and break the graph.
+A compiler would else trace the blocks one by one. Here it sees an operator of the job's tensors, its numbers and a
+text that says the rest (see `spec`); rules that a user wrote cannot be said so, and break the graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.ops.kernels.answers import Answers
 from regard.ops.kernels.base import Job, Measured
-from regard.ops.kernels.spec import describe, restore
+from regard.ops.kernels.spec import Number, describe, restore
 from regard.ops.tensors import tensors_of
 
 _ABOVE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
@@ -27,10 +27,11 @@ Cutters: dict[str, Any] = {}
 def run_opaque(name: str, job: Job) -> tuple[Tensor | None, Measured]:
     """Run a job of known rules as one operator."""
     tensors: list[Tensor] = []
-    text = describe(job, tensors)
+    numbers: list[Number] = []
+    text = describe(job, tensors, numbers)
     device = job.request.query.device
     seed = torch.randint(2**62, (), device=device) if job.dropout else torch.zeros((), dtype=torch.int64, device=device)
-    row = torch.ops.regard.attend(tensors, text, name, seed)
+    row = torch.ops.regard.attend(tensors, numbers, text, name, seed)
     output = None if job.value is None else row[0]
     rest = iter(row if job.value is None else row[1:])
     measured = {}
@@ -40,14 +41,14 @@ def run_opaque(name: str, job: Job) -> tuple[Tensor | None, Measured]:
     return output, measured
 
 
-_SCHEMA = "Tensor[] tensors, str text, str kernel, Tensor seed"
+_SCHEMA = "Tensor[] tensors, Scalar[] numbers, str text, str kernel, Tensor seed"
 
 
 @torch.library.custom_op("regard::attend", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]")
-def _attend(tensors: Sequence[Tensor], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
+def _attend(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
     from regard.ops.kernels.streamed import forward
 
-    job: Job = restore(text, tensors)
+    job: Job = restore(text, tensors, numbers)
     return list(forward(job, _cut(kernel, job), int(seed), Answers(job.measures, job.request.shape)))
 
 
@@ -59,8 +60,8 @@ def _cut(kernel: str, job: Job) -> Any:
 
 
 @_attend.register_fake
-def _(tensors: Sequence[Tensor], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
-    job: Job = restore(text, tensors)
+def _(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
+    job: Job = restore(text, tensors, numbers)
     request, value, like = job.request, job.value, tensors[0]
     found = [] if value is None else [value.new_empty(*request.shape[:3], value.shape[3])]
     for measure in job.measures.values():
@@ -75,6 +76,7 @@ def _(tensors: Sequence[Tensor], text: str, kernel: str, seed: Tensor) -> list[T
 )
 def _attend_backward(
     tensors: Sequence[Tensor],
+    numbers: Sequence[Number],
     text: str,
     kernel: str,
     seed: Tensor,
@@ -84,7 +86,7 @@ def _attend_backward(
 ) -> list[Tensor]:
     from regard.ops.kernels.streamed import backward
 
-    job: Job = restore(text, tensors)
+    job: Job = restore(text, tensors, numbers)
     walked, needs = tensors_of(job), {id(tensor): need for tensor, need in zip(tensors, needed, strict=True)}
     present = iter(gradients)
     given = [next(present) if each else None for each in came]
@@ -96,6 +98,7 @@ def _attend_backward(
 @_attend_backward.register_fake
 def _(
     tensors: Sequence[Tensor],
+    numbers: Sequence[Number],
     text: str,
     kernel: str,
     seed: Tensor,
@@ -107,7 +110,7 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    tensors, ctx.text, ctx.kernel, seed = inputs
+    tensors, ctx.numbers, ctx.text, ctx.kernel, seed = inputs
     ctx.needed = [tensor.requires_grad for tensor in tensors]
     ctx.save_for_backward(seed, *tensors)
 
@@ -116,8 +119,9 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     seed, *tensors = ctx.saved_tensors
     came = [gradient is not None for gradient in gradients]
     present = [gradient for gradient in gradients if gradient is not None]
-    found = iter(torch.ops.regard.attend_backward(tensors, ctx.text, ctx.kernel, seed, present, came, ctx.needed))
-    return [next(found) if need else None for need in ctx.needed], None, None, None
+    rest = ctx.numbers, ctx.text, ctx.kernel, seed
+    found = iter(torch.ops.regard.attend_backward(tensors, *rest, present, came, ctx.needed))
+    return [next(found) if need else None for need in ctx.needed], None, None, None, None
 
 
 _attend.register_autograd(_gradients, setup_context=_setup_context)

@@ -22,10 +22,10 @@ class Reference(Kernel):
         cells = request.cells(*whole[:3])
         with torch.autocast(request.query.device.type, enabled=False):
             query, key = request.query.to(request.dtype), request.key.to(request.dtype)
-            scores = request.score(query, key.repeat_interleave(heads // key.shape[1], 1), request.scale, cells)
+            scores = request.scores(query, key.repeat_interleave(heads // key.shape[1], 1), cells)
             scores = scores.expand(shape).clamp(min=FORBIDDEN)  # −∞ forbids too
             if request.mask is not None:
-                scores = scores.masked_fill(~request.mask.allowed(cells), FORBIDDEN)
+                scores = scores.masked_fill(~request.allowed(cells), FORBIDDEN)
             seen = (scores > FORBIDDEN).any(-1)  # rows with a key
             weights, lse = scores.softmax(-1) * seen[..., None], None
             if request.score.sinks is not None:

@@ -56,7 +56,7 @@ class Short(Kernel):
         forbidden = None
         if request.mask is not None:
             batch, heads, queries, _ = request.shape
-            forbidden = ~request.mask.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
+            forbidden = ~request.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
         kept = None
         if job.dropout:
             kept = keep_mask(torch.Size(request.shape), job.dropout, int(torch.randint(2**62, ())), value.device)

@@ -1,7 +1,8 @@
-"""A job as text and tensors, so that a compiler and an exported program can hold it as one node.
+"""A job as text, tensors and numbers, so that a compiler and an exported program can hold it as one node.
 
-The text is an expression, as ``Job(request=AttentionRequest(query=T0, ...), ...)``; ``T0`` is the first tensor. It is
-read as data and never run, and knows the classes of this library alone.
+The text is an expression, as ``Job(request=AttentionRequest(query=T0, offset=N0, ...), ...)``; ``T0`` is the first
+tensor, ``N0`` the first number, in whose place a compiler may hold a symbol. It is read as data and never run, and
+knows the classes of this library alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from regard.ops.request import AttentionRequest
 from regard.ops.scores import base as _scores_base
 from regard.ops.select import Picked
 
-Make = Callable[[Sequence[Tensor]], Any]
+Number = int | float
+Given = tuple[Sequence[Tensor], Sequence[Number]]
+Make = Callable[[Given], Any]
 
 CLASSES: Mapping[str, type] = {
     cls.__name__: cls
@@ -54,28 +57,30 @@ def is_known(thing: Any) -> bool:
     return all(is_known(getattr(thing, field.name)) for field in fields(thing))
 
 
-def describe(thing: Any, tensors: list[Tensor]) -> str:
-    """A known thing as an expression; its tensors are added to the list."""
+def describe(thing: Any, tensors: list[Tensor], numbers: list[Number]) -> str:
+    """A known thing as an expression; its tensors and numbers are added to the lists."""
     if isinstance(thing, Tensor):
         tensors.append(thing)
         return f"T{len(tensors) - 1}"
-    if isinstance(thing, int) and not isinstance(thing, bool):
-        return f"{int(thing)}"  # a compiler may hold a symbol in its place
-    if thing is None or isinstance(thing, (bool, float, str)):
+    if isinstance(thing, (int, float)) and not isinstance(thing, bool):
+        numbers.append(thing)
+        return f"N{len(numbers) - 1}"
+    if thing is None or isinstance(thing, (bool, str)):
         return f"{thing!r}"
     if isinstance(thing, slice):
-        return f"slice({thing.start!r}, {thing.stop!r}, {thing.step!r})"
+        ends = (describe(end, tensors, numbers) for end in (thing.start, thing.stop, thing.step))
+        return f"slice({', '.join(ends)})"
     if isinstance(thing, (tuple, list)):
-        return "(" + "".join(f"{describe(part, tensors)}, " for part in thing) + ")"
+        return "(" + "".join(f"{describe(part, tensors, numbers)}, " for part in thing) + ")"
     if isinstance(thing, dict):
-        return "{" + "".join(f"{name!r}: {describe(part, tensors)}, " for name, part in thing.items()) + "}"
-    parts = [f"{field.name}={describe(getattr(thing, field.name), tensors)}" for field in fields(thing)]
+        return "{" + "".join(f"{name!r}: {describe(part, tensors, numbers)}, " for name, part in thing.items()) + "}"
+    parts = [f"{field.name}={describe(getattr(thing, field.name), tensors, numbers)}" for field in fields(thing)]
     return f"{type(thing).__name__}({', '.join(parts)})"
 
 
-def restore(text: str, tensors: Sequence[Tensor]) -> Any:
-    """The thing that an expression describes, with these tensors."""
-    return _maker(text)(tensors)
+def restore(text: str, tensors: Sequence[Tensor], numbers: Sequence[Number]) -> Any:
+    """The thing that an expression describes, with these tensors and numbers."""
+    return _maker(text)((tensors, numbers))
 
 
 @lru_cache(maxsize=256)
@@ -85,24 +90,24 @@ def _maker(text: str) -> Make:
 
 def _read(node: ast.expr) -> Make:
     if isinstance(node, ast.Name):
-        number = int(node.id.removeprefix("T"))
-        return lambda tensors: tensors[number]
+        which, number = "TN".index(node.id[0]), int(node.id[1:])
+        return lambda given: given[which][number]
     if isinstance(node, ast.Tuple):
         parts = [_read(part) for part in node.elts]
-        return lambda tensors: tuple(part(tensors) for part in parts)
+        return lambda given: tuple(part(given) for part in parts)
     if isinstance(node, ast.Dict):
         names = [ast.literal_eval(key) for key in node.keys if key is not None]
         values = [_read(value) for value in node.values]
-        return lambda tensors: {name: value(tensors) for name, value in zip(names, values, strict=True)}
+        return lambda given: {name: value(given) for name, value in zip(names, values, strict=True)}
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id == "slice":
-            ends = [ast.literal_eval(argument) for argument in node.args]
-            return lambda tensors: slice(*ends)
+            ends = [_read(argument) for argument in node.args]
+            return lambda given: slice(*(end(given) for end in ends))
         cls = CLASSES[node.func.id]
-        given = {keyword.arg or "": _read(keyword.value) for keyword in node.keywords}
-        return lambda tensors: _made(cls, {name: part(tensors) for name, part in given.items()})
+        of_fields = {keyword.arg or "": _read(keyword.value) for keyword in node.keywords}
+        return lambda given: _made(cls, {name: part(given) for name, part in of_fields.items()})
     value = ast.literal_eval(node)
-    return lambda tensors: value
+    return lambda given: value
 
 
 def _made(cls: type, parts: Mapping[str, Any]) -> Any:

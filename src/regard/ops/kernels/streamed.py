@@ -247,7 +247,7 @@ def _block(place: Place, query: Tensor, key: Tensor) -> Block:
     """The rows of one place, from its queries and keys."""
     request, cells = place.request, place.cells
     score = request.score
-    scores = score(query, key, request.scale, cells)
+    scores = request.scores(query, key, cells)
     masked, certain = place.masked(), place.certain
     if not score.plain:  # it may forbid cells by −∞; and what it gives may be its own table, or what its gradient needs
         scores = scores.expand(*query.shape[:3], place.width).clamp(min=FORBIDDEN)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from regard.errors import InvalidType
+from regard.errors import InvalidArgument, InvalidType
 from regard.ops.cells import Cells, Span
 from regard.ops.masks.base import Mask
 
@@ -22,6 +22,7 @@ class Window(Mask):
         right: How many keys after it; None is no bound.
 
     Raises:
+        InvalidArgument: If a bound is 2⁶² or more.
         InvalidType: If a bound is neither None nor an integer. Negative bounds are allowed: ``Window(None, -1)`` is
             the past alone.
 
@@ -46,6 +47,8 @@ class Window(Mask):
             bound = getattr(self, name)
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
                 raise InvalidType(f"Window: {name} is a number of keys (int) or None for no bound, not {bound!r}")
+            if bound is not None and abs(bound) >= 2**62:
+                raise InvalidArgument(f"Window: {name} = {bound} is beyond any key; None is no bound")
 
     def __repr__(self) -> str:  # a compiler can follow it, which that of dataclasses it cannot
         return f"Window(left={self.left!r}, right={self.right!r})"

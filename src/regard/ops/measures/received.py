@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from regard.ops.measures.base import Block, Measure, Shape
+from regard.ops.tensors import broadcasts
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +40,7 @@ class Received(Measure):
         found = (
             [] if given.device == device else [f"received: row_weights lie on {given.device}, the query on {device}"]
         )
-        sizes = zip(tuple(given.shape)[::-1], shape[2::-1], strict=False)
-        if given.ndim > 3 or not all(mine in (1, size) for mine, size in sizes):
+        if not broadcasts(given, shape[:3]):
             found.append(
                 f"received: row_weights {tuple(given.shape)} do not broadcast to (batch, heads, queries) = {shape[:3]}"
             )
