@@ -158,7 +158,7 @@ def make_request(
     return AttentionRequest(query, key, rule, score, scale, offset)
 
 
-def _wrong_answer(whose: str, expected: str, shape: Shape, found: object) -> InvalidArgument:
+def _wrong_answer(whose: str, expected: str, shape: tuple[int, ...], found: object) -> InvalidArgument:
     came = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
     return InvalidArgument(
         f"{whose} must give {expected} that broadcasts to (batch, heads, rows, keys) = {shape} of a block, but gave "
