@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from regard.ops.product import product
+
 
 def heads_used(heads: slice, of: int, kv_heads: int) -> slice:
     """The heads of keys or values that a slice of query heads uses: one each, or one for all of them.
@@ -34,9 +36,9 @@ def multiply(left: Tensor, right: Tensor) -> Tensor:
         return (left[..., None, :] @ right)[..., 0, :]
     batch, heads, rows, inner = left.shape
     if right.shape[1] == heads:
-        return left @ right
+        return product(left, right)
     # Broadcasting would copy the right side for each head; as rows of one product they share it.
-    return (left.reshape(batch, 1, heads * rows, inner) @ right).view(batch, heads, rows, -1)
+    return product(left.reshape(batch, 1, heads * rows, inner), right).view(batch, heads, rows, -1)
 
 
 def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
@@ -55,5 +57,5 @@ def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
         outer = left[..., None] * right[..., None, :]
         return outer if like.shape[1] == heads else outer.sum(1, keepdim=True)
     if like.shape[1] == heads:
-        return left.mT @ right
-    return left.reshape(batch, 1, heads * rows, -1).mT @ right.reshape(batch, 1, heads * rows, -1)
+        return product(left.mT, right)
+    return product(left.reshape(batch, 1, heads * rows, -1).mT, right.reshape(batch, 1, heads * rows, -1))

@@ -188,7 +188,6 @@ def backward(
     job = replace_tensors(job, lambda _: next(put))
     request, value = job.request, job.value
     of_rules = {id(given[number]): sums[number] for number in rules if sums[number] is not None}
-    weights_matter = any(needed[: len(tensors_of(job.request))])
 
     def work(stream: int, places: Iterable[Place]) -> None:
         for number, place in enumerate(places):
@@ -208,7 +207,8 @@ def backward(
             ]
         pairs: list[tuple[Tensor, Tensor]] = []
         for (name, at, part), gradient in zip(parts, of_answers, strict=True):
-            if gradient is not None and weights_matter and part.is_floating_point() and not part.requires_grad:
+            lost = block.weights.requires_grad and part.is_floating_point() and not part.requires_grad
+            if gradient is not None and lost:
                 raise InvalidArgument(
                     f"measure '{name}': its answer does not follow from weights or scores by steps that can be "
                     "differentiated, so it has no gradient; detach it before it enters a loss"

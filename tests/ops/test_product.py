@@ -1,0 +1,101 @@
+"""Products by oneDNN beside products in float64, and attention by them beside attention without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import jvp as func_jvp
+from torch.func import vmap
+
+from ops.rules import SCORES, masks, measures
+from pairwise import pairwise, sampled
+from regard.ops import attend, product
+
+LAYOUTS = {
+    "lying": lambda batch, heads, rows, columns: torch.randn(batch, heads, rows, columns),
+    "upright": lambda batch, heads, rows, columns: torch.randn(batch, heads, columns, rows).mT,
+    "heads inside": lambda batch, heads, rows, columns: torch.randn(batch, rows, heads, columns).transpose(1, 2),
+    "heads inside, upright": lambda batch, heads, rows, columns: torch.randn(batch, columns, heads, rows).permute(
+        0, 2, 3, 1
+    ),
+    "part": lambda batch, heads, rows, columns: torch.randn(batch + 1, heads + 2, rows + 3, columns)[1:, 2:, :-3],
+    "one number": lambda batch, heads, rows, columns: torch.randn(1, 1, 1, 1).expand(batch, heads, rows, columns),
+}
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """Have oneDNN take every product, on any processor."""
+    monkeypatch.setattr(product, "ONEDNN", True)
+    monkeypatch.setattr(product, "LARGE", 1)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "heads", "sizes"), pairwise(list(LAYOUTS), list(LAYOUTS), [1, 3], [(5, 40, 7), (33, 8, 50)])
+)
+def test_a_product_is_that_of_float64(onednn, left, right, heads, sizes):
+    torch.manual_seed(0)
+    rows, inner, columns = sizes
+    one, other = LAYOUTS[left](2, heads, rows, inner), LAYOUTS[right](2, heads, inner, columns)
+    expected = (one.double() @ other.double()).float()
+    torch.testing.assert_close(product.product(one, other), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_only_large_products_of_float32_are_taken(monkeypatch):
+    monkeypatch.setattr(product, "ONEDNN", True)
+    taken = []
+    monkeypatch.setattr(product, "_by_onednn", lambda left, right: taken.append(left.shape) or left @ right)
+    large, small = torch.randn(1, 1, 256, 64), torch.randn(1, 1, 16, 64)
+    for left, right in ((large, small), (large.double(), large.double().mT), (large.bfloat16(), large.bfloat16().mT)):
+        product.product(left, right.mT if right is small else right)
+    assert taken == []
+    product.product(large, large.mT)
+    assert taken == [(1, 1, 256, 64)]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of torch, which calls it
+def test_derivatives_are_those_of_torch_s_own_product(onednn):
+    torch.manual_seed(0)
+    one, other, weight = torch.randn(1, 2, 9, 6), torch.randn(1, 2, 6, 5), torch.randn(1, 2, 9, 5)
+
+    def twice(multiply):
+        leaves = [one.clone().requires_grad_(), other.clone().requires_grad_()]
+        loss = (multiply(*leaves).tanh() * weight).sum()
+        first = torch.autograd.grad(loss, leaves, create_graph=True)
+        return *first, *torch.autograd.grad(sum(part.square().sum() for part in first), leaves)
+
+    torch.testing.assert_close(twice(product.product), twice(torch.matmul))
+    tangents = torch.randn_like(one), torch.randn_like(other)
+    with torch.autograd.forward_ad.dual_level():
+        duals = [torch.autograd.forward_ad.make_dual(*pair) for pair in zip((one, other), tangents, strict=True)]
+        found = torch.autograd.forward_ad.unpack_dual(product.product(*duals)).tangent
+    expected = func_jvp(torch.matmul, (one, other), tangents)[1]
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(func_jvp(product.product, (one, other), tangents)[1], expected)
+    several = torch.randn(3, 1, 2, 9, 6)
+    torch.testing.assert_close(vmap(product.product, (0, None))(several, other), several @ other)
+
+
+@pytest.mark.parametrize(
+    ("mask", "score", "name", "kv_heads"),
+    sampled(pairwise(list(masks(1, 4, 30, 40)), list(SCORES), list(measures(30, 40)), [1, 2, 4]), 60),
+)
+def test_attention_is_the_same(onednn, monkeypatch, mask, score, name, kv_heads):
+    torch.manual_seed(0)
+    given = [torch.randn(1, 4, 30, 8), torch.randn(1, kv_heads, 40, 8), torch.randn(1, kv_heads, 40, 6)]
+    case, rule, measure = SCORES[score], masks(1, 4, 30, 40)[mask], measures(30, 40)[name]
+    held = {name: tensor.float() for name, tensor in case.tensors(4, 30, 40, 8).items()}
+
+    def answers():
+        leaves = [tensor.clone().requires_grad_() for tensor in given]
+        att = attend(*leaves, mask=rule, score=case.rule(held), measure={"x": measure}, kernel="streamed")
+        parts = att.measured["x"] if isinstance(att.measured["x"], tuple) else (att.measured["x"],)
+        floats = [part.clamp(min=-9) for part in (att.output, *parts) if part.is_floating_point()]
+        loss = sum(part.square().sum() for part in floats)
+        return *floats, *torch.autograd.grad(loss, leaves)
+
+    found = answers()
+    monkeypatch.setattr(product, "ONEDNN", False)
+    torch.testing.assert_close(found, answers(), rtol=1e-4, atol=1e-4)
