@@ -26,6 +26,7 @@ from regard.ops import (
     attend,
     weights,
 )
+from regard.ops.kernels import threads
 from regard.ops.kernels.spec import CLASSES, describe, is_known, restore
 from regard.ops.measures import MEASURES
 from regard.ops.tensors import tensors_of
@@ -338,7 +339,8 @@ def test_a_measure_of_one_s_own_under_torch_func():
     torch.testing.assert_close(grad(loss)(query, "streamed"), grad(loss)(query, "reference"))
 
 
-def test_transformed_and_compiled_programs_may_run_on_threads():
+def test_transformed_and_compiled_programs_may_run_on_threads(monkeypatch):
+    monkeypatch.setattr(threads, "WORTH", 0)
     query, key, value = torch.randn(3, 2, 8, 500, 8).unbind()
     leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
 

@@ -1,4 +1,4 @@
-"""Large matrix products of float32 on a CPU, by the faster of the two libraries that torch brings.
+"""Large matrix products in float32 on a CPU, by the faster of the two libraries that torch brings.
 
 Torch multiplies float32 by MKL, which keeps the processors of other makers from their widest instructions. oneDNN,
 which torch has for convolutions and bfloat16, does not: on an AMD processor with AVX-512 it takes less than half the
@@ -52,17 +52,13 @@ def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
         if left.numel() > right.numel():
             return _by_onednn(right.mT, left.mT).mT
         left = left.contiguous()
-    left, columns = _without_gaps(left), _without_gaps(right).mT.flatten(0, 1)
+    multiply, columns = torch.ops.mkldnn._linear_pointwise.default, _without_gaps(right).mT.flatten(0, 1)
     if len(columns) == 1:
-        return _linear(left, columns[0])
-    found = left.new_empty(*left.shape[:3], right.shape[3])
-    for each, rows, some in zip(found.flatten(0, 1), left.flatten(0, 1), columns, strict=True):
-        each.copy_(_linear(rows, some))
-    return found
-
-
-def _linear(rows: Tensor, columns: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "")
+        return multiply(_without_gaps(left), columns[0], None, "none", [], "")
+    pairs = zip(_without_gaps(left).flatten(0, 1), columns, strict=True)
+    return torch.stack([multiply(rows, each, None, "none", [], "") for rows, each in pairs]).unflatten(
+        0, left.shape[:2]
+    )
 
 
 def _is_for_onednn(left: Tensor, right: Tensor) -> bool:
@@ -72,7 +68,8 @@ def _is_for_onednn(left: Tensor, right: Tensor) -> bool:
         return False
     if forward_ad._current_level >= 0:  # a tangent may go along
         return False
-    return not any(torch._C._functorch.is_functorch_wrapped_tensor(side) for side in (left, right))
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    return not (wrapped(left) or wrapped(right))
 
 
 def _without_gaps(side: Tensor) -> Tensor:

@@ -136,7 +136,8 @@ def test_streams_share_no_head_of_keys_or_values(n, heads, shared, parts):
 
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])
 @pytest.mark.parametrize("mask", [None, Causal()], ids=["all", "causal"])
-def test_several_threads_give_what_one_gives(kv_heads, mask):
+def test_several_threads_give_what_one_gives(kv_heads, mask, monkeypatch):
+    monkeypatch.setattr(threads, "WORTH", 0)
     query, key, value = (torch.randn(2, heads, 700, 8, requires_grad=True) for heads in (8, kv_heads, kv_heads))
     before, found = torch.get_num_threads(), []
     try:
@@ -155,7 +156,8 @@ def test_several_threads_give_what_one_gives(kv_heads, mask):
     torch.testing.assert_close(*found)
 
 
-def test_dropout_is_replayed_on_as_many_threads_as_there_were():
+def test_dropout_is_replayed_on_as_many_threads_as_there_were(monkeypatch):
+    monkeypatch.setattr(threads, "WORTH", 0)
     query, key, value = (torch.randn(2, 8, 700, 8, requires_grad=True) for _ in range(3))
     before = torch.get_num_threads()
     try:
@@ -212,13 +214,25 @@ def test_the_threads_of_a_call_share_the_cores():
         torch.set_num_threads(before)
 
 
-def test_inference_mode_and_a_forked_process_have_their_threads():
+def test_small_jobs_have_no_threads_of_their_own():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert [threads.most_threads(count) for count in (0, threads.WORTH - 1, threads.WORTH)] == [1, 1, 3]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_inference_mode_and_a_forked_process_have_their_threads(monkeypatch):
+    monkeypatch.setattr(threads, "WORTH", 0)
     query = torch.randn(2, 8, 700, 8)
     expected = attend(query, query, query, measure="entropy").output
     with torch.inference_mode():
         assert torch.equal(attend(query, query, query, measure="entropy").output, expected)
     script = """
 import os, sys, torch, regard
+from regard.ops.kernels import threads
+threads.WORTH = 0
 torch.set_num_threads(2)
 query = torch.randn(2, 8, 700, 8)
 regard.attend(query, query, query, measure="entropy")

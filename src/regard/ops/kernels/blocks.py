@@ -116,7 +116,7 @@ def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[I
     most = FLOATS.get(device, FLOATS_ELSEWHERE) // (keys * per_cell)
     rows, room = ROWS.get(device, ROWS_ELSEWHERE), CELLS.get(device, CELLS_ELSEWHERE)
     if request.mask is None and rows * keys * per_cell <= room:
-        rows *= 2
+        rows, room = 2 * rows, room // 2
     rows = min(queries, rows, max(1, most))
     groups = [heads // count for count in shared_heads if count != heads]
     everything = slice(0, batch), slice(0, heads)

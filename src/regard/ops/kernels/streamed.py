@@ -69,8 +69,9 @@ class Cut:
 
 
 def threads_for(job: Job) -> int:
-    """On how many threads a job may run: several on a CPU, where no rule is a user's own."""
-    return most_threads() if job.request.query.device.type == "cpu" and is_known(job) else 1
+    """On how many threads a job may run: several on a CPU, where it is worth it and no rule is a user's own."""
+    query, keys = job.request.query, job.request.shape[3]
+    return most_threads(query.numel() * keys) if query.device.type == "cpu" and is_known(job) else 1
 
 
 def run_here(job: Job, cutter: Callable[[Job, int], list[Iterator[Place]]]) -> tuple[Tensor | None, Measured]:

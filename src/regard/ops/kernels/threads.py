@@ -17,6 +17,10 @@ import torch
 
 Block = TypeVar("Block")
 
+WORTH = 2**32
+"""So many multiplications of query with key are worth threads of their own. After an operation on all cores OpenMP's
+threads look out for the next one for some milliseconds; they would take the cores from ours, and may as well be used."""
+
 MOST = 8
 """So many threads at most: beyond, they would wait for Python's lock, which each holds for a twentieth of its time."""
 
@@ -24,9 +28,9 @@ _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _making = threading.Lock()
 
 
-def most_threads() -> int:
-    """On how many threads streams may run."""
-    return min(MOST, torch.get_num_threads())
+def most_threads(multiplications: int) -> int:
+    """On how many threads a job may run that multiplies queries with keys so many times."""
+    return min(MOST, torch.get_num_threads()) if multiplications >= WORTH else 1
 
 
 def run_all(work: Callable[[int, Iterable[Block]], None], streams: Sequence[Iterable[Block]], threads: int) -> None:
