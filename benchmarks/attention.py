@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
+from regard.ops import product
 
 SEED, ROUNDS, HEADS, DIM = 0, 15, 8, 64
 
@@ -37,6 +38,19 @@ def forward(n: int, **given: object) -> Callable[[], object]:
             return regard.attend(query, key, value, **given)
 
     return run
+
+
+def by_mkl(run: Callable[[], object]) -> Callable[[], object]:
+    """The same without oneDNN's matrix products, as on a processor on which they are not faster."""
+
+    def alone() -> object:
+        before, product.ONEDNN = product.ONEDNN, False
+        try:
+            return run()
+        finally:
+            product.ONEDNN = before
+
+    return alone
 
 
 def peer(n: int, function: Callable[..., object], **given: object) -> Callable[[], object]:
@@ -103,6 +117,7 @@ def main() -> None:
     streamed, causal = forward(4096, **asked), forward(4096, mask=regard.Causal(), **asked)
     found |= {
         "streamed with entropy and received in times of SDPA, 4096": times(streamed, peer(4096, sdpa)),
+        "the same with MKL's products in times of SDPA, 4096": times(by_mkl(streamed), peer(4096, sdpa)),
         "dense with the same answers in times of streamed, 4096": times(peer(4096, dense), streamed),
         "streamed, the output alone, in times of SDPA, 4096": times(forward(4096, kernel="streamed"), peer(4096, sdpa)),
         "causal with entropy and received in times of causal SDPA, 4096": times(

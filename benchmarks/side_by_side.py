@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from regard.ops import product
+
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parent.parent
 
@@ -52,6 +54,7 @@ def machine() -> dict[str, Any]:
         "commit": commit + changed,
         "cpu": platform.processor() or platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "products": "oneDNN" if product.ONEDNN else "MKL",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

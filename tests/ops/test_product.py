@@ -40,7 +40,7 @@ def test_a_product_is_that_of_float64(onednn, left, right, heads, sizes):
     rows, inner, columns = sizes
     one, other = LAYOUTS[left](2, heads, rows, inner), LAYOUTS[right](2, heads, inner, columns)
     expected = (one.double() @ other.double()).float()
-    torch.testing.assert_close(product.product(one, other), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(product.product(one, other, often=True), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_only_large_products_of_float32_are_taken(monkeypatch):
@@ -49,9 +49,11 @@ def test_only_large_products_of_float32_are_taken(monkeypatch):
     monkeypatch.setattr(product, "_by_onednn", lambda left, right: taken.append(left.shape) or left @ right)
     large, small = torch.randn(1, 1, 256, 64), torch.randn(1, 1, 16, 64)
     for left, right in ((large, small), (large.double(), large.double().mT), (large.bfloat16(), large.bfloat16().mT)):
-        product.product(left, right.mT if right is small else right)
+        product.product(left, right.mT if right is small else right, often=True)
+    product.product(large, large.mT, often=False)  # a program for it would be kept in vain
+    product.product(torch.randn(1, 1, 256, 512), torch.randn(1, 1, 512, 64), often=True)  # sums of many terms
     assert taken == []
-    product.product(large, large.mT)
+    product.product(large, large.mT, often=True)
     assert taken == [(1, 1, 256, 64)]
 
 
@@ -60,22 +62,25 @@ def test_derivatives_are_those_of_torch_s_own_product(onednn):
     torch.manual_seed(0)
     one, other, weight = torch.randn(1, 2, 9, 6), torch.randn(1, 2, 6, 5), torch.randn(1, 2, 9, 5)
 
+    def multiplied(one, other):
+        return product.product(one, other, often=True)
+
     def twice(multiply):
         leaves = [one.clone().requires_grad_(), other.clone().requires_grad_()]
         loss = (multiply(*leaves).tanh() * weight).sum()
         first = torch.autograd.grad(loss, leaves, create_graph=True)
         return *first, *torch.autograd.grad(sum(part.square().sum() for part in first), leaves)
 
-    torch.testing.assert_close(twice(product.product), twice(torch.matmul))
+    torch.testing.assert_close(twice(multiplied), twice(torch.matmul))
     tangents = torch.randn_like(one), torch.randn_like(other)
     with torch.autograd.forward_ad.dual_level():
         duals = [torch.autograd.forward_ad.make_dual(*pair) for pair in zip((one, other), tangents, strict=True)]
-        found = torch.autograd.forward_ad.unpack_dual(product.product(*duals)).tangent
+        found = torch.autograd.forward_ad.unpack_dual(multiplied(*duals)).tangent
     expected = func_jvp(torch.matmul, (one, other), tangents)[1]
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(func_jvp(product.product, (one, other), tangents)[1], expected)
+    torch.testing.assert_close(func_jvp(multiplied, (one, other), tangents)[1], expected)
     several = torch.randn(3, 1, 2, 9, 6)
-    torch.testing.assert_close(vmap(product.product, (0, None))(several, other), several @ other)
+    torch.testing.assert_close(vmap(multiplied, (0, None))(several, other), several @ other)
 
 
 @pytest.mark.parametrize(

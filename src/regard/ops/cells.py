@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class Cells:
         offset: Query i stands at position i + offset.
         device: Where the tensors of the request lie.
         columns: (rows, keys) Keys that each row has for itself, all within the range; None: each has the whole range.
+        whole: Whether the range is that of all keys.
         gradients: In a backward pass, where the gradients of whole tensors are summed up, by the tensors' `id`.
     """
 
@@ -43,6 +44,7 @@ class Cells:
     offset: int
     device: torch.device
     columns: Int[Tensor, "rows columns"] | None = None
+    whole: bool = False
     gradients: Mapping[int, Tensor] | None = None
 
     @property
@@ -93,7 +95,7 @@ class Cells:
         """The same rows over another range of keys."""
         if keys == self.keys:
             return self
-        return Cells(self.batch, self.heads, self.rows, keys, self.offset, self.device, self.columns, self.gradients)
+        return replace(self, keys=keys, whole=False)
 
     def part_of(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
         """What belongs to these cells of a tensor that broadcasts to (batch, heads, queries, keys) of the whole."""

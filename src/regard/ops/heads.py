@@ -19,13 +19,14 @@ def heads_used(heads: slice, of: int, kv_heads: int) -> slice:
     return heads if group == 1 else slice(heads.start // group, heads.start // group + 1)
 
 
-def multiply(left: Tensor, right: Tensor) -> Tensor:
+def multiply(left: Tensor, right: Tensor, often: bool = False) -> Tensor:
     """The matrix product by head, where one right head may serve all left heads.
 
     Args:
         left: (batch, heads, rows, inner).
         right: (batch, heads or 1, inner, columns), or (batch, heads or 1, rows, inner, columns) where each row has its
             own.
+        often: Whether many products have these shapes.
 
     Returns:
         (batch, heads, rows, columns).
@@ -36,18 +37,19 @@ def multiply(left: Tensor, right: Tensor) -> Tensor:
         return (left[..., None, :] @ right)[..., 0, :]
     batch, heads, rows, inner = left.shape
     if right.shape[1] == heads:
-        return product(left, right)
+        return product(left, right, often)
     # Broadcasting would copy the right side for each head; as rows of one product they share it.
-    return product(left.reshape(batch, 1, heads * rows, inner), right).view(batch, heads, rows, -1)
+    return product(left.reshape(batch, 1, heads * rows, inner), right, often).view(batch, heads, rows, -1)
 
 
-def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor, often: bool = False) -> Tensor:
     """The gradient of `multiply` with respect to its right side: summed over rows, and over heads that share.
 
     Args:
         left: (batch, heads, rows, inner).
         right: (batch, heads, rows, columns).
         like: The right side of `multiply`.
+        often: Whether many products have these shapes.
 
     Returns:
         The shape of `like`.
@@ -57,5 +59,5 @@ def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
         outer = left[..., None] * right[..., None, :]
         return outer if like.shape[1] == heads else outer.sum(1, keepdim=True)
     if like.shape[1] == heads:
-        return product(left.mT, right)
-    return product(left.reshape(batch, 1, heads * rows, -1).mT, right.reshape(batch, 1, heads * rows, -1))
+        return product(left.mT, right, often)
+    return product(left.reshape(batch, 1, heads * rows, -1).mT, right.reshape(batch, 1, heads * rows, -1), often)

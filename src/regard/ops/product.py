@@ -18,10 +18,19 @@ from torch.autograd import forward_ad
 LARGE = 2**22
 """From so many multiplications on: oneDNN compiles a program for every new shape, which takes as long as these do."""
 
+TERMS = 256
+"""Sums of more terms are left to MKL: oneDNN adds them one by one, and is twice as far off after some thousands."""
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """The product by head, (batch, heads, rows, inner) by (batch, heads, inner, columns)."""
-    if not _is_for_onednn(left, right):
+
+def product(left: Tensor, right: Tensor, often: bool) -> Tensor:
+    """The product by head, (batch, heads, rows, inner) by (batch, heads, inner, columns).
+
+    Args:
+        left: (batch, heads, rows, inner).
+        right: (batch, heads, inner, columns).
+        often: Whether many products have these shapes; of each shape oneDNN keeps a program of half a megabyte.
+    """
+    if not often or not _is_for_onednn(left, right):
         return left @ right
     if torch.is_grad_enabled() and (left.requires_grad or right.requires_grad):
         return _Product.apply(left, right)  # pyright: ignore[reportReturnType]
@@ -44,7 +53,10 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         left, right = ctx.saved_tensors
         of_left, of_right = ctx.needs_input_grad
-        return product(gradient, right.mT) if of_left else None, product(left.mT, gradient) if of_right else None
+        return (
+            product(gradient, right.mT, often=True) if of_left else None,
+            product(left.mT, gradient, often=True) if of_right else None,
+        )
 
 
 def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
@@ -64,7 +76,8 @@ def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
 def _is_for_onednn(left: Tensor, right: Tensor) -> bool:
     if not ONEDNN or left.dtype != torch.float32 or left.device.type != "cpu":
         return False
-    if left.shape[2] * left.shape[3] * right.shape[3] < LARGE or torch.compiler.is_compiling():
+    rows, inner, columns = *left.shape[2:], right.shape[3]
+    if inner > TERMS or rows * inner * columns < LARGE or torch.compiler.is_compiling():
         return False
     if forward_ad._current_level >= 0:  # a tangent may go along
         return False

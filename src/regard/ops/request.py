@@ -62,9 +62,10 @@ class AttentionRequest:
         chosen = [
             at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)
         ]
-        return Cells(chosen[0], chosen[1], chosen[2], (0, self.key.shape[2]), self.offset, self.query.device, columns)
+        keys = 0, self.key.shape[2]
+        return Cells(*chosen, keys, self.offset, self.query.device, columns, whole=columns is None)
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "#batch #heads #rows #keys"]:
+    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         """Which of these cells the mask allows.
 
         Raises:
@@ -81,7 +82,7 @@ class AttentionRequest:
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         cells: Cells,
-    ) -> Float[Tensor, "#batch #heads #rows #keys"]:
+    ) -> Float[Tensor, "..."]:
         """The scores of these cells, from their queries and keys; see `Score`.
 
         Raises:

@@ -217,12 +217,13 @@ def backward(
             pairs += [] if gradient is None else [(part, gradient[at])]
         if of_output is not None and value is not None and at_value is not None:
             of_block, value_block = place.of_queries(of_output).to(request.dtype), place.of_keys(value)
-            pairs.append(
-                (block.weights, _dropped(multiply(of_block, value_block.mT), job.dropout, seed, stream, number))
-            )
+            of_weights = multiply(of_block, value_block.mT, often=place.cells.whole)
+            pairs.append((block.weights, _dropped(of_weights, job.dropout, seed, stream, number)))
             if needed[at_value]:
                 weights = _dropped(block.weights.detach(), job.dropout, seed, stream, number)
-                place.add_to_keys(sums[at_value], multiply_over_rows(weights, of_block, value_block))
+                place.add_to_keys(
+                    sums[at_value], multiply_over_rows(weights, of_block, value_block, often=place.cells.whole)
+                )
         found = _gradients(pairs, [query, key, *(given[number] for number in rules)])
         adders = place.add_to_queries, place.add_to_keys, *(Tensor.add_ for _ in rules)
         for add, which, gradient in zip(adders, (0, 1, *rules), found, strict=True):

@@ -18,8 +18,8 @@ import torch
 Block = TypeVar("Block")
 
 WORTH = 2**32
-"""So many multiplications of query with key are worth threads of their own. After an operation on all cores OpenMP's
-threads look out for the next one for some milliseconds; they would take the cores from ours, and may as well be used."""
+"""So many multiplications of query with key are worth threads of their own. After an operation on all cores, those of
+OpenMP look out for the next one for some milliseconds: they would take the cores from ours, and may as well be used."""
 
 MOST = 8
 """So many threads at most: beyond, they would wait for Python's lock, which each holds for a twentieth of its time."""

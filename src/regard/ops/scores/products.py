@@ -27,7 +27,7 @@ class ScaledDot(Score):
         scale: float,
         cells: Cells,
     ) -> Float[Tensor, "batch heads rows keys"]:
-        return multiply(query * scale, key.mT)
+        return multiply(query * scale, key.mT, often=cells.whole)
 
     def default_scale(self, head_dim: int) -> float:
         return head_dim**-0.5
@@ -65,7 +65,7 @@ class General(Score):
         cells: Cells,
     ) -> Float[Tensor, "batch heads rows keys"]:
         weight = self.weight[cells.heads] if self.weight.ndim == 3 else self.weight
-        return multiply(query @ (weight.to(query.dtype) * scale), key.mT)
+        return multiply(query @ (weight.to(query.dtype) * scale), key.mT, often=cells.whole)
 
     def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
         square = (head_dim, head_dim)
