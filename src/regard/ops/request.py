@@ -62,8 +62,8 @@ class AttentionRequest:
         chosen = [
             at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)
         ]
-        keys = 0, self.key.shape[2]
-        return Cells(*chosen, keys, self.offset, self.query.device, columns, whole=columns is None)
+        keys, whole = (0, self.key.shape[2]), columns is None
+        return Cells(chosen[0], chosen[1], chosen[2], keys, self.offset, self.query.device, columns, whole)
 
     def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         """Which of these cells the mask allows.
