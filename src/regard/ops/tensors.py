@@ -39,14 +39,19 @@ def replace_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
 
 def tensors_of(thing: Any) -> list[Tensor]:
     """The tensors in a thing, in the order of `replace_tensors`."""
-    found: list[Tensor] = []
-
-    def collect(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    replace_tensors(thing, collect)
-    return found
+    if isinstance(thing, Tensor):
+        return [thing]
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return []
+    if isinstance(thing, (tuple, list)):
+        parts = thing
+    elif isinstance(thing, Mapping):
+        parts = thing.values()
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        parts = (getattr(thing, field.name) for field in fields(thing) if field.init)
+    else:
+        return []
+    return [tensor for part in parts for tensor in tensors_of(part)]
 
 
 def replace_floats(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from math import prod
 
 import torch
@@ -50,7 +51,8 @@ class Fused(Kernel):
         if value.shape[1] != request.key.shape[1]:
             value = value.repeat_interleave(request.shape[1] // value.shape[1], 1)
         tensors = (request.query, request.key, value)
-        with torch.autocast(value.device.type, enabled=False):  # the output has the dtype of value, whatever is asked
+        device = value.device.type  # whose autocast is off: the output has the dtype of value, whatever is asked
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             output = scaled_dot_product_attention(
                 *(tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors),
                 attn_mask=_written_out(request),
