@@ -108,9 +108,9 @@ def attend(
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
         raise InvalidType(f"dropout: expected a probability, got {dropout!r}")
     objections = [] if 0 <= dropout < 1 else [f"dropout: expected a probability from 0 to below 1, got {dropout}"]
-    refuse(
-        objections + [o for m in measures.values() for o in m.objections(request.shape, query.device)], InvalidArgument
-    )
+    for each in measures.values():
+        objections += each.objections(request.shape, query.device)
+    refuse(objections, InvalidArgument)
     job = Job(request, value, measures, dropout)
     output, measured = choose(job, kernel).run(job)
     assert output is not None

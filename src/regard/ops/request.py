@@ -19,6 +19,12 @@ from regard.ops.tensors import broadcasts
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
+_AXES = {
+    "query": "(batch, heads, queries, head_dim)",
+    "key": "(batch, kv_heads, keys, head_dim)",
+    "value": "(batch, value_heads, keys, value_dim)",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionRequest:
@@ -132,7 +138,7 @@ def make_request(
         InvalidType: If query, key or value are no tensors, or mask, score or offset are of no known type.
         InvalidArgument: If shapes, dtypes, devices or head counts do not fit; all objections at once.
     """
-    given = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    given = {"query": query, "key": key} if value is None else {"query": query, "key": key, "value": value}
     refuse(
         [f"{n}: expected a tensor, got {type(t).__name__}" for n, t in given.items() if not isinstance(t, Tensor)],
         InvalidType,
@@ -176,37 +182,33 @@ def _is_index(thing: object) -> bool:
 
 
 def _shape_objections(given: dict[str, Tensor]) -> list[str]:
-    query, key = given["query"], given["key"]
     found = []
+    dtype, device = given["query"].dtype, given["query"].device
     for name, tensor in given.items():
-        axes = (
-            "(batch, heads, queries, head_dim)"
-            if name == "query"
-            else f"(batch, kv_heads, keys, {'value' if name == 'value' else 'head'}_dim)"
-        )
-        if tensor.ndim != 4:
-            found.append(f"{name}: expected four axes {axes}, got {tuple(tensor.shape)}")
-        elif 0 in tensor.shape:
-            found.append(f"{name}: {axes} = {tuple(tensor.shape)} has an empty axis; each needs at least one entry")
+        shape = tensor.shape
+        if len(shape) != 4:
+            found.append(f"{name}: expected four axes {_AXES[name]}, got {tuple(shape)}")
+        elif 0 in shape:
+            found.append(f"{name}: {_AXES[name]} = {tuple(shape)} has an empty axis; each needs at least one entry")
         if tensor.dtype not in DTYPES:
-            found.append(
-                f"{name}: expected one of {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, "
-                f"got {tensor.dtype}"
-            )
-        elif tensor.dtype != query.dtype:
-            found.append(f"{name}: is {tensor.dtype}, the query {query.dtype}; bring them to one dtype")
-        if tensor.device != query.device:
-            found.append(f"{name}: lies on {tensor.device}, the query on {query.device}; move it with .to()")
-    if any(tensor.ndim != 4 for tensor in given.values()):
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            found.append(f"{name}: expected one of {known}, got {tensor.dtype}")
+        elif tensor.dtype != dtype:
+            found.append(f"{name}: is {tensor.dtype}, the query {dtype}; bring them to one dtype")
+        if tensor.device != device:
+            found.append(f"{name}: lies on {tensor.device}, the query on {device}; move it with .to()")
+    if found and any(tensor.ndim != 4 for tensor in given.values()):
         return found
+    batch, all_heads, _, head_dim = given["query"].shape
+    keys = given["key"].shape[2]
     for name, tensor in given.items():
-        if tensor.shape[0] != query.shape[0]:
-            found.append(f"{name}: has batch {tensor.shape[0]}, the query {query.shape[0]}")
-        if tensor.shape[1] and query.shape[1] % tensor.shape[1]:
-            found.append(f"{name}: has {tensor.shape[1]} heads, which do not divide the query's {query.shape[1]}")
-    if key.shape[3] != query.shape[3]:
-        found.append(f"key: has head_dim {key.shape[3]}, the query {query.shape[3]}")
-    value = given.get("value")
-    if value is not None and value.shape[2] != key.shape[2]:
-        found.append(f"value: has {value.shape[2]} keys, the key {key.shape[2]}")
+        own, heads, length, width = tensor.shape
+        if own != batch:
+            found.append(f"{name}: has batch {own}, the query {batch}")
+        if heads and all_heads % heads:
+            found.append(f"{name}: has {heads} heads, which do not divide the query's {all_heads}")
+        if name == "key" and width != head_dim:
+            found.append(f"key: has head_dim {width}, the query {head_dim}")
+        if name == "value" and length != keys:
+            found.append(f"value: has {length} keys, the key {keys}")
     return found

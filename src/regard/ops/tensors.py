@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,17 +42,18 @@ def tensors_of(thing: Any) -> list[Tensor]:
     """The tensors in a thing, in the order of `replace_tensors`."""
     if isinstance(thing, Tensor):
         return [thing]
-    if thing is None or isinstance(thing, (bool, int, float, str)):
-        return []
-    if isinstance(thing, (tuple, list)):
-        parts = thing
-    elif isinstance(thing, Mapping):
-        parts = thing.values()
-    elif is_dataclass(thing) and not isinstance(thing, type):
-        parts = (getattr(thing, field.name) for field in fields(thing) if field.init)
-    else:
-        return []
-    return [tensor for part in parts for tensor in tensors_of(part)]
+    return [tensor for part in _parts_by(type(thing))(thing) if part is not None for tensor in tensors_of(part)]
+
+
+@cache
+def _parts_by(cls: type) -> Callable[[Any], Iterable[Any]]:
+    """What lists the parts of a thing of this class."""
+    if issubclass(cls, Mapping):
+        return cls.values
+    if issubclass(cls, (tuple, list)):
+        return iter
+    names = [field.name for field in fields(cls) if field.init] if is_dataclass(cls) else []
+    return lambda thing: [getattr(thing, name) for name in names]
 
 
 def replace_floats(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
@@ -79,14 +81,14 @@ def tensors_out_of_reach(rule: object) -> list[str]:
 
 
 class Unchanged:
-    """Remembers tensors as they are, to notice when one is changed in place.
+    """Remembers the tensors in a thing as they are, to notice when one is changed in place.
 
     Args:
-        tensors: Those of inference mode count no changes, and are not watched; nor are any in compiled code.
+        thing: Its tensors of inference mode count no changes, and are not watched; nor are any in compiled code.
     """
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        watched = () if torch.compiler.is_compiling() else tensors  # a compiler knows neither of these two
+    def __init__(self, thing: Any) -> None:
+        watched = () if torch.compiler.is_compiling() else tensors_of(thing)  # a compiler knows none of these three
         self._versions = [(tensor, tensor._version) for tensor in watched if not tensor.is_inference()]
 
     def __getstate__(self) -> list[Tensor]:

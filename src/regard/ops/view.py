@@ -32,7 +32,7 @@ class Matrix:
 
     def __init__(self, request: AttentionRequest) -> None:
         self.request = request
-        self._unchanged = Unchanged(tensors_of(request))
+        self._unchanged = Unchanged((request.query, request.key, request.mask, request.score))
 
     @property
     def shape(self) -> torch.Size:

@@ -49,7 +49,7 @@ def test_a_refusal_prints_all_reasons():
         devices = ("cuda",)
         dtypes = (torch.float16,)
 
-    reasons = Narrow().why_not(job({"entropy": Entropy()}))
+    reasons = list(Narrow().why_not(job({"entropy": Entropy()})))
     assert reasons == [
         "it runs on cuda, the tensors lie on cpu",
         "it does not take torch.float32",

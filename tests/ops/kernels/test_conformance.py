@@ -128,7 +128,7 @@ def compare(kernel, shape, mask, score, offset, dtype, times=None):
     known = kernel.measures
     asked = {name: m for name, m in measures(queries, keys).items() if known is None or type(m) in known}
     given = {"mask": rule, "score": case.rule(held), "offset": OFFSETS[offset]}
-    reasons = kernel.why_not(Job(make_request(query, key, **given), value, asked))
+    reasons = list(kernel.why_not(Job(make_request(query, key, **given), value, asked)))
     if reasons:
         with pytest.raises(KernelRefused) as error:
             attend(query, key, value, **given, measure=asked, kernel=kernel.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,19 +56,19 @@ class Kernel:
     measures: ClassVar[tuple[type[Measure], ...] | None] = None
     tolerance: ClassVar[float] = 1e-5
 
-    def why_not(self, job: Job) -> list[str]:
-        """The reasons why this kernel cannot serve the job; none if it can."""
-        request, reasons = job.request, []
+    def why_not(self, job: Job) -> Iterator[str]:
+        """The reasons why this kernel cannot serve the job, each found when it is asked for; none if it can."""
+        request = job.request
         if self.devices is not None and request.query.device.type not in self.devices:
-            reasons.append(f"it runs on {', '.join(self.devices)}, the tensors lie on {request.query.device.type}")
+            yield f"it runs on {', '.join(self.devices)}, the tensors lie on {request.query.device.type}"
         if request.query.dtype not in self.dtypes:
-            reasons.append(f"it does not take {request.query.dtype}")
+            yield f"it does not take {request.query.dtype}"
         if self.scores is not None and type(request.score) not in self.scores:
-            reasons.append(f"it does not know the score {type(request.score).__name__}")
-        if self.measures is not None:
+            yield f"it does not know the score {type(request.score).__name__}"
+        if self.measures is not None and job.measures:
             unknown = [name for name, measure in job.measures.items() if type(measure) not in self.measures]
-            reasons += [f"it cannot measure {', '.join(unknown)}"] if unknown else []
-        return reasons
+            if unknown:
+                yield f"it cannot measure {', '.join(unknown)}"
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
         """The output, (batch, heads, queries, value_dim), and the answers by name."""

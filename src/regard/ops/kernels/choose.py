@@ -21,14 +21,13 @@ def choose(job: Job, name: str | None = None) -> Kernel:
         InvalidArgument: If there is no kernel of this name.
         KernelRefused: If the named kernel, or every kernel, has objections; all are printed.
     """
-    known = [kernel.name for kernel in KERNELS]
-    if name is not None and name not in known:
+    asked = KERNELS if name is None else [kernel for kernel in KERNELS if kernel.name == name]
+    if not asked:
+        known = [kernel.name for kernel in KERNELS]
         raise InvalidArgument(f"kernel: unknown name {name!r}{nearest(str(name), known)} (known: {', '.join(known)})")
-    refused = []
-    for kernel in KERNELS:
-        if name in (None, kernel.name):
-            reasons = kernel.why_not(job)
-            if not reasons:
-                return kernel
-            refused.append(f"kernel '{kernel.name}' cannot serve this: {'; '.join(reasons)}")
-    raise KernelRefused("\n".join(refused))
+    for kernel in asked:
+        if not any(kernel.why_not(job)):  # which looks no further than to the first reason
+            return kernel
+    raise KernelRefused(
+        "\n".join(f"kernel '{kernel.name}' cannot serve this: {'; '.join(kernel.why_not(job))}" for kernel in asked)
+    )

@@ -31,17 +31,18 @@ class Edges(Streamed):
     about = "sparse graphs (Neighbours): the cells that are edges, O(edges) time and memory, exact gradients"
     measures = (*(set(MEASURES.values()) - {BlockMean}), Pulled)
 
-    def why_not(self, job: Job) -> list[str]:
+    def why_not(self, job: Job) -> Iterator[str]:
         """Also: there is no graph, it is not sparse, or a score is a user's own."""
-        reasons, request = super().why_not(job), job.request
+        request = job.request
         graph = _graph(request.mask)
         if graph is None:
-            reasons.append("the mask is no Neighbours, nor one combined with others by &")
+            yield "the mask is no Neighbours, nor one combined with others by &"
         elif graph.edges.shape[1] * SPARSE > prod(request.shape[2:]):
-            reasons.append(f"more than one in {SPARSE} of all cells is an edge")
-        unknown = [type(rule).__name__ for rule in _rules(request.score) if type(rule) not in (*SCORES.values(), Sum)]
-        reasons += [f"it does not know the score {name}" for name in unknown]
-        return reasons
+            yield f"more than one in {SPARSE} of all cells is an edge"
+        yield from super().why_not(job)
+        for rule in _rules(request.score):
+            if type(rule) not in (*SCORES.values(), Sum):
+                yield f"it does not know the score {type(rule).__name__}"
 
     def streams(self, job: Job, parts: int) -> list[Iterator[Place]]:
         """One stream of blocks of rows with about equally many edges, so that little is filled up."""

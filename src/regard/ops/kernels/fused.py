@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
 from math import prod
 
 import torch
@@ -30,37 +30,38 @@ class Fused(Kernel):
     scores = (ScaledDot,)
     measures = ()
 
-    def why_not(self, job: Job) -> list[str]:
-        reasons = super().why_not(job)
+    def why_not(self, job: Job) -> Iterator[str]:
+        yield from super().why_not(job)
         if job.value is None:
-            reasons.append("it gives the output alone, and there is no value to make one from")
+            yield "it gives the output alone, and there is no value to make one from"
         elif job.value.dtype != job.request.query.dtype:
-            reasons.append(f"value is {job.value.dtype}, the query {job.request.query.dtype}")
+            yield f"value is {job.value.dtype}, the query {job.request.query.dtype}"
         elif job.value.shape[1] != job.request.key.shape[1] and job.request.key.shape[1] != job.request.shape[1]:
-            reasons.append("it needs as many heads in value as in key")
+            yield "it needs as many heads in value as in key"
         dense = _makes_dense(job) if prod(job.request.shape) > DENSE_CELLS else ""
         if dense:
             size = " × ".join(map(str, job.request.shape))
-            reasons.append(f"it would hold {size} cells (batch, heads, queries, keys), because {dense}")
-        return reasons
+            yield f"it would hold {size} cells (batch, heads, queries, keys), because {dense}"
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
-        request, value = job.request, job.value
+        query, key, value = job.request.query, job.request.key, job.value
         assert value is not None
-        group = request.shape[1] // request.key.shape[1]
-        if value.shape[1] != request.key.shape[1]:
-            value = value.repeat_interleave(request.shape[1] // value.shape[1], 1)
-        tensors = (request.query, request.key, value)
-        device = value.device.type  # whose autocast is off: the output has the dtype of value, whatever is asked
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            output = scaled_dot_product_attention(
-                *(tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors),
-                attn_mask=_written_out(request),
-                dropout_p=job.dropout,
-                is_causal=_is_causal(request),
-                scale=request.scale,
-                **({"enable_gqa": True} if group > 1 else {}),  # by a branch, since a compiler may hold a symbol
-            )
+        device = value.device.type
+        if torch.is_autocast_enabled(device):  # the output has the dtype of value, whatever is asked
+            with torch.autocast(device, enabled=False):
+                return self.run(job)
+        if value.shape[1] != key.shape[1]:
+            value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+        output = scaled_dot_product_attention(
+            query if query.stride(-1) == 1 else query.contiguous(),
+            key if key.stride(-1) == 1 else key.contiguous(),
+            value if value.stride(-1) == 1 else value.contiguous(),
+            attn_mask=_written_out(job.request),
+            dropout_p=job.dropout,
+            is_causal=_is_causal(job.request),
+            scale=job.request.scale,
+            enable_gqa=bool(query.shape[1] > key.shape[1]),  # a plain bool, where a compiler holds symbols
+        )
         return output, {}
 
 

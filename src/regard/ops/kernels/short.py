@@ -7,6 +7,7 @@ products here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,23 +33,23 @@ class Short(Kernel):
     scores = (ScaledDot,)
     measures = ()
 
-    def why_not(self, job: Job) -> list[str]:
+    def why_not(self, job: Job) -> Iterator[str]:
         """Also: too long, no value, heads of value unlike the key's, or nothing to train."""
-        request, value, reasons = job.request, job.value, super().why_not(job)
-        if torch.compiler.is_compiling():
-            reasons.append("a compiler cannot follow it")
+        request, value = job.request, job.value
         longest = max(request.shape[2:])
         if longest > LONGEST:
-            reasons.append(f"it takes up to {LONGEST} queries and keys, not {longest}")
+            yield f"it takes up to {LONGEST} queries and keys, not {longest}"
+        yield from super().why_not(job)
+        if torch.compiler.is_compiling():
+            yield "a compiler cannot follow it"
         if value is None:
-            reasons.append("it gives the output alone, and there is no value to make one from")
+            yield "it gives the output alone, and there is no value to make one from"
         elif value.shape[1] != request.key.shape[1] or value.dtype != request.query.dtype:
-            reasons.append("it needs heads and dtype of value to be those of key")
+            yield "it needs heads and dtype of value to be those of key"
         elif not job.dropout and not (
             torch.is_grad_enabled() and any(t.requires_grad for t in (request.query, request.key, value))
         ):
-            reasons.append("it is made for training, and nothing here has a gradient or is dropped")
-        return reasons
+            yield "it is made for training, and nothing here has a gradient or is dropped"
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
         request, value = job.request, job.value

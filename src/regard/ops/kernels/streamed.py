@@ -105,7 +105,7 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.job, ctx.cut, ctx.seed, _, *tensors = inputs
-        ctx.unchanged = Unchanged(tensors_of(ctx.job.request.mask))
+        ctx.unchanged = Unchanged(ctx.job.request.mask)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(tensor for tensor in output if not tensor.is_floating_point()))

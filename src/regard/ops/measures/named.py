@@ -46,6 +46,8 @@ def as_measures(asked: Asked) -> dict[str, Measure]:
         InvalidArgument: If a name is unknown, needs an argument, or comes twice.
         InvalidType: If something is neither a name nor a measure.
     """
+    if isinstance(asked, tuple) and not asked:  # as in a call that asks nothing: no time is spent on it
+        return {}
     if isinstance(asked, (str, Measure)):
         asked = [asked]
     if not isinstance(asked, (Mapping, Sequence)):
