@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ Index = slice | Tensor
 """Some entries of an axis: a slice, or their numbers."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, as blocks make several of them, at three times the price
 class Cells:
     """A rectangle of the weight matrix, by the indices of the tensors that the request was first made from.
 
@@ -50,9 +50,12 @@ class Cells:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, heads, rows, keys)."""
-        lead = (len(at) if isinstance(at, Tensor) else at.stop - at.start for at in (self.batch, self.heads, self.rows))
-        batch, heads, rows = lead
-        return batch, heads, rows, self.keys[1] - self.keys[0] if self.columns is None else self.columns.shape[1]
+        return count(self.batch), count(self.heads), count(self.rows), self.width
+
+    @property
+    def width(self) -> int:
+        """How many keys each row has."""
+        return self.keys[1] - self.keys[0] if self.columns is None else self.columns.shape[1]
 
     @property
     def sequence(self) -> Int[Tensor, "batch 1 1 1"]:
@@ -95,7 +98,8 @@ class Cells:
         """The same rows over another range of keys."""
         if keys == self.keys:
             return self
-        return replace(self, keys=keys, whole=False)
+        batch, heads, rows = self.batch, self.heads, self.rows
+        return Cells(batch, heads, rows, keys, self.offset, self.device, self.columns, False, self.gradients)
 
     def part_of(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
         """What belongs to these cells of a tensor that broadcasts to (batch, heads, queries, keys) of the whole."""
@@ -136,6 +140,11 @@ class _Part(torch.autograd.Function):
                 (whole,) = torch.autograd.grad(cells._part(leaf), leaf, gradient)
             total.add_(whole)
         return None, None
+
+
+def count(index: Index) -> int:
+    """How many entries an index chooses."""
+    return index.stop - index.start if isinstance(index, slice) else index.shape[0]
 
 
 def _numbers(index: Index, device: torch.device) -> Tensor:

@@ -65,11 +65,16 @@ class AttentionRequest:
 
     def cells(self, batch: slice, heads: slice, rows: Index, columns: Tensor | None = None) -> Cells:
         """The rectangle of the matrix at these entries, over all keys or, by row, over those in `columns`."""
-        chosen = [
-            at if all_of is None else all_of[at] for at, all_of in zip((batch, heads, rows), self.origin, strict=True)
-        ]
-        keys, whole = (0, self.key.shape[2]), columns is None
-        return Cells(chosen[0], chosen[1], chosen[2], keys, self.offset, self.query.device, columns, whole)
+        return Cells(
+            batch if self.batch is None else self.batch[batch],
+            heads if self.heads is None else self.heads[heads],
+            rows if self.rows is None else self.rows[rows],
+            (0, self.key.shape[2]),
+            self.offset,
+            self.query.device,
+            columns,
+            columns is None,
+        )
 
     def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
         """Which of these cells the mask allows.
@@ -95,7 +100,7 @@ class AttentionRequest:
             InvalidArgument: If the rule gives something else.
         """
         found = self.score(query, key, self.scale, cells)
-        shape = *query.shape[:3], cells.shape[3]
+        shape = *query.shape[:3], cells.width
         if not isinstance(found, Tensor) or not found.is_floating_point() or not broadcasts(found, shape):
             raise _wrong_answer(f"score {type(self.score).__name__}: a call", "a floating-point tensor", shape, found)
         return found

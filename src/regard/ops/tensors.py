@@ -114,7 +114,7 @@ class Unchanged:
 
 def broadcasts(tensor: Tensor, shape: Sequence[int]) -> bool:
     """Whether a tensor can be expanded to a shape."""
-    own = tuple(tensor.shape)
+    own = tensor.shape
     return own == shape or (
         len(own) <= len(shape) and all(mine in (1, size) for mine, size in zip(own[::-1], shape[::-1], strict=False))
     )

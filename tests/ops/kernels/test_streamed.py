@@ -138,7 +138,9 @@ def test_streams_share_no_head_of_keys_or_values(n, heads, shared, parts):
 @pytest.mark.parametrize("mask", [None, Causal()], ids=["all", "causal"])
 def test_several_threads_give_what_one_gives(kv_heads, mask, monkeypatch):
     monkeypatch.setattr(threads, "WORTH", 0)
-    query, key, value = (torch.randn(2, heads, 700, 8, requires_grad=True) for heads in (8, kv_heads, kv_heads))
+    query, key, value = (  # in float64, since a sum over other blocks rounds otherwise
+        torch.randn(2, heads, 700, 8, dtype=torch.float64, requires_grad=True) for heads in (8, kv_heads, kv_heads)
+    )
     before, found = torch.get_num_threads(), []
     try:
         for count in (1, 4):

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import InvalidArgument
+from regard.ops.cells import count
 from regard.ops.kernels.blocks import Place
 from regard.ops.measures import Entries, Measure, Shape
 
@@ -68,13 +69,13 @@ def parts_of(name: str, measure: Measure, answer: Any, entries: Entries) -> tupl
         InvalidArgument: If they are none, or have not the shape that the measure's axis says.
     """
     parts = answer if isinstance(answer, tuple) else (answer,)
-    start = tuple(len(at) if isinstance(at, Tensor) else at.stop - at.start for at in entries)
+    start = tuple([count(at) for at in entries])
     for part in parts:
         if not isinstance(part, Tensor):
             raise InvalidArgument(
                 f"measure '{name}': of() must give a tensor or several, but gave {type(part).__name__}"
             )
-        if tuple(part.shape[: len(start)]) != start:
+        if part.shape[: len(start)] != start:
             raise InvalidArgument(
                 f"measure '{name}': with axis = {measure.axis!r}, what of() gives of this block must start with the "
                 f"axes ({', '.join(('batch', 'heads', str(measure.axis))[: len(start)])}) = {start}, but has the shape "

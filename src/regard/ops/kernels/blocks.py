@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import gcd, lcm
 
 from torch import Tensor
@@ -15,20 +14,23 @@ from regard.ops.masks.base import no_keys
 from regard.ops.request import AttentionRequest
 
 ROWS = {"cpu": 128}
-"""Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids.
-Without a mask there are twice as many where all their cells fit into two blocks, which halves the work between them."""
+"""Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids."""
+
+MOST_ROWS = {"cpu": 1024}
+"""Rows of a block by device where no mask forbids anything: twice as many, and twice again, while the cells of half of
+them fit, since each block takes time besides."""
 
 CELLS = {"cpu": 2**19}
-"""Cells of a block by device: 2 MiB in float32 stay in a CPU's cache; an accelerator wants work for all its
-processors."""
+"""Cells of a block by device: 2 MiB in float32 stay in a CPU's cache, and twice as many in those of cores that work on
+a block together; an accelerator wants work for all its processors."""
 
 FLOATS = {"cpu": 2**22}
 """Numbers of the rows of one head by device, from which on a block has fewer rows: 16 MiB in float32."""
 
-ROWS_ELSEWHERE, CELLS_ELSEWHERE, FLOATS_ELSEWHERE = 1024, 2**25, 2**28
+ROWS_ELSEWHERE, MOST_ROWS_ELSEWHERE, CELLS_ELSEWHERE, FLOATS_ELSEWHERE = 1024, 2048, 2**25, 2**28
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Place:
     """Where a block lies in the matrix, and how its part is taken from whole tensors and put back.
 
@@ -58,7 +60,6 @@ class Place:
         """How many keys each row of the block has."""
         return self.keys.stop - self.keys.start
 
-    @cached_property
     def certain(self) -> Span:
         """Keys that every row may see; an empty range where none are known."""
         if self.request.mask is None:
@@ -66,16 +67,14 @@ class Place:
         first, last = self.request.mask.certain(self.cells)
         return (first, last) if first < last else no_keys(self.cells)
 
-    def masked(self) -> list[tuple[slice, Tensor]]:
-        """Which cells are masked: ranges of the block's keys, each with a bool that broadcasts to it."""
-        mask, cells = self.request.mask, self.cells
-        if mask is None:
-            return []
-        (start, stop), (first, last) = cells.keys, self.certain
-        parts = [span for span in ((start, first), (last, stop)) if span[0] < span[1]]
-        return [
-            (slice(low - start, high - start), ~self.request.allowed(cells.within((low, high)))) for low, high in parts
-        ]
+    def masked(self, certain: Span) -> list[tuple[slice, Tensor]]:
+        """Which cells beside certain keys are masked: ranges of the block's, each with a bool that broadcasts to it."""
+        found, start = [], self.keys.start
+        for low, high in ((start, certain[0]), (certain[1], self.keys.stop)):
+            if low < high:
+                allowed = self.request.allowed(self.cells.within((low, high)))
+                found.append((slice(low - start, high - start), ~allowed))
+        return found
 
     def of_queries(self, whole: Tensor) -> Tensor:
         """The part of a tensor (batch, heads, queries, ...)."""
@@ -106,7 +105,8 @@ def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[I
 
     Args:
         request: What is to be cut.
-        parts: How many streams there should be at least, where it is large enough and has so many heads.
+        parts: How many streams there should be at least, where it is large enough and has so many heads; with 1, all
+            cores may work on a block together.
         shared_heads: The head counts of the tensors beside the query; a block lies within one of their heads, or within
             heads that are not shared.
     """
@@ -115,8 +115,10 @@ def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[I
     per_cell = request.score.floats_per_cell(request.query.shape[3])
     most = FLOATS.get(device, FLOATS_ELSEWHERE) // (keys * per_cell)
     rows, room = ROWS.get(device, ROWS_ELSEWHERE), CELLS.get(device, CELLS_ELSEWHERE)
-    if request.mask is None and rows * keys * per_cell <= room:
-        rows, room = 2 * rows, room // 2
+    room = 2 * room if parts == 1 and device == "cpu" else room
+    most_rows = MOST_ROWS.get(device, MOST_ROWS_ELSEWHERE) if request.mask is None else rows
+    while rows < most_rows and rows * keys * per_cell <= room:
+        rows *= 2
     rows = min(queries, rows, max(1, most))
     groups = [heads // count for count in shared_heads if count != heads]
     everything = slice(0, batch), slice(0, heads)

@@ -49,7 +49,7 @@ class Edges(Streamed):
         return [edge_places(job.request, job.value)]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class EdgePlace(Place):
     """Rows with keys of their own.
 
@@ -64,12 +64,11 @@ class EdgePlace(Place):
     def width(self) -> int:
         return self.real.shape[1]
 
-    def masked(self) -> list[tuple[slice, Tensor]]:
+    def masked(self, certain: Span) -> list[tuple[slice, Tensor]]:
         assert self.request.mask is not None
         allowed = _beside_graph(self.request.mask, self.cells, self.real)
         return [(slice(0, self.width), ~allowed)]
 
-    @property
     def certain(self) -> Span:
         return no_keys(self.cells)
 

@@ -250,15 +250,14 @@ def _block(place: Place, query: Tensor, key: Tensor) -> Block:
     request, cells = place.request, place.cells
     score = request.score
     scores = request.scores(query, key, cells)
-    masked, certain = place.masked(), place.certain
+    certain = place.certain()
+    masked = place.masked(certain)
     if not score.plain:  # it may forbid cells by −∞; and what it gives may be its own table, or what its gradient needs
         scores = scores.expand(*query.shape[:3], place.width).clamp(min=FORBIDDEN)
-    elif scores.shape[1] != query.shape[1] or len(scores) != len(query):
+    elif scores.shape[:2] != query.shape[:2]:
         scores = scores.expand(*query.shape[:3], place.width).clone()
-    with torch.no_grad():
-        # softmax hands nothing back to cells whose weight is 0, so they need not be masked for autograd
-        for keys, forbidden in masked:
-            scores[..., keys].masked_fill_(forbidden, FORBIDDEN)
+    for keys, forbidden in masked:  # not for autograd: softmax hands nothing back to cells whose weight is 0
+        scores.detach()[..., keys].masked_fill_(forbidden, FORBIDDEN)
     weights, lse = scores.softmax(-1), None
     if not score.plain or (masked and certain[0] == certain[1]):
         weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= FORBIDDEN, 0.0)

@@ -33,7 +33,7 @@ FORBIDDEN = -1e30
 enough from the end of float32 for the gradients of such products."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Block:
     """Whole rows of the weight matrix, restricted to the keys that any of them may see.
 
