@@ -293,6 +293,14 @@ def test_a_copy_can_be_asked_and_watches_its_own_tensors(tmp_path):
     att.weights.entropy()
 
 
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_view_of_inference_mode_can_be_copied(protocol):
+    with torch.inference_mode():
+        W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+        copied = pickle.loads(pickle.dumps(W, protocol))
+        assert torch.equal(copied.entropy(), W.entropy())
+
+
 def test_nothing_chosen_is_said():
     W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     with pytest.raises(InvalidArgument, match=r"heads: \[\] chooses none of 2"):

@@ -92,6 +92,7 @@ def test_what_is_of_the_wrong_type_is_said(given, said):
         ({"mask": x(4, 6).bool()}, r"mask: \(4, 6\) does not broadcast to .* = \(1, 2, 5, 6\)"),
         ({"mask": Padding(torch.tensor([1, 2]))}, r"mask: Padding holds lengths \(batch,\) = \(2,\), expected \(1,\)"),
         ({"mask": Causal() & Padding(x(1, 5).bool())}, r"holds bool \(batch, keys\) = \(1, 5\), expected \(1, 6\)"),
+        ({"offset": -(2**63)}, r"offset: expected a position between −2⁶² and 2⁶², got -9223372036854775808"),
         ({"scale": float("nan")}, "scale: expected a finite number, got nan"),
         ({"dropout": 1.0}, "dropout: expected a probability from 0 to below 1, got 1.0"),
         ({"measure": "entropi"}, r"'entropi', did you mean 'entropy'\? \(known: block_mean, .*\)"),

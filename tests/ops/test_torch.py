@@ -27,6 +27,7 @@ from regard.ops import (
     weights,
 )
 from regard.ops.kernels import threads
+from regard.ops.kernels.fused import DENSE_CELLS
 from regard.ops.kernels.spec import CLASSES, describe, is_known, restore
 from regard.ops.measures import MEASURES
 from regard.ops.tensors import tensors_of
@@ -138,13 +139,57 @@ def test_one_program_serves_every_length(mask):
 
     torch._dynamo.reset()
     compiled = torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
-    for number, length in enumerate((16, 24, 50)):
+    for number, length in enumerate((16, 24, 50, 150)):
         with torch._dynamo.config.patch(error_on_recompile=number > 0):
             given = [torch.randn(2, 4, length, 8, requires_grad=True) for _ in range(3)]
             found, expected = compiled(*given), program(*given)
             torch.testing.assert_close(found, expected)
             gradients = [torch.autograd.grad(sums.sum(), given) for sums in (found, expected)]
             torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize(
+    "mask", [None, Causal(), Window(3, 2), Padding(torch.tensor([9, 12])), Causal() & Padding(torch.tensor([9, 12]))]
+)
+def test_one_program_serves_every_length_where_nothing_is_asked(mask, kv_heads):
+    def program(query, key, value):
+        return attend(query, key, value, mask=mask).output
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
+    for number, length in enumerate((16, 24, 150, 2000)):
+        # Where the mask would have more than so many cells written out, another kernel serves.
+        may_recompile = number == 0 or 8 * length**2 > DENSE_CELLS
+        with torch._dynamo.config.patch(error_on_recompile=not may_recompile):
+            given = [torch.randn(2, heads, length, 8) for heads in (4, kv_heads, kv_heads)]
+            torch.testing.assert_close(compiled(*given), program(*given))
+
+
+def test_a_decoder_whose_keys_grow_may_be_compiled():
+    def program(query, key, value):
+        return attend(query, key, value, mask=Causal()).output
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+    for queries, keys in ((10, 10), (10, 12), (10, 13), (1, 14), (1, 15)):
+        query, (key, value) = torch.randn(2, 4, queries, 8), torch.randn(2, 2, 4, keys, 8).unbind()
+        torch.testing.assert_close(compiled(query, key, value), program(query, key, value))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("mask", [None, Causal(), Window(3, 2)])
+def test_an_exported_program_serves_every_length(mask, strict):
+    class Program(nn.Module):
+        def forward(self, query, key, value):
+            att = attend(query, key, value, mask=mask, measure="entropy")
+            return attend(query, key, value, mask=None if mask is None else Causal()).output, *att.measured.values()
+
+    length = torch.export.Dim("length", min=2, max=4096)
+    given = torch.randn(3, 1, 2, 30, 8).unbind()
+    program = torch.export.export(Program(), given, dynamic_shapes=({2: length},) * 3, strict=strict).module()
+    longer = torch.randn(3, 1, 2, 150, 8).unbind()
+    torch.testing.assert_close(program(*longer), Program()(*longer))
 
 
 def test_the_matrix_of_a_compiled_program_may_be_made():

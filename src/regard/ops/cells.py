@@ -50,7 +50,7 @@ class Cells:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, heads, rows, keys)."""
-        return count(self.batch), count(self.heads), count(self.rows), self.width
+        return entries_in(self.batch), entries_in(self.heads), entries_in(self.rows), self.width
 
     @property
     def width(self) -> int:
@@ -142,7 +142,7 @@ class _Part(torch.autograd.Function):
         return None, None
 
 
-def count(index: Index) -> int:
+def entries_in(index: Index) -> int:
     """How many entries an index chooses."""
     return index.stop - index.start if isinstance(index, slice) else index.shape[0]
 

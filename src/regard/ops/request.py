@@ -19,6 +19,8 @@ from regard.ops.tensors import broadcasts
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
+_FAR = 2**62  # positions beyond would leave int64 where a window's ends are added to them
+
 _AXES = {
     "query": "(batch, heads, queries, head_dim)",
     "key": "(batch, kv_heads, keys, head_dim)",
@@ -63,7 +65,7 @@ class AttentionRequest:
         """What sums are kept in: float64 for float64, else float32."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
-    def cells(self, batch: slice, heads: slice, rows: Index, columns: Tensor | None = None) -> Cells:
+    def cells(self, batch: Index, heads: Index, rows: Index, columns: Tensor | None = None) -> Cells:
         """The rectangle of the matrix at these entries, over all keys or, by row, over those in `columns`."""
         return Cells(
             batch if self.batch is None else self.batch[batch],
@@ -156,6 +158,8 @@ def make_request(
         raise InvalidArgument(f"scale: expected a finite number, got {scale}")
     if offset is not None and (isinstance(offset, bool) or not _is_index(offset)):
         raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
+    if offset is not None and not -_FAR < offset < _FAR:
+        raise InvalidArgument(f"offset: expected a position between −2⁶² and 2⁶², got {offset}")
     objections = _shape_objections(given)
     if not objections:
         batch, heads, queries, head_dim = query.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ def tensors_of(thing: Any) -> list[Tensor]:
     return [tensor for part in _parts_by(type(thing))(thing) if part is not None for tensor in tensors_of(part)]
 
 
-@cache
+@lru_cache(maxsize=256)
 def _parts_by(cls: type) -> Callable[[Any], Iterable[Any]]:
     """What lists the parts of a thing of this class."""
     if issubclass(cls, Mapping):
@@ -91,12 +91,12 @@ class Unchanged:
         watched = () if torch.compiler.is_compiling() else tensors_of(thing)  # a compiler knows none of these three
         self._versions = [(tensor, tensor._version) for tensor in watched if not tensor.is_inference()]
 
-    def __getstate__(self) -> list[Tensor]:
-        return [tensor for tensor, _ in self._versions]
+    def __getstate__(self) -> dict[str, list[Tensor]]:
+        return {"tensors": [tensor for tensor, _ in self._versions]}
 
-    def __setstate__(self, tensors: list[Tensor]) -> None:
+    def __setstate__(self, state: dict[str, list[Tensor]]) -> None:
         """A copy, in memory or from a file, watches tensors of its own, whose versions begin anew."""
-        self.__init__(tensors)
+        self.__init__(state["tensors"])
 
     def check(self, what: str) -> None:
         """Raise if a tensor was changed.
@@ -116,7 +116,8 @@ def broadcasts(tensor: Tensor, shape: Sequence[int]) -> bool:
     """Whether a tensor can be expanded to a shape."""
     own = tensor.shape
     return own == shape or (
-        len(own) <= len(shape) and all(mine in (1, size) for mine, size in zip(own[::-1], shape[::-1], strict=False))
+        len(own) <= len(shape)
+        and all(mine == 1 or mine == size for mine, size in zip(own[::-1], shape[::-1], strict=False))
     )
 
 

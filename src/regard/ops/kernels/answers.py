@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.ops.cells import count
+from regard.ops.cells import entries_in
 from regard.ops.kernels.blocks import Place
 from regard.ops.measures import Entries, Measure, Shape
 
@@ -69,7 +69,7 @@ def parts_of(name: str, measure: Measure, answer: Any, entries: Entries) -> tupl
         InvalidArgument: If they are none, or have not the shape that the measure's axis says.
     """
     parts = answer if isinstance(answer, tuple) else (answer,)
-    start = tuple([count(at) for at in entries])
+    start = tuple([entries_in(at) for at in entries])
     for part in parts:
         if not isinstance(part, Tensor):
             raise InvalidArgument(

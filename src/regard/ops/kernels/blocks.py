@@ -17,8 +17,8 @@ ROWS = {"cpu": 128}
 """Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids."""
 
 MOST_ROWS = {"cpu": 1024}
-"""Rows of a block by device where no mask forbids anything: twice as many, and twice again, while the cells of half of
-them fit, since each block takes time besides."""
+"""Rows of a block by device where no mask forbids anything: as many as fit, and up to twice as many, since each block
+takes time besides."""
 
 CELLS = {"cpu": 2**19}
 """Cells of a block by device: 2 MiB in float32 stay in a CPU's cache, and twice as many in those of cores that work on
@@ -115,7 +115,8 @@ def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[I
     per_cell = request.score.floats_per_cell(request.query.shape[3])
     most = FLOATS.get(device, FLOATS_ELSEWHERE) // (keys * per_cell)
     rows, room = ROWS.get(device, ROWS_ELSEWHERE), CELLS.get(device, CELLS_ELSEWHERE)
-    room = 2 * room if parts == 1 and device == "cpu" else room
+    if parts == 1 and device == "cpu":
+        room *= 2
     most_rows = MOST_ROWS.get(device, MOST_ROWS_ELSEWHERE) if request.mask is None else rows
     while rows < most_rows and rows * keys * per_cell <= room:
         rows *= 2

@@ -65,6 +65,7 @@ class EdgePlace(Place):
         return self.real.shape[1]
 
     def masked(self, certain: Span) -> list[tuple[slice, Tensor]]:
+        """All cells at once: some fill rows up, wherever they lie."""
         assert self.request.mask is not None
         allowed = _beside_graph(self.request.mask, self.cells, self.real)
         return [(slice(0, self.width), ~allowed)]

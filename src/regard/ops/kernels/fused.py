@@ -38,9 +38,10 @@ class Fused(Kernel):
             yield f"value is {job.value.dtype}, the query {job.request.query.dtype}"
         elif job.value.shape[1] != job.request.key.shape[1] and job.request.key.shape[1] != job.request.shape[1]:
             yield "it needs as many heads in value as in key"
-        dense = _makes_dense(job) if prod(job.request.shape) > DENSE_CELLS else ""
-        if dense:
-            size = " × ".join(map(str, job.request.shape))
+        dense = _makes_dense(job)
+        if dense and prod(job.request.shape) > DENSE_CELLS:
+            # While a program is compiled, sizes may be symbols, which no text takes.
+            size = "too many" if torch.compiler.is_compiling() else " × ".join(map(str, job.request.shape))
             yield f"it would hold {size} cells (batch, heads, queries, keys), because {dense}"
 
     def run(self, job: Job) -> tuple[Tensor | None, Measured]:
@@ -60,16 +61,21 @@ class Fused(Kernel):
             dropout_p=job.dropout,
             is_causal=_is_causal(job.request),
             scale=job.request.scale,
-            enable_gqa=bool(query.shape[1] > key.shape[1]),  # a plain bool, where a compiler holds symbols
+            enable_gqa=_plain(query.shape[1] > key.shape[1]),
         )
         return output, {}
+
+
+def _plain(holds: bool) -> bool:
+    """The same by a branch, since a compiler may hold a symbol, which SDPA does not take and bool() does not change."""
+    return True if holds else False  # noqa: SIM210
 
 
 def _makes_dense(job: Job) -> str:
     """Why the call would take memory of the size of the matrix; nothing where it is linear."""
     request, value = job.request, job.value
     if _needs_cells(request):
-        return f"SDPA knows no rule but the causal one, and {request.mask!r} would be written out"
+        return "SDPA knows no rule but the causal one, and the mask would be written out"
     if request.query.device.type != "cpu" or value is None:
         return ""
     # torch's kernel for CPUs has neither; torch then multiplies whole matrices without saying so.
@@ -81,16 +87,15 @@ def _makes_dense(job: Job) -> str:
 def _is_causal(request: AttentionRequest) -> bool:
     """Whether the mask is what SDPA calls causal: it starts at the first key, and wants a scale above 0."""
     plain = type(request.mask) is Causal and request.offset == 0 and request.rows is None and request.scale > 0
-    return plain and not _sees_all(request)
+    return _plain(plain and not _sees_all(request))
 
 
 def _sees_all(request: AttentionRequest) -> bool:
     """Whether a rule forbids nothing here, as when the last query of a causal decoder looks back."""
     if not isinstance(request.mask, Causal):
         return False
-    batch, heads, queries, _ = request.shape
-    cells = request.cells(slice(0, batch), slice(0, heads), slice(0, queries))
-    return request.mask.certain(cells) == cells.keys
+    first = 0 if request.rows is None else int(request.rows.min())
+    return first + request.offset >= request.shape[3] - 1
 
 
 def _needs_cells(request: AttentionRequest) -> bool:
@@ -105,6 +110,10 @@ def _written_out(request: AttentionRequest) -> Tensor | None:
     """The mask as a bool tensor, (batch or 1, heads or 1, queries or 1, keys); None where SDPA needs none."""
     if request.mask is None or _is_causal(request) or _sees_all(request):
         return None
-    batch, heads, queries, keys = request.shape
-    allowed = request.allowed(request.cells(slice(0, batch), slice(0, heads), slice(0, queries)))
+    *sizes, keys = request.shape
+    if torch.compiler.is_compiling():  # which takes the ends of a slice for constants, and compiles anew for others
+        batch, heads, queries = (torch.arange(size, device=request.query.device) for size in sizes)
+    else:
+        batch, heads, queries = (slice(0, size) for size in sizes)
+    allowed = request.allowed(request.cells(batch, heads, queries))
     return allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,))

@@ -36,12 +36,12 @@ class Short(Kernel):
     def why_not(self, job: Job) -> Iterator[str]:
         """Also: too long, no value, heads of value unlike the key's, or nothing to train."""
         request, value = job.request, job.value
+        if torch.compiler.is_compiling():  # first, or the program would be one for short sequences alone
+            yield "a compiler cannot follow it"
         longest = max(request.shape[2:])
         if longest > LONGEST:
             yield f"it takes up to {LONGEST} queries and keys, not {longest}"
         yield from super().why_not(job)
-        if torch.compiler.is_compiling():
-            yield "a compiler cannot follow it"
         if value is None:
             yield "it gives the output alone, and there is no value to make one from"
         elif value.shape[1] != request.key.shape[1] or value.dtype != request.query.dtype:

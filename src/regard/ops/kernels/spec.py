@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard.ops import masks, measures, scores
@@ -21,7 +22,10 @@ from regard.ops.request import AttentionRequest
 from regard.ops.scores import base as _scores_base
 from regard.ops.select import Picked
 
-Number = int | float
+NUMBERS = int, float, torch.SymInt, torch.SymFloat
+"""The latter two are what the former are while a program is exported."""
+
+Number = int | float | torch.SymInt | torch.SymFloat
 Given = tuple[Sequence[Tensor], Sequence[Number]]
 Make = Callable[[Given], Any]
 
@@ -44,7 +48,7 @@ CLASSES: Mapping[str, type] = {
 
 def is_known(thing: Any) -> bool:
     """Whether a thing is made of known classes, tensors and plain values alone."""
-    if thing is None or isinstance(thing, (bool, int, float, str, Tensor)):
+    if thing is None or isinstance(thing, (bool, str, Tensor, *NUMBERS)):
         return True
     if isinstance(thing, slice):
         return True
@@ -62,7 +66,7 @@ def describe(thing: Any, tensors: list[Tensor], numbers: list[Number]) -> str:
     if isinstance(thing, Tensor):
         tensors.append(thing)
         return f"T{len(tensors) - 1}"
-    if isinstance(thing, (int, float)) and not isinstance(thing, bool):
+    if isinstance(thing, NUMBERS) and not isinstance(thing, bool):
         numbers.append(thing)
         return f"N{len(numbers) - 1}"
     if thing is None or isinstance(thing, (bool, str)):

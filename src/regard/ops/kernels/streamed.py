@@ -256,7 +256,7 @@ def _block(place: Place, query: Tensor, key: Tensor) -> Block:
         scores = scores.expand(*query.shape[:3], place.width).clamp(min=FORBIDDEN)
     elif scores.shape[:2] != query.shape[:2]:
         scores = scores.expand(*query.shape[:3], place.width).clone()
-    for keys, forbidden in masked:  # not for autograd: softmax hands nothing back to cells whose weight is 0
+    for keys, forbidden in masked:  # behind autograd's back: softmax hands nothing to cells whose weight is 0
         scores.detach()[..., keys].masked_fill_(forbidden, FORBIDDEN)
     weights, lse = scores.softmax(-1), None
     if not score.plain or (masked and certain[0] == certain[1]):

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops.cells import Cells, Span, count
+from regard.ops.cells import Cells, Span, entries_in
 from regard.ops.masks.base import Mask
 
 
@@ -54,9 +54,9 @@ class Window(Mask):
         return f"Window(left={self.left!r}, right={self.right!r})"
 
     def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
-        if isinstance(cells.rows, slice) and cells.columns is None:  # whole diagonals
+        if isinstance(cells.rows, slice) and cells.columns is None:  # in order: the band lies between diagonals
             first = cells.rows.start + cells.offset - cells.keys[0]
-            seen = torch.ones(count(cells.rows), cells.width, dtype=torch.bool, device=cells.device)
+            seen = torch.ones(entries_in(cells.rows), cells.width, dtype=torch.bool, device=cells.device)
             seen = seen if self.left is None else seen.triu_(first - self.left)
             return seen if self.right is None else seen.tril_(first + self.right)
         position = cells.position
