@@ -17,7 +17,7 @@ Measured = dict[str, Any]
 """Answers by name: a tensor, or a named tuple of tensors."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Job:
     """One call of a kernel: a request, and what is wanted of it.
 
