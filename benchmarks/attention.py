@@ -5,6 +5,7 @@ Run: ``python benchmarks/attention.py``
 
 from __future__ import annotations
 
+import argparse
 import gc
 import threading
 from collections.abc import Callable
@@ -107,6 +108,7 @@ def times(one: Callable[[], object], other: Callable[[], object]) -> list[float]
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.manual_seed(SEED)
     memory = {
         "forward, 16,384 keys": peak(forward(16384, measure=["entropy", "received"])),
