@@ -193,12 +193,6 @@ def _is_index(thing: object) -> bool:
 def _shape_objections(given: dict[str, Tensor]) -> list[str]:
     query = given["query"]
     whole, dtype, device = query.shape, query.dtype, query.device
-    if len(whole) == 4 and 0 not in whole and dtype in DTYPES:
-        for tensor in given.values():
-            if tensor.shape != whole or tensor.dtype != dtype or tensor.device != device:
-                break
-        else:  # as in most calls: all alike
-            return []
     found = []
     for name, tensor in given.items():
         shape = tensor.shape
@@ -207,7 +201,7 @@ def _shape_objections(given: dict[str, Tensor]) -> list[str]:
         elif 0 in shape:
             found.append(f"{name}: {_AXES[name]} = {tuple(shape)} has an empty axis; each needs at least one entry")
         if tensor.dtype not in DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
             found.append(f"{name}: expected one of {known}, got {tensor.dtype}")
         elif tensor.dtype != dtype:
             found.append(f"{name}: is {tensor.dtype}, the query {dtype}; bring them to one dtype")
@@ -215,7 +209,7 @@ def _shape_objections(given: dict[str, Tensor]) -> list[str]:
             found.append(f"{name}: lies on {tensor.device}, the query on {device}; move it with .to()")
     if found and any(tensor.ndim != 4 for tensor in given.values()):
         return found
-    batch, all_heads, _, head_dim = given["query"].shape
+    batch, all_heads, _, head_dim = whole
     keys = given["key"].shape[2]
     for name, tensor in given.items():
         own, heads, length, width = tensor.shape

@@ -32,6 +32,7 @@ class Matrix:
 
     def __init__(self, request: AttentionRequest) -> None:
         self.request = request
+        # The indices that `at` was given are copies, which nobody changes.
         self._unchanged = Unchanged((request.query, request.key, request.mask, request.score))
 
     @property
