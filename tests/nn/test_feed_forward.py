@@ -10,12 +10,26 @@ from regard.errors import InvalidArgument
 from regard.nn import FeedForward
 
 
-@pytest.mark.parametrize(("activation", "module"), [("relu", nn.ReLU()), ("gelu", nn.GELU())])
+@pytest.mark.parametrize(
+    ("activation", "module"),
+    [("relu", nn.ReLU()), ("gelu", nn.GELU()), ("gelu_tanh", nn.GELU(approximate="tanh")), ("silu", nn.SiLU())],
+)
 def test_equals_its_parts(activation, module):
     ours = FeedForward(8, 32, activation=activation)
     parts = nn.Sequential(ours.expand, module, ours.contract)
     x = torch.randn(2, 5, 8)
     torch.testing.assert_close(ours(x), parts(x))
+
+
+def test_a_gate_multiplies():
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    theirs = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=32, num_attention_heads=2))
+    ours, x = FeedForward(8, 32, activation="silu", gated=True, bias=False), torch.randn(2, 5, 8)
+    ours.expand.weight.data = torch.cat([theirs.gate_proj.weight, theirs.up_proj.weight]).detach()
+    ours.contract.weight.data = theirs.down_proj.weight.detach()
+    torch.testing.assert_close(ours(x), theirs(x))
 
 
 def test_all_objections_come_at_once():

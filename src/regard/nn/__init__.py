@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from regard.nn.attention import MultiHeadAttention
+from regard.nn.attention_positions import (
+    AlibiPositions,
+    AttentionPositions,
+    BucketPositions,
+    RelativePositions,
+    RotaryPositions,
+    rotary_frequencies,
+)
 from regard.nn.cache import DecoderCache, FixedCache, GrowingCache, LayerCache
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
 from regard.nn.decoder import Decoder, DecoderLayer
 from regard.nn.dropout import Dropout
 from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import FeedForward
+from regard.nn.graph_attention import GraphAttention
 from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
-from regard.nn.positions import LearnedPositions, SinusoidalPositions
+from regard.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.nn.residual import Residual
 from regard.nn.self_attention import SelfAttention
+from regard.nn.self_attention_2d import SelfAttention2d
 
 __all__ = [
+    "AlibiPositions",
+    "AttentionPositions",
+    "BucketPositions",
     "Decoder",
     "DecoderCache",
     "DecoderLayer",
@@ -23,12 +36,17 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "FixedCache",
+    "GraphAttention",
     "GrowingCache",
     "LayerCache",
     "LearnedPositions",
     "MultiHeadAttention",
+    "NoPositions",
+    "RelativePositions",
     "Residual",
+    "RotaryPositions",
     "SelfAttention",
+    "SelfAttention2d",
     "SinusoidalPositions",
     "TokenLoss",
     "alignment_loss",
@@ -36,4 +54,5 @@ __all__ = [
     "divergence_loss",
     "entropy_loss",
     "linear_cross_entropy",
+    "rotary_frequencies",
 ]

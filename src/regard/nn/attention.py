@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InvalidArgument, refuse
+from regard.nn.attention_positions import AttentionPositions
 from regard.nn.cache import FixedCache, GrowingCache
 from regard.nn.dropout import dropout_objections
 from regard.ops import Attended, MaskLike, attend
@@ -28,6 +29,8 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads: Number of key and value heads; divides num_heads. Default: num_heads.
         bias: Whether the projections add a bias.
         dropout: Dropped share of the attention weights, in training.
+        head_dim: Width of a head. Default: d_model / num_heads.
+        positions: What tells how far a key is from a query, as `RelativePositions`. Default: nothing does.
 
     Raises:
         InvalidArgument: If the sizes do not divide each other or the dropout is no probability.
@@ -50,21 +53,32 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        head_dim: int | None = None,
+        positions: AttentionPositions | None = None,
     ) -> None:
         super().__init__()
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        refuse(head_objections(d_model, num_heads, kv_heads) + dropout_objections(dropout=dropout))
+        refuse(head_objections(d_model, num_heads, kv_heads, head_dim) + dropout_objections(dropout=dropout))
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, kv_heads
-        self.head_dim = d_model // num_heads
+        self.head_dim = d_model // num_heads if head_dim is None else head_dim
         self.dropout = dropout
-        self.in_proj = nn.Linear(d_model, d_model + 2 * self.head_dim * kv_heads, bias=bias)
-        self.out_proj = nn.Linear(d_model, d_model, bias=bias)
+        self.positions = positions
+        self.in_proj = nn.Linear(d_model, sum(self.widths), bias=bias)
+        self.out_proj = nn.Linear(self.widths[0], d_model, bias=bias)
         self.reset_parameters()
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """How many rows of the input projection make query, key and value."""
+        return (
+            self.head_dim * self.num_heads,
+            self.head_dim * self.num_kv_heads,
+            self.head_dim * self.num_kv_heads,
+        )
 
     def reset_parameters(self) -> None:
         """Draw each projection from Xavier's uniform distribution on its own; biases start at 0."""
-        kv_width = self.head_dim * self.num_kv_heads
-        for weight in (*self.in_proj.weight.split([self.d_model, kv_width, kv_width]), self.out_proj.weight):
+        for weight in (*self.in_proj.weight.split(self.widths), self.out_proj.weight):
             nn.init.xavier_uniform_(weight)
         for linear in (self.in_proj, self.out_proj):
             if linear.bias is not None:
@@ -91,7 +105,7 @@ class MultiHeadAttention(nn.Module):
             measure: As in :func:`regard.attend`.
             cache: In self-attention a GrowingCache, to which this call's keys are appended; in cross-attention a
                 FixedCache, which the first call fills and from which later calls read.
-            offset: Position of the first query, as in :func:`regard.attend`.
+            offset: Position of the first query, as in :func:`regard.attend`. Default: behind what the cache holds.
 
         Returns:
             Attended: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
@@ -105,11 +119,14 @@ class MultiHeadAttention(nn.Module):
             query_heads, key_heads, value_heads = heads.split(
                 [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1
             )
+            if self.positions is not None:
+                first = cache.length if isinstance(cache, GrowingCache) else offset or 0
+                query_heads, key_heads = (self.positions.turn(each, first) for each in (query_heads, key_heads))
             if isinstance(cache, GrowingCache):
                 key_heads, value_heads = cache.append(key_heads, value_heads)
         else:
             query_heads, key_heads, value_heads = self._project(query, key, value, cache)
-        attended = attend(
+        attended = (self.positions or attend)(
             query_heads.to(key_heads.dtype),  # which a cache may keep in more bits
             key_heads,
             value_heads,
@@ -125,8 +142,8 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor | None, cache: GrowingCache | FixedCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of query, key and value where query and key differ; a filled cache stands for key and value."""
-        key_row = self.d_model
-        value_row = key_row + self.head_dim * self.num_kv_heads
+        key_row = self.widths[0]
+        value_row = key_row + self.widths[1]
         query_heads = self._heads(self._linear(query, slice(key_row)))
         if isinstance(cache, FixedCache) and cache.held is not None:
             return query_heads, *cache.held
@@ -161,6 +178,9 @@ class MultiHeadAttention(nn.Module):
                 for name, tensor in (("query", query), ("key", key), ("value", value))
                 if tensor is not None and tensor.dtype != dtype
             ]
+        if self.positions is not None and key is not None:
+            kind = type(self.positions).__name__
+            objections.append(f"key was given to a layer with {kind}, which attends to itself only: leave key out")
         wanted = GrowingCache if key is None else FixedCache
         if cache is not None and not isinstance(cache, wanted):
             kind = "self-attention" if key is None else "attention to a given key"
@@ -176,11 +196,11 @@ class MultiHeadAttention(nn.Module):
         refuse(objections, InvalidArgument)
 
 
-def head_objections(d_model: int, num_heads: int, num_kv_heads: int) -> list[str]:
+def head_objections(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> list[str]:
     """Say what is wrong with a width and its numbers of heads."""
-    sizes = (("d_model", d_model), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
-    objections = [f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1]
-    if not objections and d_model % num_heads:
+    sizes = (("d_model", d_model), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim))
+    objections = [f"{name} must be at least 1, but is {size}" for name, size in sizes if size is not None and size < 1]
+    if not objections and head_dim is None and d_model % num_heads:
         objections.append(f"num_heads must divide d_model, but d_model is {d_model} and num_heads {num_heads}")
     if not objections and num_heads % num_kv_heads:
         objections.append(f"num_kv_heads must divide num_heads, but they are {num_kv_heads} and {num_heads}")

@@ -69,9 +69,17 @@ class GrowingCache:
         stored_key, stored_value = (buffer[:, :, : self.length] for buffer in self._buffers)
         return stored_key, stored_value
 
-    def keep(self, sentences: Int[Tensor, " kept"]) -> None:
-        """Drop all but the sentences at these indices."""
-        self._buffers = tuple(buffer.index_select(0, sentences) for buffer in self._buffers)
+    def keep(self, rows: Int[Tensor, " kept"]) -> None:
+        """Go on with the rows at these indices; one may come several times."""
+        held = [buffer[:, :, : self.length].index_select(0, rows) for buffer in self._buffers]
+        if held and rows.shape[0] != self._buffers[0].shape[0]:
+            self._buffers = tuple(buffer.new_empty(rows.shape[0], *buffer.shape[1:]) for buffer in self._buffers)
+        for buffer, kept in zip(self._buffers, held, strict=True):
+            buffer[:, :, : self.length] = kept
+
+    def spread(self, count: int) -> None:
+        """Go on with so many rows of each, side by side."""
+        self._buffers = tuple(buffer.repeat_interleave(count, 0) for buffer in self._buffers)
 
     def select(self, entries: Int[Tensor, "sentences count"]) -> None:
         """Keep of each sentence only the tokens at these places, (sentences, count)."""
@@ -154,12 +162,14 @@ class LayerCache:
 class DecoderCache:
     """The caches of all decoder layers, for sentences that are each decoded in as many rows, or beams, side by side.
 
-    The beams of a sentence share one cache: every beam appends to it, and which of its entries a beam goes on from is a
-    mask. So a beam that goes on from another's words copies nothing but its row of that mask. What no beam goes on from
-    any more is dropped now and then.
+    Shared, the beams of a sentence have one cache: every beam appends to it, and which of its entries a beam goes on
+    from is a mask. So a beam that goes on from another's words copies nothing but its row of that mask. What no beam
+    goes on from any more is dropped now and then. Not shared, each row has its own keys, token by token, which rules
+    that know distances need, and a beam that goes on from another's words copies all of them.
 
     Args:
         num_layers: Number of decoder layers.
+        shared: Whether the rows of a sentence share self-attention's keys.
 
     Example:
         >>> cache = DecoderCache(3)
@@ -167,8 +177,9 @@ class DecoderCache:
         (0, 3)
     """
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, num_layers: int, *, shared: bool = True) -> None:
         self.layers = [LayerCache() for _ in range(num_layers)]
+        self.shared = shared
         self.length = 0
         """Number of tokens that each row has."""
         self._visible: Tensor | None = None  # (sentences, beams, entries): which entries each beam goes on from
@@ -186,8 +197,12 @@ class DecoderCache:
             device: Where the mask is to lie.
 
         Returns:
-            The mask of self-attention from the new tokens to all, for queries in the order beam, token.
+            The mask of self-attention from the new tokens to all; in a shared cache for queries in the order beam,
+            token.
         """
+        if not self.shared:
+            self.length += tokens
+            return None if tokens == 1 else Causal()
         old = (
             torch.zeros(sentences, beams, 0, dtype=torch.bool, device=device)
             if self._visible is None
@@ -212,9 +227,20 @@ class DecoderCache:
         seen = torch.cat([old.repeat_interleave(tokens, dim=1), new.expand(sentences, -1, -1)], dim=2)
         return seen.unsqueeze(1)  # (sentences, 1, beams · tokens, entries)
 
+    def spread(self, beams: int) -> None:
+        """Make of the one row of each sentence so many, which go on from it."""
+        if self._visible is not None:
+            self._visible = self._visible.expand(-1, beams, -1)
+        if not self.shared:
+            for layer in self.layers:
+                layer.self_attention.spread(beams)
+
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
         """Let row i go on from row ``rows[i]`` of the same sentence."""
-        if self._visible is not None:
+        if not self.shared:
+            for layer in self.layers:
+                layer.self_attention.keep(rows)
+        elif self._visible is not None:
             shape = self._visible.shape
             self._visible = self._visible.flatten(0, 1).index_select(0, rows).view(-1, *shape[1:])
             if shape[2] >= self._checked + EVERY * shape[1]:
@@ -237,6 +263,7 @@ class DecoderCache:
     def keep(self, sentences: Int[Tensor, " kept"], rows: Int[Tensor, " rows"]) -> None:
         """Go on with some sentences only, whose row i goes on from row ``rows[i]``, counted before others left."""
         for layer in self.layers:
-            layer.self_attention.keep(sentences)
+            if self.shared:
+                layer.self_attention.keep(sentences)
             layer.cross_attention.keep(sentences)
         self.reorder(rows)

@@ -76,7 +76,7 @@ class DecoderLayer(nn.Module):
             memory: (sentences, keys, d_model); rows is a multiple of sentences, those of one sentence side by side.
             mask: Which tokens each token may attend to: ``Causal()`` where all are computed at once.
             memory_mask: Which keys of the memory may be attended to.
-            cache: Grows by the tokens of this call; rows must then be sentences.
+            cache: Grows by the tokens of this call; if it is shared, rows must be sentences.
 
         Returns:
             hidden (rows, tokens, d_model), and two Attended. Cross-attention has the rows of one sentence as queries
@@ -121,7 +121,7 @@ class Decoder(nn.Module):
         super().__init__()
         refuse(stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers]))
         self.layers = nn.ModuleList(layers)
-        self.norm = final_norm(layers[0].attention_residual)
+        self.norm = final_norm(layers[0].attention_residual.order, layers[0].attention.d_model, nn.LayerNorm)
 
     def forward(
         self,
@@ -140,15 +140,16 @@ class Decoder(nn.Module):
             cache: Grows by the tokens of this call.
 
         Returns:
-            hidden (rows, tokens, d_model), and two Attended a layer. With a cache, self-attention too has the rows of
-            one sentence as queries of one batch element, and the keys of all of them, most of them masked.
+            hidden (rows, tokens, d_model), and two Attended a layer. With a shared cache, self-attention too has the
+            rows of one sentence as queries of one batch element, and the keys of all of them, most of them masked.
         """
         shape, mask = hidden.shape, Causal()
         if cache is not None:
             rows, tokens, _ = shape
             sentences = memory.shape[0]
             mask = cache.extend(sentences, rows // sentences, tokens, hidden.device)
-            hidden = hidden.reshape(sentences, -1, shape[2])  # (sentences, rows of each · tokens, d_model)
+            if cache.shared:
+                hidden = hidden.reshape(sentences, -1, shape[2])  # (sentences, rows of each · tokens, d_model)
         attentions, crosses = [], []
         layer_caches = cache.layers if cache else [None] * len(self.layers)
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):

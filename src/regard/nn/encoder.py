@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from regard.errors import refuse
 from regard.nn.attention import MultiHeadAttention
+from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.feed_forward import FeedForward
-from regard.nn.residual import NormOrder, Residual
+from regard.nn.residual import MakeNorm, NormOrder, Residual
 from regard.ops import Attended, Mask
 
 
@@ -22,6 +23,7 @@ class EncoderLayer(nn.Module):
         feed_forward: The feed-forward network, of the same width.
         norm: ``"post"`` (the paper's) or ``"pre"``.
         dropout: Dropped share of what each of the two gives.
+        make_norm: Makes a norm of a width. Default: ``nn.LayerNorm``.
 
     Raises:
         InvalidArgument: If the widths differ, norm is neither or dropout no probability.
@@ -44,19 +46,30 @@ class EncoderLayer(nn.Module):
         *,
         norm: NormOrder = "post",
         dropout: float = 0.0,
+        make_norm: MakeNorm = nn.LayerNorm,
     ) -> None:
         super().__init__()
-        refuse(width_objections(attention.d_model, feed_forward=feed_forward))
+        d_model = attention.d_model
+        refuse(width_objections(d_model, feed_forward=feed_forward))
         self.attention = attention
-        self.attention_residual = Residual(attention.d_model, norm=norm, dropout=dropout)
+        self.attention_residual = Residual(d_model, norm=norm, dropout=dropout, make_norm=make_norm)
         self.feed_forward = feed_forward
-        self.feed_forward_residual = Residual(attention.d_model, norm=norm, dropout=dropout)
+        self.feed_forward_residual = Residual(d_model, norm=norm, dropout=dropout, make_norm=make_norm)
 
     def forward(
-        self, hidden: Float[Tensor, "batch tokens d_model"], *, mask: Mask | Bool[Tensor, "..."] | None = None
+        self,
+        hidden: Float[Tensor, "batch tokens d_model"],
+        *,
+        mask: Mask | Bool[Tensor, "..."] | None = None,
+        cache: LayerCache | None = None,
     ) -> tuple[Float[Tensor, "batch tokens d_model"], Attended]:
-        """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention."""
-        attended = self.attention(self.attention_residual.enter(hidden), mask=mask)
+        """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention.
+
+        With a cache, hidden has only the tokens that it does not hold yet, and the cache grows by these.
+        """
+        attended = self.attention(
+            self.attention_residual.enter(hidden), mask=mask, cache=cache.self_attention if cache else None
+        )
         hidden = self.attention_residual.leave(hidden, attended.output)
         change = self.feed_forward(self.feed_forward_residual.enter(hidden))
         return self.feed_forward_residual.leave(hidden, change), attended
@@ -67,6 +80,7 @@ class Encoder(nn.Module):
 
     Args:
         layers: At least one, all with the same norm and width.
+        make_norm: Makes the norm behind pre-norm layers. Default: ``nn.LayerNorm``.
 
     Raises:
         InvalidArgument: If there is no layer, or with every layer that differs from the first.
@@ -79,19 +93,27 @@ class Encoder(nn.Module):
         (torch.Size([2, 5, 16]), 2)
     """
 
-    def __init__(self, layers: Sequence[EncoderLayer]) -> None:
+    def __init__(self, layers: Sequence[EncoderLayer], *, make_norm: MakeNorm = nn.LayerNorm) -> None:
         super().__init__()
         refuse(stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers]))
         self.layers = nn.ModuleList(layers)
-        self.norm = final_norm(layers[0].attention_residual)
+        self.norm = final_norm(layers[0].attention_residual.order, layers[0].attention.d_model, make_norm)
 
     def forward(
-        self, hidden: Float[Tensor, "batch tokens d_model"], *, mask: Mask | Bool[Tensor, "..."] | None = None
+        self,
+        hidden: Float[Tensor, "batch tokens d_model"],
+        *,
+        mask: Mask | Bool[Tensor, "..."] | None = None,
+        cache: DecoderCache | None = None,
     ) -> tuple[Float[Tensor, "batch tokens d_model"], tuple[Attended, ...]]:
-        """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention of each layer."""
+        """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention of each layer.
+
+        Under a causal mask the layers are a decoder without cross-attention, as a GPT's, and may have a cache: then
+        hidden has only the tokens that it does not hold yet, and the cache grows by these.
+        """
         attentions = []
-        for layer in self.layers:
-            hidden, attended = layer(hidden, mask=mask)
+        for layer, layer_cache in zip(self.layers, cache.layers if cache else [None] * len(self.layers), strict=True):
+            hidden, attended = layer(hidden, mask=mask, cache=layer_cache)
             attentions.append(attended)
         return self.norm(hidden), tuple(attentions)
 
@@ -117,6 +139,6 @@ def stack_objections(layers: Sequence[tuple[int, str]]) -> list[str]:
     ]
 
 
-def final_norm(residual: Residual) -> nn.Module:
+def final_norm(order: NormOrder, d_model: int, make_norm: MakeNorm) -> nn.Module:
     """What stands behind the last layer: a norm where the layers end in a bare sum."""
-    return nn.LayerNorm(list(residual.norm.normalized_shape)) if residual.order == "pre" else nn.Identity()
+    return make_norm(d_model) if order == "pre" else nn.Identity()

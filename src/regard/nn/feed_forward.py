@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from jaxtyping import Float
@@ -11,25 +14,37 @@ from torch.nn import functional
 from regard.errors import nearest, refuse
 from regard.nn.dropout import Dropout, dropout_objections
 
-Activation = Literal["relu", "gelu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "relu": functional.relu,
+        "gelu": functional.gelu,
+        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+        "silu": functional.silu,
+    }
+)
 
 
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them, applied to each position alike.
 
-    FFN(x) = dropout(activation(x W₁ + b₁)) W₂ + b₂
+    FFN(x) = dropout(activation(x W₁ + b₁)) W₂ + b₂, or gated: dropout(activation(x W₁ + b₁) ∘ (x W₃ + b₃)) W₂ + b₂
+
+    W₃ is the lower half of ``expand``, so that both need one product.
 
     Args:
         d_model: Width of input and output.
         d_ff: Width between the two maps.
-        activation: ``"relu"`` (the paper's) or ``"gelu"``.
+        activation: ``"relu"`` (the paper's), ``"gelu"``, ``"gelu_tanh"`` (its approximation in GPT-2) or ``"silu"``.
         dropout: Dropped share of what the activation gives.
+        gated: Whether there is a gate; with ``"silu"`` it is Llama's SwiGLU.
+        bias: Whether the maps add a bias.
 
     Raises:
         InvalidArgument: If a size is not positive, the activation unknown or the dropout no probability.
 
     Reference:
-        Vaswani et al. 2017, eq. 2.
+        Vaswani et al. 2017, eq. 2; Shazeer 2020, "GLU variants improve Transformer", eq. 6 (gated).
 
     Example:
         >>> import torch
@@ -37,7 +52,16 @@ class FeedForward(nn.Module):
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, activation: Activation = "relu", dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        gated: bool = False,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         refuse(
             [
@@ -49,15 +73,19 @@ class FeedForward(nn.Module):
             + dropout_objections(dropout=dropout)
         )
         self.d_model = d_model
-        self.expand = nn.Linear(d_model, d_ff)
-        self.contract = nn.Linear(d_ff, d_model)
-        self.activation = activation
+        self.expand = nn.Linear(d_model, 2 * d_ff if gated else d_ff, bias=bias)
+        self.contract = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation, self.gated = activation, gated
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
         """Map (..., d_model) to (..., d_model)."""
-        expanded = self.expand(x)  # (..., d_ff)
-        active = functional.relu(expanded) if self.activation == "relu" else functional.gelu(expanded)
+        expanded = self.expand(x)  # (..., d_ff), or twice that with a gate
+        if self.gated:
+            inner, gate = expanded.chunk(2, dim=-1)
+            active = ACTIVATIONS[self.activation](inner) * gate
+        else:
+            active = ACTIVATIONS[self.activation](expanded)
         return self.contract(self.dropout(active))
 
 

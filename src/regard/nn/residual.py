@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from jaxtyping import Float
@@ -12,6 +13,8 @@ from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import choice_objections
 
 NormOrder = Literal["post", "pre"]
+MakeNorm = Callable[[int], nn.Module]
+"""What makes a norm of a width: ``nn.LayerNorm``, ``nn.RMSNorm``, or one of these with an ``eps`` of its own."""
 
 
 class Residual(nn.Module):
@@ -26,6 +29,7 @@ class Residual(nn.Module):
         d_model: Width of the hidden states.
         norm: ``"post"`` or ``"pre"``.
         dropout: Dropped share of what the sublayer gives.
+        make_norm: Makes the norm of this width. Default: ``nn.LayerNorm``.
 
     Raises:
         InvalidArgument: If norm is neither, or dropout no probability.
@@ -41,11 +45,13 @@ class Residual(nn.Module):
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, d_model: int, *, norm: NormOrder = "post", dropout: float = 0.0) -> None:
+    def __init__(
+        self, d_model: int, *, norm: NormOrder = "post", dropout: float = 0.0, make_norm: MakeNorm = nn.LayerNorm
+    ) -> None:
         super().__init__()
         refuse(choice_objections("norm", norm, get_args(NormOrder)))
-        self.order = norm
-        self.norm = nn.LayerNorm(d_model)
+        self.order: NormOrder = norm
+        self.norm = make_norm(d_model)
         self.dropout = Dropout(dropout)
 
     def enter(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:

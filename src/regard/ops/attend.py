@@ -25,13 +25,14 @@ class Attended:
     """What attention gives.
 
     Args:
-        output: (batch, heads, queries, value_dim) from `attend`; (batch, queries, d_model) from an attention layer.
+        output: (batch, heads, queries, value_dim) from `attend`; (batch, queries, d_model) from an attention layer,
+            (nodes, width) on a graph.
         weights: A view of the weights, (batch, heads, queries, keys); it holds query and key, and computes what it is
             asked.
         measured: The answers to `measure`, by name.
     """
 
-    output: Float[Tensor, "batch *heads queries width"]
+    output: Float[Tensor, "*batch queries width"]
     weights: WeightMatrix
     measured: Mapping[str, Any]
 

@@ -62,15 +62,26 @@ def rotary(
         positions = torch.arange(x.shape[2], device=x.device)
     speeds = base ** (-torch.arange(0, dims, 2, dtype=dtype, device=x.device) / dims)
     angles = (positions[..., None] * speeds).unsqueeze(-3)  # (batch or none, 1, tokens, dims / 2)
-    cos, sin = angles.cos(), angles.sin()
-    turned, rest = x[..., :dims].to(dtype), x[..., dims:]
+    return turned(x, angles.cos(), angles.sin(), interleaved=interleaved)
+
+
+def turned(
+    x: Float[Tensor, "batch heads tokens head_dim"],
+    cos: Float[Tensor, "*axes tokens pairs"],
+    sin: Float[Tensor, "*axes tokens pairs"],
+    *,
+    interleaved: bool = False,
+) -> Float[Tensor, "batch heads tokens head_dim"]:
+    """Turn the first 2 · pairs entries of x by angles of which cosine and sine are given; see `rotary`."""
+    dims = 2 * cos.shape[-1]
+    moved, rest = x[..., :dims].to(cos.dtype), x[..., dims:]
     if interleaved:
-        one, other = turned[..., 0::2], turned[..., 1::2]
+        one, other = moved[..., 0::2], moved[..., 1::2]
     else:
-        one, other = turned.chunk(2, -1)
+        one, other = moved.chunk(2, -1)
     pairs = one * cos - other * sin, one * sin + other * cos
-    turned = torch.stack(pairs, -1).flatten(-2) if interleaved else torch.cat(pairs, -1)
-    return torch.cat((turned.to(x.dtype), rest), -1)
+    found = (torch.stack(pairs, -1).flatten(-2) if interleaved else torch.cat(pairs, -1)).to(x.dtype)
+    return torch.cat((found, rest), -1) if rest.shape[-1] else found
 
 
 def _objections(x: Tensor, positions: Tensor | None, base: float, dims: int | None) -> list[str]:

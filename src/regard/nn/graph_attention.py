@@ -1,0 +1,103 @@
+"""Attention of the nodes of a graph to their neighbours."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import InvalidArgument, refuse
+from regard.nn.dropout import Dropout, dropout_objections
+from regard.ops import Additive, Attended, Neighbours, attend
+
+
+class GraphAttention(nn.Module):
+    """Each node takes up the features of its neighbours, weighed by an additive score; several heads side by side.
+
+    hᵢ = W xᵢ, Pᵢⱼ = softmax over the neighbours j of i of LeakyReLU(a₁ · hᵢ + a₂ · hⱼ), outputᵢ = Σⱼ Pᵢⱼ hⱼ + b
+
+    A slope of 0.2 is left of the LeakyReLU below 0. As the score is a sum, query and key are one number a head each.
+
+    Args:
+        in_features: Width of the input.
+        head_dim: Width of each head.
+        num_heads: Number of heads.
+        joined: Heads stand side by side; False takes their mean, as in a last layer.
+        dropout: Dropped share of the input, in training.
+        attention_dropout: Dropped share of the weights, in training.
+
+    Raises:
+        InvalidArgument: If a size is below 1, a rate no probability, or at a call with another width.
+
+    Memory: O(nodes + edges), and so is the time.
+
+    Reference: Veličković et al. 2018, "Graph Attention Networks", equations 1 to 6.
+
+    Example:
+        >>> import torch
+        >>> from regard import Neighbours
+        >>> ring = Neighbours(torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
+        >>> attended = GraphAttention(5, 4, 2)(torch.randn(3, 5), ring)
+        >>> attended.output.shape, attended.weights.shape
+        (torch.Size([3, 8]), torch.Size([1, 2, 3, 3]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        head_dim: int,
+        num_heads: int = 1,
+        *,
+        joined: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sizes = (("in_features", in_features), ("head_dim", head_dim), ("num_heads", num_heads))
+        refuse(
+            [f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1]
+            + dropout_objections(dropout=dropout, attention_dropout=attention_dropout)
+        )
+        self.in_features, self.head_dim, self.num_heads, self.joined = in_features, head_dim, num_heads, joined
+        self.dropout, self.attention_dropout = Dropout(dropout), attention_dropout
+        self.project = nn.Linear(in_features, num_heads * head_dim, bias=False)
+        self.of_query = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.of_key = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.bias = nn.Parameter(torch.empty(num_heads * head_dim if joined else head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all from Glorot's uniform distribution, a₁ and a₂ as two columns of one matrix; biases start at 0."""
+        nn.init.xavier_uniform_(self.project.weight)
+        for vector in (self.of_query, self.of_key):
+            bound = (6 / (self.head_dim + 1)) ** 0.5
+            nn.init.uniform_(vector, -bound, bound)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "nodes in_features"], graph: Neighbours) -> Attended:
+        """Attend from every node to its neighbours.
+
+        Args:
+            x: (nodes, in_features).
+            graph: To which nodes each leads; give each an edge to itself where it should see itself.
+
+        Returns:
+            Attended: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) of the mean; ``weights`` a view (1,
+                num_heads, nodes, nodes).
+        """
+        if x.ndim != 2 or x.shape[1] != self.in_features:
+            came = tuple(x.shape)
+            raise InvalidArgument(f"x must have the shape (nodes, in_features={self.in_features}), but has {came}")
+        value = self.project(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
+        query, key = (value @ vector[:, :, None] for vector in (self.of_query, self.of_key))  # (heads, nodes, 1)
+        attended = attend(
+            query[None],
+            key[None],
+            value[None],
+            mask=graph,
+            score=Additive(torch.ones(1, dtype=x.dtype, device=x.device), activation="leaky_relu"),
+            dropout=self.attention_dropout if self.training else 0.0,
+        )
+        heads = attended.output[0].transpose(0, 1)  # (nodes, heads, dim)
+        output = (heads.flatten(1) if self.joined else heads.mean(1)) + self.bias
+        return Attended(output, attended.weights, attended.measured)

@@ -1,0 +1,77 @@
+"""Graph attention against the paper's equations, on a dense matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from regard.errors import InvalidArgument
+from regard.models import Gat, GatConfig
+from regard.nn import GraphAttention
+from regard.ops import Neighbours
+
+
+def random_graph(nodes: int, share: float) -> tuple[Neighbours, torch.Tensor]:
+    """A graph in which each node sees itself, as edges and as a dense matrix."""
+    generator = torch.Generator().manual_seed(0)
+    dense = (torch.rand(nodes, nodes, generator=generator) < share) | torch.eye(nodes, dtype=torch.bool)
+    return Neighbours(dense.nonzero().T), dense
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("nodes", [7, 120])  # the sparse kernel is for sparse graphs
+def test_equations_1_to_6_of_the_paper(joined, nodes):
+    graph, dense = random_graph(nodes, 0.05)
+    torch.manual_seed(0)
+    layer, x = GraphAttention(6, 5, 3, joined=joined).double(), torch.randn(nodes, 6).double()
+    torch.nn.init.normal_(layer.bias)
+    h = functional.linear(x, layer.project.weight).view(nodes, 3, 5)
+    pairs = torch.cat([h[:, None].expand(-1, nodes, -1, -1), h[None].expand(nodes, -1, -1, -1)], dim=-1)
+    a = torch.cat([layer.of_query, layer.of_key], dim=1)  # (heads, 2 · dim): the vector of equation 3
+    scores = functional.leaky_relu((pairs * a).sum(-1), 0.2).masked_fill(~dense[:, :, None], -torch.inf)
+    weights = scores.softmax(1)  # (nodes, neighbours, heads)
+    heads = torch.einsum("ijh,jhd->ihd", weights, h)
+    expected = (heads.flatten(1) if joined else heads.mean(1)) + layer.bias
+    attended = layer(x, graph)
+    torch.testing.assert_close(attended.output, expected)
+    torch.testing.assert_close(attended.weights.dense()[0], weights.permute(2, 0, 1))
+    found = torch.autograd.grad(attended.output.square().sum(), layer.parameters())
+    for mine, other in zip(found, torch.autograd.grad(expected.square().sum(), layer.parameters()), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_dropout_acts_in_training_only():
+    graph, _ = random_graph(20, 0.2)
+    for rates in ({"dropout": 0.5, "attention_dropout": 0.0}, {"dropout": 0.0, "attention_dropout": 0.5}):
+        model, x = Gat(GatConfig(6, 3, head_dim=4, num_heads=2, **rates)), torch.randn(20, 6)
+        assert not torch.equal(model(x, graph).logits, model(x, graph).logits)
+        model.eval()
+        assert torch.equal(model(x, graph).logits, model(x, graph).logits)
+
+
+def test_it_learns_classes_that_neighbours_share():
+    torch.manual_seed(0)
+    labels = torch.arange(40) % 2
+    same = labels[:, None] == labels
+    dense = (same & (torch.rand(40, 40) < 0.2)) | torch.eye(40, dtype=torch.bool)
+    graph, x = Neighbours(dense.nonzero().T), torch.randn(40, 8) + 0.3 * labels[:, None]
+    model = Gat(GatConfig(8, 2, head_dim=4, num_heads=2, dropout=0.0, attention_dropout=0.0))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(80):
+        loss = functional.cross_entropy(model(x, graph).logits[:20], labels[:20])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    output = model.eval()(x, graph, attentions=True)
+    assert (output.logits[20:].argmax(1) == labels[20:]).double().mean() > 0.8
+    assert [attended.weights.shape for attended in output.attentions] == [(1, 2, 40, 40), (1, 1, 40, 40)]
+
+
+def test_what_does_not_fit_is_named():
+    with pytest.raises(InvalidArgument, match="head_dim must be at least 1, but is 0"):
+        GraphAttention(5, 0)
+    with pytest.raises(InvalidArgument, match=r"x must have the shape \(nodes, in_features=5\), but has \(3, 4\)"):
+        GraphAttention(5, 2)(torch.zeros(3, 4), random_graph(3, 0.5)[0])
+    with pytest.raises(InvalidArgument, match="num_classes must be at least 1, but is 0"):
+        GatConfig(5, 0)

@@ -1,0 +1,52 @@
+"""Self-attention on images against the paper's equations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument
+from regard.nn import SelfAttention2d
+
+
+@pytest.mark.parametrize("spectral", [False, True])
+def test_equations_1_to_3_of_the_paper(spectral):
+    torch.manual_seed(0)
+    layer, x = SelfAttention2d(16, reduction=4, spectral=spectral).double().eval(), torch.randn(2, 16, 3, 5).double()
+    with torch.no_grad():
+        layer.gamma.fill_(0.7)
+    flat = x.flatten(2)  # (batch, channels, places)
+    f, g, h, v = (each.weight.detach()[:, :, 0, 0] for each in (layer.key, layer.query, layer.value, layer.out))
+    s = torch.einsum("bci,bcj->bij", f @ flat, g @ flat)  # equation 1: s of i and j
+    beta = s.softmax(1)  # over i
+    o = v @ torch.einsum("bij,bci->bcj", beta, h @ flat)  # equation 2
+    attended = layer(x)
+    torch.testing.assert_close(attended.output, 0.7 * o.view_as(x) + x)  # equation 3
+    torch.testing.assert_close(attended.weights.dense()[:, 0], beta.mT)
+
+
+def test_it_begins_as_the_identity_and_learns_to_look():
+    layer, x = SelfAttention2d(8), torch.randn(1, 8, 4, 4)
+    attended = layer(x)
+    assert torch.equal(attended.output, x)
+    attended.output.square().sum().backward()
+    assert layer.gamma.grad.abs() > 0
+    assert layer.query.weight.grad.abs().max() == 0
+
+
+def test_spectral_norm_bounds_every_map():
+    layer = SelfAttention2d(16, reduction=2, spectral=True)
+    with torch.no_grad():
+        layer.query.parametrizations.weight.original.mul_(100)
+        for _ in range(50):  # a step of the power iteration each
+            layer(torch.randn(1, 16, 2, 2))
+    layer.eval()
+    for each in (layer.query, layer.key, layer.value, layer.out):
+        assert torch.linalg.matrix_norm(each.weight[:, :, 0, 0], 2).item() == pytest.approx(1, abs=1e-3)
+
+
+def test_what_does_not_fit_is_named():
+    with pytest.raises(InvalidArgument, match=r"reduction must divide channels, .* channels is 12 and reduction 8"):
+        SelfAttention2d(12)
+    with pytest.raises(InvalidArgument, match=r"x must have the shape \(batch, channels=8, .* but has \(1, 4, 2, 2\)"):
+        SelfAttention2d(8)(torch.zeros(1, 4, 2, 2))
