@@ -11,6 +11,7 @@ import torch
 import regard
 from regard.analysis import trace_layer
 from regard.errors import InvalidArgument, InvalidType
+from regard.models.positions import attention_positions
 from regard.nn import MultiHeadAttention, SelfAttention
 from regard.ops import Causal
 
@@ -57,6 +58,24 @@ def test_the_steps_of_a_layer_end_where_the_layer_does(bias, kv_heads, mask, cro
     torch.testing.assert_close(scores, expected.weights.scores.dense()[0])
     assert ("memory" in found.names) == cross
     assert ("b_Q" in found.names) == bias
+    for step in found.steps:
+        assert step.value.ndim == len(step.axes) == len(step.labels)
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary", "alibi", "t5"])
+def test_positions_are_steps_of_their_own(positions):
+    (told,) = attention_positions(positions, 1, num_heads=4, head_dim=4, causal=True, max_distance=None)
+    for parameter in told.parameters():
+        torch.nn.init.normal_(parameter)
+    layer = MultiHeadAttention(16, 4, num_kv_heads=2, positions=told).double().eval()
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    expected, found = layer(x, mask=Causal()), trace_layer(layer, x, mask=Causal())
+    torch.testing.assert_close(found["output"], expected.output[0])
+    torch.testing.assert_close(found["weights"], expected.weights.dense()[0])
+    torch.testing.assert_close(found["masked scores"], expected.weights.scores.dense()[0])
+    assert ("turned key" in found.names) == (positions == "rotary")
+    assert ("scores of distances" in found.names) == (positions != "rotary")
+    assert ("b by distance" in found.names) == (positions == "relative")
     for step in found.steps:
         assert step.value.ndim == len(step.axes) == len(step.labels)
 

@@ -124,10 +124,17 @@ def test_missing_files_are_named(tmp_path):
     [
         ("{", r"config\.json is not valid JSON"),
         ("[]", "must hold an object, but holds list"),
-        ("{}", "architecture must be one of 'transformer', but is None"),
+        (
+            "{}",
+            "architecture must be one of 'transformer', 'bert', 'gpt', or model_type one of .*'llama'.*, but is None",
+        ),
+        (
+            '{"model_type": "bloom"}',
+            "or model_type one of 'bert', 'gpt2', 'llama', 'marian', but is model_type 'bloom'",
+        ),
         ('{"architecture": "rnn"}', "but is 'rnn'"),
         ("[" * 100_000, r"config\.json is not valid JSON"),
-        ('{"architecture": []}', r"architecture must be one of 'transformer', but is \[\]"),
+        ('{"architecture": []}', r"architecture must be one of 'transformer', .*, but is \[\]"),
         ('{"architecture": "transformer"}', "'vocab_size' is missing"),
         ('{"architecture": "transformer", "vocab_size": 9, "d_modle": 4}', "'d_modle' is no key .*mean 'd_model'"),
         ('{"architecture": "transformer", "vocab_size": 9, "d_model": "x"}', "d_model must be an int, but is 'x'"),

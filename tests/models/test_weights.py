@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from regard.errors import InvalidCheckpoint
 from regard.models import Transformer, TransformerConfig, load_model, save_model
+from regard.models.positions import Positions
 from regard.models.weights import build_without_weights
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
@@ -31,7 +33,7 @@ def change(folder: Path, **tensors: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("tying", ["all", "decoder", "none"])
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("positions", get_args(Positions))
 def test_a_loaded_model_is_the_one_that_was_saved(tmp_path, tying, positions):
     model = make_model(tie_embeddings=tying, positions=positions)
     save_model(tmp_path, model)

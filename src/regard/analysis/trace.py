@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, refuse
-from regard.nn import MultiHeadAttention, SelfAttention
+from regard.nn import AttentionPositions, MultiHeadAttention, RelativePositions, RotaryPositions, SelfAttention
 from regard.ops import MaskLike
+from regard.ops import weights as weights_of
 from regard.ops.masks import as_mask, to_dense
 
 MOST = 10**6
@@ -153,7 +155,8 @@ def trace(
     if tokens is not None and len(tokens) != len(table):
         found.append(f"tokens: expected a name for each of {len(table)} tokens, got {len(tokens)}")
     refuse(found, InvalidArgument)
-    parts = _Parts(*(weight[None] for weight in projections))
+    w_query, w_key, w_value = (weight[None] for weight in projections)
+    parts = _Parts(w_query, w_key, w_value)
     return _calculated("Scaled dot-product attention", (table, table, table), parts, mask, scale, (tokens, tokens))
 
 
@@ -225,7 +228,7 @@ def layer_width(layer: MultiHeadAttention | SelfAttention) -> int:
 
 
 class _Parts(NamedTuple):
-    """The projections of a layer, in float64: weights (heads, features, width), biases (heads, width)."""
+    """A layer, in float64: weights (heads, features, width), biases (heads, width); what it is told of distances."""
 
     w_query: Tensor
     w_key: Tensor
@@ -235,11 +238,15 @@ class _Parts(NamedTuple):
     b_value: Tensor | None = None
     w_output: Tensor | None = None
     b_output: Tensor | None = None
+    positions: AttentionPositions | None = None
 
 
 def _parts_of(layer: MultiHeadAttention | SelfAttention) -> _Parts:
     if isinstance(layer, SelfAttention):
-        return _Parts(*(x.weight.detach().double().cpu().mT[None] for x in (layer.query, layer.key, layer.value)))
+        w_query, w_key, w_value = (
+            x.weight.detach().double().cpu().mT[None] for x in (layer.query, layer.key, layer.value)
+        )
+        return _Parts(w_query, w_key, w_value)
     rows = [layer.d_model, *[layer.head_dim * layer.num_kv_heads] * 2]
     weight, bias = layer.in_proj.weight.detach().double().cpu(), layer.in_proj.bias
     weights = [part.unflatten(0, (-1, layer.head_dim)).mT for part in weight.split(rows)]
@@ -248,7 +255,8 @@ def _parts_of(layer: MultiHeadAttention | SelfAttention) -> _Parts:
     out = layer.out_proj
     b_output = None if out.bias is None else out.bias.detach().double().cpu()[None]
     w_output = out.weight.detach().double().cpu().mT
-    return _Parts(*weights, *by_head, w_output=w_output, b_output=b_output)  # pyright: ignore[reportCallIssue]
+    positions = None if layer.positions is None else copy.deepcopy(layer.positions).double().cpu()
+    return _Parts(*weights, *by_head, w_output=w_output, b_output=b_output, positions=positions)  # pyright: ignore[reportCallIssue]
 
 
 def _calculated(
@@ -302,11 +310,20 @@ def _calculated(
     query = add("query", f"Q = X W_Q{plus[0]}", "head query dim", projected[0])
     key = add("key", f"K = {source} W_K{plus[1]}", "head key dim", projected[1])
     value = add("value", f"V = {source} W_V{plus[2]}", "head key dim", projected[2])
+    told = parts.positions
+    if isinstance(told, RotaryPositions):
+        query = add("turned query", "Q turned, each pair by its position's angle", "head query dim", _turn(told, query))
+        key = add("turned key", "K turned, each pair by its position's angle", "head key dim", _turn(told, key))
     key, value = (part.repeat_interleave(heads // len(part), 0) for part in (key, value))
     scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT)
     factor = dim**-0.5 if scale is None else scale
     how = f"S · 1/√{dim}" if factor == dim**-0.5 else f"S · {factor}"
     scores = add("scaled scores", how, "head query key", scores * factor)
+    bias = None if told is None else told.bias()
+    if bias is not None:
+        added = weights_of(query[None], key[None], score=bias, scale=factor).scores.dense()[0]
+        add("scores of distances", "what the distance j − i adds", "head query key", added)
+        scores = add("scores with distances", "the sum of both", "head query key", scores + added)
     if allowed is not None:
         add("mask", "1 where the query may attend to the key", "head query key", allowed.double())
         scores = add(
@@ -315,11 +332,18 @@ def _calculated(
     unseen = (scores == -torch.inf).all(-1, keepdim=True)
     shares = scores.softmax(-1).masked_fill(unseen, 0.0)  # a row with no key has no softmax; its weights are 0
     weights = add("weights", "P = softmax of each row", "head query key", shares)
-    weighted = add("weighted values", "Pᵢⱼ Vⱼ", "head query key dim", weights[..., None] * value[:, None])
+    shown, seen = "Vⱼ", value[:, None]
+    if isinstance(told, RelativePositions):
+        distance = torch.arange(keys) - torch.arange(queries)[:, None]
+        shown, reach = "(Vⱼ + b[j − i])", told.max_distance
+        of_distance = told.of_values.detach()[distance.clamp(-reach, reach) + reach]
+        add("b by distance", "b[j − i], which is added to the values", "query key dim", of_distance)
+        seen = seen + of_distance
+    weighted = add("weighted values", f"Pᵢⱼ {shown}", "head query key dim", weights[..., None] * seen)
     if parts.w_output is None:
         add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", weighted.sum(2))
         return Trace(title, tuple(steps))
-    summed = add("sum of weighted values", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", weighted.sum(2))
+    summed = add("sum of weighted values", f"Σⱼ Pᵢⱼ {shown}", "head query dim", weighted.sum(2))
     joined = add("heads joined", "the heads side by side", "query feature", summed.transpose(0, 1).flatten(1))
     add("W_O", "the projection of the heads", "feature feature", parts.w_output)
     output = joined @ parts.w_output
@@ -328,6 +352,10 @@ def _calculated(
         output = output + parts.b_output
     add("output", "joined W_O" + ("" if parts.b_output is None else " + b_O"), "query feature", output)
     return Trace(title, tuple(steps))
+
+
+def _turn(positions: RotaryPositions, heads: Tensor) -> Tensor:
+    return positions.turn(heads[None], 0)[0]
 
 
 def _example() -> tuple[Any, ...]:

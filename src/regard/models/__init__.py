@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+from regard.models.bert import Bert, BertConfig, BertOutput
 from regard.models.checkpoint import load_model, save_model
+from regard.models.gat import Gat, GatConfig, GatOutput
+from regard.models.gpt import Gpt, GptConfig, GptOutput
 from regard.models.transformer import Attentions, Transformer, TransformerConfig, TransformerOutput
 
-__all__ = ["Attentions", "Transformer", "TransformerConfig", "TransformerOutput", "load_model", "save_model"]
+__all__ = [
+    "Attentions",
+    "Bert",
+    "BertConfig",
+    "BertOutput",
+    "Gat",
+    "GatConfig",
+    "GatOutput",
+    "Gpt",
+    "GptConfig",
+    "GptOutput",
+    "Transformer",
+    "TransformerConfig",
+    "TransformerOutput",
+    "load_model",
+    "save_model",
+]

@@ -1,4 +1,4 @@
-"""Models on disk: ``config.json`` and ``model.safetensors`` in a folder, beside the tokenizer."""
+"""Models on disk: a configuration and weights in a folder, beside the tokenizer; our own, or those of transformers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import torch
 from safetensors.torch import save_file
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, nearest, refuse
+from regard.models.bert import Bert, BertConfig
+from regard.models.gpt import Gpt, GptConfig
+from regard.models.hub import FORMATS, Format
+from regard.models.hub.bert import MODULES_FILE, with_pooling
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.weights import build_without_weights, give_weights, read_weights
+from regard.models.weights import build_without_weights, give_weights, read_weights, weight_files
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-ARCHITECTURES = {"transformer": (TransformerConfig, Transformer)}
+ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
+    "transformer": (TransformerConfig, Transformer),
+    "bert": (BertConfig, Bert),
+    "gpt": (GptConfig, Gpt),
+}
+Model = Transformer | Bert | Gpt
+Kind = TypeVar("Kind", Transformer, Bert, Gpt)
+Layout = Literal["regard", "transformers"]
 
 
 class Saveable(Protocol):
@@ -34,9 +45,10 @@ class Saveable(Protocol):
 
 def save_model(
     folder: str | os.PathLike[str],
-    model: Transformer,
+    model: Model,
     tokenizer: Saveable | None = None,
     dtype: torch.dtype | None = None,
+    layout: Layout = "regard",
 ) -> None:
     """Write a model into a folder, so that a save that fails leaves the old model as it was.
 
@@ -49,9 +61,11 @@ def save_model(
         model: The model.
         tokenizer: Written into the same folder. Default: none.
         dtype: Of the stored weights. Default: the model's.
+        layout: ``"regard"`` keeps every model; ``"transformers"`` those that Hugging Face's library has, so that it
+            loads them: a `Bert`, a `Gpt` in the shape of GPT-2 or Llama, a `Transformer` as Marian.
 
     Raises:
-        InvalidArgument: If dtype is not a floating-point type.
+        InvalidArgument: If dtype is not a floating-point type, or with all that the other layout cannot tell.
         InvalidFile: If the folder cannot be made or written into, as where a file has its name.
 
     Example:
@@ -64,13 +78,22 @@ def save_model(
     """
     if dtype is not None and not dtype.is_floating_point:
         raise InvalidArgument(f"dtype must be a floating-point type, but is {dtype}")
-    config = {"architecture": "transformer", **asdict(model.config)}
-    weights = {
-        name: parameter.detach().to("cpu", dtype or parameter.dtype).contiguous()
-        for name, parameter in model.named_parameters()
-    }
+    if layout not in get_args(Layout):
+        raise InvalidArgument(f"layout must be one of {', '.join(map(repr, get_args(Layout)))}, but is {layout!r}")
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    files: dict[str, Any] = {}
+    if layout == "transformers":
+        form = _format_of(model)
+        config = form.values(model.config)
+        weights, files = form.to_theirs(model.config, weights), form.files(model.config)
+    else:
+        name = next(name for name, (_, architecture) in ARCHITECTURES.items() if type(model) is architecture)
+        config = {"architecture": name, **asdict(model.config)}
+    weights = {name: weight.to("cpu", dtype or weight.dtype).contiguous() for name, weight in weights.items()}
     with replacing_files(Path(folder)) as staging:
-        (staging / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        for path, values in {CONFIG_FILE: config, **files}.items():
+            (staging / path).parent.mkdir(exist_ok=True)
+            (staging / path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         save_file(weights, staging / WEIGHTS_FILE, metadata={"format": "pt"})
         shutil.copymode(
             staging / CONFIG_FILE, staging / WEIGHTS_FILE
@@ -79,36 +102,75 @@ def save_model(
             tokenizer.save(staging)
 
 
-def load_model(folder: str | os.PathLike[str]) -> Transformer:
+def load_model(folder: str | os.PathLike[str]) -> Model:
     """Read a model from a folder, in evaluation mode and on the CPU, with float32 weights.
 
     Args:
-        folder: As :func:`save_model` writes it.
+        folder: As :func:`save_model` writes it, or a checkpoint of Hugging Face's transformers: a BERT, GPT-2, Llama or
+            Marian, in safetensors or torch's own files, whole or in parts.
 
     Returns:
         The model.
 
     Raises:
-        InvalidCheckpoint: If a file is missing or damaged, or with the name of every weight that does not fit the
-            configuration or is not finite.
+        InvalidCheckpoint: If a file is missing or damaged or could run code, if the architecture is unknown, or with
+            the name of every weight that does not fit the configuration or is not finite.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise InvalidCheckpoint(f"{folder} is not a folder: expected one with {CONFIG_FILE} and {WEIGHTS_FILE}")
-    missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / name).is_file()]
-    within = sorted(path.parent.name for path in folder.glob(f"*/{WEIGHTS_FILE}")) if missing else []
+    paths = weight_files(folder)
+    missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
+    missing += [] if paths else [WEIGHTS_FILE]
+    within = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}")) if missing else []
     hint = f"; there are models in {', '.join(within)}" if within else ""  # it is the folder of a run
     refuse([f"{folder / name} is missing{hint}" for name in missing], InvalidCheckpoint)
-    config, architecture = _read_config(folder / CONFIG_FILE)
-    weights = read_weights(folder / WEIGHTS_FILE)
-    layers = config.num_encoder_layers + config.num_decoder_layers
-    if layers > len(weights):  # before so many are built
-        raise InvalidCheckpoint(
-            f"{folder / CONFIG_FILE} asks for {layers} layers, but {folder / WEIGHTS_FILE} holds {len(weights)} tensors"
-        )
-    model = build_without_weights(lambda: architecture(config))
-    give_weights(model, weights, folder / WEIGHTS_FILE)
+    values = _read_json(folder / CONFIG_FILE)
+    source = paths[0] if len(paths) == 1 else folder
+    name, kind = values.get("architecture"), values.get("model_type")
+    if isinstance(kind, str) and kind in FORMATS and name is None:
+        weights, form = read_weights(paths), FORMATS[kind]
+        config, architecture = _their_config(folder, values, form, weights)
+        _check_layers(folder, config, weights, source)
+        model = build_without_weights(lambda: architecture(config))
+        weights = form.to_ours(config, weights, dict(model.named_parameters()), source)
+    else:
+        config, architecture = _own_config(folder / CONFIG_FILE, values)
+        weights = read_weights(paths)
+        _check_layers(folder, config, weights, source)
+        model = build_without_weights(lambda: architecture(config))
+    give_weights(model, weights, source)
     return model.eval()
+
+
+def load_as(folder: str | os.PathLike[str], kind: type[Kind]) -> Kind:
+    """Read a model of one kind from a folder, as :func:`load_model` does.
+
+    Raises:
+        InvalidCheckpoint: As there, or if it is a model of another kind.
+    """
+    model = load_model(folder)
+    if not isinstance(model, kind):
+        serves = {Transformer: ", which `regard translate` serves", Gpt: ", which `regard generate` serves"}
+        came = f"{folder} holds a {type(model).__name__}{serves.get(type(model), '')}"
+        raise InvalidCheckpoint(f"{came}; here a {kind.__name__} is needed")
+    return model
+
+
+def _check_layers(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> None:
+    """Refuse more layers than there are tensors, before so many are built."""
+    names = ("num_encoder_layers", "num_decoder_layers", "num_layers")
+    layers = sum(getattr(config, name, 0) for name in names)
+    if layers > len(weights):
+        came = f"{source} holds {len(weights)} tensors"
+        raise InvalidCheckpoint(f"{folder / CONFIG_FILE} asks for {layers} layers, but {came}")
+
+
+def _format_of(model: Model) -> Format:
+    """The kind of transformers' checkpoint that a model can be."""
+    if isinstance(model, Gpt):
+        return FORMATS["llama" if model.config.norm == "rms" else "gpt2"]
+    return FORMATS["bert" if isinstance(model, Bert) else "marian"]
 
 
 @contextmanager
@@ -125,11 +187,12 @@ def replacing_files(folder: Path) -> Iterator[Path]:
         raise InvalidFile(f"{folder} is no folder that can be written into: {error}") from error
     try:
         yield staging
-        written = sorted(staging.iterdir())
+        written = sorted(path.relative_to(staging) for path in staging.rglob("*") if path.is_file())
         for path in written:
-            _flush_to_disk(path)
+            _flush_to_disk(staging / path)
         for path in written:
-            path.replace(folder / path.name)
+            (folder / path).parent.mkdir(exist_ok=True)
+            (staging / path).replace(folder / path)
         _flush_to_disk(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -145,7 +208,7 @@ def _flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _read_config(path: Path) -> tuple[TransformerConfig, type[Transformer]]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -154,11 +217,15 @@ def _read_config(path: Path) -> tuple[TransformerConfig, type[Transformer]]:
         raise InvalidCheckpoint(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{path} must hold an object, but holds {type(values).__name__}")
+    return values
+
+
+def _own_config(path: Path, values: dict[str, Any]) -> tuple[Any, type[Any]]:
     name = values.pop("architecture", None)
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise InvalidCheckpoint(
-            f"{path}: architecture must be one of {', '.join(map(repr, ARCHITECTURES))}, but is {name!r}"
-        )
+        known = f"one of {', '.join(map(repr, ARCHITECTURES))}, or model_type one of {', '.join(map(repr, FORMATS))}"
+        came = repr(name) if name is not None or "model_type" not in values else f"model_type {values['model_type']!r}"
+        raise InvalidCheckpoint(f"{path}: architecture must be {known}, but is {came}")
     config_type, architecture = ARCHITECTURES[name]
     known = [field.name for field in fields(config_type)]
     objections = [f"{path}: {key!r} is no key of a {name}{nearest(key, known)}" for key in values if key not in known]
@@ -169,3 +236,15 @@ def _read_config(path: Path) -> tuple[TransformerConfig, type[Transformer]]:
         return config_type(**values), architecture
     except InvalidArgument as error:
         raise InvalidCheckpoint(f"{path}: {error}") from error
+
+
+def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: dict[str, Any]) -> tuple[Any, type[Any]]:
+    try:
+        config = form.config(values, weights)
+        if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
+            config = with_pooling(config, folder)
+    except InvalidArgument as error:
+        raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {error}") from error
+    except (TypeError, ValueError, AttributeError, KeyError) as error:  # a list where a number belongs, and the like
+        raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
+    return config, next(model for kind, model in ARCHITECTURES.values() if type(config) is kind)

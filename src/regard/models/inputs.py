@@ -15,7 +15,7 @@ def type_objections(name: str, value: object, *, optional: bool = False) -> list
     return [f"{name} must be a torch.Tensor, but is a {type(value).__name__}: make one with torch.tensor"]
 
 
-def word_objections(name: str, words: Tensor, vocab_size: int) -> list[str]:
+def word_objections(name: str, words: Tensor, vocab_size: int, limit: str = "vocab_size") -> list[str]:
     """Say what is wrong with a batch of words.
 
     Values are looked at on a CPU only, where no device has to wait for the answer.
@@ -30,20 +30,37 @@ def word_objections(name: str, words: Tensor, vocab_size: int) -> list[str]:
         smallest, largest = (int(bound) for bound in words.aminmax())
         if smallest < 0 or largest >= vocab_size:
             wrong = smallest if smallest < 0 else largest
-            return [f"{name} must hold words from 0 to vocab_size - 1 = {vocab_size - 1}, but holds {wrong}"]
+            return [f"{name} must hold words from 0 to {limit} - 1 = {vocab_size - 1}, but holds {wrong}"]
     return []
 
 
-def length_objections(src_lengths: Tensor | None, shape: torch.Size) -> list[str]:
+def length_objections(
+    lengths: Tensor | None, shape: torch.Size, *, name: str = "src_lengths", of: str = "src"
+) -> list[str]:
     """Say what is wrong with the lengths of sequences of a shape (batch, tokens, ...); values on a CPU only."""
-    if src_lengths is None or len(shape) < 2:
+    if lengths is None or len(shape) < 2:
         return []
-    if src_lengths.shape != shape[:1] or src_lengths.dtype not in INTEGERS:
-        came = f"the shape {tuple(src_lengths.shape)} and the dtype {src_lengths.dtype}"
-        return [f"src_lengths must be {shape[0]} integers (batch,), but has {came}"]
-    if src_lengths.device.type == "cpu" and src_lengths.numel():
-        smallest, largest = (int(bound) for bound in src_lengths.aminmax())
+    if lengths.shape != shape[:1] or lengths.dtype not in INTEGERS:
+        came = f"the shape {tuple(lengths.shape)} and the dtype {lengths.dtype}"
+        return [f"{name} must be {shape[0]} integers (batch,), but has {came}"]
+    if lengths.device.type == "cpu" and lengths.numel():
+        smallest, largest = (int(bound) for bound in lengths.aminmax())
         if smallest < 0 or largest > shape[1]:
             wrong = smallest if smallest < 0 else largest
-            return [f"src_lengths must be from 0 to the {shape[1]} tokens of src, but holds {wrong}"]
+            return [f"{name} must be from 0 to the {shape[1]} tokens of {of}, but holds {wrong}"]
+    return []
+
+
+def start_objections(starts: Tensor | None, shape: torch.Size, keys: int) -> list[str]:
+    """Say what is wrong with the beginnings of sequences of a shape (batch, tokens) that see so many keys."""
+    if starts is None or len(shape) != 2:
+        return []
+    if starts.shape != shape[:1] or starts.dtype not in INTEGERS:
+        came = f"the shape {tuple(starts.shape)} and the dtype {starts.dtype}"
+        return [f"starts must be {shape[0]} integers (batch,), but has {came}"]
+    if starts.device.type == "cpu" and starts.numel():
+        smallest, largest = (int(bound) for bound in starts.aminmax())
+        if smallest < 0 or largest >= keys:
+            wrong = smallest if smallest < 0 else largest
+            return [f"starts must be from 0 to the last place, {keys - 1}, but holds {wrong}"]
     return []

@@ -10,22 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import InvalidType, refuse
+from regard.models.config import field_objections, size_objections, word_id_objections
 from regard.models.inputs import length_objections, type_objections, word_objections
+from regard.models.positions import (
+    IN_ATTENTION,
+    Positions,
+    embedding_positions,
+    position_objections,
+)
+from regard.models.stacks import make_decoder, make_encoder
 from regard.nn.attention import MultiHeadAttention, head_objections
+from regard.nn.attention_positions import BucketPositions, RelativePositions
 from regard.nn.cache import DecoderCache
-from regard.nn.decoder import Decoder, DecoderLayer
 from regard.nn.dropout import Dropout, dropout_objections
-from regard.nn.encoder import Encoder, EncoderLayer
-from regard.nn.feed_forward import Activation, FeedForward, choice_objections
-from regard.nn.positions import LearnedPositions, SinusoidalPositions
+from regard.nn.feed_forward import Activation, choice_objections
+from regard.nn.positions import LearnedPositions
 from regard.nn.residual import NormOrder
 from regard.ops import Attended, Padding
 
-Positions = Literal["sinusoidal", "learned"]
 Tying = Literal["all", "decoder", "none"]
-
-# Sizes beyond it are slips of the pen; below it, the bytes of every matrix can be counted in 63 bits.
-LARGEST = 2**28
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,19 @@ class TransformerConfig:
         dropout: Dropped share of embeddings and of what each sublayer gives.
         attention_dropout: Dropped share of attention weights.
         activation_dropout: Dropped share inside the feed-forward networks.
-        activation: ``"relu"`` or ``"gelu"``.
+        activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
         norm: ``"post"`` (the paper's) or ``"pre"``.
-        positions: ``"sinusoidal"`` or ``"learned"``.
+        positions: Added to embeddings ``"sinusoidal"`` or ``"learned"``; in self-attention ``"relative"`` (Shaw 2018),
+            ``"rotary"``, ``"alibi"`` or ``"t5"``; or ``"none"``.
+        max_distance: Distances beyond count as this one, for relative and t5. Default: 16 and 128.
         max_length: Number of learned positions; the longest sequence that generation makes.
         tie_embeddings: ``"all"``: one matrix for both embeddings and the final linear map; ``"decoder"``: one for the
             target embedding and the final map; ``"none"``.
+        scale_embeddings: Whether embeddings are multiplied by √d_model when they are read.
+        interleaved_sinusoids: False puts all sines before all cosines in sinusoidal positions, as Marian does.
+        output_bias: Whether the final linear map adds a bias.
         pad_id: The word that fills up sequences.
-        bos_id: The word that the decoder reads first.
+        bos_id: The word that the decoder reads first; may be pad_id.
         eos_id: The word that ends a sequence.
 
     Raises:
@@ -76,26 +84,23 @@ class TransformerConfig:
     activation: Activation = "relu"
     norm: NormOrder = "post"
     positions: Positions = "sinusoidal"
+    max_distance: int | None = None
     max_length: int = 1024
     tie_embeddings: Tying = "all"
+    scale_embeddings: bool = True
+    interleaved_sinusoids: bool = True
+    output_bias: bool = False
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
 
     def __post_init__(self) -> None:
-        refuse(self._type_objections())
-        counts = ("vocab_size", "num_encoder_layers", "num_decoder_layers", "d_ff", "max_length")
-        objections = [
-            f"{name} must be at least 1, but is {getattr(self, name)}" for name in counts if getattr(self, name) < 1
-        ]
-        sized = (*counts, "tgt_vocab_size", "d_model")
-        objections += [
-            f"{name} must be at most {LARGEST}, but is {getattr(self, name)}"
-            for name in sized
-            if (getattr(self, name) or 0) > LARGEST
-        ]
+        refuse(field_objections(self))
+        sizes = ("vocab_size", "tgt_vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff")
+        objections = size_objections(self, *sizes, "max_length")
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-        objections += head_objections(self.d_model, self.num_heads, kv_heads)
+        heads = head_objections(self.d_model, self.num_heads, kv_heads)
+        objections += [objection for objection in heads if objection not in objections]
         objections += dropout_objections(
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
@@ -103,8 +108,12 @@ class TransformerConfig:
         )
         objections += choice_objections("activation", self.activation, get_args(Activation))
         objections += choice_objections("norm", self.norm, get_args(NormOrder))
-        objections += choice_objections("positions", self.positions, get_args(Positions))
         objections += choice_objections("tie_embeddings", self.tie_embeddings, get_args(Tying))
+        if not objections:
+            head_dim = self.d_model // self.num_heads
+            objections += position_objections(
+                self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance
+            )
         refuse(objections + self._vocabulary_objections())
 
     @property
@@ -112,35 +121,18 @@ class TransformerConfig:
         """Number of words of the target."""
         return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
-    def _type_objections(self) -> list[str]:
-        objections = []
-        for name, kind in self.__annotations__.items():
-            value = getattr(self, name)
-            if kind.startswith("int") and not (type(value) is int or (value is None and kind.endswith("None"))):
-                objections.append(f"{name} must be an int, but is {value!r}")
-            if kind == "float" and type(value) not in (int, float):
-                objections.append(f"{name} must be a number, but is {value!r}")
-        return objections
-
     def _vocabulary_objections(self) -> list[str]:
         objections = []
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            objections.append(f"d_model must be even for sinusoidal positions, but is {self.d_model}")
         if self.tie_embeddings == "all" and self.target_vocab_size != self.vocab_size:
             objections.append(
                 "tie_embeddings='all' needs one vocabulary, but vocab_size is "
                 f"{self.vocab_size} and tgt_vocab_size {self.tgt_vocab_size}: use 'decoder' or 'none'"
             )
-        specials = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_id": self.eos_id}
         smallest = min(self.vocab_size, self.target_vocab_size)
-        objections += [
-            f"{name} must be from 0 to vocab_size - 1 = {smallest - 1}, but is {word}"
-            for name, word in specials.items()
-            if not 0 <= word < smallest
-        ]
-        if len(set(specials.values())) < len(specials):
+        objections += word_id_objections(smallest, pad_id=self.pad_id, bos_id=self.bos_id, eos_id=self.eos_id)
+        if self.eos_id in (self.pad_id, self.bos_id):
             objections.append(
-                f"pad_id, bos_id and eos_id must differ, but are {', '.join(map(str, specials.values()))}"
+                f"eos_id must differ from pad_id and bos_id, but they are {self.eos_id}, {self.pad_id}, {self.bos_id}"
             )
         return objections
 
@@ -198,12 +190,16 @@ class Transformer(nn.Module):
             if tied
             else nn.Embedding(config.target_vocab_size, config.d_model, padding_idx=config.pad_id)
         )
-        self.src_positions = make_positions(config)
-        self.tgt_positions = make_positions(config)
+        self.src_positions, self.tgt_positions = (
+            embedding_positions(
+                config.positions, config.d_model, config.max_length, interleaved=config.interleaved_sinusoids
+            )
+            for _ in range(2)
+        )
         self.dropout = Dropout(config.dropout)
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config)
-        self.to_words = nn.Linear(config.d_model, config.target_vocab_size, bias=False)
+        self.to_words = nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
         if config.tie_embeddings != "none":
             self.to_words.weight = self.tgt_embedding.weight
         self.reset_parameters()
@@ -218,7 +214,7 @@ class Transformer(nn.Module):
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
         for module in self.modules():  # after the linear maps, with which these share weights
-            if isinstance(module, MultiHeadAttention):
+            if isinstance(module, (MultiHeadAttention, RelativePositions, BucketPositions)):
                 module.reset_parameters()
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
@@ -306,7 +302,7 @@ class Transformer(nn.Module):
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`decode`."""
-        return DecoderCache(self.config.num_decoder_layers)
+        return DecoderCache(self.config.num_decoder_layers, shared=self.config.positions not in IN_ATTENTION)
 
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
         refuse(type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
@@ -341,52 +337,10 @@ class Transformer(nn.Module):
 
     def _embed(self, words: Tensor, embedding: nn.Embedding, positions: nn.Module, offset: int) -> Tensor:
         """(batch, tokens) → (batch, tokens, d_model), under autocast in its dtype, as all that follows."""
-        embedded = positions(embedding(words) * math.sqrt(self.config.d_model), offset)
+        embedded = embedding(words)
+        if self.config.scale_embeddings:
+            embedded = embedded * math.sqrt(self.config.d_model)
+        embedded = positions(embedded, offset)
         if torch.is_autocast_enabled(words.device.type):
             embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
         return self.dropout(embedded)
-
-
-def make_positions(config: TransformerConfig) -> nn.Module:
-    """The positions that a config asks for."""
-    if config.positions == "learned":
-        return LearnedPositions(config.d_model, config.max_length)
-    return SinusoidalPositions(config.d_model)
-
-
-def make_attention(config: TransformerConfig) -> MultiHeadAttention:
-    """One attention of a Transformer."""
-    return MultiHeadAttention(
-        config.d_model, config.num_heads, num_kv_heads=config.num_kv_heads, dropout=config.attention_dropout
-    )
-
-
-def make_feed_forward(config: TransformerConfig) -> FeedForward:
-    """One feed-forward network of a Transformer."""
-    return FeedForward(config.d_model, config.d_ff, activation=config.activation, dropout=config.activation_dropout)
-
-
-def make_encoder(config: TransformerConfig) -> Encoder:
-    """The encoder that a config describes."""
-    return Encoder(
-        [
-            EncoderLayer(make_attention(config), make_feed_forward(config), norm=config.norm, dropout=config.dropout)
-            for _ in range(config.num_encoder_layers)
-        ]
-    )
-
-
-def make_decoder(config: TransformerConfig) -> Decoder:
-    """The decoder that a config describes."""
-    return Decoder(
-        [
-            DecoderLayer(
-                make_attention(config),
-                make_feed_forward(config),
-                cross_attention=make_attention(config),
-                norm=config.norm,
-                dropout=config.dropout,
-            )
-            for _ in range(config.num_decoder_layers)
-        ]
-    )

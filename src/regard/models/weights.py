@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import pickle
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,24 +15,74 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import InvalidCheckpoint, refuse
-from regard.nn.positions import SinusoidalPositions
+from regard.models.positions import computed_tables
 
+NAMES = ("model.safetensors", "pytorch_model.bin")
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file by name; they are views of the file until they are copied.
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a folder that hold weights: one, or those that an index names; safetensors before torch's own.
 
     Raises:
-        InvalidCheckpoint: If the file is damaged.
+        InvalidCheckpoint: If an index is damaged or names files elsewhere or missing ones.
     """
+    for name in NAMES:
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return _parts_of(index)
+    return []
+
+
+def _parts_of(index: Path) -> list[Path]:
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidCheckpoint(f"{index}: expected a weight_map of tensors to files: {error!r}") from error
+    refuse(
+        [f"{index}: names the file {name!r}, which is none of its folder" for name in names if Path(name).name != name],
+        InvalidCheckpoint,
+    )
+    paths = [index.parent / name for name in sorted(names)]
+    refuse([f"{path} is missing, which {index.name} names" for path in paths if not path.is_file()], InvalidCheckpoint)
+    return paths
+
+
+def read_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """All tensors of files by name; they are views of the files until they are copied.
+
+    Raises:
+        InvalidCheckpoint: If a file is damaged, or holds more than tensors.
+    """
+    found: dict[str, Tensor] = {}
+    for path in paths:
+        found |= _from_safetensors(path) if path.suffix == ".safetensors" else _from_torch(path)
+    return found
+
+
+def _from_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no dict
     except (SafetensorError, OSError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
+
+
+def _from_torch(path: Path) -> dict[str, Tensor]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        why = "it holds more than tensors, and to read it could run code; save the model as safetensors"
+        raise InvalidCheckpoint(f"{path} is refused: {why}") from error
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise InvalidCheckpoint(f"{path} must hold tensors by their names, but holds something else")
+    return found
 
 
 def build_without_weights(build: Callable[[], Model]) -> Model:
@@ -72,9 +125,7 @@ def give_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, name, given[parameter])
-        if isinstance(module, SinusoidalPositions):  # the only tensors that are not stored
-            with torch.device("cpu"):
-                module.reset_table()
+    computed_tables(model)
 
 
 def _objection(weight: Tensor | None, parameter: nn.Parameter) -> str | None:

@@ -1,0 +1,317 @@
+"""BERT (Devlin et al. 2019): an encoder that reads in both directions, and the heads that make answers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.errors import InvalidType, refuse
+from regard.models.config import field_objections, size_objections, word_id_objections
+from regard.models.inputs import length_objections, type_objections, word_objections
+from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
+from regard.nn.attention import MultiHeadAttention, head_objections
+from regard.nn.dropout import Dropout, dropout_objections
+from regard.nn.encoder import Encoder, EncoderLayer
+from regard.nn.feed_forward import ACTIVATIONS, Activation, FeedForward, choice_objections
+from regard.nn.residual import NormOrder
+from regard.ops import Attended, Padding
+
+Head = Literal["none", "masked_words", "classes", "token_classes", "embedding"]
+Pooling = Literal["mean", "first"]
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """What a BERT is built from; the defaults are the base model of the paper.
+
+    Args:
+        vocab_size: Number of words.
+        d_model: Width of the hidden states.
+        num_heads: Number of heads.
+        num_layers: Number of layers.
+        d_ff: Width inside the feed-forward networks.
+        activation: ``"gelu"``, ``"gelu_tanh"``, ``"silu"`` or ``"relu"``.
+        norm: ``"post"`` (the paper's) or ``"pre"``.
+        norm_eps: What is added to the variance.
+        positions: As in :class:`~regard.models.TransformerConfig`.
+        max_distance: Distances beyond count as this one, for relative and t5. Default: 16 and 128.
+        max_length: The longest sequence, the words that begin and end it counted.
+        num_types: Number of kinds of segments; 0: embeddings tell none.
+        dropout: Dropped share of embeddings, of what each sublayer gives, and before classes.
+        attention_dropout: Dropped share of attention weights.
+        head: What is made of the hidden states. ``"masked_words"``: logits of the words that stand at each place;
+            ``"classes"``: logits of the classes of a text; ``"token_classes"``: of each word; ``"embedding"``: one
+            vector a text; ``"none"``: the hidden states themselves.
+        labels: The names of the classes.
+        pooler: Whether there is a map of the first hidden state even where no head needs it, as checkpoints have it.
+        pooling: The embedding is the ``"mean"`` of the hidden states, or the ``"first"`` one.
+        normalised: Whether embeddings have length 1.
+        pad_id: The word that fills up sequences.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+
+    Example:
+        >>> BertConfig(30522, head="classes", labels=("bad", "good")).num_layers
+        12
+    """
+
+    vocab_size: int
+    d_model: int = 768
+    num_heads: int = 12
+    num_layers: int = 12
+    d_ff: int = 3072
+    activation: Activation = "gelu"
+    norm: NormOrder = "post"
+    norm_eps: float = 1e-12
+    positions: Positions = "learned"
+    max_distance: int | None = None
+    max_length: int = 512
+    num_types: int = 2
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head: Head = "none"
+    labels: tuple[str, ...] = ()
+    pooler: bool = False
+    pooling: Pooling = "mean"
+    normalised: bool = True
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))  # JSON knows lists only
+        refuse(field_objections(self))
+        objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
+        heads = head_objections(self.d_model, self.num_heads, self.num_heads)
+        objections += [objection for objection in heads if objection not in objections]
+        objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        for name, choices in (("activation", Activation), ("norm", NormOrder), ("head", Head), ("pooling", Pooling)):
+            objections += choice_objections(name, getattr(self, name), get_args(choices))
+        if self.num_types < 0:
+            objections.append(f"num_types must be at least 0, but is {self.num_types}")
+        if not self.norm_eps >= 0:
+            objections.append(f"norm_eps must be at least 0, but is {self.norm_eps}")
+        if self.head in ("classes", "token_classes") and len(self.labels) < 2:
+            objections.append(
+                f"labels must name at least two classes for the head {self.head!r}, but are {self.labels}"
+            )
+        if len(set(self.labels)) < len(self.labels):
+            objections.append(f"labels must differ, but are {self.labels}")
+        if not objections:
+            head_dim = self.d_model // self.num_heads
+            objections += position_objections(
+                self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance
+            )
+            objections += word_id_objections(self.vocab_size, pad_id=self.pad_id)
+        refuse(objections)
+
+
+class BertOutput(NamedTuple):
+    """What a BERT gives."""
+
+    output: Tensor
+    """What the head makes: logits (batch, tokens, vocab), (batch, classes) or (batch, tokens, classes); embeddings
+    (batch, d_model); without a head the hidden states."""
+    hidden: Tensor
+    """(batch, tokens, d_model)"""
+    attentions: tuple[Attended, ...] | None
+    """Views of the weights of all layers, if they were asked for."""
+
+
+class Bert(nn.Module):
+    """Transformer encoder that reads a text in both directions, with a head that makes an answer of what it read.
+
+    Sequences are filled up on the right. Matrices are drawn from N(0, 0.02²) and biases start at 0, as in the code of
+    the paper.
+
+    Args:
+        config: Sizes, rates, and the head.
+
+    Reference:
+        Devlin et al. 2019, "BERT: Pre-training of deep bidirectional Transformers for language understanding"; Reimers
+        and Gurevych 2019, "Sentence-BERT" (embeddings).
+
+    Example:
+        >>> import torch
+        >>> config = BertConfig(100, d_model=16, num_heads=4, num_layers=2, d_ff=32, head="masked_words")
+        >>> output = Bert(config).eval()(torch.randint(100, (2, 7)), torch.tensor([7, 4]), attentions=True)
+        >>> output.output.shape, output.attentions[0].weights.shape
+        (torch.Size([2, 7, 100]), torch.Size([2, 4, 7, 7]))
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_id)
+        self.positions = embedding_positions(config.positions, config.d_model, config.max_length)
+        self.types = nn.Embedding(config.num_types, config.d_model) if config.num_types else None
+        make_norm = partial(nn.LayerNorm, eps=config.norm_eps)
+        self.embedding_norm = make_norm(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        told = attention_positions(
+            config.positions,
+            config.num_layers,
+            num_heads=config.num_heads,
+            head_dim=config.d_model // config.num_heads,
+            causal=False,
+            max_distance=config.max_distance,
+        )
+        layers = [
+            EncoderLayer(
+                MultiHeadAttention(
+                    config.d_model, config.num_heads, dropout=config.attention_dropout, positions=positions
+                ),
+                FeedForward(config.d_model, config.d_ff, activation=config.activation),
+                norm=config.norm,
+                dropout=config.dropout,
+                make_norm=make_norm,
+            )
+            for positions in told
+        ]
+        self.encoder = Encoder(layers, make_norm=make_norm)
+        pooled = config.pooler or config.head == "classes"
+        self.pooler = nn.Linear(config.d_model, config.d_model) if pooled else None
+        self.words = MaskedWords(config, self.embedding) if config.head == "masked_words" else None
+        classified = config.head in ("classes", "token_classes")
+        self.to_classes = nn.Linear(config.d_model, len(config.labels)) if classified else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, as the class describes."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02)
+            else:
+                nn.init.ones_(parameter)  # of norms
+        with torch.no_grad():
+            self.embedding.weight[self.config.pad_id] = 0
+
+    def with_head(self, head: Head, labels: Sequence[str] = (), **changes: Any) -> Bert:
+        """A model with a copy of this one's encoder, under a head that is drawn anew unless this one has the same.
+
+        Args:
+            head: As in :class:`BertConfig`.
+            labels: As in :class:`BertConfig`.
+            changes: Of further fields of the configuration that have no weights, as ``dropout``.
+
+        Raises:
+            InvalidArgument: With everything that does not fit.
+        """
+        other = Bert(replace(self.config, head=head, labels=tuple(labels), **changes))
+        own = dict(self.named_parameters())
+        same = head == self.config.head and tuple(labels) == self.config.labels
+        with torch.no_grad():
+            for name, parameter in other.named_parameters():
+                if name in own and (same or not name.startswith(("to_classes", "words"))):
+                    parameter.copy_(own[name])
+        return other.to(self.embedding.weight.device).train(self.training)
+
+    def states(
+        self, words: Tensor, lengths: Tensor | None = None, types: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Attended, ...]]:
+        """The hidden states (batch, tokens, d_model), and views of the weights of all layers: for losses on both.
+
+        Arguments and errors are those of :meth:`forward`.
+        """
+        given = {"lengths": lengths, "types": types}
+        optional = [each for name, value in given.items() for each in type_objections(name, value, optional=True)]
+        refuse(type_objections("words", words) + optional, InvalidType)
+        objections = word_objections("words", words, self.config.vocab_size)
+        objections += length_objections(lengths, words.shape, name="lengths", of="words")
+        if types is not None and self.types is None:
+            objections.append("types were given, but the model knows none: its num_types is 0")
+        elif types is not None:
+            objections += word_objections("types", types, self.config.num_types, limit="num_types")
+            if types.shape != words.shape:
+                objections.append(
+                    f"types must have the shape of words, {tuple(words.shape)}, but has {tuple(types.shape)}"
+                )
+        refuse(objections)
+        embedded = self.embedding(words)
+        if self.types is not None:  # the first kind where none is told
+            embedded = embedded + (self.types.weight[0] if types is None else self.types(types))
+        embedded = self.embedding_norm(self.positions(embedded))
+        if torch.is_autocast_enabled(words.device.type):
+            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
+        return self.encoder(self.dropout(embedded), mask=None if lengths is None else Padding(lengths))
+
+    def answer(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """What the head makes of hidden states (batch, tokens, d_model); see :class:`BertOutput`."""
+        config = self.config
+        if self.words is not None:
+            return self.words(hidden)
+        if config.head == "embedding":
+            found = hidden[:, 0] if config.pooling == "first" else _mean(hidden, lengths)
+            return functional.normalize(found, dim=-1) if config.normalised else found
+        if self.to_classes is None:
+            return hidden
+        if config.head == "classes":
+            assert self.pooler is not None
+            hidden = self.pooler(hidden[:, 0]).tanh()
+        return self.to_classes(self.dropout(hidden))
+
+    def forward(
+        self,
+        words: Tensor,
+        lengths: Tensor | None = None,
+        types: Tensor | None = None,
+        *,
+        attentions: bool = False,
+    ) -> BertOutput:
+        """Read texts, and answer as the head does.
+
+        Args:
+            words: (batch, tokens), integers; checkpoints expect ``[CLS]`` before and ``[SEP]`` behind a text.
+            lengths: (batch,), number of real words of each text. Default: all are real.
+            types: (batch, tokens), which segment each word is of, from 0. Default: all of the first.
+            attentions: Whether to give views of the attention weights.
+
+        Returns:
+            BertOutput: ``output``, ``hidden``, and ``attentions`` if asked for.
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
+        """
+        hidden, found = self.states(words, lengths, types)
+        return BertOutput(self.answer(hidden, lengths), hidden, found if attentions else None)
+
+
+class MaskedWords(nn.Module):
+    """Which words stand at places: norm(activation(h W + b)) Eᵀ + c with E the embeddings.
+
+    Args:
+        config: The model's.
+        embedding: Its embeddings, with which the final map shares its weights.
+    """
+
+    def __init__(self, config: BertConfig, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[config.activation]
+        self.transform = nn.Linear(config.d_model, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.to_words = nn.Linear(config.d_model, config.vocab_size)
+        self.to_words.weight = embedding.weight
+
+    def before_words(self, hidden: Tensor) -> Tensor:
+        """What the final map is given, (..., d_model): for a loss that does without its logits."""
+        return self.norm(self.activation(self.transform(hidden)))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map hidden states (..., d_model) to logits (..., vocab)."""
+        return self.to_words(self.before_words(hidden))
+
+
+def _mean(hidden: Tensor, lengths: Tensor | None) -> Tensor:
+    """The mean of the real hidden states, (batch, d_model)."""
+    if lengths is None:
+        return hidden.mean(1)
+    real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]  # (batch, tokens)
+    return (hidden * real[:, :, None]).sum(1) / lengths.clamp(min=1)[:, None]

@@ -1,0 +1,42 @@
+"""What the configurations of all models check: types by their annotations, sizes, rates, and words of a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+# Sizes beyond it are slips of the pen; below it, the bytes of every matrix can be counted in 63 bits.
+LARGEST = 2**28
+
+
+def field_objections(config: Any) -> list[str]:
+    """Say which fields of a dataclass are not what their annotations say: ints and numbers, or None where it may be."""
+    objections = []
+    for name, kind in config.__annotations__.items():
+        value = getattr(config, name)
+        if value is None and kind.endswith("None"):
+            continue
+        if kind.startswith("int") and type(value) is not int:
+            objections.append(f"{name} must be an int, but is {value!r}")
+        if kind.startswith("float") and type(value) not in (int, float):
+            objections.append(f"{name} must be a number, but is {value!r}")
+        if kind == "bool" and type(value) is not bool:
+            objections.append(f"{name} must be true or false, but is {value!r}")
+    return objections
+
+
+def size_objections(config: Any, *names: str) -> list[str]:
+    """Say which of the named sizes, where they are given, are below 1 or beyond reason."""
+    sizes = [(name, getattr(config, name)) for name in names if getattr(config, name) is not None]
+    objections = [f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1]
+    return objections + [f"{name} must be at most {LARGEST}, but is {size}" for name, size in sizes if size > LARGEST]
+
+
+def word_id_objections(vocab_size: int, **words: int | Sequence[int] | None) -> list[str]:
+    """Say which of the named ids are no words of a vocabulary."""
+    return [
+        f"{name} must be from 0 to vocab_size - 1 = {vocab_size - 1}, but is {word}"
+        for name, given in words.items()
+        for word in ([] if given is None else [given] if isinstance(given, int) else given)
+        if not 0 <= word < vocab_size
+    ]

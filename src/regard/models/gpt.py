@@ -1,0 +1,324 @@
+"""Decoder-only Transformers that tell how a text goes on: the GPT-2 of Radford et al. 2019, and the shape of Llama."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import InvalidType, refuse
+from regard.models.config import field_objections, size_objections, word_id_objections
+from regard.models.inputs import start_objections, type_objections, word_objections
+from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
+from regard.nn.attention import MultiHeadAttention, head_objections
+from regard.nn.cache import DecoderCache
+from regard.nn.dropout import Dropout, dropout_objections
+from regard.nn.encoder import Encoder, EncoderLayer
+from regard.nn.feed_forward import Activation, FeedForward, choice_objections
+from regard.ops import Attended, Causal, Padding
+
+Norm = Literal["layer", "rms"]
+NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+
+
+@dataclass(frozen=True)
+class GptConfig:
+    """What a decoder-only Transformer is built from; the defaults are the smallest GPT-2 of the paper.
+
+    Args:
+        vocab_size: Number of words.
+        d_model: Width of the hidden states.
+        num_heads: Number of query heads.
+        num_kv_heads: Number of key and value heads. Default: num_heads.
+        head_dim: Width of a head. Default: d_model / num_heads.
+        num_layers: Number of layers.
+        d_ff: Width inside the feed-forward networks.
+        activation: ``"gelu_tanh"``, ``"gelu"``, ``"silu"`` or ``"relu"``.
+        gated: Whether feed-forward networks have a gate.
+        norm: ``"layer"`` or ``"rms"``; it stands before each sublayer, and behind the last layer.
+        norm_eps: What is added to the variance.
+        attention_bias: Whether attention's projections add a bias.
+        feed_forward_bias: Whether the maps of feed-forward networks do.
+        positions: As in :class:`~regard.models.TransformerConfig`.
+        max_distance: Distances beyond count as this one, for relative and t5. Default: 16 and 128.
+        rotary_base: For rotary positions: the period of the slowest pair is nearly 2π · rotary_base.
+        rotary_scaling: For rotary positions beyond those of the first training, as transformers names its keys:
+            ``factor`` alone slows all pairs; with ``low_freq_factor``, ``high_freq_factor`` and
+            ``original_max_position_embeddings`` only the slow ones, as in Llama 3.1. Default: none.
+        max_length: The longest sequence that generation makes; the number of learned positions.
+        tie_embeddings: Whether the embeddings are the final linear map, too.
+        dropout: Dropped share of embeddings and of what each sublayer gives.
+        attention_dropout: Dropped share of attention weights.
+        pad_id: The word that fills up sequences; it is never seen. Default: any, as GPT-2 has none.
+        bos_id: The word that begins a text. Default: none.
+        eos_ids: The words that end a text. Default: none does.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+
+    Example:
+        >>> GptConfig(50257).num_layers, GptConfig.llama(32000, d_model=2048, num_heads=16).norm
+        (12, 'rms')
+    """
+
+    vocab_size: int
+    d_model: int = 768
+    num_heads: int = 12
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    num_layers: int = 12
+    d_ff: int = 3072
+    activation: Activation = "gelu_tanh"
+    gated: bool = False
+    norm: Norm = "layer"
+    norm_eps: float = 1e-5
+    attention_bias: bool = True
+    feed_forward_bias: bool = True
+    positions: Positions = "learned"
+    max_distance: int | None = None
+    rotary_base: float = 10000.0
+    rotary_scaling: dict[str, float] | None = None
+    max_length: int = 1024
+    tie_embeddings: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    pad_id: int = 0
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def llama(cls, vocab_size: int, **changes: Any) -> GptConfig:
+        """The shape of Llama: rotary positions, RMS norms, SwiGLU, no biases, nothing tied or dropped.
+
+        Args:
+            vocab_size: Number of words.
+            changes: Other sizes; the defaults are those of Llama 2 7B.
+
+        Reference: Touvron et al. 2023, "LLaMA: Open and efficient foundation language models", section 2.2.
+        """
+        shape: dict[str, Any] = {
+            "d_model": 4096,
+            "num_heads": 32,
+            "num_layers": 32,
+            "d_ff": 11008,
+            "activation": "silu",
+            "gated": True,
+            "norm": "rms",
+            "norm_eps": 1e-6,
+            "attention_bias": False,
+            "feed_forward_bias": False,
+            "positions": "rotary",
+            "max_length": 2048,
+            "tie_embeddings": False,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+        }
+        return cls(vocab_size, **{**shape, **changes})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON knows lists only
+        refuse(field_objections(self))
+        objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
+        kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+        heads = head_objections(self.d_model, self.num_heads, kv_heads, self.head_dim)
+        objections += [objection for objection in heads if objection not in objections]
+        objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        objections += choice_objections("activation", self.activation, get_args(Activation))
+        objections += choice_objections("norm", self.norm, get_args(Norm))
+        objections += _scaling_objections(self.rotary_scaling)
+        if not self.norm_eps >= 0:
+            objections.append(f"norm_eps must be at least 0, but is {self.norm_eps}")
+        if not self.rotary_base > 0:
+            objections.append(f"rotary_base must be above 0, but is {self.rotary_base}")
+        if not objections:
+            objections += position_objections(
+                self.positions, d_model=self.d_model, head_dim=self.head_width, max_distance=self.max_distance
+            )
+            words = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_ids": self.eos_ids}
+            objections += word_id_objections(self.vocab_size, **words)
+        refuse(objections)
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head."""
+        return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
+
+
+class GptOutput(NamedTuple):
+    """What a GPT gives."""
+
+    logits: Tensor
+    """(batch, tokens, vocab)"""
+    attentions: tuple[Attended, ...] | None
+    """Views of the weights of all layers, if they were asked for."""
+
+
+class Gpt(nn.Module):
+    """Decoder-only Transformer: every place tells what word comes next, from those before it.
+
+    Matrices are drawn from N(0, 0.02²), those that end a sublayer from N(0, 0.02² / (2 · layers)), and biases start at
+    0, as in GPT-2.
+
+    Args:
+        config: Sizes and rates.
+
+    Reference:
+        Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3; Touvron et al. 2023,
+        "LLaMA: Open and efficient foundation language models".
+
+    Example:
+        >>> import torch
+        >>> model = Gpt(GptConfig(100, d_model=16, num_heads=4, num_layers=2, d_ff=32)).eval()
+        >>> output = model(torch.randint(100, (2, 7)), attentions=True)
+        >>> output.logits.shape, output.attentions[0].weights.shape
+        (torch.Size([2, 7, 100]), torch.Size([2, 4, 7, 7]))
+    """
+
+    def __init__(self, config: GptConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = embedding_positions(config.positions, config.d_model, config.max_length)
+        self.dropout = Dropout(config.dropout)
+        self.decoder = _layers(config)
+        self.to_words = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.to_words.weight = self.embedding.weight
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, as the class describes."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim > 1:
+                ends = name.endswith(("out_proj.weight", "contract.weight"))
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.num_layers) if ends else 0.02)
+            else:
+                nn.init.ones_(parameter)  # of norms
+
+    def states(
+        self, words: Tensor, starts: Tensor | None = None, *, cache: DecoderCache | None = None
+    ) -> tuple[Tensor, tuple[Attended, ...]]:
+        """What :meth:`hidden` gives, and views of the weights of all layers: for losses on both.
+
+        Arguments and errors are those of :meth:`hidden`.
+        """
+        refuse(type_objections("words", words) + type_objections("starts", starts, optional=True), InvalidType)
+        before = cache.length if cache else 0
+        refuse(
+            word_objections("words", words, self.config.vocab_size)
+            + start_objections(starts, words.shape, before + words.shape[-1])
+        )
+        embedded = self.positions(self.embedding(words), before if starts is None else before - starts)
+        if torch.is_autocast_enabled(words.device.type):
+            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
+        mask = Causal() if cache is None else cache.extend(words.shape[0], 1, words.shape[1], words.device)
+        if starts is not None:
+            seen = ~Padding(starts)
+            mask = seen if mask is None else mask & seen
+        return self.decoder(self.dropout(embedded), mask=mask, cache=cache)
+
+    def hidden(self, words: Tensor, starts: Tensor | None = None, *, cache: DecoderCache | None = None) -> Tensor:
+        """What :meth:`forward` maps to logits: for a loss that does without them, and for generation step by step.
+
+        Args:
+            words: (batch, tokens), integers; with a cache only the words that it does not hold yet.
+            starts: (batch,), where each sequence begins; what stands before fills up, and is not seen. Default: 0.
+            cache: As from :meth:`new_cache`; grows by the words of this call.
+
+        Returns:
+            (batch, tokens, d_model)
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
+        """
+        return self.states(words, starts, cache=cache)[0]
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Map hidden states (..., d_model) to logits (..., vocab)."""
+        return self.to_words(hidden)
+
+    def forward(self, words: Tensor, starts: Tensor | None = None, *, attentions: bool = False) -> GptOutput:
+        """Tell for every place what word comes next.
+
+        Args:
+            words: (batch, tokens), integers.
+            starts: (batch,), where each sequence begins; what stands before fills up, and is not seen. Default: 0.
+            attentions: Whether to give views of the attention weights.
+
+        Returns:
+            GptOutput: ``logits`` (batch, tokens, vocab), ``attentions`` if asked for.
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
+        """
+        hidden, found = self.states(words, starts)
+        return GptOutput(self.project(hidden), found if attentions else None)
+
+    def new_cache(self) -> DecoderCache:
+        """An empty cache for :meth:`hidden`, in which each row has its own keys."""
+        return DecoderCache(self.config.num_layers, shared=False)
+
+
+def _layers(config: GptConfig) -> Encoder:
+    """The stack: self-attention and feed-forward as in an encoder; what makes it a decoder is the mask."""
+    make_norm = partial(NORMS[config.norm], eps=config.norm_eps)
+    told = attention_positions(
+        config.positions,
+        config.num_layers,
+        num_heads=config.num_heads,
+        head_dim=config.head_width,
+        causal=True,
+        max_distance=config.max_distance,
+        rotary_base=config.rotary_base,
+        rotary_scaling=config.rotary_scaling,
+    )
+    layers = [
+        EncoderLayer(
+            MultiHeadAttention(
+                config.d_model,
+                config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                bias=config.attention_bias,
+                dropout=config.attention_dropout,
+                positions=positions,
+            ),
+            FeedForward(
+                config.d_model,
+                config.d_ff,
+                activation=config.activation,
+                gated=config.gated,
+                bias=config.feed_forward_bias,
+            ),
+            norm="pre",
+            dropout=config.dropout,
+            make_norm=make_norm,
+        )
+        for positions in told
+    ]
+    return Encoder(layers, make_norm=make_norm)
+
+
+def _scaling_objections(scaling: object) -> list[str]:
+    if scaling is None:
+        return []
+    every = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+    if not isinstance(scaling, dict) or set(scaling) not in ({"factor"}, every):
+        return [f"rotary_scaling must have the key 'factor', or all of {', '.join(sorted(every))}, but is {scaling!r}"]
+    objections = [
+        f"rotary_scaling: {name} must be a number above 0, but is {value!r}"
+        for name, value in scaling.items()
+        if type(value) not in (int, float) or not value > 0
+    ]
+    if not objections and len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
+        objections.append("rotary_scaling: high_freq_factor must be above low_freq_factor")
+    return objections

@@ -1,0 +1,171 @@
+"""BERT as transformers keeps it, with its heads; an embedding as sentence-transformers does, which adds its pooling."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidArgument, refuse
+from regard.models.bert import BertConfig, Head, Pooling
+from regard.models.hub.format import Format, Stored, activation, demanded, fixed, theirs
+
+MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"
+HEADS: dict[str, Head] = {
+    "BertModel": "none",
+    "BertForMaskedLM": "masked_words",
+    "BertForPreTraining": "masked_words",
+    "BertForSequenceClassification": "classes",
+    "BertForTokenClassification": "token_classes",
+}
+
+
+class _Bert(Format):
+    model_type = "bert"
+    prefix = "bert."
+    needless = re.compile(r"position_ids$|^cls\.predictions\.decoder\.|^cls\.seq_relationship\.")
+
+    def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> BertConfig:
+        wanted = {
+            "position_embedding_type": ("absolute",),
+            "is_decoder": (False,),
+            "add_cross_attention": (False,),
+            "tie_word_embeddings": (True,),
+        }
+        refuse(demanded(values, wanted))
+        names = values.get("architectures") or ["BertModel"]
+        head = HEADS.get(names[0])
+        if head is None:
+            raise InvalidArgument(f"architectures must be one of {', '.join(HEADS)}, but is {names[0]!r}")
+        labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+        pad = values.get("pad_token_id")
+        return BertConfig(
+            values.get("vocab_size", 30522),
+            d_model=values.get("hidden_size", 768),
+            num_heads=values.get("num_attention_heads", 12),
+            num_layers=values.get("num_hidden_layers", 12),
+            d_ff=values.get("intermediate_size", 3072),
+            activation=activation(values, "hidden_act", "gelu"),
+            norm_eps=values.get("layer_norm_eps", 1e-12),
+            max_length=values.get("max_position_embeddings", 512),
+            num_types=values.get("type_vocab_size", 2),
+            dropout=values.get("hidden_dropout_prob", 0.1),
+            attention_dropout=values.get("attention_probs_dropout_prob", 0.1),
+            head=head,
+            labels=tuple(labels[place] for place in sorted(labels, key=int)) if "classes" in head else (),
+            pooler=any(name.endswith("pooler.dense.weight") for name in tensors),
+            pad_id=0 if pad is None else pad,
+        )
+
+    def values(self, config: BertConfig) -> dict[str, Any]:
+        objections = fixed(config, "BERT", norm="post", positions="learned")
+        if not config.num_types:
+            objections.append("num_types must be at least 1 in a checkpoint of BERT, but is 0")
+        refuse(objections)
+        head = "none" if config.head == "embedding" else config.head
+        labels = {str(place): label for place, label in enumerate(config.labels)}
+        return {
+            "architectures": [next(name for name, each in HEADS.items() if each == head)],
+            "model_type": "bert",
+            "vocab_size": config.vocab_size,
+            "hidden_size": config.d_model,
+            "num_attention_heads": config.num_heads,
+            "num_hidden_layers": config.num_layers,
+            "intermediate_size": config.d_ff,
+            "hidden_act": theirs(config.activation),
+            "layer_norm_eps": config.norm_eps,
+            "max_position_embeddings": config.max_length,
+            "type_vocab_size": config.num_types,
+            "hidden_dropout_prob": config.dropout,
+            "attention_probs_dropout_prob": config.attention_dropout,
+            **({"id2label": labels, "label2id": {label: int(at) for at, label in labels.items()}} if labels else {}),
+            "pad_token_id": config.pad_id,
+        }
+
+    def names(self, config: BertConfig) -> dict[str, Stored]:
+        found = {
+            "embedding.weight": Stored(("bert.embeddings.word_embeddings.weight",)),
+            "positions.table": Stored(("bert.embeddings.position_embeddings.weight",)),
+            "types.weight": Stored(("bert.embeddings.token_type_embeddings.weight",)),
+        }
+        width = config.d_model
+        for part in ("weight", "bias"):
+            found[f"embedding_norm.{part}"] = Stored((f"bert.embeddings.LayerNorm.{part}",))
+            if config.pooler or config.head == "classes":
+                found[f"pooler.{part}"] = Stored((f"bert.pooler.dense.{part}",))
+            if config.head in ("classes", "token_classes"):
+                found[f"to_classes.{part}"] = Stored((f"classifier.{part}",))
+            if config.head == "masked_words":
+                found[f"words.transform.{part}"] = Stored((f"cls.predictions.transform.dense.{part}",))
+                found[f"words.norm.{part}"] = Stored((f"cls.predictions.transform.LayerNorm.{part}",))
+            for number in range(config.num_layers):
+                ours, layer = f"encoder.layers.{number}", f"bert.encoder.layer.{number}"
+                inputs = tuple(f"{layer}.attention.self.{name}.{part}" for name in ("query", "key", "value"))
+                found[f"{ours}.attention.in_proj.{part}"] = Stored(inputs, (width, width, width))
+                for name, module in {
+                    "attention.out_proj": "attention.output.dense",
+                    "attention_residual.norm": "attention.output.LayerNorm",
+                    "feed_forward.expand": "intermediate.dense",
+                    "feed_forward.contract": "output.dense",
+                    "feed_forward_residual.norm": "output.LayerNorm",
+                }.items():
+                    found[f"{ours}.{name}.{part}"] = Stored((f"{layer}.{module}.{part}",))
+        if config.head == "masked_words":
+            older = ("cls.predictions.decoder.bias",)
+            found["words.to_words.bias"] = Stored(("cls.predictions.bias",), or_else=older)
+        return found
+
+    def to_theirs(self, config: BertConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a file; a bare model's have no prefix, and always a pooler."""
+        found = super().to_theirs(config, parameters)
+        if config.head not in ("none", "embedding"):
+            return found
+        unused = {} if config.pooler else {"weight": torch.eye(config.d_model), "bias": torch.zeros(config.d_model)}
+        found |= {f"{self.prefix}pooler.dense.{part}": tensor for part, tensor in unused.items()}
+        return {name.removeprefix(self.prefix): tensor for name, tensor in found.items()}
+
+    def files(self, config: BertConfig) -> dict[str, Any]:
+        """What sentence-transformers wants to know of an embedding."""
+        if config.head != "embedding":
+            return {}
+        kinds = ["Transformer", "Pooling", *(["Normalize"] if config.normalised else [])]
+        paths = ["", "1_Pooling", "2_Normalize"]
+        modules = [
+            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for at, (kind, path) in enumerate(zip(kinds, paths, strict=False))
+        ]
+        pooling = {
+            "word_embedding_dimension": config.d_model,
+            "pooling_mode_cls_token": config.pooling == "first",
+            "pooling_mode_mean_tokens": config.pooling == "mean",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        }
+        return {MODULES_FILE: modules, POOLING_FILE: pooling}
+
+
+def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
+    """The configuration of the embedding that a folder of sentence-transformers describes.
+
+    Raises:
+        InvalidArgument: If it pools in a way that is none of ours.
+        ValueError: If a file is no JSON.
+    """
+    kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads((folder / MODULES_FILE).read_text())]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise InvalidArgument(f"{MODULES_FILE}: expected Transformer, Pooling and perhaps Normalize, got {kinds}")
+    pooling = json.loads((folder / POOLING_FILE).read_text())
+    modes = {name for name, on in pooling.items() if name.startswith("pooling_mode") and on is True}
+    known: dict[str, Pooling] = {"pooling_mode_cls_token": "first", "pooling_mode_mean_tokens": "mean"}
+    if len(modes) != 1 or not modes <= known.keys():
+        raise InvalidArgument(f"{POOLING_FILE}: expected one of {', '.join(known)}, got {', '.join(sorted(modes))}")
+    return replace(config, head="embedding", pooling=known[modes.pop()], normalised=len(kinds) == 3)
+
+
+BERT = _Bert()

@@ -1,0 +1,182 @@
+"""What tells one kind of checkpoint from another: how its configuration reads, and where each parameter is stored."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidArgument, InvalidCheckpoint, nearest, refuse
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a parameter is stored.
+
+    Args:
+        names: The tensors that, one above another, make it.
+        rows: How many rows each of them has; one tensor needs none.
+        transposed: Whether each is stored as (inputs, outputs).
+        flat: Whether it is stored with a first axis of 1.
+        or_else: Names that older files have for it.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...] = ()
+    transposed: bool = False
+    flat: bool = False
+    or_else: tuple[str, ...] = ()
+
+    def pieces(self, parameter: Tensor) -> dict[str, Tensor]:
+        """A parameter as it is stored, by the names of its tensors."""
+        parts = parameter.split(self.rows) if self.rows else (parameter,)
+        if self.transposed:
+            parts = tuple(part.mT for part in parts)
+        return {name: part[None] if self.flat else part for name, part in zip(self.names, parts, strict=True)}
+
+    def joined(self, pieces: list[Tensor]) -> Tensor:
+        """The parameter that stored tensors make."""
+        parts = [piece[0] if self.flat else piece for piece in pieces]
+        parts = [part.mT if self.transposed else part for part in parts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Format(ABC):
+    """One kind of checkpoint."""
+
+    model_type: ClassVar[str]
+    """What config.json calls it."""
+    prefix: ClassVar[str]
+    """What stands before all names but those of the head; files of a bare model leave it out."""
+    needless: ClassVar[re.Pattern[str]]
+    """Tensors that a file may hold and that say nothing: masks, tables, the other name of a tied weight."""
+
+    @abstractmethod
+    def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+        """Our configuration, of what config.json holds and of the file's tensors.
+
+        Raises:
+            InvalidArgument: With everything that our model cannot do.
+        """
+
+    @abstractmethod
+    def values(self, config: Any) -> dict[str, Any]:
+        """What config.json is to hold for one of our configurations.
+
+        Raises:
+            InvalidArgument: With everything that this kind of checkpoint cannot tell.
+        """
+
+    @abstractmethod
+    def names(self, config: Any) -> dict[str, Stored]:
+        """Where each parameter of the model is stored, by our name for it."""
+
+    def files(self, config: Any) -> dict[str, Any]:
+        """Further JSON files that belong to a checkpoint, by their names."""
+        return {}
+
+    def tables(self, config: Any) -> dict[str, Tensor]:
+        """Further tensors, which are no parameters of ours."""
+        return {}
+
+    def to_ours(
+        self, config: Any, tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], path: Path
+    ) -> dict[str, Tensor]:
+        """Take the tensors of a file for the parameters that they make.
+
+        Args:
+            config: Our configuration.
+            tensors: Those of the file, by its names.
+            parameters: Those of our model, by our names, for their shapes.
+            path: The file, for messages.
+
+        Raises:
+            InvalidCheckpoint: With the name of every tensor that is missing, left over or of another shape.
+        """
+        modern = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): name for name in tensors}
+        objections, found, used = [], {}, set()
+        for ours, stored in self.names(config).items():
+            shapes = {name: tuple(piece.shape) for name, piece in stored.pieces(parameters[ours]).items()}
+            pieces = []
+            for name, shape in shapes.items():
+                known = [name, name.removeprefix(self.prefix), *stored.or_else]
+                there = next((modern[each] for each in known if each in modern), None)
+                if there is None:
+                    objections.append(f"{path}: {name} is missing, expected with the shape {shape}")
+                    continue
+                used.add(there)
+                pieces.append(tensors[there])
+                if tuple(tensors[there].shape) != shape:
+                    came = tuple(tensors[there].shape)
+                    objections.append(f"{path}: {there} has the shape {came}, but the configuration gives {shape}")
+            if len(pieces) == len(shapes) and not objections:
+                found[ours] = stored.joined(pieces)
+        objections += [
+            f"{path}: {name} {tuple(tensor.shape)} is not part of the model"
+            for name, tensor in tensors.items()
+            if name not in used and not self.needless.search(name)
+        ]
+        refuse(objections, InvalidCheckpoint)
+        return found
+
+    def to_theirs(self, config: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors that a file is to hold, by its names."""
+        names = self.names(config)
+        pieces = (names[ours].pieces(parameter) for ours, parameter in parameters.items())
+        return {name: piece for each in pieces for name, piece in each.items()} | self.tables(config)
+
+
+def activation(values: Mapping[str, Any], key: str, default: str) -> Any:
+    """Our word for an activation.
+
+    Raises:
+        InvalidArgument: If it is none of ours.
+    """
+    name = values.get(key, default)
+    if name not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise InvalidArgument(f"{key} must be one of {known}, but is {name!r}{nearest(str(name), ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def theirs(activation: str) -> str:
+    """The word of transformers for one of our activations."""
+    return next(name for name, ours in ACTIVATIONS.items() if ours == activation)
+
+
+def demanded(values: Mapping[str, Any], wanted: Mapping[str, Collection[Any]]) -> list[str]:
+    """Say which keys, where they are there, have a value that our model cannot serve."""
+    return [
+        f"{key} must be {' or '.join(map(repr, possible))}, which is what this model can do, but is {values[key]!r}"
+        for key, possible in wanted.items()
+        if key in values and values[key] not in possible
+    ]
+
+
+def fixed(config: Any, form: str, **wanted: Any) -> list[str]:
+    """Say which fields of our configuration a kind of checkpoint cannot tell, as it knows one value only."""
+    return [
+        f"{name} must be {value!r} in a checkpoint of {form}, but is {getattr(config, name)!r}"
+        for name, value in wanted.items()
+        if getattr(config, name) != value
+    ]
+
+
+def one_of(ids: Any) -> tuple[int, ...]:
+    """Ids of words that are given as one number, as several, or not at all."""
+    return () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)

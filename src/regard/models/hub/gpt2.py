@@ -1,0 +1,100 @@
+"""GPT-2 as transformers keeps it: weights of linear maps stand transposed, query, key and value in one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from regard.errors import refuse
+from regard.models.gpt import GptConfig
+from regard.models.hub.format import Format, Stored, activation, demanded, fixed, one_of, theirs
+
+
+class _Gpt2(Format):
+    model_type = "gpt2"
+    prefix = "transformer."
+    needless = re.compile(r"\.attn\.(masked_)?bias$|^lm_head\.weight$")
+
+    def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
+        wanted = {
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
+            "tie_word_embeddings": (True,),
+        }
+        refuse(demanded(values, wanted))
+        width = values.get("n_embd", 768)
+        ends = one_of(values.get("eos_token_id", 50256))
+        pad = values.get("pad_token_id")
+        return GptConfig(
+            values.get("vocab_size", 50257),
+            d_model=width,
+            num_heads=values.get("n_head", 12),
+            num_layers=values.get("n_layer", 12),
+            d_ff=values.get("n_inner") or 4 * width,
+            activation=activation(values, "activation_function", "gelu_new"),
+            norm_eps=values.get("layer_norm_epsilon", 1e-5),
+            max_length=values.get("n_positions", 1024),
+            dropout=values.get("resid_pdrop", 0.1),
+            attention_dropout=values.get("attn_pdrop", 0.1),
+            pad_id=pad if pad is not None else (*ends, 0)[0],
+            bos_id=values.get("bos_token_id", 50256),
+            eos_ids=ends,
+        )
+
+    def values(self, config: GptConfig) -> dict[str, Any]:
+        wanted = {
+            "num_kv_heads": None,
+            "head_dim": None,
+            "gated": False,
+            "norm": "layer",
+            "attention_bias": True,
+            "feed_forward_bias": True,
+            "positions": "learned",
+            "tie_embeddings": True,
+        }
+        refuse(fixed(config, "GPT-2", **wanted))
+        return {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": config.vocab_size,
+            "n_embd": config.d_model,
+            "n_head": config.num_heads,
+            "n_layer": config.num_layers,
+            "n_inner": config.d_ff,
+            "n_positions": config.max_length,
+            "activation_function": theirs(config.activation),
+            "layer_norm_epsilon": config.norm_eps,
+            "resid_pdrop": config.dropout,
+            "embd_pdrop": config.dropout,
+            "attn_pdrop": config.attention_dropout,
+            "pad_token_id": config.pad_id,
+            "bos_token_id": config.bos_id,
+            "eos_token_id": list(config.eos_ids) or None,
+            "tie_word_embeddings": True,
+        }
+
+    def names(self, config: GptConfig) -> dict[str, Stored]:
+        found = {
+            "embedding.weight": Stored(("transformer.wte.weight",)),
+            "positions.table": Stored(("transformer.wpe.weight",)),
+        }
+        maps = {
+            "attention.in_proj": "attn.c_attn",
+            "attention.out_proj": "attn.c_proj",
+            "feed_forward.expand": "mlp.c_fc",
+            "feed_forward.contract": "mlp.c_proj",
+        }
+        norms = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
+        for part in ("weight", "bias"):
+            found[f"decoder.norm.{part}"] = Stored((f"transformer.ln_f.{part}",))
+            for layer in range(config.num_layers):
+                for ours, name in {**maps, **norms}.items():
+                    transposed = part == "weight" and ours in maps
+                    stored = Stored((f"transformer.h.{layer}.{name}.{part}",), transposed=transposed)
+                    found[f"decoder.layers.{layer}.{ours}.{part}"] = stored
+        return found
+
+
+GPT2 = _Gpt2()

@@ -1,0 +1,260 @@
+"""Checkpoints of transformers: equal outputs there and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, MarianMTModel, PreTrainedModel
+
+from models.hub.theirs import BERTS, VOCAB, bert, gpt2, llama, marian
+from regard.errors import InvalidArgument, InvalidCheckpoint
+from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig, load_model, save_model
+
+WORDS = torch.randint(3, 60, (3, 9), generator=torch.Generator().manual_seed(0))
+LENGTHS = torch.tensor([9, 5, 2])
+REAL = (torch.arange(9) < LENGTHS[:, None]).long()
+
+
+def loads_whole(kind: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
+    """What transformers makes of a folder, in which nothing may be missing or unexpected."""
+    model, told = kind.from_pretrained(folder, output_loading_info=True)
+    assert not any(told.values()), told
+    return model.eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", BERTS)
+@pytest.mark.parametrize("changes", [{}, {"hidden_act": "gelu_new", "num_labels": 3, "layer_norm_eps": 1e-3}])
+def test_berts(tmp_path, head, changes):
+    theirs = bert(BERTS[head], **changes)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = load_model(tmp_path / "theirs")
+    types = torch.randint(2, WORDS.shape)
+    expected = theirs(WORDS, attention_mask=REAL, token_type_ids=types, output_hidden_states=True)
+    found = ours(WORDS, LENGTHS, types, attentions=True)
+    answer = expected[0] if head != "pre-training" else expected.prediction_logits
+    real = REAL.bool() if answer.ndim == 3 else slice(None)
+    torch.testing.assert_close(found.output[real], answer[real], rtol=0, atol=1e-5)
+    save_model(tmp_path / "ours", ours, layout="transformers")
+    if head != "pre-training":  # of which the task of next sentences is left behind
+        again = loads_whole(BERTS[head], tmp_path / "ours")(WORDS, attention_mask=REAL, token_type_ids=types)[0]
+        torch.testing.assert_close(again, expected[0], rtol=0, atol=1e-6)
+        assert {*load_file(tmp_path / "ours/model.safetensors")} == {*load_file(tmp_path / "theirs/model.safetensors")}
+    theirs.set_attn_implementation("eager")
+    weights = theirs(WORDS, attention_mask=REAL, token_type_ids=types, output_attentions=True).attentions
+    for layer, expected_weights in zip(found.attentions, weights, strict=True):
+        torch.testing.assert_close(layer.weights.dense(), expected_weights, rtol=0, atol=1e-5)
+
+
+SCALED = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8}  # fmt: skip
+GPTS = {
+    "gpt2": (gpt2, {}),
+    "gpt2, other sizes": (gpt2, {"n_inner": 20, "activation_function": "relu", "layer_norm_epsilon": 1e-3}),
+    "llama": (llama, {}),
+    "llama, tied": (llama, {"tie_word_embeddings": True, "num_key_value_heads": 4, "rms_norm_eps": 1e-3}),
+    "llama, biased": (llama, {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
+    "llama, linear": (llama, {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0}}),
+    "llama 3": (llama, {"rope_parameters": SCALED, "eos_token_id": [2, 5]}),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", GPTS)
+def test_gpts(tmp_path, kind):
+    make, changes = GPTS[kind]
+    theirs = make(**changes)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = load_model(tmp_path / "theirs")
+    words = torch.randint(3, 60, (2, 37))
+    expected = theirs(words).logits
+    torch.testing.assert_close(ours(words).logits, expected, rtol=0, atol=1e-5)
+    starts = torch.tensor([0, 30])
+    padded = theirs(words, attention_mask=(torch.arange(37) >= starts[:, None]).long(),
+                    position_ids=(torch.arange(37) - starts[:, None]).clamp(min=0)).logits  # fmt: skip
+    found = ours(words, starts).logits
+    torch.testing.assert_close(found[0], padded[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[1, 30:], padded[1, 30:], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[1, 30:], ours(words[1:, 30:]).logits[0], rtol=0, atol=1e-5)
+    save_model(tmp_path / "ours", ours, layout="transformers")
+    again = loads_whole(type(theirs), tmp_path / "ours")
+    torch.testing.assert_close(again(words).logits, expected, rtol=0, atol=1e-6)
+    assert {*load_file(tmp_path / "ours/model.safetensors")} == {*load_file(tmp_path / "theirs/model.safetensors")}
+    assert load_model(tmp_path / "ours").config == ours.config
+
+
+MARIANS = {
+    "as opus-mt": {},
+    "others": {"scale_embedding": False, "activation_function": "relu", "decoder_start_token_id": 3},
+    "two vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 61},
+    "nothing tied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", MARIANS)
+def test_marians(tmp_path, kind):
+    theirs = marian(**MARIANS[kind])
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours, tgt = load_model(tmp_path / "theirs"), torch.randint(3, 60, (3, 7))
+    expected = theirs(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
+    torch.testing.assert_close(ours(WORDS, tgt, LENGTHS).logits, expected, rtol=0, atol=1e-5)
+    save_model(tmp_path / "ours", ours, layout="transformers")
+    again = loads_whole(type(theirs), tmp_path / "ours")
+    torch.testing.assert_close(
+        again(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits, expected, rtol=0, atol=1e-6
+    )
+    assert load_model(tmp_path / "ours").config == ours.config
+
+
+@torch.no_grad()
+def test_our_own_translator_becomes_a_marian(tmp_path):
+    torch.manual_seed(0)
+    config = TransformerConfig(VOCAB, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=1, d_ff=48)
+    ours, tgt = Transformer(config).eval(), torch.randint(3, 60, (3, 7))
+    save_model(tmp_path, ours, layout="transformers")
+    theirs = loads_whole(MarianMTModel, tmp_path)
+    found = theirs(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
+    torch.testing.assert_close(found, ours(WORDS, tgt, LENGTHS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(load_model(tmp_path)(WORDS, tgt, LENGTHS).logits, found, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_parts_old_names_and_torch_s_own_files(tmp_path):
+    theirs = bert(BERTS["masked_words"])
+    expected = theirs(WORDS).logits
+    theirs.save_pretrained(tmp_path / "parts", max_shard_size="10kB")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
+    torch.testing.assert_close(load_model(tmp_path / "parts")(WORDS).output, expected, rtol=0, atol=1e-5)
+    theirs.save_pretrained(tmp_path / "old")
+    tensors = load_file(tmp_path / "old/model.safetensors")
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+           for name, tensor in tensors.items()}  # fmt: skip
+    (tmp_path / "old/model.safetensors").unlink()
+    for old_zip in (True, False):
+        torch.save(old, tmp_path / "old/pytorch_model.bin", _use_new_zipfile_serialization=old_zip)
+        torch.testing.assert_close(load_model(tmp_path / "old")(WORDS).output, expected, rtol=0, atol=1e-5)
+    model = gpt2()
+    model.transformer.save_pretrained(tmp_path / "bare")  # whose names have no prefix
+    torch.testing.assert_close(load_model(tmp_path / "bare")(WORDS).logits, model(WORDS).logits, rtol=0, atol=1e-5)
+
+
+def test_a_file_that_could_run_code_is_refused(tmp_path):
+    class Harmful:
+        def __reduce__(self):
+            return print, ("it ran",)
+
+    bert().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"bert.pooler.dense.bias": Harmful()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InvalidCheckpoint, match=r"pytorch_model\.bin is refused: it holds more than tensors"):
+        load_model(tmp_path)
+    torch.save([1, 2], tmp_path / "pytorch_model.bin")
+    with pytest.raises(InvalidCheckpoint, match="must hold tensors by their names"):
+        load_model(tmp_path)
+
+
+def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
+    llama().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.self_attn.k_proj.weight"], tensors["lm_head.weight"]
+    tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(47, 32)
+    tensors["model.layers.7.mlp.up_proj.weight"] = torch.zeros(2)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint) as caught:
+        load_model(tmp_path)
+    for part in (
+        "model.layers.1.self_attn.k_proj.weight is missing, expected with the shape (16, 32)",
+        "lm_head.weight is missing, expected with the shape (61, 32)",
+        "model.layers.0.mlp.up_proj.weight has the shape (47, 32), but the configuration gives (48, 32)",
+        "model.layers.7.mlp.up_proj.weight (2,) is not part of the model",
+    ):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "words"),
+    [
+        (bert, {"position_embedding_type": "relative_key"}, "position_embedding_type must be 'absolute', which is"),
+        (bert, {"architectures": ["BertForNextSentencePrediction"]}, "architectures must be one of BertModel, .* but"),
+        (bert, {"hidden_act": "mish"}, "hidden_act must be one of 'gelu', .* but is 'mish'"),
+        (bert, {"hidden_size": "many"}, "does not read as a bert|d_model must be an int, but is 'many'"),
+        (bert, {"num_hidden_layers": 10**6}, r"asks for 1000000 layers, but .* holds 39 tensors"),
+        (gpt2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be False"),
+        (
+            llama,
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10.0}},
+            "must be 'default' or .* but is 'yarn'",
+        ),
+        (marian, {"decoder_attention_heads": 2}, "decoder_attention_heads must be 4, .* but is 2"),
+    ],
+)
+def test_what_a_model_cannot_do_is_refused(tmp_path, make, changes, words):
+    make().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(InvalidCheckpoint, match=words):
+        load_model(tmp_path)
+
+
+def test_an_index_that_leads_elsewhere_is_refused(tmp_path):
+    bert().save_pretrained(tmp_path, max_shard_size="10kB")
+    index = tmp_path / "model.safetensors.index.json"
+    whole = index.read_text()
+    index.write_text(whole.replace("model-00001-of", "../model-00001-of"))
+    with pytest.raises(
+        InvalidCheckpoint, match=r"names the file '\.\./model-00001-of-.*', which is none of its folder"
+    ):
+        load_model(tmp_path)
+    index.write_text(whole.replace("model-00001-of", "model-0000x-of"))
+    with pytest.raises(InvalidCheckpoint, match=r"model-0000x-of-.* is missing, which model\.safetensors\.index\.json"):
+        load_model(tmp_path)
+    index.write_text("[]")
+    with pytest.raises(InvalidCheckpoint, match="expected a weight_map"):
+        load_model(tmp_path)
+
+
+def test_what_transformers_cannot_tell_is_refused(tmp_path):
+    small = {"d_model": 16, "num_heads": 2, "d_ff": 16}
+    for model, words in (
+        (
+            Gpt(GptConfig(9, num_layers=1, positions="alibi", **small)),
+            "positions must be 'learned' in a checkpoint of GPT",
+        ),
+        (Gpt(GptConfig.llama(9, num_layers=1, positions="t5", **small)), "positions must be 'rotary' .* of Llama"),
+        (Bert(BertConfig(9, num_layers=1, norm="pre", **small)), "norm must be 'post' in a checkpoint of BERT"),
+        (
+            Transformer(TransformerConfig(9, positions="relative", **small)),
+            "positions must be 'sinusoidal' .* of Marian",
+        ),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            save_model(tmp_path / "model", model, layout="transformers")
+        save_model(tmp_path / "own", model)
+        assert load_model(tmp_path / "own").config == model.config
+    assert not (tmp_path / "model").exists()
+    with pytest.raises(InvalidArgument, match="layout must be one of 'regard', 'transformers', but is 'hf'"):
+        save_model(tmp_path / "model", model, layout="hf")
+
+
+@torch.no_grad()
+def test_sentence_embeddings_keep_their_pooling(tmp_path):
+    torch.manual_seed(0)
+    for pooling, normalised in (("mean", True), ("first", False)):
+        config = BertConfig(VOCAB, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_length=40, head="embedding",
+                            pooling=pooling, normalised=normalised)  # fmt: skip
+        ours = Bert(config).eval()
+        save_model(tmp_path / pooling, ours, layout="transformers")
+        loaded = load_model(tmp_path / pooling)
+        assert loaded.config == replace(config, pooler=True)  # transformers' has one that nothing reads
+        found = loaded(WORDS, LENGTHS).output
+        torch.testing.assert_close(found, ours(WORDS, LENGTHS).output)
+        hidden = loads_whole(AutoModel, tmp_path / pooling)(WORDS, attention_mask=REAL).last_hidden_state
+        mean = (hidden * REAL[..., None]).sum(1) / LENGTHS[:, None]
+        expected = torch.nn.functional.normalize(mean) if normalised else hidden[:, 0]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

@@ -1,0 +1,76 @@
+"""Small models of transformers with random weights, as its own code saves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+)
+
+VOCAB = 61
+SIZES: dict[str, Any] = {"vocab_size": VOCAB}
+
+
+def _random(model: PreTrainedModel) -> PreTrainedModel:
+    """Biases and norms too, so that none of them could be left out unseen."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name or parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def bert(kind: type[PreTrainedModel] = BertModel, **changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
+    return _random(kind(BertConfig(**{**SIZES, "max_position_embeddings": 40, **sizes, **changes})))
+
+
+def gpt2(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    ids = {"bos_token_id": 1, "eos_token_id": 2}
+    sizes = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 40}
+    return _random(GPT2LMHeadModel(GPT2Config(**{**SIZES, **sizes, **ids, **changes})))
+
+
+def llama(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    config = LlamaConfig(**{**SIZES, "intermediate_size": 48, "max_position_embeddings": 40, **sizes, **changes})
+    return _random(LlamaForCausalLM(config))
+
+
+def marian(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
+        ("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}  # fmt: skip
+    ids = {"pad_token_id": 60, "decoder_start_token_id": 60, "eos_token_id": 0, "forced_eos_token_id": 0}
+    kind = {"scale_embedding": True, "activation_function": "swish", "d_model": 32, "max_position_embeddings": 40}
+    model = MarianMTModel(MarianConfig(**{**SIZES, **kind, **sizes, **ids, **changes}))
+    model.generation_config.update(bad_words_ids=[[60]], max_length=40, **ids)
+    model.final_logits_bias.normal_(std=0.5)
+    return _random(model)
+
+
+BERTS = {
+    "none": BertModel,
+    "masked_words": BertForMaskedLM,
+    "pre-training": BertForPreTraining,
+    "classes": BertForSequenceClassification,
+    "token_classes": BertForTokenClassification,
+}
