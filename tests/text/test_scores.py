@@ -27,6 +27,15 @@ def test_scores_are_sacrebleus() -> None:
     assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[\d.]+", found["bleu"].signature)
 
 
+def test_sentences_that_were_tokenised_are_left_as_they_are() -> None:
+    found = score(["ein mann , der läuft ."], [["ein mann , der geht ."]], ["bleu"], tokenize="none")["bleu"]
+    expected = sacrebleu.corpus_bleu(["ein mann , der läuft ."], [["ein mann , der geht ."]], tokenize="none")
+    assert found.value == pytest.approx(expected.score)
+    assert "|tok:none|" in found.signature
+    with pytest.raises(InvalidArgument, match="tokenize should be one of 13a, none, intl, char, zh, but is 'non'"):
+        score(["a"], [["a"]], tokenize="non")
+
+
 def test_every_reference_of_a_sentence_counts() -> None:
     one = score(HYPOTHESES, [references[:1] for references in REFERENCES])["bleu"].value
     several = score(HYPOTHESES, REFERENCES)["bleu"]

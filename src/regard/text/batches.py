@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ def padding_share(src: np.ndarray, tgt: np.ndarray, batches: Sequence[np.ndarray
     return 1 - real / cells
 
 
-class BatchLoader:
+class Loader(ABC):
     """Batches of a corpus: without end, epoch after epoch, for training; once over for validation.
 
     The order follows from ``seed`` and the epoch alone. Over several processes each takes every ``world``-th batch; in
@@ -104,35 +105,41 @@ class BatchLoader:
     :meth:`state_dict` says how far it came, and :meth:`load_state_dict` makes the next iteration begin there.
 
     Args:
-        corpus: The pairs.
-        tokens: The most a batch may cost, as in :func:`plan_batches`.
-        seed: Decides the order; None: longest first, one epoch (validation).
+        seed: Decides the order; None: always the same order, one epoch (validation).
         rank: Which process this is.
         world: How many there are.
     """
 
-    def __init__(self, corpus: Corpus, tokens: int, *, seed: int | None = None, rank: int = 0, world: int = 1) -> None:
-        self.corpus, self.tokens, self.seed, self.rank, self.world = corpus, tokens, seed, rank, world
-        self.src_lengths, self.tgt_lengths = corpus.lengths()
+    def __init__(self, *, seed: int | None = None, rank: int = 0, world: int = 1) -> None:
+        self.seed, self.rank, self.world = seed, rank, world
         self.epoch = self.position = 0
         self._planned: tuple[int, list[np.ndarray]] | None = None
 
+    @abstractmethod
+    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
+        """Cut the corpus into batches: for each the places of its entries; None: always the same way."""
+
+    @abstractmethod
+    def collate(self, rows: np.ndarray) -> Any:
+        """Make the batch of the entries at these places."""
+
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """Give the batches of an epoch, of all processes together, as indices of pairs."""
+        """Give the batches of an epoch, of all processes together, as places of entries."""
         if self._planned is None or self._planned[0] != epoch:
             rng = None if self.seed is None else np.random.default_rng((self.seed, epoch))
-            batches = plan_batches(self.src_lengths, self.tgt_lengths, self.tokens, rng)
+            batches = self.batches(rng)
             if self.seed is not None:
                 batches += [batches[place % len(batches)] for place in range(-len(batches) % self.world)]
             elif len(batches) < self.world:
-                batches = np.array_split(np.concatenate(batches), min(self.world, len(self.corpus)))
+                whole = np.concatenate(batches)
+                batches = np.array_split(whole, min(self.world, len(whole)))
             self._planned = (epoch, batches)
         return self._planned[1]
 
     def __len__(self) -> int:
         return len(self.plan(0)[self.rank :: self.world]) if self.seed is None else ENDLESS
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         if self.seed is None:
             yield from (self.collate(rows) for rows in self.plan(0)[self.rank :: self.world])
             return
@@ -144,17 +151,6 @@ class BatchLoader:
                 self.epoch, self.position = self.epoch + 1, 0
             yield self.collate(rows)
 
-    def collate(self, rows: np.ndarray) -> Batch:
-        """Make the batch of the pairs with these indices."""
-        table = self.corpus.rows(rows)
-        src, src_lengths = _pad(table.column("src"), end=Tokenizer.eos_id)
-        labels, tgt_lengths = _pad(table.column("tgt"), end=Tokenizer.eos_id)
-        tgt, _ = _pad(table.column("tgt"), begin=Tokenizer.bos_id)
-        aligned = None
-        if "aligned" in table.column_names:
-            aligned, _ = _pad(table.column("aligned"), end=-1, fill=-1)
-        return Batch(src, src_lengths, tgt, labels, int(tgt_lengths.sum()), aligned)
-
     def state_dict(self) -> dict[str, Any]:
         """Say how far the iteration came, in plain numbers."""
         return {"epoch": self.epoch, "position": self.position}
@@ -164,9 +160,40 @@ class BatchLoader:
         self.epoch, self.position = state["epoch"], state["position"]
 
 
-def _pad(
+class BatchLoader(Loader):
+    """Token-budget batches of pairs; see `Loader`.
+
+    Args:
+        corpus: The pairs.
+        tokens: The most a batch may cost, as in :func:`plan_batches`.
+        seed: As for `Loader`.
+        rank: As for `Loader`.
+        world: As for `Loader`.
+    """
+
+    def __init__(self, corpus: Corpus, tokens: int, *, seed: int | None = None, rank: int = 0, world: int = 1) -> None:
+        super().__init__(seed=seed, rank=rank, world=world)
+        self.corpus, self.tokens = corpus, tokens
+        self.src_lengths, self.tgt_lengths = corpus.lengths()
+
+    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
+        return plan_batches(self.src_lengths, self.tgt_lengths, self.tokens, rng)
+
+    def collate(self, rows: np.ndarray) -> Batch:
+        table = self.corpus.rows(rows)
+        src, src_lengths = padded(table.column("src"), end=Tokenizer.eos_id)
+        labels, tgt_lengths = padded(table.column("tgt"), end=Tokenizer.eos_id)
+        tgt, _ = padded(table.column("tgt"), begin=Tokenizer.bos_id)
+        aligned = None
+        if "aligned" in table.column_names:
+            aligned, _ = padded(table.column("aligned"), end=-1, fill=-1)
+        return Batch(src, src_lengths, tgt, labels, int(tgt_lengths.sum()), aligned)
+
+
+def padded(
     column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None, fill: int = Tokenizer.pad_id
 ) -> tuple[Tensor, Tensor]:
+    """A column of lists as a tensor (rows, longest + 1) with their ends or beginnings, and the lengths with these."""
     lists = column.combine_chunks()
     ids = lists.flatten().to_numpy()
     lengths = np.diff(lists.offsets.to_numpy())

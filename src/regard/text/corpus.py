@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from regard.errors import InvalidFile
+from regard.text.cache import cached
 from regard.text.lines import read_alignments, read_pairs
 from regard.text.tokenizer import Tokenizer
 
@@ -83,18 +82,9 @@ def build_corpus(
     Raises:
         InvalidFile: If a file cannot be read as a corpus, or holds no usable pair, or the cache cannot be written.
     """
-    folder = Path(cache) / _key([*files, *([] if alignments is None else [alignments])], tokenizer, max_length)
-    if not folder.is_dir():
-        draft = folder.with_name(f".{folder.name}.{os.getpid()}")
-        try:
-            _tokenise(files, tokenizer, draft, max_length, alignments)
-            draft.rename(folder)
-        except OSError as error:
-            if isinstance(error, InvalidFile):
-                raise
-            raise InvalidFile(f"{folder}: the tokenised corpus could not be written: {error.strerror}") from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+    keyed = digest([*files, *([] if alignments is None else [alignments])])
+    key = f"{max_length}\n{tokenizer.fingerprint}\n{keyed}"
+    folder = cached(Path(cache), key, lambda draft: _tokenise(files, tokenizer, draft, max_length, alignments))
     dataset = datasets.Dataset.from_file(str(folder / "pairs.arrow"))
     skipped = json.loads((folder / "skipped.json").read_text())
     if not len(dataset):
@@ -123,10 +113,6 @@ def digest(files: Sequence[str | Path]) -> str:
     return found.hexdigest()
 
 
-def _key(files: Sequence[str | Path], tokenizer: Tokenizer, max_length: int | None) -> str:
-    return hashlib.sha256(f"{max_length}\n{tokenizer.fingerprint}\n{digest(files)}".encode()).hexdigest()[:16]
-
-
 def _tokenise(
     files: Sequence[str | Path],
     tokenizer: Tokenizer,
@@ -135,7 +121,6 @@ def _tokenise(
     alignments: str | Path | None,
 ) -> None:
     skipped = {"empty": 0, "too_long": 0}
-    folder.mkdir(parents=True)
     numbered = enumerate(read_pairs(files), start=1)
     links = None if alignments is None else read_alignments(alignments)
     schema = _SCHEMA if links is None else _ALIGNED

@@ -121,6 +121,43 @@ def read_alignments(path: str | Path) -> Iterator[list[tuple[int, int]]]:
         yield [(int(source), int(target)) for source, target in links]
 
 
+def read_labelled(files: Sequence[str | Path]) -> Iterator[tuple[str, str, str]]:
+    """Read texts with their classes from TSV files, ``text``, tab, ``class``; further columns are ignored.
+
+    Yields:
+        Where the line stands, the text, and the class, both without white space around them.
+
+    Raises:
+        InvalidFile: If a file cannot be read, or a line has no tab, no text or no class.
+    """
+    for path in files:
+        for number, line in enumerate(read_lines(path), start=1):
+            text, tab, rest = line.partition("\t")
+            label = rest.partition("\t")[0].strip()
+            if not tab or not text.strip() or not label:
+                raise InvalidFile(
+                    f"{path}, line {number}: a line should be a text, a tab and a class, but it is {line[:60]!r}"
+                )
+            yield f"{path}, line {number}", text.strip(), label
+
+
+def letter_objections(texts: Iterable[tuple[str, str]]) -> list[str]:
+    r"""Say which of the named texts hold half a letter, as of bytes that were decoded wrongly.
+
+    Example:
+        >>> letter_objections([("line 1", "a\ud800")])
+        ["line 1 must be Unicode, but its character 2 is the lone surrogate '\\ud800': decode its bytes anew"]
+    """
+    objections = []
+    for name, text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            came = f"its character {error.start + 1} is the lone surrogate {text[error.start]!r}"
+            objections.append(f"{name} must be Unicode, but {came}: decode its bytes anew")
+    return objections
+
+
 def references_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Group the targets of each source, in the order in which they come; pairs with an empty side are left out.
 

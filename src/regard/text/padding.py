@@ -24,7 +24,9 @@ def pad_sequences(sequences: Sequence[Sequence[int]], pad_id: int = Tokenizer.pa
     return padded
 
 
-def source_batch(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+def source_batch(
+    sequences: Sequence[Sequence[int]], *, eos_id: int = Tokenizer.eos_id, pad_id: int = Tokenizer.pad_id
+) -> tuple[Tensor, Tensor]:
     """Make what an encoder reads of ids without special tokens: (src (batch, source), src_lengths (batch,)).
 
     Example:
@@ -32,5 +34,5 @@ def source_batch(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         (tensor([[5, 6, 2],
                 [8, 2, 0]]), tensor([3, 2]))
     """
-    ended = [[*sequence, Tokenizer.eos_id] for sequence in sequences]
-    return pad_sequences(ended), torch.tensor([len(sequence) for sequence in ended])
+    ended = [[*sequence, eos_id] for sequence in sequences]
+    return pad_sequences(ended, pad_id), torch.tensor([len(sequence) for sequence in ended])

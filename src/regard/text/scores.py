@@ -9,10 +9,12 @@ from typing import NamedTuple
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from torch import Tensor
 
 from regard.errors import InvalidArgument, nearest, refuse
 
 METRICS = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
+TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # of sacrebleu's those that bring all they need
 
 
 class Score(NamedTuple):
@@ -23,7 +25,11 @@ class Score(NamedTuple):
 
 
 def score(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[str] = ("bleu", "chrf", "ter")
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    *,
+    tokenize: str = "13a",
 ) -> dict[str, Score]:
     """Score translations against one or several references each.
 
@@ -31,12 +37,13 @@ def score(
         hypotheses: One translation for each sentence.
         references: For each sentence its references, at least one; their number may differ.
         metrics: Any of ``"bleu"``, ``"chrf"``, ``"ter"``; default: all.
+        tokenize: How BLEU cuts sentences into words; ``"none"`` where they are tokenised already.
 
     Returns:
         The corpus scores by the metrics' names.
 
     Raises:
-        InvalidArgument: If the numbers do not fit, a sentence has no reference, or a metric is unknown.
+        InvalidArgument: If the numbers do not fit, a sentence has no reference, or a metric or tokenizer is unknown.
 
     Reference:
         Post 2018, "A Call for Clarity in Reporting BLEU Scores".
@@ -50,6 +57,9 @@ def score(
         for name in metrics
         if name not in METRICS
     ]
+    if tokenize not in TOKENIZERS:
+        known = ", ".join(TOKENIZERS)
+        objections.append(f"tokenize should be one of {known}, but is {tokenize!r}{nearest(tokenize, TOKENIZERS)}")
     if len(hypotheses) != len(references):
         objections.append(
             f"hypotheses and references should be equally many, but there are {len(hypotheses)} and {len(references)}"
@@ -61,7 +71,27 @@ def score(
     streams = [list(stream) for stream in zip_longest(*references)]  # sacrebleu wants the first of all, the second, ...
     found: dict[str, Score] = {}
     for name in metrics:
-        metric = METRICS[name]()
+        metric = METRICS[name](tokenize=tokenize) if name == "bleu" else METRICS[name]()
         value = metric.corpus_score(list(hypotheses), streams).score
         found[name] = Score(value, str(metric.get_signature()))
     return found
+
+
+def class_scores(confusion: Tensor) -> dict[str, float]:
+    """How well classes are told: accuracy, and the F1 of each class in the mean, both in percent.
+
+    Args:
+        confusion: (classes, classes), how many of each class (rows) were taken for which (columns).
+
+    Returns:
+        ``accuracy`` and ``f1``; a class that occurs on neither side has F1 0.
+
+    Example:
+        >>> import torch
+        >>> class_scores(torch.tensor([[3, 1], [0, 4]]))
+        {'accuracy': 87.5, 'f1': 87.3...}
+    """
+    right = confusion.diagonal().double()
+    both = confusion.sum(0) + confusion.sum(1)
+    f1 = 2 * right / both.clamp(min=1)
+    return {"accuracy": 100 * float(right.sum() / confusion.sum()), "f1": 100 * float(f1.mean())}

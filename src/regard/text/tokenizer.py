@@ -128,6 +128,10 @@ class Tokenizer:
             )
             raise
 
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Give the ids of each target text, as :meth:`encode`: both languages have one vocabulary."""
+        return self.encode(texts)
+
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Give the text of each sequence of ids; special tokens are left out."""
         return [self._text(ids).decode("utf-8", errors="replace").strip(" ") for ids in sequences]

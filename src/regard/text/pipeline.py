@@ -1,0 +1,251 @@
+"""Any tokenizer that a ``tokenizer.json`` describes: of a checkpoint, or trained here for language models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from regard.errors import InvalidArgument, InvalidFile, refuse
+from regard.files import whole_file
+from regard.text.lines import letter_objections
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+# What checkpoints keep beside it; it is written again as it was read.
+BESIDE = (CONFIG, "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+SPECIALS = ("<pad>", "<s>", "</s>", "<mask>")
+SMALLEST = len(SPECIALS) + 256
+_NAMES = {  # where no configuration says what a special token is called
+    "pad": ("<pad>", "[PAD]"),
+    "bos": ("<s>", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("</s>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]"),
+}
+# As GPT-2 cuts text, but for digits, of which each is a piece of its own.
+_PIECES = r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+
+
+class PipelineTokenizer:
+    r"""Text to ids and back, as a pipeline of ``tokenizers`` says.
+
+    Args:
+        backend: The pipeline; what it says of padding and truncation is left aside.
+        beside: Further files that belong to it, by name.
+
+    Example:
+        >>> tokenizer = PipelineTokenizer.train(["the cat sat", "the cat ran"], vocab_size=270)
+        >>> tokenizer.decode(tokenizer.encode_whole(["the cat\n ☃"]))
+        ['the cat\n ☃']
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, beside: dict[str, bytes] | None = None) -> None:
+        self._backend, self._beside = backend, beside or {}
+        backend.no_padding()
+        backend.no_truncation()
+        given = {name: _content(value) for name, value in self._config().items() if name.endswith("_token")}
+        self._specials: dict[str, int | None] = {}
+        for kind, names in _NAMES.items():
+            named = [given[f"{kind}_token"]] if given.get(f"{kind}_token") else names
+            ids = [backend.token_to_id(name) for name in named if name]
+            self._specials[kind] = next((each for each in ids if each is not None), None)
+
+    def _config(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._beside.get(CONFIG, b"{}"))
+        except ValueError as error:
+            raise InvalidFile(f"{CONFIG}: is not valid JSON: {error}") from error
+        return found if isinstance(found, dict) else {}
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> PipelineTokenizer:
+        """Learn a byte-level BPE vocabulary that keeps text as it is, white space too.
+
+        Args:
+            texts: They are read once.
+            vocab_size: Entries, the four special tokens and the 256 bytes included; fewer where the text has no more.
+
+        Raises:
+            InvalidArgument: If the vocabulary cannot hold the special tokens and the bytes.
+        """
+        if vocab_size < SMALLEST:
+            raise InvalidArgument(
+                f"vocab_size is {vocab_size}, but {len(SPECIALS)} special tokens and 256 bytes need {SMALLEST}"
+            )
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.normalizer = normalizers.NFC()
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(SPECIALS),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        backend.train_from_iterator(texts, trainer)
+        return cls(_whole(backend))
+
+    @classmethod
+    def of_characters(cls, texts: Iterable[str]) -> PipelineTokenizer:
+        """The characters of texts as a vocabulary, behind the special tokens; others are refused later.
+
+        Example:
+            >>> tokenizer = PipelineTokenizer.of_characters(["to be"])
+            >>> tokenizer.vocab_size, tokenizer.encode(["bot"])
+            (9, [[5, 7, 8]])
+        """
+        characters = sorted({character for text in texts for character in text})
+        vocabulary = {token: index for index, token in enumerate([*SPECIALS, *characters])}
+        backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        backend.add_special_tokens(list(SPECIALS))
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        backend.decoder = decoders.Fuse()
+        return cls(_whole(backend))
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids."""
+        return self._backend.get_vocab_size()
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that decides which ids a text gets."""
+        return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills up sequences; 0 where the vocabulary has none."""
+        return self._specials["pad"] or 0
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that begins a text."""
+        return self._specials["bos"]
+
+    @property
+    def eos_id(self) -> int | None:
+        """The id that ends a text."""
+        return self._specials["eos"]
+
+    @property
+    def mask_id(self) -> int | None:
+        """The id that hides a word."""
+        return self._specials["mask"]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Give the ids of each text, without special tokens.
+
+        Raises:
+            InvalidArgument: If a text has characters that the vocabulary lacks, or that are none.
+        """
+        return self._encode(texts, specials=False)
+
+    def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
+        """Give the ids of each text, with the special tokens that stand around one.
+
+        Raises:
+            InvalidArgument: As :meth:`encode`.
+        """
+        return self._encode(texts, specials=True)
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Give the ids of the beginnings of texts: what stands before a text, and no end.
+
+        Raises:
+            InvalidArgument: As :meth:`encode`.
+        """
+        return [ids[:-1] if ids[-1:] == [self.eos_id] != [self.bos_id] else ids for ids in self.encode_whole(texts)]
+
+    def _encode(self, texts: Sequence[str], *, specials: bool) -> list[list[int]]:
+        try:
+            found = self._backend.encode_batch_fast(list(texts), add_special_tokens=specials)
+            return [encoding.ids for encoding in found]
+        except Exception as error:  # the bindings raise no narrower one
+            refuse(letter_objections((f"texts[{place}]", text) for place, text in enumerate(texts)))
+            vocabulary = self._backend.get_vocab()
+            missing = sorted({letter for text in texts for letter in text if letter not in vocabulary})
+            listed = ", ".join(map(repr, missing[:10]))
+            raise InvalidArgument(f"texts hold what the vocabulary lacks: {listed} ({error})") from error
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Give the text of each sequence of ids; special tokens are left out."""
+        return self._backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Give each piece as readable text, ``▁`` for the space before a word."""
+        return [_readable(self._backend, index) for index in ids]
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and what belongs to it into a folder.
+
+        Raises:
+            InvalidFile: If it cannot be written.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(folder / FILE, text=True) as file:
+            file.write(self._backend.to_str())
+        for name, content in (self._beside or {CONFIG: self._own_config()}).items():
+            with whole_file(folder / name) as file:
+                file.write(content)
+
+    def _own_config(self) -> bytes:
+        """What transformers wants to know beside."""
+        specials = {
+            f"{kind}_token": self._backend.id_to_token(index)
+            for kind, index in self._specials.items()
+            if index is not None
+        }
+        return (json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **specials}, indent=2) + "\n").encode()
+
+    @classmethod
+    def load(cls, folder: str | Path) -> PipelineTokenizer:
+        """Read ``tokenizer.json`` and what belongs to it from a folder.
+
+        Raises:
+            InvalidFile: If it is missing or unreadable.
+        """
+        folder = Path(folder)
+        try:
+            text = (folder / FILE).read_text(encoding="utf-8")
+            beside = {name: (folder / name).read_bytes() for name in BESIDE if (folder / name).is_file()}
+        except FileNotFoundError:
+            raise InvalidFile(f"{folder / FILE}: no such file; a model folder has its tokenizer in it") from None
+        except (OSError, ValueError) as error:
+            raise InvalidFile(f"{folder / FILE}: cannot be read as a tokenizer: {error}") from error
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the bindings raise no narrower one; its text is the reason
+            raise InvalidFile(f"{folder / FILE}: cannot be read as a tokenizer: {error}") from error
+        return cls(backend, beside)
+
+
+def _whole(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Put the special tokens that begin and end a text around it."""
+    ends = [(token, backend.token_to_id(token)) for token in SPECIALS[1:3]]
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    return backend
+
+
+def _content(token: Any) -> Any:
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _readable(backend: tokenizers.Tokenizer, index: int) -> str:
+    piece = backend.id_to_token(index) or ""
+    added = backend.get_added_tokens_decoder()
+    if index in added or backend.decoder is None:
+        return piece
+    text = backend.decode([index], skip_special_tokens=False)
+    if piece.startswith(("Ġ", "▁", " ")):
+        return "▁" + text.lstrip(" ")
+    return piece if piece.startswith("##") or "\ufffd" in text else text
