@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from regard.errors import InvalidArgument
 from regard.generation import beam_search, greedy
 from regard.generation.beam import Finished
+from regard.models.positions import Positions
 
 
 @pytest.mark.parametrize("kind", ["plain", "other"])
@@ -22,6 +24,20 @@ def test_a_batch_with_a_cache_equals_each_sentence_without(models, sources, kind
         assert [hypothesis.tokens for hypothesis in hypotheses] == [hypothesis.tokens for hypothesis in alone]
         for mine, other in zip(hypotheses, alone, strict=True):
             assert mine.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_every_kind_of_positions_decodes_alike_with_a_cache_and_without(fresh, sources, positions, norm):
+    (src, lengths), model = sources, fresh(positions=positions, norm=norm)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)  # vectors of positions count
+    found, expected = (
+        beam_search(model, src, lengths, beam=3, nbest=3, max_length=14, cache=cache) for cache in (True, False)
+    )
+    for mine, other in zip(found, expected, strict=True):
+        assert [hypothesis.tokens for hypothesis in mine] == [hypothesis.tokens for hypothesis in other]
+        assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=1e-4)
 
 
 def test_scores_are_what_the_model_says(model, sources):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.generation.decoding import Decoding
+from regard.generation.begin import Translating
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
 def test_log_probabilities_are_those_of_the_model(fresh, sources, dtype):
     model, (src, lengths) = fresh().to(dtype), sources
-    decoding = Decoding(model, src, lengths, min_length=2)
+    decoding = Translating(model, src, lengths, min_length=2)
     for _ in range(4):
         likely = decoding.next_words()
         logits = model(src, decoding.words, lengths).logits[:, -1].float()
@@ -26,12 +26,12 @@ def test_log_probabilities_are_those_of_the_model(fresh, sources, dtype):
 @torch.inference_mode()
 def test_sentences_that_leave_take_their_rows_along(fresh, sources):
     model, (src, lengths) = fresh(), sources
-    decoding = Decoding(model, src, lengths, beams=2)
+    decoding = Translating(model, src, lengths, beams=2)
     words = decoding.next_words().argmax(-1)
     staying = torch.tensor([1, 4])
     rows = torch.tensor([2, 3, 8, 9])
     decoding.go_on(words[rows], rows, staying)
-    expected = Decoding(model, src[staying], lengths[staying], beams=2)
+    expected = Translating(model, src[staying], lengths[staying], beams=2)
     expected.next_words()
     expected.go_on(words[rows])
     torch.testing.assert_close(decoding.next_words(), expected.next_words(), atol=1e-4, rtol=0)

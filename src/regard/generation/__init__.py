@@ -1,11 +1,24 @@
-"""Generating sequences with a model: greedy, beam search, sampling."""
+"""Generating sequences with a model: greedy, beam search, sampling; translators, writers and readers of text."""
 
 from __future__ import annotations
 
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
+from regard.generation.generator import Generator
 from regard.generation.greedy import greedy
-from regard.generation.sampling import sample
-from regard.generation.translator import Sampling, Translation, Translator
+from regard.generation.reader import Reader, Told
+from regard.generation.sampling import Sampling, sample
+from regard.generation.translator import Translation, Translator
 
-__all__ = ["Hypothesis", "Sampling", "Translation", "Translator", "beam_search", "greedy", "sample"]
+__all__ = [
+    "Generator",
+    "Hypothesis",
+    "Reader",
+    "Sampling",
+    "Told",
+    "Translation",
+    "Translator",
+    "beam_search",
+    "greedy",
+    "sample",
+]

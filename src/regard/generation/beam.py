@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.errors import refuse
-from regard.generation.decoding import Decoding, Hypothesis
+from regard.generation.begin import begin
+from regard.generation.decoding import Decoding, Generating, Hypothesis
 from regard.generation.top import top_words
-from regard.models.transformer import Transformer
 
 WIDEST_BEAM = 1000  # every beam costs a step of the decoder: far below this the search takes minutes already
 LARGEST_PENALTY = 10.0  # beyond this a score is all length, and its power soon no number any more
@@ -19,7 +19,7 @@ LARGEST_PENALTY = 10.0  # beyond this a score is all length, and its power soon 
 
 @torch.inference_mode()
 def beam_search(
-    model: Transformer,
+    model: Generating,
     src: Tensor,
     src_lengths: Tensor | None = None,
     *,
@@ -30,7 +30,7 @@ def beam_search(
     min_length: int = 0,
     cache: bool = True,
 ) -> list[list[Hypothesis]]:
-    """Generate for each source the likeliest sequences that a beam finds.
+    """Generate for each source, or prompt of a `Gpt`, the likeliest sequences that a beam finds.
 
     A finished sequence is rated by
 
@@ -48,13 +48,13 @@ def beam_search(
         nbest: How many are returned, at most beam.
         length_penalty: The exponent above, from 0 to 10.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length.
+            max_length; of a `Gpt` what its max_length leaves.
         min_length: The fewest words, the one that ends not counted.
         cache: False computes all words anew at each step.
 
     Returns:
-        For each sentence up to nbest Hypotheses, best first. One that the length limit cut is among them only where
-        too few are finished.
+        For each sentence up to nbest Hypotheses, best first. A translation that the length limit cut is among them
+        only where too few are finished; a text that goes on from a prompt counts by its score alone.
 
     Raises:
         InvalidArgument: With everything that does not fit; or if the model gives no numbers.
@@ -71,8 +71,9 @@ def beam_search(
         [3, 3]
     """
     refuse(_objections(beam, nbest, length_penalty))
-    decoding = Decoding(model, src, src_lengths, beams=beam, max_length=max_length, min_length=min_length, cache=cache)
-    found = [Finished(beam, length_penalty) for _ in range(src.shape[0])]
+    options: dict[str, Any] = {"max_length": max_length, "min_length": min_length, "cache": cache}
+    decoding = begin(model, src, src_lengths, beams=beam, **options)
+    found = [Finished(beam, length_penalty, decoding.open_ended) for _ in range(src.shape[0])]
     scores = torch.full((src.shape[0], beam), -torch.inf, device=src.device)
     scores[:, 0] = 0  # all rows of a sentence begin alike: one of them is enough
     while decoding.numbers.numel():
@@ -106,10 +107,11 @@ class Finished:
     Args:
         room: How many are kept.
         length_penalty: The exponent that a number of words is raised to.
+        open_ended: Whether sequences that the limit cut are as good as others.
     """
 
-    def __init__(self, room: int, length_penalty: float) -> None:
-        self.room, self.length_penalty = room, length_penalty
+    def __init__(self, room: int, length_penalty: float, open_ended: bool = False) -> None:
+        self.room, self.length_penalty, self.open_ended = room, length_penalty, open_ended
         self._heap: list[tuple[float, int, Hypothesis]] = []  # worst first; of equals the later
         self._added = 0
         self._cut: list[Hypothesis] = []
@@ -134,9 +136,10 @@ class Finished:
         return len(self._heap) == self.room and self._heap[0][0] >= self.score(log_probability, length)
 
     def best(self, count: int) -> list[Hypothesis]:
-        """The best first; cut ones behind the finished."""
+        """The best first; cut ones behind the finished, unless they are as good."""
         finished = [hypothesis for _, _, hypothesis in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
-        return (finished + self._cut)[:count]
+        found = finished + self._cut
+        return (sorted(found, key=lambda each: -each.score) if self.open_ended else found)[:count]
 
 
 class _Candidates(NamedTuple):
@@ -162,10 +165,10 @@ def _candidates(decoding: Decoding, scores: Tensor) -> _Candidates:
 def _finish(found: list[Finished], decoding: Decoding, candidates: _Candidates) -> tuple[Tensor, Tensor, Tensor]:
     """Put aside the candidates that end; the beam best others go on: scores, rows, words, (sentences, beam) each."""
     beam = decoding.beams
-    ends = candidates.words == decoding.model.config.eos_id
+    ends = decoding.is_end(candidates.words)
     ending = ends[:, :beam] & candidates.scores[:, :beam].isfinite()
     for sentence, place in ending.nonzero().tolist():
-        tokens = decoding.words[candidates.rows[sentence, place], 1:].tolist()
+        tokens = decoding.words[candidates.rows[sentence, place], decoding.begun :].tolist()
         found[int(decoding.numbers[sentence])].add(tokens, candidates.scores[sentence, place].item())
     scores, places = candidates.scores.masked_fill(ends, -torch.inf).topk(beam, dim=1)
     return scores, candidates.rows.gather(1, places), candidates.words.gather(1, places)
@@ -179,7 +182,7 @@ def _done(found: list[Finished], decoding: Decoding, scores: Tensor, rows: Tenso
         finished = found[int(decoding.numbers[sentence])]
         for row, word, score in zip(rows[sentence], words[sentence], scores[sentence].tolist(), strict=True):
             if score > -torch.inf:
-                finished.add_cut([*decoding.words[row, 1:].tolist(), int(word)], score)
+                finished.add_cut([*decoding.words[row, decoding.begun :].tolist(), int(word)], score)
     beaten = [
         found[number].beats(best, length)
         for number, best in zip(decoding.numbers.tolist(), scores[:, 0].tolist(), strict=True)

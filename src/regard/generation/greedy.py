@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from regard.generation.decoding import Hypothesis
+from regard.generation.begin import begin
+from regard.generation.decoding import Generating, Hypothesis
 from regard.generation.single import extend_singly
-from regard.models.transformer import Transformer
 
 
 @torch.inference_mode()
 def greedy(
-    model: Transformer,
+    model: Generating,
     src: Tensor,
     src_lengths: Tensor | None = None,
     *,
@@ -20,7 +22,7 @@ def greedy(
     min_length: int = 0,
     cache: bool = True,
 ) -> list[Hypothesis]:
-    """Generate for each source the sequence whose every word is the likeliest one.
+    """Generate for each source, or prompt of a `Gpt`, the sequence whose every word is the likeliest one.
 
     A sentence that has ended leaves the batch; what a sentence gets does not depend on the others beside it.
 
@@ -29,7 +31,7 @@ def greedy(
         src: (sentences, source), integers.
         src_lengths: (sentences,), number of real words of each source. Default: all are real.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length.
+            max_length; of a `Gpt` what its max_length leaves.
         min_length: The fewest words, the one that ends not counted.
         cache: False computes all words anew at each step.
 
@@ -45,8 +47,10 @@ def greedy(
         >>> len(greedy(model, torch.randint(3, 100, (2, 7)), max_length=5))
         2
     """
+    options: dict[str, Any] = {"max_length": max_length, "min_length": min_length, "cache": cache}
+    return extend_singly(begin(model, src, src_lengths, **options), likeliest)
 
-    def likeliest(logits: Tensor) -> Tensor:
-        return logits.argmax(-1)
 
-    return extend_singly(model, src, src_lengths, likeliest, max_length=max_length, min_length=min_length, cache=cache)
+def likeliest(likely: Tensor) -> Tensor:
+    """The likeliest word of each row."""
+    return likely.argmax(-1)

@@ -30,23 +30,6 @@ def type_objections(texts: Iterable[tuple[str, object]]) -> list[str]:
     ]
 
 
-def letter_objections(texts: Iterable[tuple[str, str]]) -> list[str]:
-    r"""Say which of the named texts hold half a letter, as of bytes that were decoded wrongly.
-
-    Example:
-        >>> letter_objections([("line 1", "a\ud800")])
-        ["line 1 must be Unicode, but its character 2 is the lone surrogate '\\ud800': decode its bytes anew"]
-    """
-    objections = []
-    for name, text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            came = f"its character {error.start + 1} is the lone surrogate {text[error.start]!r}"
-            objections.append(f"{name} must be Unicode, but {came}: decode its bytes anew")
-    return objections
-
-
 def batches_by_length(lengths: Sequence[int], most_words: int) -> Iterator[list[int]]:
     """Places of like length together, longest first, so that a lack of memory shows at once.
 

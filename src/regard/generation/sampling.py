@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from regard.errors import refuse
-from regard.generation.decoding import Hypothesis
-from regard.generation.single import extend_singly
-from regard.models.transformer import Transformer
+from regard.generation.begin import begin
+from regard.generation.decoding import Generating, Hypothesis
+from regard.generation.single import Choose, extend_singly
 
 SEEDS = range(-(2**63), 2**64)  # what torch's generators take
 TEMPERATURES = 1e-30, 1e30  # beyond these a quotient may leave float32; the draw is long that of the limit
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How words are drawn at random; arguments and defaults are those of :func:`sample`.
+
+    With a number as seed, equal calls draw equal words; a generator goes on where it stands.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        refuse(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
+
+    def started(self, device: torch.device) -> Sampling:
+        """The same with a generator on the device in place of a number."""
+        return replace(self, seed=new_generator(device, self.seed)) if isinstance(self.seed, int) else self
+
+
 @torch.inference_mode()
 def sample(
-    model: Transformer,
+    model: Generating,
     src: Tensor,
     src_lengths: Tensor | None = None,
     *,
@@ -29,7 +53,7 @@ def sample(
     max_length: int | None = None,
     min_length: int = 0,
 ) -> list[Hypothesis]:
-    """Draw one sequence for each source; to draw several, give the source several times.
+    """Draw one sequence for each source, or prompt of a `Gpt`; to draw several, give the source several times.
 
     p(word) ∝ exp(logit / temperature), of those words that top_k and then top_p leave
 
@@ -43,7 +67,7 @@ def sample(
         seed: The same seed draws the same sequences from the same batch; a generator goes on where it stands. Default:
             torch's own random state.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length.
+            max_length; of a `Gpt` what its max_length leaves.
         min_length: The fewest words, the one that ends not counted.
 
     Returns:
@@ -62,17 +86,29 @@ def sample(
         >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_length=5))
         2
     """
+    choose = drawing(src.device, temperature, top_k, top_p, seed)
+    return extend_singly(begin(model, src, src_lengths, max_length=max_length, min_length=min_length), choose)
+
+
+def drawing(
+    device: torch.device,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | torch.Generator | None = None,
+) -> Choose:
+    """What draws a word of each row; arguments and errors are those of :func:`sample`."""
     refuse(sampling_objections(temperature, top_k, top_p, seed))
-    generator = seed if seed is None or isinstance(seed, torch.Generator) else new_generator(src.device, seed)
+    generator = new_generator(device, seed) if isinstance(seed, int) else seed
     coldest, hottest = TEMPERATURES
     divisor = min(max(temperature, coldest), hottest)
 
-    def draw(logits: Tensor) -> Tensor:
+    def draw(likely: Tensor) -> Tensor:
         # The likeliest word has 0, which stays 0: no quotient of the others is too large for the softmax.
-        kept = keep_likely((logits - logits.amax(-1, keepdim=True)) / divisor, top_k, top_p)
+        kept = keep_likely((likely - likely.amax(-1, keepdim=True)) / divisor, top_k, top_p)
         return torch.multinomial(kept.softmax(-1), 1, generator=generator).squeeze(1)
 
-    return extend_singly(model, src, src_lengths, draw, max_length=max_length, min_length=min_length, cache=True)
+    return draw
 
 
 def new_generator(device: torch.device, seed: int) -> torch.Generator:

@@ -2,57 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.generation.decoding import Decoding, Hypothesis
-from regard.models.transformer import Transformer
+
+Choose = Callable[[Tensor], Tensor]
+"""Gives of log-probabilities (sentences, vocab) the words to come, (sentences,)."""
 
 
-def extend_singly(
-    model: Transformer,
-    src: Tensor,
-    src_lengths: Tensor | None,
-    choose: Callable[[Tensor], Tensor],
-    *,
-    max_length: int | None,
-    min_length: int,
-    cache: bool,
-) -> list[Hypothesis]:
-    """Extend each sentence by chosen words until it ends.
+class Step(NamedTuple):
+    """One more word of each sentence that is still on its way; all are (sentences,)."""
 
-    Args:
-        model: As for :class:`Decoding`, like the arguments that are not here.
-        src: As for :class:`Decoding`.
-        src_lengths: As for :class:`Decoding`.
-        choose: Gives of log-probabilities (sentences, vocab) the words to come, (sentences,).
-        max_length: As for :class:`Decoding`.
-        min_length: As for :class:`Decoding`.
-        cache: As for :class:`Decoding`.
+    numbers: Tensor
+    """Which of the sentences that were given."""
+    words: Tensor
+    ended: Tensor
+    """Whether the word ends the sentence; bool."""
+    scores: Tensor
+    """The log-probability of the sentence so far."""
 
-    Returns:
-        One Hypothesis a sentence, with its log-probability as score.
-    """
-    decoding = Decoding(model, src, src_lengths, max_length=max_length, min_length=min_length, cache=cache)
-    found: list[Hypothesis | None] = [None] * src.shape[0]
-    scores = torch.zeros(src.shape[0], device=src.device)  # (sentences,)
+
+@torch.inference_mode()
+def steps(decoding: Decoding, choose: Choose) -> Iterator[Step]:
+    """Extend each sentence by chosen words until it ends or may get no more."""
+    scores = torch.zeros(len(decoding.numbers), device=decoding.words.device)  # (sentences,)
     while decoding.numbers.numel():
         likely = decoding.next_words()
         words = choose(likely)
         scores = scores + likely.gather(1, words[:, None]).squeeze(1)
-        ended = words == model.config.eos_id
+        ended = decoding.is_end(words)
         leaving = ended | decoding.at_last_word
-        for place in leaving.nonzero().flatten().tolist():
-            tokens = decoding.words[place, 1:].tolist()
-            finished = bool(ended[place])
-            tokens += [] if finished else [int(words[place])]
-            found[int(decoding.numbers[place])] = Hypothesis(tokens, scores[place].item(), finished)
+        yield Step(decoding.numbers, words, ended, scores)
         if not leaving.any():
             decoding.go_on(words)
             continue
         staying = (~leaving).nonzero().flatten()
         scores = scores[staying]
         decoding.go_on(words[staying], staying=staying)
-    return [hypothesis for hypothesis in found if hypothesis is not None]
+
+
+def extend_singly(decoding: Decoding, choose: Choose) -> list[Hypothesis]:
+    """Extend each sentence by chosen words until it ends.
+
+    Returns:
+        One Hypothesis a sentence, with its log-probability as score.
+    """
+    tokens: list[list[int]] = [[] for _ in decoding.numbers]
+    scores, finished = [0.0] * len(tokens), [False] * len(tokens)
+    for step in steps(decoding, choose):
+        columns = (each.tolist() for each in step)
+        for number, word, ended, score in zip(*columns, strict=True):
+            scores[number], finished[number] = score, ended
+            if not ended:
+                tokens[number].append(word)
+    return [Hypothesis(*each) for each in zip(tokens, scores, finished, strict=True)]

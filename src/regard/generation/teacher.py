@@ -12,11 +12,15 @@ from regard.analysis.recording import Kind, Layer
 from regard.analysis.trace import Trace, trace_layer
 from regard.errors import InvalidArgument, nearest
 from regard.models.transformer import Transformer
+from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
+
+BothSides = Tokenizer | MarianTokenizer
+"""What knows source and target."""
 
 
 def teacher_forced(
-    model: Transformer, tokenizer: Tokenizer, source: Sequence[int], target: Sequence[int]
+    model: Transformer, tokenizer: BothSides, source: Sequence[int], target: Sequence[int]
 ) -> tuple[Layer, ...]:
     """Run one forward pass in which every step reads the words before it, as when they were written.
 
@@ -44,7 +48,7 @@ def teacher_forced(
     )
 
 
-def traced(model: Transformer, tokenizer: Tokenizer, source: Sequence[int], target: Sequence[int], name: str) -> Trace:
+def traced(model: Transformer, tokenizer: BothSides, source: Sequence[int], target: Sequence[int], name: str) -> Trace:
     """The calculation of one attention layer in the same pass, step by step.
 
     Args:
@@ -87,7 +91,7 @@ def _batch(model: Transformer, source: Sequence[int], target: Sequence[int]) -> 
 
 
 def _axes(
-    model: Transformer, tokenizer: Tokenizer, source: Sequence[int], target: Sequence[int]
+    model: Transformer, tokenizer: BothSides, source: Sequence[int], target: Sequence[int]
 ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """What stands at the rows and at the keys of each kind of layer."""
     read = tuple(tokenizer.tokens([*source, model.config.eos_id]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,18 @@ import torch
 
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
-from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
-from regard.generation.lines import batches_by_length, joined_up_to, letter_objections, sentences_of, type_objections
-from regard.generation.sampling import new_generator, sample, sampling_objections
+from regard.generation.dtypes import chosen_dtype
+from regard.generation.lines import batches_by_length, joined_up_to, sentences_of, type_objections
+from regard.generation.sampling import Sampling, sample
 from regard.generation.teacher import teacher_forced, traced
-from regard.models.checkpoint import load_model
+from regard.models.checkpoint import load_as
 from regard.models.transformer import Transformer
+from regard.text.lines import letter_objections
+from regard.text.load import check_vocabulary, load_tokenizer
+from regard.text.marian import MarianTokenizer
 from regard.text.padding import source_batch
 from regard.text.tokenizer import Tokenizer
 
@@ -29,7 +33,6 @@ BATCH_WORDS = 1600  # words of the source that are translated together; more is 
 # Subwords of a source: models are hardly trained on longer ones, and leave out some of what they say. A longer line is
 # translated in parts; only a single sentence may have as many as the model takes.
 LONGEST_PART = 100
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -49,29 +52,6 @@ class Translation:
     finished: bool = True
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How translations are drawn at random; arguments and defaults are those of :func:`regard.generation.sample`.
-
-    With a number as seed, equal calls draw equal translations; a generator goes on where it stands.
-
-    Raises:
-        InvalidArgument: With everything that does not fit.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | torch.Generator | None = None
-
-    def __post_init__(self) -> None:
-        refuse(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
-
-    def started(self, device: torch.device) -> Sampling:
-        """The same with a generator on the device in place of a number."""
-        return replace(self, seed=new_generator(device, self.seed)) if isinstance(self.seed, int) else self
-
-
 class Translator:
     """A model with its tokenizer.
 
@@ -84,12 +64,8 @@ class Translator:
         InvalidArgument: If the tokenizer has more words than the model.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str = "transformer") -> None:
-        smallest = min(model.config.vocab_size, model.config.target_vocab_size)
-        if tokenizer.vocab_size > smallest:
-            raise InvalidArgument(
-                f"the tokenizer has {tokenizer.vocab_size} words, but the model {smallest}: they do not belong together"
-            )
+    def __init__(self, model: Transformer, tokenizer: Tokenizer | MarianTokenizer, name: str = "transformer") -> None:
+        check_vocabulary(tokenizer, min(model.config.vocab_size, model.config.target_vocab_size))
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod
@@ -97,18 +73,21 @@ class Translator:
         """Read a model and its tokenizer from a folder.
 
         Args:
-            folder: As ``save_model`` writes it. Default: the English-German model that comes with the package.
+            folder: As ``save_model`` writes it, or a Marian of Hugging Face's transformers with its SentencePiece
+                files, as those of OPUS-MT. Default: the English-German model that comes with the package.
             dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
 
         Raises:
             InvalidFile: If a file is missing, damaged, or does not fit the others.
             InvalidArgument: If the dtype is none that models compute in.
         """
-        if dtype is not None and dtype not in DTYPES:
-            raise InvalidArgument(f"dtype must be one of {', '.join(map(str, DTYPES))}, but is {dtype}")
+        dtype = chosen_dtype(dtype)
         place = Path(str(files("regard").joinpath(EMBEDDED))) if folder is None else Path(folder)
-        model = load_model(place).to(fastest_dtype() if dtype is None else dtype)
-        return cls(model, Tokenizer.load(place), name=place.resolve().name)
+        model = load_as(place, Transformer).to(dtype)
+        tokenizer = load_tokenizer(place)
+        if not isinstance(tokenizer, (Tokenizer, MarianTokenizer)):
+            raise InvalidFile(f"{place}: its tokenizer is none of a translator: it knows one text, not two languages")
+        return cls(model, tokenizer, name=place.resolve().name)
 
     def translate(
         self,
@@ -205,7 +184,7 @@ class Translator:
         refuse(letter_objections(given))
         if not text.strip():
             raise InvalidArgument("text must not be empty")
-        source, target = self.tokenizer.encode([text, translation or ""])
+        (source,), (target,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([translation or ""])
         refuse(
             [
                 f"{name} has {len(ids)} subwords, but the model takes at most {self._longest} at once: shorten it"
@@ -251,7 +230,7 @@ class Translator:
         sampling: dict[str, Any] | None = None,
         **search: Any,
     ) -> list[list[Hypothesis]]:
-        src, src_lengths = (tensor.to(self.device) for tensor in source_batch(sources))
+        src, src_lengths = (tensor.to(self.device) for tensor in self._batch(sources))
         if sampling is None:
             return beam_search(self.model, src, src_lengths, nbest=nbest, **search)
         src, src_lengths = src.repeat_interleave(nbest, dim=0), src_lengths.repeat_interleave(nbest)
@@ -260,6 +239,10 @@ class Translator:
             sorted(drawn[start : start + nbest], key=lambda hypothesis: -hypothesis.score)
             for start in range(0, len(drawn), nbest)
         ]
+
+    def _batch(self, sources: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        config = self.model.config
+        return source_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
 
     def _parts(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
         """The ids of each line: none of an empty one, several lists of one that is long."""
@@ -302,9 +285,3 @@ def _check_lines(lines: object) -> None:
         raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
     if not isinstance(lines, Sequence):
         raise InvalidType(f"lines must be a sequence of str, but is a {type(lines).__name__}: give a list")
-
-
-def fastest_dtype() -> torch.dtype:
-    """Bfloat16 where the CPU has instructions for its products, which halve the time of a translation; else float32."""
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32

@@ -1,0 +1,185 @@
+"""What is decoded: translations of sources, or texts that go on from prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidType, refuse
+from regard.generation.decoding import Decoding, Generating
+from regard.models.gpt import Gpt
+from regard.models.inputs import length_objections, type_objections, word_objections
+from regard.models.transformer import Transformer
+
+
+class Translating(Decoding):
+    """Sentences on their way from a source.
+
+    Args:
+        model: In evaluation mode.
+        src: (sentences, source), integers.
+        src_lengths: (sentences,), number of real words of each source. Default: all are real.
+        beams: Rows of each sentence.
+        max_length: The most words that a row may get, the one that ends it counted. Default: twice its source and 20,
+            at most the model's max_length.
+        min_length: The fewest words that a row must get, the one that ends it not counted.
+        cache: False computes all words anew at each step: slow, and what the cache is tested against.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        src: Tensor,
+        src_lengths: Tensor | None = None,
+        *,
+        beams: int = 1,
+        max_length: int | None = None,
+        min_length: int = 0,
+        cache: bool = True,
+    ) -> None:
+        config = model.config
+        refuse(_objections(model, max_length, min_length))
+        self.memory, self.src_lengths = model.encode(src, src_lengths), src_lengths
+        given = src.new_full((src.shape[0],), src.shape[1]) if src_lengths is None else src_lengths
+        limits = 2 * given + 20 if max_length is None else torch.full_like(given, max_length)
+        super().__init__(
+            model,
+            src.new_full((src.shape[0], 1), config.bos_id, dtype=torch.int64),
+            limits.clamp(min=max(min_length, 1), max=config.max_length),
+            ends=[config.eos_id],
+            never={config.pad_id, config.bos_id},
+            beams=beams,
+            min_length=min_length,
+            cache=model.new_cache() if cache else None,
+        )
+        self.translator = model
+
+    def hidden(self, words: Tensor) -> Tensor:
+        return self.translator.decode(words, self.memory, self.src_lengths, cache=self.cache)
+
+    def keep(self, sentences: Tensor) -> None:
+        super().keep(sentences)
+        self.memory = self.memory.index_select(0, sentences)
+        self.src_lengths = None if self.src_lengths is None else self.src_lengths[sentences]
+
+
+class Continuing(Decoding):
+    """Texts on their way from a prompt.
+
+    Prompts are moved to the right, so that all rows get their next word at the same place.
+
+    Args:
+        model: In evaluation mode.
+        prompts: (sentences, tokens), integers, filled up on the right.
+        lengths: (sentences,), number of real words of each prompt. Default: all are real.
+        beams: Rows of each sentence.
+        max_length: The most words that a row may get. Default: as many as the model's max_length leaves.
+        min_length: The fewest words that a row must get, the one that ends it not counted.
+        cache: False computes all words anew at each step.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+        InvalidType: If an argument is no tensor.
+    """
+
+    open_ended = True
+
+    def __init__(
+        self,
+        model: Gpt,
+        prompts: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        beams: int = 1,
+        max_length: int | None = None,
+        min_length: int = 0,
+        cache: bool = True,
+    ) -> None:
+        refuse(type_objections("prompts", prompts) + type_objections("lengths", lengths, optional=True), InvalidType)
+        refuse(
+            _objections(model, max_length, min_length)
+            + word_objections("prompts", prompts, model.config.vocab_size)
+            + length_objections(lengths, prompts.shape, name="lengths", of="prompts")
+        )
+        given = prompts.new_full((prompts.shape[0],), prompts.shape[1]) if lengths is None else lengths
+        refuse(_prompt_objections(model, given))
+        starts = prompts.shape[1] - given  # (sentences,)
+        self.starts = None if not bool(starts.any()) else starts
+        if self.starts is not None:
+            places = torch.arange(prompts.shape[1], device=prompts.device) - starts[:, None]
+            prompts = prompts.gather(1, places.clamp(min=0))
+        left = model.config.max_length - given
+        limits = left if max_length is None else left.clamp(max=max_length)
+        super().__init__(
+            model,
+            prompts.to(torch.int64),
+            limits,
+            ends=model.config.eos_ids,
+            beams=beams,
+            min_length=min_length,
+            cache=model.new_cache() if cache else None,
+        )
+        self.writer = model
+
+    def hidden(self, words: Tensor) -> Tensor:
+        return self.writer.hidden(words, self.starts, cache=self.cache)
+
+    def spread(self) -> None:
+        super().spread()
+        self.starts = None if self.starts is None else self.starts.repeat_interleave(self.beams)
+
+    def keep(self, sentences: Tensor) -> None:
+        super().keep(sentences)
+        if self.starts is not None:
+            self.starts = self.starts.view(-1, self.beams)[sentences].flatten()
+
+
+def begin(
+    model: Generating,
+    src: Tensor,
+    src_lengths: Tensor | None = None,
+    *,
+    beams: int = 1,
+    max_length: int | None = None,
+    min_length: int = 0,
+    cache: bool = True,
+) -> Decoding:
+    """Begin to decode: a translation of sources, or what goes on from prompts, as the model is.
+
+    Arguments and errors are those of :class:`Translating` and :class:`Continuing`.
+    """
+    options: dict[str, Any] = {"beams": beams, "max_length": max_length, "min_length": min_length, "cache": cache}
+    if isinstance(model, Gpt):
+        return Continuing(model, src, src_lengths, **options)
+    return Translating(model, src, src_lengths, **options)
+
+
+def _objections(model: Generating, max_length: int | None, min_length: int) -> list[str]:
+    longest = model.config.max_length
+    objections = []
+    if model.training:
+        objections.append("model is in training mode, where dropout acts: call model.eval() first")
+    if max_length is not None and not 1 <= max_length <= longest:
+        objections.append(f"max_length must be from 1 to the model's max_length {longest}, but is {max_length}")
+    if not 0 <= min_length <= (longest if max_length is None else max_length):
+        objections.append(
+            f"min_length must be from 0 to max_length {longest if max_length is None else max_length}, "
+            f"but is {min_length}"
+        )
+    return objections
+
+
+def _prompt_objections(model: Gpt, lengths: Tensor) -> list[str]:
+    shortest, longest = (int(bound) for bound in lengths.aminmax())
+    objections = [] if shortest else ["lengths must be at least 1, but a prompt is empty: begin it with some word"]
+    if longest >= model.config.max_length:
+        positions = model.config.max_length
+        objections.append(
+            f"a prompt has {longest} words, but must leave room within the model's max_length {positions}"
+        )
+    return objections

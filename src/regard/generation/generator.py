@@ -1,0 +1,249 @@
+"""How a text goes on: a language model with its tokenizer."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.analysis.recording import Layer, Recording
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
+from regard.generation.beam import beam_search
+from regard.generation.begin import Continuing
+from regard.generation.decoding import Hypothesis
+from regard.generation.dtypes import chosen_dtype
+from regard.generation.greedy import greedy, likeliest
+from regard.generation.lines import batches_by_length, type_objections
+from regard.generation.sampling import Sampling, drawing, sample
+from regard.generation.single import steps
+from regard.models.checkpoint import load_as
+from regard.models.gpt import Gpt
+from regard.text.lines import letter_objections
+from regard.text.load import check_vocabulary, load_tokenizer
+from regard.text.padding import pad_sequences
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.sentencepiece import PiecesTokenizer
+
+BATCH_WORDS = 4096  # of prompts that are read together
+CUT = "\ufffd"  # what stands for the bytes of a letter that is not whole yet
+
+
+class Likelihood(NamedTuple):
+    """How likely a text is.
+
+    Args:
+        nll: The negative log-likelihood of its words, in nats.
+        words: How many words of the vocabulary were told.
+        characters: Of the text.
+    """
+
+    nll: float
+    words: int
+    characters: int
+
+    @property
+    def perplexity(self) -> float:
+        """E to the loss of a word."""
+        return math.exp(min(self.nll / self.words, 700.0))
+
+    @property
+    def bits_per_character(self) -> float:
+        """How many bits a character costs, whatever the vocabulary."""
+        return self.nll / math.log(2) / self.characters
+
+
+class Generator:
+    """A language model with its tokenizer.
+
+    Args:
+        model: Put into evaluation mode.
+        tokenizer: The one that the model was trained with.
+        name: What recordings call the model.
+
+    Raises:
+        InvalidArgument: If the tokenizer has more words than the model.
+    """
+
+    def __init__(self, model: Gpt, tokenizer: PipelineTokenizer | PiecesTokenizer, name: str = "gpt") -> None:
+        check_vocabulary(tokenizer, model.config.vocab_size)
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> Generator:
+        """Read a model and its tokenizer from a folder.
+
+        Args:
+            folder: As ``save_model`` writes it, or a GPT-2 or Llama of Hugging Face's transformers.
+            dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
+
+        Raises:
+            InvalidFile: If a file is missing, damaged, or does not fit the others.
+            InvalidArgument: If the dtype is none that models compute in.
+        """
+        dtype, place = chosen_dtype(dtype), Path(folder)
+        model = load_as(place, Gpt).to(dtype)
+        tokenizer = load_tokenizer(place)
+        if not isinstance(tokenizer, (PipelineTokenizer, PiecesTokenizer)):
+            raise InvalidFile(f"{place}: its tokenizer is none of a language model, but of a translator")
+        return cls(model, tokenizer, name=place.resolve().name)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return self.model.embedding.weight.device
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_length: int | None = None,
+        sampling: Sampling | None = None,
+        beam: int = 1,
+        length_penalty: float = 1.0,
+    ) -> list[str]:
+        """Write how each text goes on.
+
+        Args:
+            prompts: The texts so far; an empty one begins where texts begin.
+            max_length: The most words of the vocabulary to add. Default: as many as the model has positions for.
+            sampling: Draw words at random, and take not the likeliest. Default: the likeliest.
+            beam: How many texts are kept at each step of a search; 1 takes the likeliest word.
+            length_penalty: As for :func:`regard.generation.beam_search`.
+
+        Returns:
+            What comes behind each prompt.
+
+        Raises:
+            InvalidType: If prompts are no sequence of str.
+            InvalidArgument: If an option does not fit, or a prompt is too long; all at once.
+        """
+        if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+            raise InvalidType(f"prompts must be a sequence of str, but is a {type(prompts).__name__}: give a list")
+        if sampling is not None and beam != 1:
+            raise InvalidArgument(f"beam must be 1 where words are drawn, but is {beam}: leave out sampling, or beam")
+        read = self.read(prompts)
+        options: dict[str, Any] = {"max_length": max_length}
+        drawn = None if sampling is None else sampling.started(self.device)
+        found: list[Hypothesis] = [Hypothesis([], 0.0)] * len(read)
+        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
+            batch, lengths = self._batch([read[place] for place in places])
+            if drawn is not None:
+                best = sample(self.model, batch, lengths, **vars(drawn), **options)
+            elif beam == 1:
+                best = greedy(self.model, batch, lengths, **options)
+            else:
+                found_here = beam_search(
+                    self.model, batch, lengths, beam=beam, length_penalty=length_penalty, **options
+                )
+                best = [hypotheses[0] for hypotheses in found_here]
+            for place, hypothesis in zip(places, best, strict=True):
+                found[place] = hypothesis
+        return [
+            self.text(ids, hypothesis.tokens)[len(self.text(ids, [])) :]
+            for ids, hypothesis in zip(read, found, strict=True)
+        ]
+
+    def stream(self, prompt: str, *, max_length: int | None = None, sampling: Sampling | None = None) -> Iterator[str]:
+        """Write how a text goes on, piece by piece as it is made; joined, the pieces are what :meth:`generate` gives.
+
+        Args:
+            prompt: The text so far.
+            max_length: As for :meth:`generate`.
+            sampling: As for :meth:`generate`.
+
+        Yields:
+            Parts of the text, each of whole characters.
+
+        Raises:
+            InvalidType: If the prompt is no str.
+            InvalidArgument: As :meth:`generate`.
+        """
+        (ids,) = self.read([prompt])
+        drawn = None if sampling is None else sampling.started(self.device)
+        choose = likeliest if drawn is None else drawing(self.device, **vars(drawn))
+        decoding = Continuing(self.model, *self._batch([ids]), max_length=max_length)
+        told, words = len(self.text(ids, [])), []
+        for step in steps(decoding, choose):
+            if not bool(step.ended):
+                words.append(int(step.words))
+            text = self.text(ids, words)
+            if not text.endswith(CUT) and len(text) > told:  # a letter's last bytes may still come
+                yield text[told:]
+                told = len(text)
+        if len(text := self.text(ids, words)) > told:
+            yield text[told:]
+
+    def text(self, prompt: Sequence[int], words: Sequence[int]) -> str:
+        """A prompt and what was written, as one text: how a piece reads can depend on the one before."""
+        return self.tokenizer.decode([[*prompt, *words]])[0]
+
+    def read(self, prompts: Sequence[str]) -> list[list[int]]:
+        """The ids of prompts, at least one each.
+
+        Raises:
+            InvalidType: If one is no str.
+            InvalidArgument: If one is too long, empty where nothing begins a text, or no text.
+        """
+        named = [(f"prompt {number}", prompt) for number, prompt in enumerate(prompts, start=1)]
+        refuse(type_objections(named), InvalidType)
+        refuse(letter_objections(named))
+        config = self.model.config
+        begin = config.bos_id if config.bos_id is not None else (*config.eos_ids, None)[0]
+        found = [ids or ([] if begin is None else [begin]) for ids in self.tokenizer.encode_prompts(prompts)]
+        objections = [f"{name} must not be empty" for (name, _), ids in zip(named, found, strict=True) if not ids]
+        objections += [
+            f"{name} has {len(ids)} words of the vocabulary, but the model has positions for {config.max_length}, and "
+            "one must be left: shorten it"
+            for (name, _), ids in zip(named, found, strict=True)
+            if len(ids) >= config.max_length
+        ]
+        refuse(objections)
+        return found
+
+    @torch.inference_mode()
+    def likelihood(self, text: str) -> Likelihood:
+        """How likely a text is, in blocks of as many words as the model has positions for, each read anew.
+
+        Raises:
+            InvalidArgument: If the text has fewer than two words.
+        """
+        ids = self.tokenizer.encode_prompts([text])[0]
+        if len(ids) < 2:
+            raise InvalidArgument(f"text must have at least two words of the vocabulary, but has {len(ids)}")
+        nll, block = 0.0, self.model.config.max_length
+        for start in range(0, len(ids) - 1, block):
+            words = torch.tensor([ids[start : start + block + 1]], device=self.device)
+            logits = self.model(words[:, :-1]).logits[0].float()
+            nll += float(torch.nn.functional.cross_entropy(logits, words[0, 1:], reduction="sum"))
+        return Likelihood(nll, len(ids) - 1, len(text))
+
+    def record(self, text: str) -> Recording:
+        """Read a text, and keep what every layer and head attended to.
+
+        Args:
+            text: Not empty.
+
+        Returns:
+            Recording: The layers; a row is a word of the text, which then told the next one.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is empty or too long.
+        """
+        (ids,) = self.read([text])
+        with torch.no_grad():
+            attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
+        tokens = tuple(self.tokenizer.tokens(ids))
+        layers = tuple(
+            Layer(f"decoder.{number}", "decoder", attended.weights, tokens, tokens)
+            for number, attended in enumerate(attentions or ())
+        )
+        return Recording(title=text, model=self.name, layers=layers, texts={"text": text})
+
+    def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        padded = pad_sequences(prompts, self.model.config.pad_id).to(self.device)
+        return padded, torch.tensor([len(ids) for ids in prompts], device=self.device)

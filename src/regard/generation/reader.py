@@ -1,0 +1,160 @@
+"""What a BERT makes of texts: their classes, their embeddings, the words that are hidden in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.analysis.recording import Layer, Recording
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
+from regard.generation.dtypes import chosen_dtype
+from regard.generation.lines import batches_by_length, type_objections
+from regard.models.bert import Bert, Head
+from regard.models.checkpoint import load_as
+from regard.text.lines import letter_objections
+from regard.text.load import check_vocabulary, load_tokenizer
+from regard.text.padding import pad_sequences
+from regard.text.pipeline import PipelineTokenizer
+
+BATCH_WORDS = 4096  # of texts that are read together
+
+
+class Told(NamedTuple):
+    """What a model takes a text, or a hidden word, for.
+
+    Args:
+        label: The likeliest class, or word.
+        probabilities: Of all classes by their names, or of the likeliest words.
+    """
+
+    label: str
+    probabilities: dict[str, float]
+
+
+class Reader:
+    """A BERT with its tokenizer.
+
+    Args:
+        model: Put into evaluation mode.
+        tokenizer: The one that the model was trained with.
+        name: What recordings call the model.
+
+    Raises:
+        InvalidArgument: If the tokenizer has more words than the model.
+    """
+
+    def __init__(self, model: Bert, tokenizer: PipelineTokenizer, name: str = "bert") -> None:
+        check_vocabulary(tokenizer, model.config.vocab_size)
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> Reader:
+        """Read a model and its tokenizer from a folder.
+
+        Args:
+            folder: As ``save_model`` writes it, or a BERT of Hugging Face's transformers or sentence-transformers.
+            dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
+
+        Raises:
+            InvalidFile: If a file is missing, damaged, or does not fit the others.
+            InvalidArgument: If the dtype is none that models compute in.
+        """
+        dtype, place = chosen_dtype(dtype), Path(folder)
+        model, tokenizer = load_as(place, Bert).to(dtype), load_tokenizer(place)
+        if not isinstance(tokenizer, PipelineTokenizer):
+            raise InvalidFile(f"{place}: its tokenizer is none of a BERT: expected any other tokenizer.json")
+        return cls(model, tokenizer, name=place.resolve().name)
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """One vector for each text, (texts, d_model), float32; texts that are too long are cut.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, or a text is none.
+        """
+        self._check("embedding")
+        return self._outputs(texts)
+
+    def classify(self, texts: Sequence[str]) -> list[Told]:
+        """The class of each text; texts that are too long are cut.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, or a text is none.
+        """
+        self._check("classes")
+        labels = self.model.config.labels
+        rows = self._outputs(texts).softmax(-1).tolist()
+        return [Told(labels[row.index(max(row))], dict(zip(labels, row, strict=True))) for row in rows]
+
+    def fill(self, text: str, count: int = 5) -> list[Told]:
+        """The words that are likeliest where ``[MASK]``, or what the vocabulary calls it, stands.
+
+        Args:
+            text: With at least one hidden word.
+            count: How many words are given for each.
+
+        Raises:
+            InvalidArgument: If the model has another head, or nothing is hidden.
+        """
+        self._check("masked_words")
+        (ids,) = self._read([text])
+        places = [place for place, word in enumerate(ids) if word == self.tokenizer.mask_id]
+        if not places:
+            name = self.tokenizer.tokens([self.tokenizer.mask_id or 0])[0]
+            raise InvalidArgument(f"text must hide a word as {name}, but it is {text[:60]!r}")
+        with torch.inference_mode():
+            likely = self.model(torch.tensor([ids])).output[0, places].float().softmax(-1).topk(count)
+        found = []
+        for row, words in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
+            named = self.tokenizer.tokens(words)
+            found.append(Told(named[0], dict(zip(named, row, strict=True))))
+        return found
+
+    def record(self, text: str) -> Recording:
+        """Read a text, and keep what every layer and head attended to.
+
+        Raises:
+            InvalidType: If the text is no str.
+        """
+        (ids,) = self._read([text])
+        with torch.no_grad():
+            attentions = self.model(torch.tensor([ids]), attentions=True).attentions
+        tokens = tuple(self.tokenizer.tokens(ids))
+        layers = tuple(
+            Layer(f"encoder.{number}", "encoder", attended.weights, tokens, tokens)
+            for number, attended in enumerate(attentions or ())
+        )
+        return Recording(title=text, model=self.name, layers=layers, texts={"text": text})
+
+    def _check(self, head: Head) -> None:
+        if self.model.config.head != head:
+            raise InvalidArgument(f"this needs a model with the head {head!r}, but it has {self.model.config.head!r}")
+
+    def _read(self, texts: Sequence[str]) -> list[list[int]]:
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise InvalidType(f"texts must be a sequence of str, but is a {type(texts).__name__}: give a list")
+        named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
+        refuse(type_objections(named), InvalidType)
+        refuse(letter_objections(named))
+        longest = self.model.config.max_length
+        whole = self.tokenizer.encode_whole(texts)
+        return [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in whole]
+
+    @torch.inference_mode()
+    def _outputs(self, texts: Sequence[str]) -> Tensor:
+        """What the head makes of each text, (texts, width)."""
+        found = dict(self._in_batches(self._read(texts)))
+        return torch.stack([found[place] for place in range(len(found))]) if found else torch.empty(0, 0)
+
+    def _in_batches(self, read: list[list[int]]) -> Iterator[tuple[int, Tensor]]:
+        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
+            batch = [read[place] for place in places]
+            lengths = torch.tensor([len(ids) for ids in batch])
+            words = pad_sequences(batch, self.model.config.pad_id)
+            yield from zip(places, self.model(words, lengths).output.float(), strict=True)

