@@ -19,7 +19,7 @@ from training.conftest import write_corpus
 TRAIN = """
 import sys, torch
 from regard.training import read_recipe, train
-from regard.training.module import TranslationModule
+from regard.training.translation.module import TranslationModule
 
 def on_train_end(self):
     torch.save(self.model.state_dict(), f"{self.recipe.run}/rank{self.global_rank}.pt")

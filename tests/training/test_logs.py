@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from regard.errors import InvalidFile
-from regard.training.logs import COLUMNS, MetricsFile
+from regard.training.logs import COLUMNS as COMMON
+from regard.training.logs import MetricsFile
+
+MEASURED = ("valid_loss", "bleu", "chrf", "entropy_loss", "alignment_loss", "coverage_loss", "divergence_loss")
+COLUMNS = (*COMMON, *MEASURED)
 
 
 def test_rows_are_appended_at_once(tmp_path: Path) -> None:
-    MetricsFile(tmp_path).log_metrics({"loss": 2.5, "unknown": 1.0}, step=3)
-    MetricsFile(tmp_path).log_metrics({"bleu": 7.0}, step=4)
+    MetricsFile(tmp_path, MEASURED).log_metrics({"loss": 2.5, "unknown": 1.0}, step=3)
+    MetricsFile(tmp_path, MEASURED).log_metrics({"bleu": 7.0}, step=4)
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
@@ -24,7 +28,7 @@ def test_rows_are_appended_at_once(tmp_path: Path) -> None:
     ("step", "left"), [(0, None), (4, [2, 4, 4]), (5, [2, 4, 4]), (6, [2, 4, 4, 6]), (9, [2, 4, 4, 6])]
 )
 def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: int, left: list[int] | None) -> None:
-    logger = MetricsFile(tmp_path)
+    logger = MetricsFile(tmp_path, MEASURED)
     logger.cut_back(step)  # nothing there yet
     for row in (2, 4, 4, 6):
         logger.log_metrics({"loss": 1.0}, step=row)
@@ -40,7 +44,7 @@ def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: 
 
 
 def test_an_older_log_gets_todays_columns(tmp_path: Path) -> None:
-    logger = MetricsFile(tmp_path)
+    logger = MetricsFile(tmp_path, MEASURED)
     logger.path.write_text("step,epoch,loss,tokens_per_second,retired\n50,0,8.5,100,x\n100,0,7.5,90,x\n")
     logger.cut_back(50)
     logger.log_metrics({"loss": 7.25, "tokens": 9}, step=100)
@@ -55,7 +59,7 @@ def test_an_older_log_gets_todays_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["x,0,1.0", ",0,1.0", "-1,0", "3" + "," * 20, ",,"])
 def test_a_damaged_row_is_named(tmp_path: Path, row: str) -> None:
-    logger = MetricsFile(tmp_path)
+    logger = MetricsFile(tmp_path, MEASURED)
     logger.log_metrics({"loss": 1.0}, step=2)
     before = logger.path.read_text() + f"{row}\n"
     logger.path.write_text(before)
@@ -67,4 +71,4 @@ def test_a_damaged_row_is_named(tmp_path: Path, row: str) -> None:
 def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_bytes(b"step\n\xff\n")
     with pytest.raises(InvalidFile, match=r"metrics\.csv: cannot be read: 'utf-8' codec"):
-        MetricsFile(tmp_path).cut_back(2)
+        MetricsFile(tmp_path, MEASURED).cut_back(2)

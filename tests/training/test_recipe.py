@@ -13,6 +13,7 @@ import yaml
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.models import Transformer, TransformerConfig
 from regard.training.recipe import apply_overrides, check_resumable, is_copy, make_recipe, read_recipe, write_recipe
+from regard.training.translation.recipe import DECIDED
 
 SMALLEST: dict[str, Any] = {"run": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
 
@@ -25,8 +26,7 @@ def test_the_architectures_defaults_are_those_of_its_config() -> None:
     recipe = make_recipe(SMALLEST)
     assert recipe.config(300) == TransformerConfig(300)
     keys = set(type(recipe.model).model_fields)
-    decided = {"vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"}
-    assert keys == {field.name for field in dataclasses.fields(TransformerConfig)} - decided
+    assert keys == {"architecture", *(field.name for field in dataclasses.fields(TransformerConfig))} - set(DECIDED)
 
 
 def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from regard.models import load_model
 from regard.text.padding import source_batch
 from regard.text.tokenizer import Tokenizer
 from regard.training import apply_overrides, make_recipe, read_recipe, train
-from regard.training.data import TranslationData
-from regard.training.module import TranslationModule
+from regard.training.translation.data import TranslationData
+from regard.training.translation.module import TranslationModule
 
 
 def rows(run: Path) -> list[dict[str, str]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from regard.models import Transformer, save_model
-from regard.models.checkpoint import WEIGHTS_FILE
+from regard.models import save_model
+from regard.models.checkpoint import WEIGHTS_FILE, Model
 
 
 class Snapshots:
@@ -28,7 +28,7 @@ class Snapshots:
         """Give the snapshots, oldest first."""
         return sorted(path for path in self.folder.glob("step-*") if (path / WEIGHTS_FILE).is_file())
 
-    def take(self, model: Transformer, step: int) -> None:
+    def take(self, model: Model, step: int) -> None:
         """Save the weights of a step, and remove the oldest ones that are not needed any more."""
         save_model(self.folder / f"step-{step:09d}", model)
         for old in self.folders()[: -self.keep]:
@@ -41,7 +41,7 @@ class Snapshots:
                 shutil.rmtree(path)
 
 
-def load_average(model: Transformer, folders: Sequence[Path]) -> None:
+def load_average(model: Model, folders: Sequence[Path]) -> None:
     """Set a model's weights to the mean of saved ones, summed in float64.
 
     Args:

@@ -1,17 +1,19 @@
-"""The data of a recipe: the vocabulary and the tokenised corpora, made once, and the batches of each process."""
+"""The data of a recipe: what the data modules of all tasks share."""
 
 from __future__ import annotations
 
 import json
 import logging
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
 
 import lightning as L
 
 from regard.errors import InvalidFile, InvalidRecipe, refuse
-from regard.text.batches import BatchLoader, padding_share
-from regard.text.corpus import Corpus, build_corpus, digest
-from regard.text.lines import read_pairs, references_by_source
-from regard.text.tokenizer import FILE, Tokenizer
+from regard.text.batches import Loader
+from regard.text.corpus import digest
+from regard.text.load import load_tokenizer
 from regard.training.recipe import Recipe
 from regard.training.storage import FILE as STATE
 
@@ -19,12 +21,11 @@ log = logging.getLogger("regard.training")
 _DIGESTS = "files.json"
 
 
-class TranslationData(L.LightningDataModule):
+class TaskData(L.LightningDataModule):
     """Makes what a recipe's ``data`` and ``vocabulary`` ask for.
 
-    The first process trains the tokenizer and tokenises, into ``data/`` in the run folder; all map the same Arrow
-    files. After :meth:`setup` there are ``tokenizer``, ``train``, ``valid`` (pairs) and ``sentences``: the sources to
-    translate in validation, each with all its references.
+    The first process trains the tokenizer and tokenises, into ``data/`` in the run folder; all map the same files.
+    After :meth:`setup` there are ``tokenizer``, ``train`` and ``valid``.
 
     Args:
         recipe: The recipe.
@@ -35,10 +36,34 @@ class TranslationData(L.LightningDataModule):
         self.prepare_data_per_node = False  # all machines see the run folder
         self.recipe = recipe
         self.folder = recipe.run / "data"
-        self.train_files = [recipe.data.folder / path for path in recipe.data.train]
-        self.valid_files = [recipe.data.folder / path for path in recipe.data.valid or ()]
-        alignment = recipe.attention.alignment
-        self.alignments = recipe.data.folder / alignment.file if alignment.weight and alignment.file else None
+        self.train_files, self.valid_files = (
+            recipe.data.paths(files) for files in (recipe.data.train, recipe.data.valid)
+        )
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The files whose content must stay the same while a run goes on, by the keys that name them."""
+        return {"data.train": self.train_files, "data.valid": self.valid_files}
+
+    @abstractmethod
+    def make_tokenizer(self) -> Any:
+        """Train the tokenizer, or take that of a checkpoint."""
+
+    @abstractmethod
+    def corpora(self, tokenizer: Any) -> tuple[Any, Any]:
+        """Tokenise, where it was not done yet: what is learned from, and what is validated with, or None."""
+
+    @abstractmethod
+    def loader(self, corpus: Any, *, seed: int | None, rank: int, world: int) -> Loader:
+        """The batches of a process."""
+
+    @abstractmethod
+    def tell(self, loader: Loader) -> None:
+        """Log how much data there is."""
+
+    def read_tokenizer(self) -> Any:
+        """Read the run's tokenizer."""
+        return load_tokenizer(self.folder)
 
     def prepare_data(self) -> None:
         """Make tokenizer and corpora where they are not there yet (on one process).
@@ -47,82 +72,39 @@ class TranslationData(L.LightningDataModule):
             InvalidRecipe: If a training is to go on with other data than it began with.
         """
         resumed = (self.recipe.run / STATE).is_file()
-        digests = {"data.train": digest(self.train_files), "data.valid": digest(self.valid_files)}
-        if self.alignments is not None:
-            digests["attention.alignment.file"] = digest([self.alignments])
+        digests = {key: digest(files) for key, files in self.files.items()}
         if resumed and (self.folder / _DIGESTS).is_file():
             _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)
         # what a training that never saved a state has left may be of other data
-        if not resumed or not (self.folder / FILE).is_file():
-            texts = (text for pair in read_pairs(self.train_files) for text in pair)
-            Tokenizer.train(texts, self.recipe.vocabulary.size).save(self.folder)
-        tokenizer = Tokenizer.load(self.folder)
-        self._corpora(tokenizer)
+        if not resumed or not self.folder.is_dir():
+            self.make_tokenizer().save(self.folder)
+        self.corpora(self.read_tokenizer())
         if not resumed or not (self.folder / _DIGESTS).is_file():
             (self.folder / _DIGESTS).write_text(json.dumps(digests))
 
-    def _corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
-        longest = self.recipe.data.max_length
-        train = build_corpus(self.train_files, tokenizer, self.folder, max_length=longest, alignments=self.alignments)
-        # a validation set is measured whole; only what fits no batch or no position is left out
-        limit = min(self.recipe.data.batch_tokens, self.recipe.positions) - 1
-        valid = build_corpus(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None
-        return train, valid
-
     def setup(self, stage: str) -> None:
         """Map the corpora into memory (on every process)."""
-        self.tokenizer = Tokenizer.load(self.folder)
-        self.train, self.valid = self._corpora(self.tokenizer)
-        translated = self.valid is not None and self.recipe.validation.sentences
-        grouped = references_by_source(read_pairs(self.valid_files)) if translated else {}
-        lengths = map(len, self.tokenizer.encode(list(grouped)))
-        fitting = [
-            item for item, length in zip(grouped.items(), lengths, strict=True) if length < self.recipe.positions
-        ]
-        self.too_long = len(grouped) - len(fitting)
-        if grouped and not fitting:
-            raise InvalidFile(f"{self.valid_files[0]}: every sentence is longer than the model takes")
-        # spread over the file, which may be sorted
-        step = max(1, len(fitting) // max(1, self.recipe.validation.sentences))
-        self.sentences = fitting[::step][: self.recipe.validation.sentences]
+        self.tokenizer = self.read_tokenizer()
+        self.train, self.valid = self.corpora(self.tokenizer)
 
-    def train_dataloader(self) -> BatchLoader:
+    def train_dataloader(self) -> Loader:
         """Give this process its endless training batches."""
         assert self.trainer is not None
-        loader = BatchLoader(
-            self.train,
-            self.recipe.data.batch_tokens,
-            seed=self.recipe.seed,
-            rank=self.trainer.global_rank,
-            world=self.trainer.world_size,
-        )
-        self._tell(loader)
+        rank, world = self.trainer.global_rank, self.trainer.world_size
+        loader = self.loader(self.train, seed=self.recipe.seed, rank=rank, world=world)
+        self.tell(loader)
         return loader
 
-    def val_dataloader(self) -> BatchLoader | list[object]:
+    def val_dataloader(self) -> Loader | list[object]:
         """Give this process its validation batches."""
         assert self.trainer is not None
         if self.valid is None:
             return []
         world = self.trainer.world_size
         if len(self.valid) < world:
-            raise InvalidFile(
-                f"{self.valid_files[0]}: has {len(self.valid)} pairs, fewer than the {world} processes that validate"
-            )
-        return BatchLoader(self.valid, self.recipe.data.batch_tokens, rank=self.trainer.global_rank, world=world)
-
-    def _tell(self, loader: BatchLoader) -> None:
-        plan = loader.plan(loader.epoch)
-        share = padding_share(loader.src_lengths, loader.tgt_lengths, plan)
-        log.info("vocabulary: %d subwords", self.tokenizer.vocab_size)
-        for name, corpus in (("training", self.train), ("validation", self.valid)):
-            if corpus is not None:
-                log.info(
-                    "%s: %d pairs (skipped: %d empty, %d too long)", name, len(corpus), corpus.empty, corpus.too_long
-                )
-        if self.too_long:
-            log.info("validation: not translated: %d sentences that are longer than the model takes", self.too_long)
-        log.info("batches: %d an epoch; %.1f %% of their tokens are padding", len(plan), 100 * share)
+            named = (*self.valid_files, *self.train_files)[0]
+            raise InvalidFile(f"{named}: has {len(self.valid)} entries, fewer than the {world} processes that validate")
+        return self.loader(self.valid, seed=None, rank=self.trainer.global_rank, world=world)
 
 
 def _check_same(then: dict[str, str], now: dict[str, str]) -> None:

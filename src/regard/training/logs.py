@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from lightning.pytorch.loggers.logger import Logger
 
 from regard.errors import InvalidFile
 from regard.files import whole_file
-from regard.training.sections import Attention
 
 FILE = "metrics.csv"
 COLUMNS: tuple[str, ...] = (
@@ -23,10 +22,6 @@ COLUMNS: tuple[str, ...] = (
     "learning_rate",
     "tokens",
     "tokens_per_second",
-    "valid_loss",
-    "bleu",
-    "chrf",
-    *(f"{name}_loss" for name in Attention.model_fields),
 )
 
 
@@ -35,11 +30,12 @@ class MetricsFile(Logger):
 
     Args:
         folder: The run folder.
+        measured: The columns for what the task measures.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, measured: Sequence[str]) -> None:
         super().__init__()
-        self.path = folder / FILE
+        self.path, self.columns = folder / FILE, (*COLUMNS, *measured)
 
     @property
     def name(self) -> str:
@@ -58,9 +54,9 @@ class MetricsFile(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a row; names that are no column are left out."""
-        row = {"step": step, **{name: value for name, value in metrics.items() if name in COLUMNS}}
+        row = {"step": step, **{name: value for name, value in metrics.items() if name in self.columns}}
         with self.path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, self.columns)
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)
@@ -79,7 +75,7 @@ class MetricsFile(Logger):
             self.path.unlink()
             return
         with whole_file(self.path, text=True) as file:
-            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(kept)
 

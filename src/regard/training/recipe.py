@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import datetime
 import difflib
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
@@ -15,26 +17,14 @@ from pydantic import BaseModel, Field
 
 from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, nearest, refuse
 from regard.files import whole_file
-from regard.models import TransformerConfig
-from regard.training.sections import (
-    Attention,
-    Checkpoint,
-    Data,
-    Folder,
-    Model,
-    Optimizer,
-    Section,
-    Trainer,
-    Validation,
-    Vocabulary,
-)
+from regard.training.sections import Checkpoint, Data, Folder, Optimizer, Section, Trainer, Validation
 
 FILE = "recipe.yaml"
 # what a resumed training would ignore or could not serve; that the data are the same, their digests tell
 _FIXED = (
+    "task",
     "seed",
-    "data.max_length",
-    "data.batch_tokens",
+    "data.",
     "vocabulary.",
     "model.",
     "optimizer.",
@@ -42,21 +32,32 @@ _FIXED = (
     "trainer.accumulate",
     "validation.monitor",
 )
+_FREE = ("data.folder", "data.train", "data.valid")  # among these: where the data lie
+SMALL = ("perplexity", "bits_per_character")  # of what can be monitored the values that are to be small
 # PyYAML lets through what Python says of an impossible date, of "!!int foo", or of brackets in brackets without end
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
+# What a recipe is about, and where its keys are told; each is loaded when it is asked for.
+TASKS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "translation": ("regard.training.translation.recipe", "TranslationRecipe"),
+        "language_model": ("regard.training.language_model.recipe", "LanguageModelRecipe"),
+        "masked_words": ("regard.training.masked_words.recipe", "MaskedWordsRecipe"),
+        "classification": ("regard.training.classification.recipe", "ClassificationRecipe"),
+    }
+)
+
+
 class Recipe(Section):
-    """A whole experiment.
+    """A whole experiment: what the recipes of all tasks have.
 
     Args:
         run: The folder of the run: weights, logs, the training state and a copy of the recipe.
         seed: Of all that is random: initial weights, dropout, order of batches.
+        task: What is learned.
         data: See :class:`Data`.
-        vocabulary: See :class:`Vocabulary`.
-        model: The keys of :class:`regard.models.TransformerConfig`.
         optimizer: See :class:`Optimizer`.
-        attention: See :class:`Attention`.
         trainer: See :class:`Trainer`.
         validation: See :class:`Validation`.
         checkpoint: See :class:`Checkpoint`.
@@ -64,31 +65,60 @@ class Recipe(Section):
 
     run: Folder
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    task: str
     data: Data
-    vocabulary: Vocabulary = Vocabulary()
-    model: Model = Model()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of TransformerConfig
     optimizer: Optimizer = Optimizer()
-    attention: Attention = Attention()
     trainer: Trainer
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
 
-    def config(self, vocab_size: int) -> TransformerConfig:
-        """Give the architecture for a vocabulary."""
-        return TransformerConfig(vocab_size, **self.model.model_dump())
+    @classmethod
+    def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
+        """The recipe that these keys are of, where a task has several."""
+        return cls
 
     @property
-    def positions(self) -> int:
-        """The most tokens, the special ones counted, that the model has positions for."""
-        return self.model.max_length if self.model.positions == "learned" else 2**31
+    def validates(self) -> bool:
+        """Whether there is something to validate with."""
+        return self.data.valid is not None
+
+    @property
+    def losses(self) -> list[str]:
+        """What the parts of the training loss are called, that of the task first."""
+        return ["loss"]
+
+    @property
+    def columns(self) -> list[str]:
+        """What is measured, beside losses and speed."""
+        return ["valid_loss"]
+
+    @property
+    def monitored(self) -> tuple[str, Literal["min", "max"]]:
+        """The name of what decides which weights are best, and whether it is to be small or large."""
+        name = self.validation.monitor
+        return ("valid_loss", "min") if name == "loss" else (name, "min" if name in SMALL else "max")
+
+    def parts(self) -> tuple[Any, Any]:
+        """Make the data and the module that lightning trains."""
+        raise NotImplementedError
+
+    def conflicts(self) -> list[str]:
+        """Say which keys, each possible alone, do not go together.
+
+        Raises:
+            InvalidArgument: If the architecture cannot be built.
+        """
+        return []
+
+    def absolute(self, keys: dict[str, Any]) -> dict[str, Any]:
+        """Make all paths among the keys absolute."""
+        keys["run"] = str(self.run.absolute())
+        keys["data"]["folder"] = str(self.data.folder.absolute())
+        return keys
 
     def to_yaml(self) -> str:
         """Write all keys, defaults included, with absolute paths: enough to repeat or resume from anywhere."""
-        keys = self.model_dump(mode="json")
-        keys["run"] = str(self.run.absolute())
-        keys["data"]["folder"] = str(self.data.folder.absolute())
-        if teacher := self.attention.divergence.teacher:
-            keys["attention"]["divergence"]["teacher"] = str(teacher.absolute())
+        keys = self.absolute(self.model_dump(mode="json"))
         return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
 
 
@@ -132,57 +162,26 @@ def make_recipe(keys: Mapping[str, Any]) -> Recipe:
         Traceback (most recent call last):
         regard.errors.InvalidRecipe: trainer.max_step: no such key, did you mean 'trainer.max_steps'?
     """
+    kind = _kind(keys)
     try:
-        recipe = Recipe.model_validate(dict(keys))
-        recipe.config(recipe.vocabulary.size)
+        recipe = kind.model_validate(dict(keys))
+        conflicts = recipe.conflicts()
     except pydantic.ValidationError as error:
-        refuse([_sentence(dict(problem)) for problem in error.errors()], InvalidRecipe)
+        refuse([_sentence(dict(problem), kind) for problem in error.errors()], InvalidRecipe)
         raise AssertionError from error
     except InvalidArgument as error:
         raise InvalidRecipe(f"model: {error}") from error
-    refuse(_conflicts(recipe), InvalidRecipe)
+    refuse(conflicts, InvalidRecipe)
     return recipe
 
 
-def _conflicts(recipe: Recipe) -> list[str]:
-    """Say which keys, each possible alone, do not go together."""
-    conflicts = []
-    most = min(recipe.data.batch_tokens, recipe.positions) - 1
-    if recipe.data.max_length > most:
-        conflicts.append(
-            f"data.max_length: should be at most {most}, so that the longest pair fits data.batch_tokens and, where "
-            f"positions are learned, model.max_length, but is {recipe.data.max_length}"
-        )
-    conflicts += _attention_conflicts(recipe)
-    if recipe.validation.monitor != "loss" and not recipe.validation.sentences:
-        conflicts.append(
-            f"validation.sentences: is 0, but validation.monitor is {recipe.validation.monitor!r}, which needs "
-            "translations; monitor 'loss', or translate some"
-        )
-    return conflicts
-
-
-def _attention_conflicts(recipe: Recipe) -> list[str]:
-    conflicts = []
-    for name, loss in recipe.attention.losses.items():
-        key = f"attention.{name}"
-        count = recipe.model.num_encoder_layers if loss.of == "encoder" else recipe.model.num_decoder_layers
-        for kind, numbers, size in (("layers", loss.layers, count), ("heads", loss.heads, recipe.model.num_heads)):
-            wrong = [number for number in numbers or () if not -size <= number < size]
-            conflicts += [f"{key}.{kind}: there are {size}, numbered from 0, but no {number}" for number in wrong]
-            if numbers == ():
-                conflicts.append(f"{key}.{kind}: names none; leave it out for all")
-        for needed in ("file", "teacher"):
-            if getattr(loss, needed, "") is None:
-                conflicts.append(f"{key}.{needed}: is missing, but {key}.weight is {loss.weight}")
-    entropy = recipe.attention.entropy
-    if entropy.weight and entropy.floor is None and entropy.ceiling is None:
-        conflicts.append("attention.entropy: has a weight, but neither floor nor ceiling")
-    if entropy.floor is not None and entropy.ceiling is not None and entropy.floor > entropy.ceiling:
-        conflicts.append(
-            f"attention.entropy.floor: should be at most the ceiling, {entropy.ceiling}, but is {entropy.floor}"
-        )
-    return conflicts
+def _kind(keys: Mapping[str, Any]) -> type[Recipe]:
+    task = keys.get("task", "translation")
+    if not isinstance(task, str) or task not in TASKS:
+        known = " or ".join(map(repr, TASKS))
+        raise InvalidRecipe(f"task: should be {known}, but is {task!r}{nearest(str(task), TASKS)}")
+    module, name = TASKS[task]
+    return getattr(importlib.import_module(module), name).variant(keys)
 
 
 def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -230,11 +229,11 @@ def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
 
 
 def _nearest_option(name: str) -> str:
-    known = _key_paths()
+    known = [path for task in TASKS for path in _key_paths(_kind({"task": task}))]
     return "" if name in known else nearest(f"--{name}", ["--resume", *(f"--{key}" for key in known)])
 
 
-def _key_paths(section: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
+def _key_paths(section: type[BaseModel], prefix: str = "") -> list[str]:
     """The dotted names of all keys that a recipe may have, sections included."""
     paths: list[str] = []
     for name, field in section.model_fields.items():
@@ -244,8 +243,8 @@ def _key_paths(section: type[BaseModel] = Recipe, prefix: str = "") -> list[str]
     return paths
 
 
-def _sentence(problem: dict[str, Any]) -> str:
-    known = _key_paths()
+def _sentence(problem: dict[str, Any], kind: type[Recipe]) -> str:
+    known = _key_paths(kind)
     names = [str(part) for part in problem["loc"]]
     path = ".".join(names)
     if problem["type"] == "extra_forbidden":
@@ -298,7 +297,7 @@ def check_resumable(recipe: Recipe) -> None:
         [
             f"{key}: the run began with {then.get(key)!r}, but is to go on with {now.get(key)!r}; it cannot change"
             for key in now
-            if key.startswith(_FIXED) and now.get(key) != then.get(key)
+            if key.startswith(_FIXED) and key not in _FREE and now.get(key) != then.get(key)
         ],
         InvalidRecipe,
     )

@@ -25,9 +25,7 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, Inval
 from regard.training import recipe as recipes
 from regard.training.callbacks.checkpoints import Checkpoints, Interrupted
 from regard.training.callbacks.progress import Speedometer
-from regard.training.data import TranslationData
 from regard.training.logs import MetricsFile
-from regard.training.module import TranslationModule
 from regard.training.recipe import Recipe
 from regard.training.storage import FILE as STATE
 from regard.training.storage import StateFile
@@ -54,7 +52,7 @@ class Outcome:
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
-    """Train a translator as a recipe says.
+    """Train a model as a recipe says.
 
     Args:
         recipe: The recipe.
@@ -82,7 +80,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
         if rank_zero_only.rank == 0:
             recipes.write_recipe(recipe)
         trainer = _trainer(recipe, console, checkpoints, step)
-        data, module = TranslationData(recipe), TranslationModule(recipe)
+        data, module = recipe.parts()
         if resume:
             log.info("resuming at step %d", step)
         try:
@@ -124,12 +122,11 @@ def _saved_step(path: Path) -> int:
 
 def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: int) -> L.Trainer:
     keys, validation = recipe.trainer, recipe.validation
-    names = [f"{name}_loss" for name in recipe.attention.losses]
-    metrics = MetricsFile(recipe.run)
+    metrics = MetricsFile(recipe.run, recipe.columns)
     metrics.cut_back(step)
-    callbacks: list[L.Callback] = [Speedometer(keys.log_every, ["loss", *names], console)]
-    if recipe.data.valid is not None and validation.patience is not None:
-        monitor, mode = {"loss": ("valid_loss", "min")}.get(validation.monitor, (validation.monitor, "max"))
+    callbacks: list[L.Callback] = [Speedometer(keys.log_every, recipe.losses, console)]
+    if recipe.validates and validation.patience is not None:
+        monitor, mode = recipe.monitored
         callbacks.append(EarlyStopping(monitor, patience=validation.patience, mode=mode))
     # torchrun has decided how many processes there are
     devices = os.environ.get("LOCAL_WORLD_SIZE") if keys.devices == "auto" else keys.devices
@@ -152,7 +149,7 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
         accumulate_grad_batches=keys.accumulate,
         val_check_interval=validation.every * keys.accumulate,
         check_val_every_n_epoch=None,
-        limit_val_batches=1.0 if recipe.data.valid is not None else 0,
+        limit_val_batches=1.0 if recipe.validates else 0,
         num_sanity_val_steps=0,
         logger=[metrics, TensorBoardLogger(recipe.run, name="", version="tensorboard", purge_step=step + 1)],
         callbacks=[*callbacks, checkpoints],

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from regard.errors import InvalidFile, RegardError
 from regard.models import save_model
 from regard.training.averaging import Snapshots, load_average
-from regard.training.module import TranslationModule
+from regard.training.module import TrainedModule
 from regard.training.recipe import Recipe
 from regard.training.storage import FILE
 
@@ -40,7 +40,7 @@ class Checkpoints(L.Callback):
 
     def __init__(self, recipe: Recipe, step: int = 0) -> None:
         self.run, self.keys, self.validation = recipe.run, recipe.checkpoint, recipe.validation
-        self.validates = recipe.data.valid is not None
+        self.validates, self.monitored = recipe.validates, recipe.monitored
         self.snapshots = Snapshots(recipe.run / "snapshots", recipe.checkpoint.average)
         self.seed = recipe.seed
         self.best: float | None = None
@@ -80,14 +80,14 @@ class Checkpoints(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Save the weights if they are the best so far, and all else that is due."""
-        name = {"loss": "valid_loss"}.get(self.validation.monitor, self.validation.monitor)
+        name, mode = self.monitored
         value = float(trainer.callback_metrics[name])
-        if self.best is None or (value < self.best if name == "valid_loss" else value > self.best):
+        if self.best is None or (value < self.best if mode == "min" else value > self.best):
             self.best = value
             self._save_weights(trainer, pl_module, "best")
         self._end_step(trainer, pl_module)
 
-    def _end_step(self, trainer: L.Trainer, module: TranslationModule) -> None:
+    def _end_step(self, trainer: L.Trainer, module: TrainedModule) -> None:
         step = trainer.global_step
         if self.keys.average and step % self.keys.average_every == 0 and trainer.is_global_zero:
             with self._telling(self.snapshots.folder):
@@ -103,13 +103,13 @@ class Checkpoints(L.Callback):
         if asked:
             raise Interrupted
 
-    def _save_state(self, trainer: L.Trainer, module: TranslationModule) -> None:
+    def _save_state(self, trainer: L.Trainer, module: TrainedModule) -> None:
         with self._telling(self.run / FILE):
             trainer.save_checkpoint(self.run / FILE)
         self._save_weights(trainer, module, "last")
         self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
 
-    def _save_weights(self, trainer: L.Trainer, module: TranslationModule, name: str) -> None:
+    def _save_weights(self, trainer: L.Trainer, module: TrainedModule, name: str) -> None:
         if trainer.is_global_zero:
             with self._telling(self.run / name):
                 save_model(self.run / name, module.model, module.data.tokenizer)

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from regard.text.batches import Batch, BatchLoader
+from regard.text.batches import Loader
 
 log = logging.getLogger("regard.training")
 
@@ -61,7 +61,7 @@ class Speedometer(L.Callback):
             self.bar.start()
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add a batch; write a row when it is time."""
         self.losses = [total + part * batch.tokens for total, part in zip(self.losses, outputs["parts"], strict=True)]
@@ -83,7 +83,7 @@ class Speedometer(L.Callback):
         means = {name: loss / tokens for name, loss in zip(self.names, losses, strict=True)}
         now = time.perf_counter()
         loader = trainer.train_dataloader
-        assert isinstance(loader, BatchLoader)
+        assert isinstance(loader, Loader)
         row = {
             "epoch": loader.epoch,
             **means,

@@ -6,14 +6,20 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidRecipe, refuse
-from regard.models import Transformer, TransformerConfig, load_model
+from regard.models import Transformer, TransformerConfig
+from regard.models.checkpoint import load_as
 from regard.models.transformer import Attentions
 from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
 from regard.ops import WeightMatrix
 from regard.text.batches import Batch
 from regard.text.tokenizer import Tokenizer
-from regard.training.recipe import Recipe
-from regard.training.sections import AlignmentLoss, DivergenceLoss, EntropyLoss, LayersLoss
+from regard.training.translation.recipe import (
+    AlignmentLoss,
+    DivergenceLoss,
+    EntropyLoss,
+    LayersLoss,
+    TranslationRecipe,
+)
 
 
 class AttentionLosses:
@@ -28,12 +34,12 @@ class AttentionLosses:
         InvalidCheckpoint: If a teacher's folder holds no model.
     """
 
-    def __init__(self, recipe: Recipe, tokenizer: Tokenizer) -> None:
+    def __init__(self, recipe: TranslationRecipe, tokenizer: Tokenizer) -> None:
         self.losses = recipe.attention.losses
         self.teacher: Transformer | None = None
         divergence = recipe.attention.divergence
         if divergence.weight and divergence.teacher is not None:
-            self.teacher = load_model(divergence.teacher)
+            self.teacher = load_as(divergence.teacher, Transformer)
             same = Tokenizer.load(divergence.teacher).fingerprint == tokenizer.fingerprint
             _check(recipe, self.teacher.config, same)
 
@@ -82,7 +88,7 @@ def _chosen(attentions: Attentions, keys: LayersLoss) -> list[WeightMatrix]:
     return layers if keys.heads is None else [weights.at(heads=list(keys.heads)) for weights in layers]
 
 
-def _check(recipe: Recipe, theirs: TransformerConfig, same_vocabulary: bool) -> None:
+def _check(recipe: TranslationRecipe, theirs: TransformerConfig, same_vocabulary: bool) -> None:
     keys, ours = recipe.attention.divergence, recipe.model
     objections = [] if same_vocabulary else ["has another vocabulary: train both on the same data"]
     if theirs.num_heads != ours.num_heads:

@@ -1,0 +1,58 @@
+"""Results of recipes: each in a file of its own, and all of them as a table in the docs.
+
+Run ``python recipes/results.py`` to write ``docs/results.md`` anew from ``docs/results/*.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parent.parent
+FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
+HEADER = """\
+# Results
+
+What the recipes of this repository reach, beside published figures. Each line is made anew by one command, which its
+recipe names; `docs/results` holds the seeds, the commit and the machine of each.
+
+| what | reached | published, or a peer |
+|---|---|---|
+"""
+
+
+def write_result(path: Path, what: str, reached: str, published: str, **details: Any) -> None:
+    """Write a result with what it was measured on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    commit = _git("rev-parse", "--short", "HEAD") or "none"
+    changed = "-dirty" if _git("status", "--porcelain", "--", ":!docs/results", ":!docs/results.md") else ""
+    machine = {
+        "commit": commit + changed,
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    found = {"what": what, "reached": reached, "published": published, **details, **machine}
+    path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_page(folder: Path = FOLDER, page: Path = PAGE) -> None:
+    """Write the table of all results."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    rows = [f"| {each['what']} | {each['reached']} | {each['published']} |\n" for each in found]
+    page.write_text(HEADER + "".join(rows), encoding="utf-8")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    write_page()

@@ -1,0 +1,90 @@
+"""What the recipes of all tasks that train a BERT share: its keys, its vocabulary, and where it may begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from regard.errors import InvalidFile
+from regard.models import Bert, BertConfig
+from regard.models.bert import Head
+from regard.models.checkpoint import load_as
+from regard.text.load import load_tokenizer
+from regard.text.pipeline import PipelineTokenizer
+from regard.training.recipe import Recipe
+from regard.training.sections import Count, Data, Folder, Section, model_section
+
+DECIDED = ("vocab_size", "pad_id", "head", "labels", "pooler", "pooling", "normalised")
+BESIDE = {"checkpoint", "architecture", "dropout", "attention_dropout"}  # what a checkpoint leaves to say
+
+
+class Vocabulary(Section):
+    """What text is cut into; a checkpoint brings its own."""
+
+    size: Annotated[int, Field(ge=260)] = 8000
+    """Entries of the byte-level BPE vocabulary; 4 special tokens and 256 bytes are among them."""
+
+
+class BertModel(model_section("BertKeys", "bert", BertConfig, DECIDED)):
+    """The architecture, or a checkpoint to begin with."""
+
+    checkpoint: Folder | None = None
+    """The folder of a model whose weights and vocabulary the training begins with; beside it stand only dropouts."""
+
+
+class BertData(Data):
+    """Which texts."""
+
+    max_length: Count = 128
+    """Words of a text, special ones counted; longer texts are cut, and counted."""
+
+
+class BertRecipe(Recipe):
+    """A BERT under some head."""
+
+    data: BertData
+    vocabulary: Vocabulary = Vocabulary()
+    model: BertModel = BertModel()
+
+    def config(self, vocab_size: int, head: Head, labels: Sequence[str], pad_id: int) -> BertConfig:
+        """Give the architecture for a vocabulary, where no checkpoint does."""
+        keys = self.model.model_dump(exclude={"architecture", "checkpoint"})
+        return BertConfig(vocab_size, head=head, labels=tuple(labels), pad_id=pad_id, **keys)
+
+    def build(self, tokenizer: PipelineTokenizer, head: Head, labels: Sequence[str] = ()) -> Bert:
+        """Make the model, with new weights or those of the checkpoint."""
+        if self.model.checkpoint is None:
+            return Bert(self.config(tokenizer.vocab_size, head, labels, tokenizer.pad_id))
+        given = self.model.model_dump(exclude_unset=True, exclude={"architecture", "checkpoint"})
+        return load_as(self.model.checkpoint, Bert).with_head(head, labels, **given).train()
+
+    def absolute(self, keys: dict[str, Any]) -> dict[str, Any]:
+        if self.model.checkpoint is not None:
+            keys["model"] = self.model.model_dump(mode="json", exclude_unset=True)
+            keys["model"]["checkpoint"] = str(self.model.checkpoint.absolute())
+        return super().absolute(keys)
+
+    def conflicts(self) -> list[str]:
+        if self.model.checkpoint is not None:
+            said = sorted(self.model.model_fields_set - BESIDE)
+            return [f"model.{key}: is what model.checkpoint decides; leave one of them out" for key in said]
+        self.config(self.vocabulary.size, "none", (), 0)
+        if self.data.max_length > self.model.max_length:
+            most = self.model.max_length
+            return [f"data.max_length: should be at most model.max_length, {most}, but is {self.data.max_length}"]
+        return []
+
+
+def checkpoint_tokenizer(folder: Path) -> PipelineTokenizer:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        InvalidFile: If there is none, or it is none of a BERT.
+    """
+    tokenizer = load_tokenizer(folder)
+    if not isinstance(tokenizer, PipelineTokenizer):
+        raise InvalidFile(f"{folder}: expected a tokenizer.json of a BERT, got a {type(tokenizer).__name__}")
+    return tokenizer

@@ -1,0 +1,1 @@
+"""Training language models: their recipe, their data, their loss."""

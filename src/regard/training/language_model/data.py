@@ -1,0 +1,60 @@
+"""The data of a language model: the vocabulary and the text in ids, made once, and the blocks of each process."""
+
+from __future__ import annotations
+
+import logging
+
+from regard.text.batches import Loader
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.stream import BlockLoader, Stream, all_lines, build_stream
+from regard.training.data import TaskData
+from regard.training.language_model.recipe import LanguageModelRecipe
+
+log = logging.getLogger("regard.training")
+
+
+class LanguageModelData(TaskData):
+    """Running text.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: LanguageModelRecipe
+    tokenizer: PipelineTokenizer
+    train: Stream
+    valid: Stream | None
+
+    @property
+    def shares(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Which part of the training files is learned from, and which is kept for validation."""
+        kept = 1 - self.recipe.data.valid_share
+        return (0.0, kept), (kept, 1.0)
+
+    def make_tokenizer(self) -> PipelineTokenizer:
+        keys = self.recipe.vocabulary
+        if keys.kind == "characters":  # of all text, so that validation meets no other
+            files = [*self.train_files, *self.valid_files]
+            return PipelineTokenizer.of_characters(all_lines(files, (0.0, 1.0)))
+        return PipelineTokenizer.train(all_lines(self.train_files, self.shares[0]), keys.size)
+
+    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[Stream, Stream | None]:
+        documents = self.recipe.data.documents
+        learned, kept = self.shares
+        train = build_stream(self.train_files, tokenizer, self.folder, share=learned, documents=documents)
+        if self.valid_files:
+            return train, build_stream(self.valid_files, tokenizer, self.folder, documents=documents)
+        if not self.recipe.data.valid_share:
+            return train, None
+        return train, build_stream(self.train_files, tokenizer, self.folder, share=kept, documents=documents)
+
+    def loader(self, corpus: Stream, *, seed: int | None, rank: int, world: int) -> BlockLoader:
+        keys = self.recipe.data
+        return BlockLoader(corpus, keys.block, keys.batch, seed=seed, rank=rank, world=world)
+
+    def tell(self, loader: Loader) -> None:
+        log.info("vocabulary: %d words", self.tokenizer.vocab_size)
+        for name, stream in (("training", self.train), ("validation", self.valid)):
+            if stream is not None:
+                log.info("%s: %d words, %d characters", name, len(stream), stream.characters)
+        log.info("batches: %d an epoch", len(loader.plan(loader.epoch)))

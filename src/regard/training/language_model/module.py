@@ -1,0 +1,59 @@
+"""The language model as lightning trains it: its loss, and what is measured on the validation text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from regard.models import Gpt
+from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.text.stream import Words
+from regard.training.language_model.data import LanguageModelData
+from regard.training.language_model.recipe import LanguageModelRecipe
+from regard.training.module import TrainedModule
+
+
+class LanguageModelModule(TrainedModule):
+    """A Gpt with its loss.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: LanguageModelRecipe
+    model: Gpt
+
+    @property
+    def data(self) -> LanguageModelData:
+        return super().data
+
+    def build(self) -> Gpt:
+        tokenizer = self.data.tokenizer
+        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        specials = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_ids": ends}
+        return Gpt(self.recipe.config(tokenizer.vocab_size, **specials))
+
+    def _loss(self, batch: Words, label_smoothing: float) -> TokenLoss:
+        hidden = self.model.hidden(batch.words).flatten(0, 1)
+        labels = batch.labels.flatten()
+        return linear_cross_entropy(hidden, self.model.to_words.weight, labels, label_smoothing=label_smoothing)
+
+    def training_step(self, batch: Words, batch_idx: int) -> dict[str, Any]:
+        """Give the loss of telling each next word."""
+        found = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        return {"loss": found.loss, "parts": [found.loss.detach()]}
+
+    def sums(self, batch: Words) -> tuple[Tensor, Tensor]:
+        """The negative log-likelihood and the number of words."""
+        found = self._loss(batch, 0.0)
+        return found.nll, found.tokens
+
+    def measured(self, sums: Sequence[float]) -> dict[str, float]:
+        """``valid_loss`` in nats a word, ``perplexity``, and ``bits_per_character``."""
+        nll, words = sums
+        assert self.data.valid is not None
+        bits = nll / math.log(2) / max(self.data.valid.characters, 1)
+        return {"valid_loss": nll / words, "perplexity": math.exp(min(nll / words, 700)), "bits_per_character": bits}

@@ -1,0 +1,110 @@
+"""Language models: running text, a decoder, and the word that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from regard.models import GptConfig
+from regard.training.recipe import Recipe
+from regard.training.sections import Count, Data, Section, Share, Validation, model_section
+
+if TYPE_CHECKING:
+    from regard.training.language_model.data import LanguageModelData
+    from regard.training.language_model.module import LanguageModelModule
+
+
+class TextData(Data):
+    """Which text, and how much of it at a time."""
+
+    valid_share: Share = 0.0
+    """Where no file is named for validation: the last share of the characters of each file is kept for it."""
+    documents: Literal["file", "line"] = "file"
+    """What a text is, behind which the vocabulary's word for an end stands."""
+    block: Count = 256
+    """Words that are read in one row."""
+    batch: Count = 32
+    """Rows of a batch."""
+
+
+class TextVocabulary(Section):
+    """What text is cut into."""
+
+    kind: Literal["bpe", "characters"] = "bpe"
+    """Byte-level BPE, or the characters of the training text."""
+    size: Annotated[int, Field(ge=260)] = 8000
+    """Entries of a BPE vocabulary; 4 special tokens and 256 bytes are among them."""
+
+
+class LanguageModelValidation(Validation):
+    """What is measured while training, and when it is good enough."""
+
+    monitor: Literal["loss", "perplexity", "bits_per_character"] = "loss"
+    """What decides which weights are best."""
+
+
+DECIDED = ("vocab_size", "pad_id", "bos_id", "eos_ids")  # by the vocabulary
+_LLAMA = GptConfig.llama(9)
+LLAMA = {field.name: getattr(_LLAMA, field.name) for field in fields(GptConfig) if field.name not in DECIDED}
+GptModel = model_section("GptModel", "gpt", GptConfig, DECIDED)
+LlamaModel = model_section("LlamaModel", "llama", GptConfig, DECIDED, LLAMA)
+
+
+class LanguageModelRecipe(Recipe):
+    """A language model.
+
+    Args:
+        task: ``"language_model"``.
+        data: See :class:`TextData`.
+        vocabulary: See :class:`TextVocabulary`.
+        model: The keys of :class:`regard.models.GptConfig`; with ``architecture: llama`` their defaults are Llama's.
+        validation: See :class:`LanguageModelValidation`.
+    """
+
+    task: Literal["language_model"]
+    data: TextData
+    vocabulary: TextVocabulary = TextVocabulary()
+    model: GptModel = GptModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of GptConfig
+    validation: LanguageModelValidation = LanguageModelValidation()
+
+    @classmethod
+    def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
+        model = keys.get("model")
+        return LlamaRecipe if isinstance(model, Mapping) and model.get("architecture") == "llama" else cls
+
+    def config(self, vocab_size: int, **specials: Any) -> GptConfig:
+        """Give the architecture for a vocabulary and its special words."""
+        return GptConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}), **specials)
+
+    @property
+    def validates(self) -> bool:
+        return super().validates or self.data.valid_share > 0
+
+    @property
+    def columns(self) -> list[str]:
+        return ["valid_loss", "perplexity", "bits_per_character"]
+
+    def parts(self) -> tuple[LanguageModelData, LanguageModelModule]:
+        from regard.training.language_model.data import LanguageModelData
+        from regard.training.language_model.module import LanguageModelModule
+
+        return LanguageModelData(self), LanguageModelModule(self)
+
+    def conflicts(self) -> list[str]:
+        self.config(self.vocabulary.size)
+        conflicts = []
+        if self.data.block > self.model.max_length:
+            most = self.model.max_length
+            conflicts.append(f"data.block: should be at most model.max_length, {most}, but is {self.data.block}")
+        if self.data.valid is not None and self.data.valid_share:
+            conflicts.append("data.valid_share: is for where data.valid is not given; leave one of them out")
+        return conflicts
+
+
+class LlamaRecipe(LanguageModelRecipe):
+    """A language model in the shape of Llama."""
+
+    model: LlamaModel = LlamaModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of GptConfig

@@ -1,0 +1,1 @@
+"""Training BERTs to tell words that are hidden: their recipe, their data, their loss."""

@@ -1,0 +1,1 @@
+"""Training translators: their recipe, their data, their loss."""

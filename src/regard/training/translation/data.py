@@ -1,0 +1,90 @@
+"""The data of a translator: the vocabulary and the tokenised pairs, made once, and the batches of each process."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from regard.errors import InvalidFile
+from regard.text.batches import BatchLoader, Loader, padding_share
+from regard.text.corpus import Corpus, build_corpus
+from regard.text.lines import read_pairs, references_by_source
+from regard.text.tokenizer import Tokenizer
+from regard.training.data import TaskData
+from regard.training.translation.recipe import TranslationRecipe
+
+log = logging.getLogger("regard.training")
+
+
+class TranslationData(TaskData):
+    """Pairs of sentences.
+
+    After :meth:`setup` there are ``tokenizer``, ``train``, ``valid`` (pairs) and ``sentences``: the sources to
+    translate in validation, each with all its references.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: TranslationRecipe
+    tokenizer: Tokenizer
+    train: Corpus
+    valid: Corpus | None
+
+    def __init__(self, recipe: TranslationRecipe) -> None:
+        super().__init__(recipe)
+        alignment = recipe.attention.alignment
+        self.alignments = recipe.data.folder / alignment.file if alignment.weight and alignment.file else None
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        alignments = {} if self.alignments is None else {"attention.alignment.file": [self.alignments]}
+        return {**super().files, **alignments}
+
+    def make_tokenizer(self) -> Tokenizer:
+        texts = (text for pair in read_pairs(self.train_files) for text in pair)
+        return Tokenizer.train(texts, self.recipe.vocabulary.size)
+
+    def read_tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder)
+
+    def corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
+        longest = self.recipe.data.max_length
+        train = build_corpus(self.train_files, tokenizer, self.folder, max_length=longest, alignments=self.alignments)
+        # a validation set is measured whole; only what fits no batch or no position is left out
+        limit = min(self.recipe.data.batch_tokens, self.recipe.positions) - 1
+        valid = build_corpus(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None
+        return train, valid
+
+    def setup(self, stage: str) -> None:
+        """Map the corpora into memory (on every process)."""
+        super().setup(stage)
+        translated = self.valid is not None and self.recipe.validation.sentences
+        grouped = references_by_source(read_pairs(self.valid_files)) if translated else {}
+        lengths = map(len, self.tokenizer.encode(list(grouped)))
+        fitting = [
+            item for item, length in zip(grouped.items(), lengths, strict=True) if length < self.recipe.positions
+        ]
+        self.too_long = len(grouped) - len(fitting)
+        if grouped and not fitting:
+            raise InvalidFile(f"{self.valid_files[0]}: every sentence is longer than the model takes")
+        # spread over the file, which may be sorted
+        step = max(1, len(fitting) // max(1, self.recipe.validation.sentences))
+        self.sentences = fitting[::step][: self.recipe.validation.sentences]
+
+    def loader(self, corpus: Corpus, *, seed: int | None, rank: int, world: int) -> BatchLoader:
+        return BatchLoader(corpus, self.recipe.data.batch_tokens, seed=seed, rank=rank, world=world)
+
+    def tell(self, loader: Loader) -> None:
+        assert isinstance(loader, BatchLoader)
+        plan = loader.plan(loader.epoch)
+        share = padding_share(loader.src_lengths, loader.tgt_lengths, plan)
+        log.info("vocabulary: %d subwords", self.tokenizer.vocab_size)
+        for name, corpus in (("training", self.train), ("validation", self.valid)):
+            if corpus is not None:
+                log.info(
+                    "%s: %d pairs (skipped: %d empty, %d too long)", name, len(corpus), corpus.empty, corpus.too_long
+                )
+        if self.too_long:
+            log.info("validation: not translated: %d sentences that are longer than the model takes", self.too_long)
+        log.info("batches: %d an epoch; %.1f %% of their tokens are padding", len(plan), 100 * share)

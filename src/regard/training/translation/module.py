@@ -1,0 +1,103 @@
+"""The translator as lightning trains it: its loss, its optimizer, and what is measured on the validation set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.generation.greedy import greedy
+from regard.models import Transformer
+from regard.models.transformer import Attentions
+from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.text.batches import Batch
+from regard.text.padding import source_batch
+from regard.text.scores import score
+from regard.training.module import TrainedModule
+from regard.training.translation.attention import AttentionLosses
+from regard.training.translation.data import TranslationData
+from regard.training.translation.recipe import TranslationRecipe
+
+log = logging.getLogger("regard.training")
+_ROWS = 64  # sentences translated together in validation
+
+
+class TranslationModule(TrainedModule):
+    """A Transformer with its loss.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: TranslationRecipe
+    model: Transformer
+
+    def __init__(self, recipe: TranslationRecipe) -> None:
+        super().__init__(recipe)
+        self._signed = False
+
+    @property
+    def data(self) -> TranslationData:
+        return super().data
+
+    def build(self) -> Transformer:
+        self._attention = AttentionLosses(self.recipe, self.data.tokenizer)
+        return Transformer(self.recipe.config(self.data.tokenizer.vocab_size))
+
+    def _loss(self, batch: Batch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
+        hidden, attentions = self.model.states(batch.src, batch.tgt, batch.src_lengths)  # (batch, target, d_model)
+        found = linear_cross_entropy(
+            hidden.flatten(0, 1),
+            self.model.to_words.weight,
+            batch.labels.flatten(),
+            label_smoothing=label_smoothing,
+            ignore_index=self.model.config.pad_id,
+        )
+        return found, attentions
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        """Give the label-smoothed loss of a batch, with the losses on attention that the recipe asks for."""
+        found, attentions = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        losses = self._attention(attentions, batch)
+        loss = found.loss
+        for name, keys in self.recipe.attention.losses.items():
+            loss = loss + keys.weight * losses[name]
+        return {"loss": loss, "parts": [part.detach() for part in (found.loss, *losses.values())]}
+
+    def sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The negative log-likelihood, without smoothing, and the number of tokens."""
+        found, _ = self._loss(batch, label_smoothing=0.0)
+        return found.nll, found.tokens
+
+    def measured(self, sums: Sequence[float]) -> dict[str, float]:
+        """``valid_loss`` (nats a token), ``bleu`` and ``chrf``."""
+        nll, tokens = sums
+        metrics = {"valid_loss": nll / tokens}
+        if self.data.sentences:
+            hypotheses = self._translations([source for source, _ in self.data.sentences])
+            scores = score(hypotheses, [references for _, references in self.data.sentences], ["bleu", "chrf"])
+            metrics |= {name: found.value for name, found in scores.items()}
+            if not self._signed:
+                self._signed = True
+                log.info("validation: %s", ", ".join(f"{name} is {each.signature}" for name, each in scores.items()))
+        return metrics
+
+    def _translations(self, sources: list[str]) -> list[str]:
+        """Translate greedily; every process takes its share, and all get the whole."""
+        ids = self.data.tokenizer.encode(sources)
+        by_length = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+        chunks = [by_length[start : start + _ROWS] for start in range(0, len(by_length), _ROWS)]
+        found: dict[int, list[int]] = {}
+        for chunk in chunks[self.trainer.global_rank :: self.trainer.world_size]:
+            src, src_lengths = source_batch([ids[place] for place in chunk])
+            with self.trainer.precision_plugin.val_step_context():
+                best = greedy(self.model, src.to(self.device), src_lengths.to(self.device))
+            found |= {place: hypothesis.tokens for place, hypothesis in zip(chunk, best, strict=True)}
+        if self.trainer.world_size > 1:
+            shares: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(shares, found)
+            found = {place: tokens for share in shares for place, tokens in share.items()}
+        return self.data.tokenizer.decode([found[place] for place in range(len(ids))])

@@ -1,0 +1,196 @@
+"""Each task learns what there is to learn, resumes bit for bit, and says what does not fit."""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.errors import InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.generation import Generator
+from regard.models import Bert, Gpt, Transformer, TransformerConfig, load_model, save_model
+from regard.text.load import load_tokenizer
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
+from regard.training import apply_overrides, make_recipe, read_recipe, train
+
+LINE = "abcdefghijklmnopqrstuvwxyz .\n"
+SMALL = {"d_model": 32, "num_heads": 2, "num_layers": 1, "d_ff": 32, "dropout": 0.0, "attention_dropout": 0.0}
+GOOD, BAD = ["good", "fine", "lovely"], ["bad", "poor", "awful"]
+
+
+def write_texts(path: Path, count: int, seed: int) -> None:
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        label = draw.choice(["no", "yes"])
+        words = draw.choices(["the", "film", "is", "a", "story"], k=draw.randint(2, 6))
+        words.insert(draw.randint(0, len(words)), draw.choice(GOOD if label == "yes" else BAD))
+        rows.append(" ".join(words) + f"\t{label}")
+    path.write_text("\n".join(rows) + "\n")
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The keys of a recipe of each task, each of a few seconds."""
+    (tmp_path / "text.txt").write_text(LINE * 60)
+    for name, count, seed in (("train", 300, 1), ("valid", 40, 2)):
+        write_texts(tmp_path / f"{name}.tsv", count, seed)
+        said = random.Random(seed).choices(["a b c d e", "f g h i j k", "l m n o p"], k=count)
+        (tmp_path / f"{name}.txt").write_text("\n".join(said) + "\n")
+    common = {
+        "run": str(tmp_path / "run"),
+        "optimizer": {"learning_rate": 0.01, "warmup_steps": 5, "schedule": "cosine", "label_smoothing": 0},
+        "trainer": {"max_steps": 60, "log_every": 10, "accelerator": "cpu"},
+        "validation": {"every": 20, "monitor": "loss"},
+        "checkpoint": {"every": 20},
+    }
+    folder = {"folder": str(tmp_path)}
+    return {
+        "language_model": {
+            **common,
+            "task": "language_model",
+            "data": {**folder, "train": "text.txt", "valid_share": 0.2, "block": 20, "batch": 8},
+            "vocabulary": {"kind": "characters"},
+            "model": {**SMALL, "max_length": 64, "positions": "alibi"},
+        },
+        "masked_words": {
+            **common,
+            "task": "masked_words",
+            "data": {**folder, "train": "train.txt", "valid": "valid.txt", "max_length": 30, "batch_tokens": 400},
+            "vocabulary": {"size": 300},
+            "model": {**SMALL, "max_length": 30},
+        },
+        "classification": {
+            **common,
+            "task": "classification",
+            "data": {**folder, "train": "train.tsv", "valid": "valid.tsv", "max_length": 30},
+            "vocabulary": {"size": 300},
+            "model": {**SMALL, "max_length": 30},
+            "validation": {"every": 20, "monitor": "f1"},
+        },
+    }
+
+
+def measured(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["valid_loss"]]
+
+
+def test_a_language_model_learns_a_line(recipes):
+    recipe = make_recipe(recipes["language_model"])
+    outcome = train(recipe)
+    rows = measured(outcome.folder)
+    assert outcome.best == pytest.approx(min(float(row["valid_loss"]) for row in rows))
+    last = rows[-1]
+    assert float(last["perplexity"]) < 1.3 < float(rows[0]["perplexity"])
+    words = len(Path(recipe.data.folder / "text.txt").read_text()) * 0.2  # as many as characters, and an end
+    bits = float(last["valid_loss"]) / torch.log(torch.tensor(2.0))
+    assert float(last["bits_per_character"]) == pytest.approx(float(bits), rel=2 / words)
+    writer = Generator.load(outcome.folder / "best", dtype=torch.float32)
+    assert writer.generate(["fgh", "uvw"], max_length=4) == ["ijkl", "xyz "]
+    assert isinstance(writer.model, Gpt)
+
+
+def test_llama_is_a_word(recipes):
+    keys = apply_overrides(recipes["language_model"], ["--model.architecture", "llama", "--trainer.max_steps", "2"])
+    del keys["model"]["positions"]
+    outcome = train(make_recipe(keys))
+    config = load_model(outcome.folder / "last").config
+    assert (config.norm, config.gated, config.positions, config.tie_embeddings) == ("rms", True, "rotary", False)
+
+
+def test_a_masked_language_model_learns_what_stands_where(recipes):
+    outcome = train(make_recipe(apply_overrides(recipes["masked_words"], ["--trainer.max_steps", "240"])))
+    rows = measured(outcome.folder)
+    assert float(rows[-1]["valid_loss"]) < 0.75 * float(rows[0]["valid_loss"])
+    assert float(rows[-1]["accuracy"]) > 50
+    model = load_model(outcome.folder / "best")
+    assert isinstance(model, Bert)
+    assert model.config.head == "masked_words"
+    assert load_tokenizer(outcome.folder / "best").mask_id == 3
+
+
+def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recipes, tmp_path):
+    outcome = train(make_recipe(recipes["classification"]))
+    rows = measured(outcome.folder)
+    assert float(rows[-1]["accuracy"]) > 90
+    assert outcome.best == pytest.approx(max(float(row["f1"]) for row in rows))
+    model = load_model(outcome.folder / "best")
+    assert model.config.labels == ("no", "yes")
+    tokenizer = load_tokenizer(outcome.folder / "best")
+    ids = torch.tensor(tokenizer.encode_whole(["the film is awful"]))
+    assert model(ids).output.argmax() == 0
+
+    keys = {**recipes["classification"], "run": str(tmp_path / "tuned")}
+    del keys["vocabulary"]
+    keys["model"] = {"checkpoint": str(tmp_path / "run" / "best"), "dropout": 0.3}
+    keys["trainer"] = {**keys["trainer"], "max_steps": 1}
+    keys["optimizer"] = {**keys["optimizer"], "learning_rate": 1e-9}
+    tuned = train(make_recipe(keys))
+    copy = read_recipe(tmp_path / "tuned" / "recipe.yaml")
+    assert copy.model.checkpoint == (tmp_path / "run" / "best").absolute()
+    assert load_model(tuned.folder / "last").config.dropout == 0.3
+    assert float(measured(tuned.folder)[-1]["accuracy"]) == pytest.approx(float(rows[-1]["accuracy"]), abs=10)
+
+
+@pytest.mark.parametrize("task", ["language_model", "masked_words", "classification"])
+def test_a_training_that_goes_on_is_the_one_that_was_not_stopped(recipes, tmp_path, task):
+    keys = apply_overrides(recipes[task], ["--model.dropout", "0.1", "--optimizer.schedule", "constant"])
+    keys["trainer"]["max_steps"] = 14
+    keys["checkpoint"]["every"] = 5
+    whole = train(make_recipe(keys))
+    keys = {**keys, "run": str(tmp_path / "parts"), "trainer": {**keys["trainer"], "max_steps": 6}}
+    train(make_recipe(keys))
+    keys["trainer"] = {**keys["trainer"], "max_steps": 14}
+    parts = train(make_recipe(keys), resume=True)
+    one, other = (load_model(each.folder / "last").state_dict() for each in (whole, parts))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("task", "override", "words"),
+    [
+        ("language_model", "--task=language_modell", "task: should be .* but is 'language_modell', did you mean 'lang"),
+        ("language_model", "--data.batch_tokens=9", "data.batch_tokens: no such key; keys there are folder, train"),
+        ("language_model", "--data.block=65", "data.block: should be at most model.max_length, 64, but is 65"),
+        ("language_model", "--data.valid=text.txt", "data.valid_share: is for where data.valid is not given"),
+        ("language_model", "--validation.monitor=bleu", "validation.monitor: should be 'loss', 'perplexity' or 'bits"),
+        ("language_model", "--model.gated=maybe", "model.gated: should be a valid boolean"),
+        ("language_model", "--model.d_model=yes", "model.d_model: should be a number or a text"),
+        ("masked_words", "--data.max_length=401", "should be at most model.max_length, 30.*batch_tokens, 400"),
+        ("masked_words", "--data.masked=1.5", "data.masked: should be less than 1, but is 1.5"),
+        ("classification", "--model.checkpoint=x", "model.d_model: is what model.checkpoint decides; leave one"),
+        ("classification", "--attention.entropy.weight=1", "attention: no such key"),
+    ],
+)
+def test_keys_that_do_not_fit_are_named(recipes, task, override, words):
+    with pytest.raises(InvalidRecipe) as caught:
+        make_recipe(apply_overrides(recipes[task], [override]))
+    assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
+
+
+def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
+    keys = recipes["classification"]
+    (tmp_path / "valid.tsv").write_text("the film\tmaybe\n")
+    with pytest.raises(InvalidFile, match=r"valid\.tsv, line 1: the class 'maybe' is none of 'no', 'yes'"):
+        train(make_recipe(keys))
+    (tmp_path / "train.tsv").write_text("the film\n")
+    with pytest.raises(InvalidFile, match=r"train\.tsv, line 1: a line should be a text, a tab and a class"):
+        train(make_recipe(keys))
+    keys = recipes["masked_words"]
+    del keys["vocabulary"]
+    keys["model"] = {"checkpoint": str(tmp_path / "model")}
+    own = Tokenizer.train(["a"], 270)
+    save_model(tmp_path / "model", Transformer(TransformerConfig(270, d_model=8, num_heads=2, d_ff=8)), own)
+    with pytest.raises(InvalidFile, match=r"expected a tokenizer\.json of a BERT, got a Tokenizer"):
+        train(make_recipe(keys))
+    pipeline = PipelineTokenizer.train(["a"], 270)
+    save_model(tmp_path / "model", Transformer(TransformerConfig(270, d_model=8, num_heads=2, d_ff=8)), pipeline)
+    with pytest.raises(InvalidCheckpoint, match=r"holds a Transformer, .*; here a Bert is needed"):
+        train(make_recipe(keys))
