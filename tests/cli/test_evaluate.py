@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import sacrebleu
+import torch
+
+from generation.writer import LINE, trained_writer
+from regard.models import Bert, BertConfig, save_model
+from regard.text.pipeline import PipelineTokenizer
 
 SOURCES = ["I lost.", "Excuse me.", "Fantastic!"]
 REFERENCES = [
@@ -128,3 +134,34 @@ def test_an_output_that_cannot_be_written_is_refused_first(regard, pairs, monkey
     done = regard("evaluate", pairs, "--output", "no/such/folder/out")
     assert done.code == 2
     assert done.err == "regard: no/such/folder/out: could not be written: No such file or directory\n"
+
+
+def test_a_language_model_is_measured_on_a_text(regard, tmp_path):
+    writer = trained_writer()
+    save_model(tmp_path, writer.model, writer.tokenizer)
+    (tmp_path / "test.txt").write_text(LINE * 5)
+    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["characters"] == len(LINE) * 5 == found["words"]
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["bits_per_character"] == pytest.approx(found["loss"] / math.log(2))
+    assert 1 < found["perplexity"] < 3
+    assert "bits per character: " in regard("evaluate", tmp_path / "test.txt", "--model", tmp_path).out
+    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--beam", 2)
+    assert (done.code, "`--beam`: a gpt is measured on one file" in done.err) == (2, True)
+
+
+def test_a_classifier_is_measured_on_texts_with_classes(regard, tmp_path):
+    tokenizer = PipelineTokenizer.train(["good", "bad"], 270)
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
+    model = Bert(BertConfig(270, head="classes", labels=("bad", "good"), **sizes))
+    with torch.no_grad():
+        model.to_classes.bias.copy_(torch.tensor([0.0, 9.0]))  # all is good
+    save_model(tmp_path, model, tokenizer)
+    (tmp_path / "test.tsv").write_text("one\tgood\ntwo\tgood\nthree\tgood\nfour\tbad\n")
+    found = json.loads(regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path, "--json").out)
+    assert found == pytest.approx({"texts": 4, "accuracy": 75.0, "f1": 100 * (6 / 7) / 2})
+    (tmp_path / "test.tsv").write_text("one\tfair\n")
+    done = regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path)
+    assert (done.code, "has the class 'fair', but the model knows 'bad', 'good'" in done.err) == (2, True)

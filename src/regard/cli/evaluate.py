@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.lines import one_line, writing
+from regard.cli.translate import given
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.lines import read_lines, read_pairs, references_by_source
+from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
 
 if TYPE_CHECKING:
     from regard.text.scores import Score
@@ -24,7 +25,8 @@ def evaluate(
     test: Annotated[
         Path | None,
         typer.Argument(
-            help="Pairs: source, tab, reference; `.gz` too. A source line that comes again brings a further reference."
+            help="Pairs: source, tab, reference; `.gz` too. A source line that comes again brings a further reference. "
+            "Of a language model a text, of a classifier texts with classes."
         ),
     ] = None,
     source: Annotated[Path | None, typer.Option(help="The source lines, in place of TEST.")] = None,
@@ -41,10 +43,16 @@ def evaluate(
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
     ] = None,
+    tokenize: Annotated[
+        str, typer.Option(help="How BLEU cuts sentences into words: 13a, intl, char, zh; none if it was done.")
+    ] = "13a",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the translations to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure translations with sacreBLEU: BLEU, chrF and TER, each with the signature that makes it comparable.
+    """Measure what a model was made for.
+
+    Of a translator BLEU, chrF and TER by sacreBLEU, each with the signature that makes it comparable; of a language
+    model (TEST is a text) perplexity and bits per character; of a classifier (text, tab, class) accuracy and F1.
 
     Pairs in one file, where repeated source lines are several references of one sentence:
 
@@ -54,6 +62,21 @@ def evaluate(
 
         regard evaluate --source test.en --reference test.de --hypotheses other-system.de
     """
+    kind = None if model is None else _kind(model)
+    if model is not None and kind in ("gpt", "bert"):
+        idle = given(source=source, reference=reference, hypotheses=hypotheses, beam=beam, output=output)
+        if test is None or idle:
+            named = ", ".join(f"`--{name}`" for name in idle) or "TEST"
+            raise InvalidArgument(
+                f"{named}: a {kind} is measured on one file, TEST, and takes no options of translators"
+            )
+        found = _text_scores(model, test) if kind == "gpt" else _class_scores(model, test)
+        print(
+            json.dumps(found)
+            if as_json
+            else "\n".join(f"{name.replace('_', ' ')}: {value:,.4g}" for name, value in found.items())
+        )
+        return
     from regard.text.scores import score
 
     if hypotheses is not None and (model is not None or beam is not None):
@@ -65,14 +88,59 @@ def evaluate(
         if hypotheses is not None:
             lines = _hypotheses(hypotheses, len(sources))
         else:
-            from regard.cli.translate import given, translations
+            from regard.cli.translate import translations
 
             named = [(f"the source {text[:40]!r}", text) for text in sources]
             found = translations(named, model=model, total=len(sources), **given(beam=beam))
             lines = [one_line(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)
-    report(score(lines, references), sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
+    scores = score(lines, references, tokenize=tokenize)
+    report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
+
+
+def _kind(folder: Path) -> str | None:
+    """The architecture of a model, where its configuration can be read; what is wrong with it is said later."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        name = config.get("architecture", config.get("model_type"))
+    except (OSError, ValueError, AttributeError):
+        return None
+    return {"gpt2": "gpt", "llama": "gpt"}.get(name, name)
+
+
+def _text_scores(model: Path, test: Path) -> dict[str, float]:
+    """How likely a language model holds a text."""
+    from regard.generation.generator import Generator
+
+    text = "".join(f"{line}\n" for line in read_lines(test))
+    found = Generator.load(model).likelihood(text)
+    return {
+        "words": found.words,
+        "characters": found.characters,
+        "loss": found.nll / found.words,
+        "perplexity": found.perplexity,
+        "bits_per_character": found.bits_per_character,
+    }
+
+
+def _class_scores(model: Path, test: Path) -> dict[str, float]:
+    """How well a classifier tells the classes of texts."""
+    import torch
+
+    from regard.generation.reader import Reader
+    from regard.text.scores import class_scores
+
+    reader = Reader.load(model)
+    labels = reader.model.config.labels
+    pairs = [(text, label) for _, text, label in read_labelled([test])]
+    unknown = sorted({label for _, label in pairs} - set(labels))
+    if unknown:
+        raise InvalidFile(f"{test}: has the class {unknown[0]!r}, but the model knows {', '.join(map(repr, labels))}")
+    confusion = torch.zeros(len(labels), len(labels), dtype=torch.int64)
+    for (_, label), told in zip(pairs, reader.classify([text for text, _ in pairs]), strict=True):
+        confusion[labels.index(label), labels.index(told.label)] += 1
+    return {"texts": len(pairs), **class_scores(confusion)}
 
 
 def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from regard import __version__
 from regard.cli.evaluate import evaluate
+from regard.cli.generate import generate
 from regard.cli.info import info
 from regard.cli.look import look
 from regard.cli.trace import trace
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command()(look)
 app.command()(translate)
+app.command()(generate)
 app.command()(trace)
 app.command()(evaluate)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # any key of a recipe

@@ -17,12 +17,14 @@ def train(
         bool, typer.Option("--resume", help="Go on from the last checkpoint of the run, as if it had never stopped.")
     ] = False,
 ) -> None:
-    """Train a translator as a recipe says; any key of it can be set here by its dotted name.
+    """Train a model as a recipe says; any key of it can be set here by its dotted name.
+
+    A recipe is of a task: translation, language_model, masked_words or classification; `recipes/` has one of each.
 
         regard train recipes/tatoeba-en-de.yaml --data.folder pairs --trainer.max_steps 2000
 
     After a crash or Ctrl-C, the same line with `--resume` goes on from the last checkpoint, bit for bit on one CPU.
-    The run folder then holds models (`last`, `best`, `averaged`) that `regard translate --model` takes.
+    The run folder then holds models (`last`, `best`, `averaged`) that `--model` of the other commands takes.
     """
     if str(recipe).startswith("--"):
         raise InvalidArgument(

@@ -18,7 +18,8 @@ from regard.errors import InvalidArgument
 from regard.text.lines import read_lines, shown
 
 if TYPE_CHECKING:
-    from regard.generation.translator import Sampling, Translation
+    from regard.generation.sampling import Sampling
+    from regard.generation.translator import Translation
 
 CHUNK = 1024  # lines that are sorted by length together: enough for full batches, few enough that output begins soon
 
@@ -175,7 +176,7 @@ def _sampling(wanted: bool, drawing: dict[str, Any], searching: dict[str, Any]) 
         raise InvalidArgument(f"{idle}: says how to search, but `--sample` draws at random; leave one of them out")
     if idle:
         raise InvalidArgument(f"{idle}: expected together with `--sample`, which is not there; add it, or leave it out")
-    from regard.generation.translator import Sampling
+    from regard.generation.sampling import Sampling
 
     return Sampling(**drawing) if wanted else None
 

@@ -1,0 +1,85 @@
+"""``regard generate``: how a text goes on, as a language model writes it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.lines import writing
+from regard.errors import InvalidArgument
+
+
+def generate(
+    prompt: Annotated[
+        str, typer.Argument(help="How the text begins; `-` reads it from standard input.", show_default="nothing")
+    ] = "",
+    *,
+    model: Annotated[Path, typer.Option(help="The folder of a model: a run's, or a GPT-2 or Llama checkpoint.")],
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="The most words of the vocabulary to write.", show_default="200, or what fits"),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest words.", show_default="all")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the likeliest words that make up p.", show_default="all")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Search with so many hypotheses, and draw nothing.", show_default="no")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many texts to write, each after a line of ---.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text: prompt and text.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+) -> None:
+    """Write how a text goes on, word by word as it is made.
+
+        regard generate "ROMEO:" --model runs/shakespeare/best
+
+    The likeliest words, or the best of a search, in place of a draw:
+
+        regard generate "Once upon a time" --model gpt2/ --temperature 0
+        regard generate "Once upon a time" --model gpt2/ --beam 4 --max-length 40
+    """
+    idle = [name for name, value in (("--temperature", temperature), ("--top-k", top_k), ("--top-p", top_p),
+                                     ("--seed", seed)) if value is not None]  # fmt: skip
+    if beam is not None and idle:
+        raise InvalidArgument(f"{', '.join(idle)}: says how to draw, but `--beam` searches; leave one of them out")
+    if beam is not None and samples > 1:
+        raise InvalidArgument("`--samples`: a search finds one text; leave out `--beam`, or write one")
+    if temperature == 0 and (top_k, top_p, seed) != (None, None, None):
+        raise InvalidArgument("`--temperature 0` takes the likeliest word and draws nothing: leave out what draws")
+    if prompt == "-":
+        prompt = sys.stdin.read() if sys.stdin is not None else ""
+    from regard.generation.generator import Generator
+    from regard.generation.sampling import Sampling
+
+    sampling = None
+    if beam is None and temperature != 0:
+        sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, seed)
+    writer = Generator.load(model)
+    (ids,) = writer.read([prompt])
+    most = min(200, writer.model.config.max_length - len(ids)) if max_length is None else max_length
+    sampling = None if sampling is None else sampling.started(writer.device)
+    with writing(output) as file:
+        for number in range(samples):
+            if beam is not None:
+                parts = iter(writer.generate([prompt], beam=beam, max_length=most))
+            else:
+                parts = writer.stream(prompt, max_length=most, sampling=sampling)
+            if as_json:
+                file.write(json.dumps({"prompt": prompt, "text": "".join(parts)}, ensure_ascii=False) + "\n")
+                continue
+            first = next(parts, "")  # what does not fit is refused before anything is written
+            file.write("---\n" * (number > 0) + prompt)
+            for part in chain([first], parts):
+                file.write(part)
+                file.flush()
+            file.write("\n")

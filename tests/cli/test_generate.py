@@ -1,0 +1,73 @@
+"""``regard generate``: text as it is made, drawn or searched."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from generation.writer import trained_writer
+from regard.models import save_model
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    """The folder of a language model that learnt a line by heart."""
+    folder = tmp_path_factory.mktemp("gpt")
+    writer = trained_writer()
+    save_model(folder, writer.model, writer.tokenizer)
+    return folder
+
+
+def test_a_text_goes_on(regard, writer):
+    done = regard("generate", "abcde", "--model", writer, "--seed", 1, "--max-length", 30)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("abcde")
+    assert len(done.out) == len("abcde") + 30 + 1
+    again = regard("generate", "-", "--model", writer, "--seed", 1, "--max-length", 30, stdin="abcde")
+    assert again.out == done.out
+    hot = ("--temperature", 2.0, "--max-length", 30)
+    drawn = [regard("generate", "abcde", "--model", writer, "--seed", seed, *hot).out for seed in (1, 2)]
+    assert drawn[0] != drawn[1]
+
+
+def test_the_likeliest_text_needs_no_seed(regard, writer):
+    options = ("generate", "abcde", "--model", writer, "--max-length", 9)
+    assert regard(*options, "--temperature", 0).out == "abcdefghijklmn\n"
+    assert regard(*options, "--beam", 3).out == "abcdefghijklmn\n"
+    assert (
+        len(regard("generate", "abcde", "--model", writer, "--temperature", 0).out) == 60
+    )  # all positions, of which one is for the beginning
+
+
+def test_several_as_json_in_a_file(regard, writer, tmp_path):
+    options = ("--samples", 3, "--json", "--seed", 1, "--temperature", 2, "--max-length", 5, "-o", tmp_path / "out")
+    assert regard("generate", "ab", "--model", writer, *options).out == ""
+    found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert [each["prompt"] for each in found] == ["ab"] * 3
+    assert len({each["text"] for each in found}) > 1
+    plain = regard("generate", "ab", "--model", writer, "--samples", 2, *options[3:-2]).out
+    assert plain == f"ab{found[0]['text']}\n---\nab{found[1]['text']}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--beam", "2", "--top-k", "3"], "--top-k: says how to draw, but `--beam` searches"),
+        (["--beam", "2", "--samples", "2"], "`--samples`: a search finds one text"),
+        (["--temperature", "0", "--seed", "3"], "`--temperature 0` takes the likeliest word"),
+        (["--temperature", "-1"], "temperature must be above 0 and finite, but is -1"),
+        (["--max-length", "99"], "max_length must be from 1 to the model's max_length 60, but is 99"),
+    ],
+)
+def test_options_that_cannot_be(regard, writer, options, words):
+    done = regard("generate", "abcde", "--model", writer, *options)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+
+
+def test_prompts_that_cannot_be(regard, writer):
+    done = regard("generate", "abcde" * 20, "--model", writer)
+    assert done.code == 2
+    assert "prompt 1 has 101 words of the vocabulary, but the model has positions for 60" in done.err
+    assert "the vocabulary lacks: 'X'" in regard("generate", "X", "--model", writer).err
