@@ -25,6 +25,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--all"):
         os.environ["REGARD_TEST_ALL"] = "1"  # inherited by xdist's workers; read while tests are collected
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, which run side by side as well
     hypothesis.settings.load_profile("all" if os.environ.get("REGARD_TEST_ALL") == "1" else "quick")
 
 
