@@ -160,6 +160,10 @@ def call_nn():
         decoder = nn.Decoder([layer])
         decoder(x, memory, memory_mask=torch.ones(BATCH, 1, 1, KEYS, dtype=torch.bool))[0].sum().backward()
         decode(decoder.eval(), memory)
+    additive = nn.AdditiveAttention(16, 6, 5)
+    memory = torch.randn(len(x), 7, 6)
+    additive(x, memory, projected_key=additive.project_key(memory))
+    additive.weights(x, memory)
     nn.SelfAttention2d(8)(torch.randn(2, 8, 3, 4))
     nn.SelfAttention(16)(x, mask=Causal()).output.sum().backward()
     W = attention()(x).weights

@@ -136,7 +136,9 @@ def test_what_does_not_fit_is_said(given, said):
 def test_what_is_of_the_wrong_type_is_said():
     with pytest.raises(InvalidType, match="x: expected a table of numbers, got str 'words'"):
         regard.trace("words")
-    with pytest.raises(InvalidType, match="layer: expected a MultiHeadAttention or a SelfAttention, got Linear"):
+    with pytest.raises(
+        InvalidType, match="layer: expected one of MultiHeadAttention, SelfAttention, AdditiveAttention, got Linear"
+    ):
         trace_layer(torch.nn.Linear(2, 2), torch.ones(1, 2, 2))
     with pytest.raises(InvalidArgument, match=r"query: expected \(1, tokens, 3\), one sequence, got \(2, 4, 3\)"):
         trace_layer(SelfAttention(3), torch.ones(2, 4, 3))

@@ -9,14 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models import Transformer, TransformerConfig
+from regard.models import RnnSearchConfig, Transformer, TransformerConfig
+from regard.models.checkpoint import EncoderDecoder, build_model
 from regard.nn import linear_cross_entropy
 
 WORDS = 30
 SMALL = TransformerConfig(
     WORDS, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, d_ff=48, max_length=64, dropout=0.0
 )
-KINDS = {"plain": SMALL, "other": dataclasses.replace(SMALL, norm="pre", num_kv_heads=2, positions="learned")}
+KINDS = {
+    "plain": SMALL,
+    "other": dataclasses.replace(SMALL, norm="pre", num_kv_heads=2, positions="learned"),
+    "recurrent": RnnSearchConfig(WORDS, d_model=24, d_hidden=32, tie_embeddings="all", max_length=64),
+}
 
 
 def draw_sources(sentences: int, longest: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -28,7 +33,7 @@ def draw_sources(sentences: int, longest: int, seed: int) -> tuple[Tensor, Tenso
     return src.masked_fill_(torch.arange(longest) >= lengths[:, None], 0), lengths
 
 
-def train(model: Transformer, steps: int = 120) -> Transformer:
+def train(model: EncoderDecoder, steps: int = 120) -> EncoderDecoder:
     """Teach it to copy, where each word is at random told once or twice."""
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(steps):
@@ -47,10 +52,10 @@ def train(model: Transformer, steps: int = 120) -> Transformer:
 
 
 @pytest.fixture(scope="session")
-def models() -> dict[str, Transformer]:
+def models() -> dict[str, EncoderDecoder]:
     """One model of each kind."""
     torch.manual_seed(0)
-    return {name: train(Transformer(config)) for name, config in KINDS.items()}
+    return {name: train(build_model(config)) for name, config in KINDS.items()}
 
 
 @pytest.fixture

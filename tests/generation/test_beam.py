@@ -14,7 +14,7 @@ from regard.generation.beam import Finished
 from regard.models.positions import Positions
 
 
-@pytest.mark.parametrize("kind", ["plain", "other"])
+@pytest.mark.parametrize("kind", ["plain", "other", "recurrent"])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_a_batch_with_a_cache_equals_each_sentence_without(models, sources, kind, length_penalty):
     (src, lengths), model, options = sources, models[kind], {"nbest": 4, "length_penalty": length_penalty}

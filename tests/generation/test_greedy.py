@@ -23,7 +23,7 @@ def step_by_step(model, src, limit):
     return words[1:], score, False
 
 
-@pytest.mark.parametrize("kind", ["plain", "other"])
+@pytest.mark.parametrize("kind", ["plain", "other", "recurrent"])
 @pytest.mark.parametrize("cache", [True, False])
 def test_a_batch_gets_what_each_sentence_gets_alone_without_a_cache(models, sources, kind, cache):
     (src, lengths), model = sources, models[kind]

@@ -276,7 +276,7 @@ def test_input_that_does_not_fit_is_named(src, tgt, lengths, words):
 
 def test_memory_that_does_not_fit_is_named():
     with pytest.raises(
-        InvalidArgument, match=r"memory must be \(sentences, source, d_model=32\), but has \(2, 5, 31\)"
+        InvalidArgument, match=r"memory must be \(sentences, source, 32\), as encode gives it, but has \(2, 5, 31\)"
     ):
         small().decode(torch.ones(2, 3).long(), torch.zeros(2, 5, 31))
     with pytest.raises(InvalidArgument, match=r"memory .*its batch is empty: its shape is \(0, 5, 32\)"):

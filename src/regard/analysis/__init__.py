@@ -5,7 +5,8 @@ from __future__ import annotations
 from regard.analysis.graph import SparseWeights, pagerank, to_csr, to_networkx
 from regard.analysis.layers import flow, rollout
 from regard.analysis.recording import Layer, Recording
-from regard.analysis.trace import Step, Trace, trace_layer
+from regard.analysis.steps import Step, Trace
+from regard.analysis.trace import trace_layer
 
 __all__ = [
     "Layer",

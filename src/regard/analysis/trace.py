@@ -3,95 +3,28 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import isfinite
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.analysis.steps import Calculation, Trace, size_objections
 from regard.errors import InvalidArgument, InvalidType, refuse
-from regard.nn import AttentionPositions, MultiHeadAttention, RelativePositions, RotaryPositions, SelfAttention
+from regard.nn import (
+    AdditiveAttention,
+    AttentionPositions,
+    MultiHeadAttention,
+    RelativePositions,
+    RotaryPositions,
+    SelfAttention,
+)
 from regard.ops import MaskLike
 from regard.ops import weights as weights_of
-from regard.ops.masks import as_mask, to_dense
 
-MOST = 10**6
-"""How many numbers the largest step may have: this is for looking at, and its size is tokens² · heads · head_dim."""
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One intermediate result.
-
-    Args:
-        name: What it is called, in the field's words.
-        formula: How it follows from those before it.
-        axes: What its axes are.
-        value: Its numbers.
-        labels: For each axis what its entries are called; None numbers them.
-    """
-
-    name: str
-    formula: str
-    axes: tuple[str, ...]
-    value: Tensor
-    labels: tuple[tuple[str, ...] | None, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """All steps of one attention layer.
-
-    Args:
-        title: What was traced.
-        steps: In the order of the calculation.
-
-    Example:
-        >>> import regard
-        >>> trace = regard.trace()
-        >>> trace["scaled scores"].shape
-        torch.Size([1, 4, 4])
-        >>> trace.names
-        ('input', 'W_Q', 'W_K', 'W_V', 'query', 'key', 'value', 'scores', 'scaled scores', 'weights', 'weighted values',
-        'output')
-    """
-
-    title: str
-    steps: tuple[Step, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the steps."""
-        return tuple(step.name for step in self.steps)
-
-    def __repr__(self) -> str:
-        steps = ", ".join(f"{step.name} {tuple(step.value.shape)}" for step in self.steps)
-        return f"Trace({self.title!r}: {steps})"
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self.steps)
-
-    def __getitem__(self, name: str) -> Tensor:
-        for step in self.steps:
-            if step.name == name:
-                return step.value
-        raise KeyError(f"no step is called {name!r}; there are {', '.join(self.names)}")
-
-    def to_json(self, indent: int | None = None) -> str:
-        """Every step with all its numbers; −∞ and what is no number are null."""
-        steps = [
-            {"name": step.name, "formula": step.formula, "axes": step.axes, "labels": step.labels}
-            | {"shape": tuple(step.value.shape), "value": _finite(step.value.tolist())}
-            for step in self.steps
-        ]
-        return json.dumps({"title": self.title, "steps": steps}, indent=indent, ensure_ascii=False)
+Traceable = MultiHeadAttention | SelfAttention | AdditiveAttention
+"""The layers that can be traced."""
 
 
 def trace(
@@ -161,7 +94,7 @@ def trace(
 
 
 def trace_layer(
-    layer: MultiHeadAttention | SelfAttention,
+    layer: Traceable,
     query: Tensor,
     key: Tensor | None = None,
     value: Tensor | None = None,
@@ -174,7 +107,8 @@ def trace_layer(
     """Calculate what a layer does with one sequence, and keep every intermediate result.
 
     Args:
-        layer: A `MultiHeadAttention` or a `SelfAttention`, as it is in evaluation (nothing is dropped).
+        layer: A `MultiHeadAttention`, a `SelfAttention` or an `AdditiveAttention`, as it is in evaluation (nothing is
+            dropped).
         query: (1, queries, d_model), as the layer takes it.
         key: (1, keys, d_model). Default: query, that is self-attention.
         value: (1, keys, d_model). Default: key.
@@ -202,29 +136,38 @@ def trace_layer(
         >>> trace["weighted values"].shape, trace["heads joined"].shape
         (torch.Size([2, 3, 3, 4]), torch.Size([3, 8]))
     """
-    if not isinstance(layer, (MultiHeadAttention, SelfAttention)):
-        raise InvalidType(f"layer: expected a MultiHeadAttention or a SelfAttention, got {type(layer).__name__}")
+    if not isinstance(layer, get_args(Traceable)):
+        known = ", ".join(kind.__name__ for kind in get_args(Traceable))
+        raise InvalidType(f"layer: expected one of {known}, got {type(layer).__name__}")
     key_tokens = tokens if key is None and key_tokens is None else key_tokens
     key = query if key is None else key
     value = key if value is None else value
     given = {"query": query, "key": key, "value": value}
+    widths = _widths(layer)
     found = [
-        f"{name}: expected (1, tokens, {layer_width(layer)}), one sequence, got {tuple(tensor.shape)}"
-        for name, tensor in given.items()
-        if tensor.ndim != 3 or tensor.shape[0] != 1 or tensor.shape[2] != layer_width(layer)
+        f"{name}: expected (1, tokens, {width}), one sequence, got {tuple(tensor.shape)}"
+        for (name, tensor), width in zip(given.items(), widths, strict=True)
+        if tensor.ndim != 3 or tensor.shape[0] != 1 or tensor.shape[2] != width
     ]
+    if isinstance(layer, AdditiveAttention) and value is not key:
+        found.append("value: an AdditiveAttention takes the keys for values: leave it out")
     for name, names, tensor in (("tokens", tokens, query), ("key_tokens", key_tokens, key)):
         if not found and names is not None and len(names) != tensor.shape[1]:
             found.append(f"{name}: expected a name for each of {tensor.shape[1]} tokens, got {len(names)}")
     refuse(found, InvalidArgument)
     made = {id(tensor): tensor.detach()[0].double().cpu() for tensor in given.values()}
     inputs = made[id(query)], made[id(key)], made[id(value)]
+    if isinstance(layer, AdditiveAttention):
+        return _additive(title, inputs[0], inputs[1], layer, mask, (tokens, key_tokens))
     return _calculated(title, inputs, _parts_of(layer), mask, None, (tokens, key_tokens))
 
 
-def layer_width(layer: MultiHeadAttention | SelfAttention) -> int:
-    """How many features a layer takes for each token."""
-    return layer.d_model if isinstance(layer, MultiHeadAttention) else layer.feature_size
+def _widths(layer: Traceable) -> tuple[int, ...]:
+    """How many features a layer takes of each query, key and value."""
+    if isinstance(layer, AdditiveAttention):
+        return layer.query.in_features, layer.key.in_features, layer.key.in_features
+    width = layer.d_model if isinstance(layer, MultiHeadAttention) else layer.feature_size
+    return width, width, width
 
 
 class _Parts(NamedTuple):
@@ -268,30 +211,12 @@ def _calculated(
     tokens: tuple[Sequence[str] | None, Sequence[str] | None],
 ) -> Trace:
     """Every step, from the inputs of query, key and value, each (tokens, features)."""
-    steps: list[Step] = []
-
-    def add(name: str, formula: str, axes: str, value: Tensor) -> Tensor:
-        known = {"query": tokens[0], "key": tokens[1]}
-        names = tuple(axes.split())
-        labels = tuple(None if known.get(axis) is None else tuple(map(str, known[axis] or ())) for axis in names)
-        steps.append(Step(name, formula, names, value, labels))
-        return value
-
+    calculation = Calculation(*tokens)
+    add = calculation.add
     x, memory, values = inputs
     heads, dim = parts.w_query.shape[0], parts.w_query.shape[2]
     queries, keys = len(x), len(memory)
-    largest = heads * queries * keys * parts.w_value.shape[2]
-    if largest > MOST:
-        raise InvalidArgument(
-            f"the weighted values would be {heads} heads × {queries} queries × {keys} keys × {parts.w_value.shape[2]} "
-            f"= {largest:,} numbers, more than {MOST:,}: trace a shorter sequence, or ask regard.weights(...) for parts"
-        )
-    allowed = None
-    if mask is not None:
-        rule = as_mask(mask)
-        refuse(rule.objections((1, heads, queries, keys), torch.device("cpu")), InvalidArgument)
-        allowed = to_dense(rule, (1, heads, queries, keys))[0]
-
+    refuse(size_objections(heads=heads, queries=queries, keys=keys, features=parts.w_value.shape[2]), InvalidArgument)
     cross = memory is not x
     add("input", "X", "query feature", x)
     if cross:
@@ -324,14 +249,7 @@ def _calculated(
         added = weights_of(query[None], key[None], score=bias, scale=factor).scores.dense()[0]
         add("scores of distances", "what the distance j − i adds", "head query key", added)
         scores = add("scores with distances", "the sum of both", "head query key", scores + added)
-    if allowed is not None:
-        add("mask", "1 where the query may attend to the key", "head query key", allowed.double())
-        scores = add(
-            "masked scores", "−∞ where the mask is 0", "head query key", scores.masked_fill(~allowed, -torch.inf)
-        )
-    unseen = (scores == -torch.inf).all(-1, keepdim=True)
-    shares = scores.softmax(-1).masked_fill(unseen, 0.0)  # a row with no key has no softmax; its weights are 0
-    weights = add("weights", "P = softmax of each row", "head query key", shares)
+    weights = calculation.weigh(scores, mask)
     shown, seen = "Vⱼ", value[:, None]
     if isinstance(told, RelativePositions):
         distance = torch.arange(keys) - torch.arange(queries)[:, None]
@@ -342,7 +260,7 @@ def _calculated(
     weighted = add("weighted values", f"Pᵢⱼ {shown}", "head query key dim", weights[..., None] * seen)
     if parts.w_output is None:
         add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", weighted.sum(2))
-        return Trace(title, tuple(steps))
+        return Trace(title, tuple(calculation.steps))
     summed = add("sum of weighted values", f"Σⱼ Pᵢⱼ {shown}", "head query dim", weighted.sum(2))
     joined = add("heads joined", "the heads side by side", "query feature", summed.transpose(0, 1).flatten(1))
     add("W_O", "the projection of the heads", "feature feature", parts.w_output)
@@ -351,7 +269,39 @@ def _calculated(
         add("b_O", "its bias", "head feature", parts.b_output)
         output = output + parts.b_output
     add("output", "joined W_O" + ("" if parts.b_output is None else " + b_O"), "query feature", output)
-    return Trace(title, tuple(steps))
+    return Trace(title, tuple(calculation.steps))
+
+
+def _additive(
+    title: str,
+    states: Tensor,
+    memory: Tensor,
+    layer: AdditiveAttention,
+    mask: MaskLike | None,
+    tokens: tuple[Sequence[str] | None, Sequence[str] | None],
+) -> Trace:
+    """Every step of additive attention, from states (queries, features) to memory (keys, features)."""
+    features = max(layer.key.in_features, layer.key.out_features)
+    refuse(size_objections(queries=len(states), keys=len(memory), features=features), InvalidArgument)
+    calculation = Calculation(*tokens)
+    add = calculation.add
+    of_query, of_key, bias, vector = (
+        part.detach().double().cpu() for part in (layer.query.weight, layer.key.weight, layer.key.bias, layer.vector)
+    )
+    add("input", "s", "query feature", states)
+    add("memory", "h", "key feature", memory)
+    add("W", "the projection of what asks", "feature dim", of_query.mT)
+    add("U", "the projection of what is asked", "feature dim", of_key.mT)
+    add("b", "its bias", "head dim", bias[None])
+    add("v", "what the hidden layer counts", "head dim", vector[None])
+    query = add("query", "s W", "query dim", states @ of_query.mT)
+    key = add("key", "h U + b", "key dim", memory @ of_key.mT + bias)
+    hidden = add("hidden layer", "tanh(query + key)", "query key dim", torch.tanh(query[:, None] + key))
+    scores = add("scores", "S = v · hidden layer", "head query key", (hidden @ vector)[None])
+    weights = calculation.weigh(scores, mask)
+    weighted = add("weighted values", "Pᵢⱼ hⱼ", "head query key feature", weights[..., None] * memory)
+    add("output", "Σⱼ Pᵢⱼ hⱼ", "head query feature", weighted.sum(2))
+    return Trace(title, tuple(calculation.steps))
 
 
 def _turn(positions: RotaryPositions, heads: Tensor) -> Tensor:
@@ -373,9 +323,3 @@ def _table(name: str, given: Any) -> Tensor:
     if table.ndim != 2 or 0 in table.shape:
         raise InvalidArgument(f"{name}: expected a table (rows, columns), got the shape {tuple(table.shape)}")
     return table
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return value if isfinite(value) else None

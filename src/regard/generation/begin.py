@@ -9,9 +9,9 @@ from torch import Tensor
 
 from regard.errors import InvalidType, refuse
 from regard.generation.decoding import Decoding, Generating
+from regard.models.checkpoint import EncoderDecoder
 from regard.models.gpt import Gpt
 from regard.models.inputs import length_objections, type_objections, word_objections
-from regard.models.transformer import Transformer
 
 
 class Translating(Decoding):
@@ -33,7 +33,7 @@ class Translating(Decoding):
 
     def __init__(
         self,
-        model: Transformer,
+        model: EncoderDecoder,
         src: Tensor,
         src_lengths: Tensor | None = None,
         *,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
+from regard.models.checkpoint import EncoderDecoder
 from regard.models.gpt import Gpt
-from regard.models.transformer import Transformer
-from regard.nn.cache import DecoderCache
 
-Generating = Transformer | Gpt
+Generating = EncoderDecoder | Gpt
 """The models that write: they translate a source, or go on from a prompt."""
 
 
@@ -44,7 +44,7 @@ class Decoding(ABC):
         never: Words that must not come.
         beams: Rows of each sentence.
         min_length: The fewest words that a row must get, the one that ends it not counted.
-        cache: The empty cache of the model; None computes all words anew at each step.
+        cache: The model's own, as new_cache gives it, empty; None computes all words anew at each step.
     """
 
     open_ended = False
@@ -60,7 +60,7 @@ class Decoding(ABC):
         never: Iterable[int] = (),
         beams: int,
         min_length: int,
-        cache: DecoderCache | None,
+        cache: Any,
     ) -> None:
         self.model, self.beams, self.min_length, self.cache = model, beams, min_length, cache
         self.numbers = torch.arange(words.shape[0], device=words.device)

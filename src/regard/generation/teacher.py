@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from regard.analysis.recording import Kind, Layer
-from regard.analysis.trace import Trace, trace_layer
+from regard.analysis.steps import Trace
+from regard.analysis.trace import trace_layer
 from regard.errors import InvalidArgument, nearest
-from regard.models.transformer import Transformer
+from regard.models.checkpoint import EncoderDecoder
+from regard.models.rnn_search import RnnSearch
 from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
 
@@ -20,7 +22,7 @@ BothSides = Tokenizer | MarianTokenizer
 
 
 def teacher_forced(
-    model: Transformer, tokenizer: BothSides, source: Sequence[int], target: Sequence[int]
+    model: EncoderDecoder, tokenizer: BothSides, source: Sequence[int], target: Sequence[int]
 ) -> tuple[Layer, ...]:
     """Run one forward pass in which every step reads the words before it, as when they were written.
 
@@ -48,7 +50,9 @@ def teacher_forced(
     )
 
 
-def traced(model: Transformer, tokenizer: BothSides, source: Sequence[int], target: Sequence[int], name: str) -> Trace:
+def traced(
+    model: EncoderDecoder, tokenizer: BothSides, source: Sequence[int], target: Sequence[int], name: str
+) -> Trace:
     """The calculation of one attention layer in the same pass, step by step.
 
     Args:
@@ -61,9 +65,7 @@ def traced(model: Transformer, tokenizer: BothSides, source: Sequence[int], targ
     Raises:
         InvalidArgument: If there is no such layer, or it has too many numbers to look at.
     """
-    layers: dict[str, Any] = {f"encoder.{i}": layer.attention for i, layer in enumerate(model.encoder.layers)}
-    layers |= {f"decoder.{i}": layer.attention for i, layer in enumerate(model.decoder.layers)}
-    layers |= {f"cross.{i}": layer.cross_attention for i, layer in enumerate(model.decoder.layers)}
+    layers = _layers(model)
     if name not in layers:
         raise InvalidArgument(f"layer: unknown name {name!r}{nearest(name, layers)} (known: {', '.join(layers)})")
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -71,27 +73,37 @@ def traced(model: Transformer, tokenizer: BothSides, source: Sequence[int], targ
     def keep(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         calls.append((given, named))
 
-    layer = layers[name]
-    hook = layer.register_forward_pre_hook(keep, with_kwargs=True)
+    hook = layers[name].register_forward_pre_hook(keep, with_kwargs=True)
     try:
         with torch.no_grad():
             model(*_batch(model, source, target))
     finally:
         hook.remove()
-    ((given, named),) = calls
+    _, *memory = calls[0][0]  # a recurrent decoder calls its layer for each word
+    query = torch.cat([given[0] for given, _ in calls], 1)
+    mask = calls[0][1].get("mask")
     queries, keys = _axes(model, tokenizer, source, target)[name.partition(".")[0]]
     title = f"{name}: {tokenizer.decode([list(source)])[0]}"
-    return trace_layer(layer, *given, mask=named.get("mask"), tokens=queries, key_tokens=keys, title=title)
+    return trace_layer(layers[name], query, *memory, mask=mask, tokens=queries, key_tokens=keys, title=title)
 
 
-def _batch(model: Transformer, source: Sequence[int], target: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def _layers(model: EncoderDecoder) -> dict[str, Any]:
+    """The attention layers by the names that they have in a recording."""
+    if isinstance(model, RnnSearch):
+        return {"cross.0": model.attention}
+    layers = {f"encoder.{i}": layer.attention for i, layer in enumerate(model.encoder.layers)}
+    layers |= {f"decoder.{i}": layer.attention for i, layer in enumerate(model.decoder.layers)}
+    return layers | {f"cross.{i}": layer.cross_attention for i, layer in enumerate(model.decoder.layers)}
+
+
+def _batch(model: EncoderDecoder, source: Sequence[int], target: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     config, device = model.config, model.src_embedding.weight.device
     src = torch.tensor([[*source, config.eos_id]], device=device)
     return src, torch.tensor([[config.bos_id, *target]], device=device)
 
 
 def _axes(
-    model: Transformer, tokenizer: BothSides, source: Sequence[int], target: Sequence[int]
+    model: EncoderDecoder, tokenizer: BothSides, source: Sequence[int], target: Sequence[int]
 ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """What stands at the rows and at the keys of each kind of layer."""
     read = tuple(tokenizer.tokens([*source, model.config.eos_id]))

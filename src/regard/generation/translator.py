@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from regard.analysis.recording import Recording
-from regard.analysis.trace import Trace
+from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
@@ -20,8 +20,7 @@ from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, joined_up_to, sentences_of, type_objections
 from regard.generation.sampling import Sampling, sample
 from regard.generation.teacher import teacher_forced, traced
-from regard.models.checkpoint import load_as
-from regard.models.transformer import Transformer
+from regard.models.checkpoint import EncoderDecoder, load_as
 from regard.text.lines import letter_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.marian import MarianTokenizer
@@ -64,7 +63,9 @@ class Translator:
         InvalidArgument: If the tokenizer has more words than the model.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer | MarianTokenizer, name: str = "transformer") -> None:
+    def __init__(
+        self, model: EncoderDecoder, tokenizer: Tokenizer | MarianTokenizer, name: str = "transformer"
+    ) -> None:
         check_vocabulary(tokenizer, min(model.config.vocab_size, model.config.target_vocab_size))
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
@@ -83,7 +84,7 @@ class Translator:
         """
         dtype = chosen_dtype(dtype)
         place = Path(str(files("regard").joinpath(EMBEDDED))) if folder is None else Path(folder)
-        model = load_as(place, Transformer).to(dtype)
+        model = load_as(place, *get_args(EncoderDecoder)).to(dtype)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (Tokenizer, MarianTokenizer)):
             raise InvalidFile(f"{place}: its tokenizer is none of a translator: it knows one text, not two languages")

@@ -6,6 +6,7 @@ from regard.models.bert import Bert, BertConfig, BertOutput
 from regard.models.checkpoint import load_model, save_model
 from regard.models.gat import Gat, GatConfig, GatOutput
 from regard.models.gpt import Gpt, GptConfig, GptOutput
+from regard.models.rnn_search import RnnSearch, RnnSearchConfig
 from regard.models.transformer import Attentions, Transformer, TransformerConfig, TransformerOutput
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "Gpt",
     "GptConfig",
     "GptOutput",
+    "RnnSearch",
+    "RnnSearchConfig",
     "Transformer",
     "TransformerConfig",
     "TransformerOutput",

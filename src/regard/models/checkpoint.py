@@ -20,6 +20,7 @@ from regard.models.bert import Bert, BertConfig
 from regard.models.gpt import Gpt, GptConfig
 from regard.models.hub import FORMATS, Format
 from regard.models.hub.bert import MODULES_FILE, with_pooling
+from regard.models.rnn_search import RnnSearch, RnnSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.weights import build_without_weights, give_weights, read_weights, weight_files
 
@@ -29,9 +30,12 @@ ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "bert": (BertConfig, Bert),
     "gpt": (GptConfig, Gpt),
+    "rnn_search": (RnnSearchConfig, RnnSearch),
 }
-Model = Transformer | Bert | Gpt
-Kind = TypeVar("Kind", Transformer, Bert, Gpt)
+EncoderDecoder = Transformer | RnnSearch
+"""The models that translate: one interface."""
+Model = EncoderDecoder | Bert | Gpt
+Kind = TypeVar("Kind", bound=Model)
 Layout = Literal["regard", "transformers"]
 
 
@@ -130,31 +134,37 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     name, kind = values.get("architecture"), values.get("model_type")
     if isinstance(kind, str) and kind in FORMATS and name is None:
         weights, form = read_weights(paths), FORMATS[kind]
-        config, architecture = _their_config(folder, values, form, weights)
+        config = _their_config(folder, values, form, weights)
         _check_layers(folder, config, weights, source)
-        model = build_without_weights(lambda: architecture(config))
+        model = build_without_weights(lambda: build_model(config))
         weights = form.to_ours(config, weights, dict(model.named_parameters()), source)
     else:
-        config, architecture = _own_config(folder / CONFIG_FILE, values)
+        config = _own_config(folder / CONFIG_FILE, values)
         weights = read_weights(paths)
         _check_layers(folder, config, weights, source)
-        model = build_without_weights(lambda: architecture(config))
+        model = build_without_weights(lambda: build_model(config))
     give_weights(model, weights, source)
     return model.eval()
 
 
-def load_as(folder: str | os.PathLike[str], kind: type[Kind]) -> Kind:
-    """Read a model of one kind from a folder, as :func:`load_model` does.
+def load_as(folder: str | os.PathLike[str], *kinds: type[Kind]) -> Kind:
+    """Read a model of one of some kinds from a folder, as :func:`load_model` does.
 
     Raises:
         InvalidCheckpoint: As there, or if it is a model of another kind.
     """
     model = load_model(folder)
-    if not isinstance(model, kind):
-        serves = {Transformer: ", which `regard translate` serves", Gpt: ", which `regard generate` serves"}
-        came = f"{folder} holds a {type(model).__name__}{serves.get(type(model), '')}"
-        raise InvalidCheckpoint(f"{came}; here a {kind.__name__} is needed")
+    if not isinstance(model, kinds):
+        command = {Gpt: "generate"} | dict.fromkeys(get_args(EncoderDecoder), "translate")
+        serves = f", which `regard {command[type(model)]}` serves" if type(model) in command else ""
+        needed = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidCheckpoint(f"{folder} holds a {type(model).__name__}{serves}; here a {needed} is needed")
     return model
+
+
+def build_model(config: Any) -> Any:
+    """Make the model that a configuration is of, with new weights."""
+    return next(model for kind, model in ARCHITECTURES.values() if type(config) is kind)(config)
 
 
 def _check_layers(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> None:
@@ -170,6 +180,8 @@ def _format_of(model: Model) -> Format:
     """The kind of transformers' checkpoint that a model can be."""
     if isinstance(model, Gpt):
         return FORMATS["llama" if model.config.norm == "rms" else "gpt2"]
+    if isinstance(model, RnnSearch):
+        raise InvalidArgument("layout='transformers' has no place for an RnnSearch: use layout='regard'")
     return FORMATS["bert" if isinstance(model, Bert) else "marian"]
 
 
@@ -220,25 +232,25 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def _own_config(path: Path, values: dict[str, Any]) -> tuple[Any, type[Any]]:
+def _own_config(path: Path, values: dict[str, Any]) -> Any:
     name = values.pop("architecture", None)
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = f"one of {', '.join(map(repr, ARCHITECTURES))}, or model_type one of {', '.join(map(repr, FORMATS))}"
         came = repr(name) if name is not None or "model_type" not in values else f"model_type {values['model_type']!r}"
         raise InvalidCheckpoint(f"{path}: architecture must be {known}, but is {came}")
-    config_type, architecture = ARCHITECTURES[name]
+    config_type, _ = ARCHITECTURES[name]
     known = [field.name for field in fields(config_type)]
     objections = [f"{path}: {key!r} is no key of a {name}{nearest(key, known)}" for key in values if key not in known]
     if "vocab_size" not in values:
         objections.append(f"{path}: 'vocab_size' is missing")
     refuse(objections, InvalidCheckpoint)
     try:
-        return config_type(**values), architecture
+        return config_type(**values)
     except InvalidArgument as error:
         raise InvalidCheckpoint(f"{path}: {error}") from error
 
 
-def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: dict[str, Any]) -> tuple[Any, type[Any]]:
+def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: dict[str, Any]) -> Any:
     try:
         config = form.config(values, weights)
         if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
@@ -247,4 +259,4 @@ def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: d
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {error}") from error
     except (TypeError, ValueError, AttributeError, KeyError) as error:  # a list where a number belongs, and the like
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
-    return config, next(model for kind, model in ARCHITECTURES.values() if type(config) is kind)
+    return config

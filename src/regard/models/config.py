@@ -40,3 +40,21 @@ def word_id_objections(vocab_size: int, **words: int | Sequence[int] | None) -> 
         for word in ([] if given is None else [given] if isinstance(given, int) else given)
         if not 0 <= word < vocab_size
     ]
+
+
+def two_sided_objections(config: Any) -> list[str]:
+    """Say what is wrong with the vocabularies of a translator: their sizes, whether they can be tied, special words."""
+    source, target = config.vocab_size, config.target_vocab_size
+    objections = []
+    if config.tie_embeddings == "all" and source != target:
+        objections.append(
+            f"tie_embeddings='all' needs one vocabulary, but vocab_size is {source} and tgt_vocab_size {target}: "
+            "use 'decoder' or 'none'"
+        )
+    specials = {name: getattr(config, name) for name in ("pad_id", "bos_id", "eos_id")}
+    objections += word_id_objections(min(source, target), **specials)
+    if config.eos_id in (config.pad_id, config.bos_id):
+        objections.append(
+            f"eos_id must differ from pad_id and bos_id, but they are {config.eos_id}, {config.pad_id}, {config.bos_id}"
+        )
+    return objections

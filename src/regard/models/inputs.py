@@ -35,7 +35,7 @@ def word_objections(name: str, words: Tensor, vocab_size: int, limit: str = "voc
 
 
 def length_objections(
-    lengths: Tensor | None, shape: torch.Size, *, name: str = "src_lengths", of: str = "src"
+    lengths: Tensor | None, shape: torch.Size, *, name: str = "src_lengths", of: str = "src", least: int = 0
 ) -> list[str]:
     """Say what is wrong with the lengths of sequences of a shape (batch, tokens, ...); values on a CPU only."""
     if lengths is None or len(shape) < 2:
@@ -45,10 +45,21 @@ def length_objections(
         return [f"{name} must be {shape[0]} integers (batch,), but has {came}"]
     if lengths.device.type == "cpu" and lengths.numel():
         smallest, largest = (int(bound) for bound in lengths.aminmax())
-        if smallest < 0 or largest > shape[1]:
-            wrong = smallest if smallest < 0 else largest
-            return [f"{name} must be from 0 to the {shape[1]} tokens of {of}, but holds {wrong}"]
+        if smallest < least or largest > shape[1]:
+            wrong = smallest if smallest < least else largest
+            return [f"{name} must be from {least} to the {shape[1]} tokens of {of}, but holds {wrong}"]
     return []
+
+
+def memory_objections(tgt: Tensor, memory: Tensor, width: int, src_lengths: Tensor | None) -> list[str]:
+    """Say what is wrong with what an encoder gave, for target words of a shape (rows, target)."""
+    if memory.ndim != 3 or memory.shape[2] != width:
+        return [f"memory must be (sentences, source, {width}), as encode gives it, but has {tuple(memory.shape)}"]
+    if memory.shape[0] == 0:
+        return [f"memory must hold at least one sentence, but its batch is empty: its shape is {tuple(memory.shape)}"]
+    if tgt.ndim and tgt.shape[0] % memory.shape[0]:
+        return [f"tgt must have a multiple of memory's {memory.shape[0]} sentences as rows, but has {tgt.shape[0]}"]
+    return length_objections(src_lengths, memory.shape)
 
 
 def start_objections(starts: Tensor | None, shape: torch.Size, keys: int) -> list[str]:

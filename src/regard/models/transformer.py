@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import InvalidType, refuse
-from regard.models.config import field_objections, size_objections, word_id_objections
-from regard.models.inputs import length_objections, type_objections, word_objections
+from regard.models.config import field_objections, size_objections, two_sided_objections
+from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
 from regard.models.positions import (
     IN_ATTENTION,
     Positions,
@@ -114,27 +114,16 @@ class TransformerConfig:
             objections += position_objections(
                 self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance
             )
-        refuse(objections + self._vocabulary_objections())
+        refuse(objections + two_sided_objections(self))
 
     @property
     def target_vocab_size(self) -> int:
         """Number of words of the target."""
         return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
-    def _vocabulary_objections(self) -> list[str]:
-        objections = []
-        if self.tie_embeddings == "all" and self.target_vocab_size != self.vocab_size:
-            objections.append(
-                "tie_embeddings='all' needs one vocabulary, but vocab_size is "
-                f"{self.vocab_size} and tgt_vocab_size {self.tgt_vocab_size}: use 'decoder' or 'none'"
-            )
-        smallest = min(self.vocab_size, self.target_vocab_size)
-        objections += word_id_objections(smallest, pad_id=self.pad_id, bos_id=self.bos_id, eos_id=self.eos_id)
-        if self.eos_id in (self.pad_id, self.bos_id):
-            objections.append(
-                f"eos_id must differ from pad_id and bos_id, but they are {self.eos_id}, {self.pad_id}, {self.bos_id}"
-            )
-        return objections
+    def attention_sizes(self, kind: str) -> tuple[int, int]:
+        """The number of layers of one kind of attention, ``"encoder"``, ``"decoder"`` or ``"cross"``, and of heads."""
+        return self.num_encoder_layers if kind == "encoder" else self.num_decoder_layers, self.num_heads
 
 
 class Attentions(NamedTuple):
@@ -315,22 +304,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
         types = type_objections("tgt", tgt) + type_objections("memory", memory)
         refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
-        objections = word_objections("tgt", tgt, self.config.target_vocab_size)
-        if memory.ndim != 3 or memory.shape[2] != self.config.d_model:
-            objections.append(
-                f"memory must be (sentences, source, d_model={self.config.d_model}), but has {tuple(memory.shape)}"
-            )
-        elif memory.shape[0] == 0:
-            objections.append(
-                f"memory must hold at least one sentence, but its batch is empty: its shape is {tuple(memory.shape)}"
-            )
-        elif not objections and tgt.shape[0] % memory.shape[0]:
-            objections.append(
-                f"tgt must have a multiple of memory's {memory.shape[0]} sentences as rows, but has {tgt.shape[0]}"
-            )
-        else:
-            objections += length_objections(src_lengths, memory.shape)
-        refuse(objections)
+        words = word_objections("tgt", tgt, self.config.target_vocab_size)
+        refuse(words + memory_objections(tgt, memory, self.config.d_model, src_lengths))
         embedded = self._embed(tgt, self.tgt_embedding, self.tgt_positions, cache.length if cache else 0)
         memory_mask = None if src_lengths is None else Padding(src_lengths)
         return self.decoder(embedded, memory, memory_mask=memory_mask, cache=cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.attention_positions import (
     AlibiPositions,
@@ -25,6 +26,7 @@ from regard.nn.self_attention import SelfAttention
 from regard.nn.self_attention_2d import SelfAttention2d
 
 __all__ = [
+    "AdditiveAttention",
     "AlibiPositions",
     "AttentionPositions",
     "BucketPositions",

@@ -73,7 +73,7 @@ def test_a_teacher_that_does_not_fit_is_refused_for_every_reason(tmp_path: Path,
     divergence = {"weight": 1.0, "teacher": str(tmp_path / "teacher" / "last"), "layers": [1]}
     with pytest.raises(InvalidRecipe) as error:
         train(make_recipe(keys | {"attention": {"divergence": divergence}}))
-    for reason in ("has another vocabulary", "has 2 heads, but model.num_heads is 4", "layers, but no layer 1"):
+    for reason in ("has another vocabulary", "has 2 heads, but the model 4", "layers, but no layer 1"):
         assert reason in str(error.value)
 
 

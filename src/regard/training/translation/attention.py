@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 
 from regard.errors import InvalidRecipe, refuse
-from regard.models import Transformer, TransformerConfig
-from regard.models.checkpoint import load_as
+from regard.models import RnnSearchConfig, TransformerConfig
+from regard.models.checkpoint import EncoderDecoder, load_as
 from regard.models.transformer import Attentions
 from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
 from regard.ops import WeightMatrix
@@ -36,12 +38,12 @@ class AttentionLosses:
 
     def __init__(self, recipe: TranslationRecipe, tokenizer: Tokenizer) -> None:
         self.losses = recipe.attention.losses
-        self.teacher: Transformer | None = None
+        self.teacher: EncoderDecoder | None = None
         divergence = recipe.attention.divergence
         if divergence.weight and divergence.teacher is not None:
-            self.teacher = load_as(divergence.teacher, Transformer)
+            self.teacher = teacher = load_as(divergence.teacher, *get_args(EncoderDecoder))
             same = Tokenizer.load(divergence.teacher).fingerprint == tokenizer.fingerprint
-            _check(recipe, self.teacher.config, same)
+            _check(recipe, teacher.config, same)
 
     def __call__(self, attentions: Attentions, batch: Batch) -> dict[str, Tensor]:
         """The value of each loss, a mean over its layers."""
@@ -88,15 +90,15 @@ def _chosen(attentions: Attentions, keys: LayersLoss) -> list[WeightMatrix]:
     return layers if keys.heads is None else [weights.at(heads=list(keys.heads)) for weights in layers]
 
 
-def _check(recipe: TranslationRecipe, theirs: TransformerConfig, same_vocabulary: bool) -> None:
-    keys, ours = recipe.attention.divergence, recipe.model
+def _check(recipe: TranslationRecipe, theirs: TransformerConfig | RnnSearchConfig, same_vocabulary: bool) -> None:
+    keys, ours = recipe.attention.divergence, recipe.config(recipe.vocabulary.size)
     objections = [] if same_vocabulary else ["has another vocabulary: train both on the same data"]
-    if theirs.num_heads != ours.num_heads:
-        objections.append(f"has {theirs.num_heads} heads, but model.num_heads is {ours.num_heads}")
-    side = "encoder" if keys.of == "encoder" else "decoder"
-    count, mine = (getattr(config, f"num_{side}_layers") for config in (theirs, ours))
-    if keys.layers is None and count != mine:
-        objections.append(f"has {count} {side} layers, but the model {mine}: name some in attention.divergence.layers")
-    missing = [number for number in keys.layers or () if not -count <= number < count]
-    objections += [f"has {count} {side} layers, but no layer {number}" for number in missing]
+    (layers, heads), (own_layers, own_heads) = (config.attention_sizes(keys.of) for config in (theirs, ours))
+    if heads != own_heads:
+        objections.append(f"has {heads} heads, but the model {own_heads}")
+    if keys.layers is None and layers != own_layers:
+        named = "name some in attention.divergence.layers"
+        objections.append(f"has {layers} {keys.of} layers, but the model {own_layers}: {named}")
+    missing = [number for number in keys.layers or () if not -layers <= number < layers]
+    objections += [f"has {layers} {keys.of} layers, but no layer {number}" for number in missing]
     refuse([f"attention.divergence.teacher: {keys.teacher} {objection}" for objection in objections], InvalidRecipe)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.generation.greedy import greedy
-from regard.models import Transformer
+from regard.models.checkpoint import EncoderDecoder, build_model
 from regard.models.transformer import Attentions
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
 from regard.text.batches import Batch
@@ -26,14 +26,14 @@ _ROWS = 64  # sentences translated together in validation
 
 
 class TranslationModule(TrainedModule):
-    """A Transformer with its loss.
+    """A translator with its loss.
 
     Args:
         recipe: The recipe.
     """
 
     recipe: TranslationRecipe
-    model: Transformer
+    model: EncoderDecoder
 
     def __init__(self, recipe: TranslationRecipe) -> None:
         super().__init__(recipe)
@@ -43,9 +43,9 @@ class TranslationModule(TrainedModule):
     def data(self) -> TranslationData:
         return super().data
 
-    def build(self) -> Transformer:
+    def build(self) -> EncoderDecoder:
         self._attention = AttentionLosses(self.recipe, self.data.tokenizer)
-        return Transformer(self.recipe.config(self.data.tokenizer.vocab_size))
+        return build_model(self.recipe.config(self.data.tokenizer.vocab_size))
 
     def _loss(self, batch: Batch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
         hidden, attentions = self.model.states(batch.src, batch.tgt, batch.src_lengths)  # (batch, target, d_model)

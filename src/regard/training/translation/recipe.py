@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from regard.models import TransformerConfig
+from regard.models import RnnSearchConfig, TransformerConfig
 from regard.training.recipe import Recipe
 from regard.training.sections import Count, Data, Folder, Numbers, Section, Validation, model_section
 
@@ -133,6 +134,7 @@ DECIDED = (
     "output_bias",
 )  # by the vocabulary, or as the paper has them
 Model = model_section("Model", "transformer", TransformerConfig, DECIDED)
+RnnModel = model_section("RnnModel", "rnn_search", RnnSearchConfig, DECIDED)
 
 
 class TranslationRecipe(Recipe):
@@ -142,7 +144,8 @@ class TranslationRecipe(Recipe):
         task: ``"translation"``, which is what a recipe is about that names none.
         data: See :class:`PairData`.
         vocabulary: See :class:`Vocabulary`.
-        model: The keys of :class:`regard.models.TransformerConfig`.
+        model: The keys of :class:`regard.models.TransformerConfig`; with ``architecture: rnn_search`` those of
+            :class:`regard.models.RnnSearchConfig`.
         attention: See :class:`Attention`.
         validation: See :class:`TranslationValidation`.
     """
@@ -154,7 +157,12 @@ class TranslationRecipe(Recipe):
     attention: Attention = Attention()
     validation: TranslationValidation = TranslationValidation()
 
-    def config(self, vocab_size: int) -> TransformerConfig:
+    @classmethod
+    def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
+        model = keys.get("model")
+        return RnnRecipe if isinstance(model, Mapping) and model.get("architecture") == "rnn_search" else cls
+
+    def config(self, vocab_size: int) -> TransformerConfig | RnnSearchConfig:
         """Give the architecture for a vocabulary."""
         return TransformerConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}))
 
@@ -200,12 +208,28 @@ class TranslationRecipe(Recipe):
         return conflicts
 
 
+class RnnRecipe(TranslationRecipe):
+    """A recurrent translator."""
+
+    model: RnnModel = RnnModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of RnnSearchConfig
+
+    def config(self, vocab_size: int) -> RnnSearchConfig:
+        return RnnSearchConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}))
+
+    @property
+    def positions(self) -> int:
+        return 2**31
+
+
 def _attention_conflicts(recipe: TranslationRecipe) -> list[str]:
     conflicts = []
     for name, loss in recipe.attention.losses.items():
         key = f"attention.{name}"
-        count = recipe.model.num_encoder_layers if loss.of == "encoder" else recipe.model.num_decoder_layers
-        for kind, numbers, size in (("layers", loss.layers, count), ("heads", loss.heads, recipe.model.num_heads)):
+        layers, heads = recipe.config(recipe.vocabulary.size).attention_sizes(loss.of)
+        if not layers:
+            conflicts.append(f"{key}.of: the {recipe.model.architecture} has no such layers as {loss.of!r}")
+            continue
+        for kind, numbers, size in (("layers", loss.layers, layers), ("heads", loss.heads, heads)):
             wrong = [number for number in numbers or () if not -size <= number < size]
             conflicts += [f"{key}.{kind}: there are {size}, numbered from 0, but no {number}" for number in wrong]
             if numbers == ():

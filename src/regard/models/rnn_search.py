@@ -1,0 +1,280 @@
+"""RNNsearch of Bahdanau, Cho and Bengio 2015: a recurrent encoder-decoder with attention, before the Transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import InvalidType, refuse
+from regard.models.config import field_objections, size_objections, two_sided_objections
+from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
+from regard.models.transformer import Attentions, TransformerOutput, Tying
+from regard.nn.additive_attention import AdditiveAttention
+from regard.nn.dropout import Dropout, dropout_objections
+from regard.nn.feed_forward import choice_objections
+from regard.ops import Attended, Padding
+
+
+@dataclass(frozen=True)
+class RnnSearchConfig:
+    """What an RNNsearch is built from; the defaults are the sizes of the paper.
+
+    Args:
+        vocab_size: Number of words of the source, or of both sides.
+        tgt_vocab_size: Number of words of the target. Default: one vocabulary for both sides.
+        d_model: Width of the embeddings, and of what the final linear map reads.
+        d_hidden: Width of the recurrent states, of the encoder in each direction.
+        d_attention: Width of the hidden layer that weighs the source. Default: d_hidden.
+        dropout: Dropped share of embeddings, annotations and what the final linear map reads.
+        max_length: The longest sequence that generation makes.
+        tie_embeddings: ``"all"``: one matrix for both embeddings and the final linear map; ``"decoder"``: one for the
+            target embedding and the final map; ``"none"`` (the paper's).
+        pad_id: The word that fills up sequences.
+        bos_id: The word that the decoder reads first.
+        eos_id: The word that ends a sequence.
+
+    Raises:
+        InvalidArgument: With everything that does not fit.
+
+    Example:
+        >>> RnnSearchConfig(30000).d_hidden
+        1000
+    """
+
+    vocab_size: int
+    tgt_vocab_size: int | None = None
+    d_model: int = 620
+    d_hidden: int = 1000
+    d_attention: int | None = None
+    dropout: float = 0.0
+    max_length: int = 1024
+    tie_embeddings: Tying = "none"
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+
+    def __post_init__(self) -> None:
+        refuse(field_objections(self))
+        sizes = ("vocab_size", "tgt_vocab_size", "d_model", "d_hidden", "d_attention", "max_length")
+        refuse(
+            size_objections(self, *sizes)
+            + dropout_objections(dropout=self.dropout)
+            + choice_objections("tie_embeddings", self.tie_embeddings, get_args(Tying))
+            + two_sided_objections(self)
+        )
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Number of words of the target."""
+        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
+
+    def attention_sizes(self, kind: str) -> tuple[int, int]:
+        """The number of layers of one kind of attention, of which there is ``"cross"`` alone, and of heads."""
+        return (1, 1) if kind == "cross" else (0, 0)
+
+
+class RnnSearch(nn.Module):
+    """Recurrent encoder-decoder: two GRUs read the source, a third writes and attends to what they made of it.
+
+    Forward and backward states of the encoder stand side by side as annotations hⱼ. Before its word i the decoder
+    weighs them by its last state, and steps on:
+
+        sᵢ = GRU(sᵢ₋₁; yᵢ₋₁, cᵢ), cᵢ = Σⱼ Pᵢⱼ hⱼ, Pᵢⱼ = softmax over j of v · tanh(W sᵢ₋₁ + U hⱼ + b)
+        s₀ = tanh(W₀ ←h₁), logitsᵢ = E · maxout(R [sᵢ, yᵢ₋₁, cᵢ])
+
+    Maxout takes the larger of each two neighbours. The paper's readout takes sᵢ in the text and sᵢ₋₁ in its appendix;
+    here it is sᵢ. It has the interface of :class:`regard.models.Transformer`, and is trained and translates as one.
+
+    The recurrences are computed in the dtype of the weights, under autocast too: rounded in each step, small changes of
+    a state would be lost. Recurrent matrices begin orthogonal, the attention's as :class:`regard.nn.AdditiveAttention`
+    says, all others from Xavier's uniform distribution, embeddings from N(0, 1 / d_model), biases at 0.
+
+    Args:
+        config: Sizes and rates.
+
+    Reference:
+        Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", section 3
+        and appendix A.
+
+    Example:
+        >>> import torch
+        >>> model = RnnSearch(RnnSearchConfig(100, d_model=16, d_hidden=12)).eval()
+        >>> src, tgt = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 5))
+        >>> output = model(src, tgt, src_lengths=torch.tensor([7, 4]), attentions=True)
+        >>> output.logits.shape, output.attentions.cross[0].weights.shape
+        (torch.Size([2, 5, 100]), torch.Size([2, 1, 5, 7]))
+    """
+
+    def __init__(self, config: RnnSearchConfig) -> None:
+        super().__init__()
+        self.config = config
+        d_model, d_hidden = config.d_model, config.d_hidden
+        self.src_embedding = nn.Embedding(config.vocab_size, d_model, padding_idx=config.pad_id)
+        self.tgt_embedding = (
+            self.src_embedding
+            if config.tie_embeddings == "all"
+            else nn.Embedding(config.target_vocab_size, d_model, padding_idx=config.pad_id)
+        )
+        self.dropout = Dropout(config.dropout)
+        self.encoder = nn.GRU(d_model, d_hidden, batch_first=True, bidirectional=True)
+        self.begin = nn.Linear(d_hidden, d_hidden)
+        self.attention = AdditiveAttention(d_hidden, 2 * d_hidden, config.d_attention or d_hidden)
+        self.cell = nn.GRUCell(d_model + 2 * d_hidden, d_hidden)
+        self.readout = nn.Linear(d_hidden + d_model + 2 * d_hidden, 2 * d_model)
+        self.to_words = nn.Linear(d_model, config.target_vocab_size, bias=False)
+        if config.tie_embeddings != "none":
+            self.to_words.weight = self.tgt_embedding.weight
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, as the class describes."""
+        for linear in (self.begin, self.readout, self.to_words):
+            nn.init.xavier_uniform_(linear.weight)
+        for name, weight in (*self.encoder.named_parameters(), *self.cell.named_parameters()):
+            if name.startswith("weight"):  # of the reset gate, the update gate and the new state, one below the other
+                for gate in weight.chunk(3):
+                    nn.init.orthogonal_(gate) if "_hh" in name else nn.init.xavier_uniform_(gate)
+        for name, bias in self.named_parameters():
+            if "bias" in name:
+                nn.init.zeros_(bias)
+        self.attention.reset_parameters()
+        for embedding in (self.src_embedding, self.tgt_embedding):  # after the linear map, with which it may be one
+            nn.init.normal_(embedding.weight, std=self.config.d_model**-0.5)
+            with torch.no_grad():
+                embedding.weight[self.config.pad_id] = 0
+
+    def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
+        """Map source words to their annotations; arguments and errors as :meth:`regard.models.Transformer.encode`.
+
+        Returns:
+            (batch, source, 2 · d_hidden), forward states before backward states, zeros behind a sequence's end.
+        """
+        refuse(type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
+        refuse(word_objections("src", src, self.config.vocab_size) + length_objections(src_lengths, src.shape, least=1))
+        embedded = self.dropout(self.src_embedding(src))
+        lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        with torch.autocast(src.device.type, enabled=False):
+            states, _ = self.encoder(packed)
+        annotations, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=src.shape[1])
+        return self.dropout(annotations)
+
+    def decode(
+        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: RecurrentCache | None = None
+    ) -> Tensor:
+        """Map target words, each read after those before it, to what the final linear map reads.
+
+        Args:
+            tgt: (rows, target), integers; with a cache only the words that it does not hold yet.
+            memory: (sentences, source, 2 · d_hidden); rows is a multiple of sentences, those of one side by side.
+            src_lengths: (sentences,), as for :meth:`encode`.
+            cache: As from :meth:`new_cache`; goes on by the words of this call.
+
+        Returns:
+            (rows, target, d_model)
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
+        """
+        return self._decode(tgt, memory, src_lengths, cache)[0]
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Map hidden states (..., d_model) to logits (..., vocab)."""
+        return self.to_words(hidden)
+
+    def hidden(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> Tensor:
+        """What :meth:`forward` maps to logits, (batch, target, d_model)."""
+        return self.states(src, tgt, src_lengths)[0]
+
+    def states(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> tuple[Tensor, Attentions]:
+        """What :meth:`hidden` gives, and a view of the weights: for losses on both."""
+        hidden, cross = self._decode(tgt, self.encode(src, src_lengths), src_lengths, None)
+        return hidden, Attentions((), (), (cross,))
+
+    def forward(
+        self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None, *, attentions: bool = False
+    ) -> TransformerOutput:
+        """Tell for every place of the target what word comes next.
+
+        Args:
+            src: (batch, source), integers.
+            tgt: (batch, target), integers; the first is bos_id.
+            src_lengths: (batch,), number of real words of each source. Default: all are real.
+            attentions: Whether to give views of the attention weights.
+
+        Returns:
+            TransformerOutput: ``logits`` (batch, target, vocab); ``attentions``, of which only ``cross`` has a layer.
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or words do not fit.
+            InvalidType: If an argument is no tensor.
+        """
+        hidden, found = self.states(src, tgt, src_lengths)
+        return TransformerOutput(self.project(hidden), found if attentions else None)
+
+    def new_cache(self) -> RecurrentCache:
+        """An empty cache for :meth:`decode`."""
+        return RecurrentCache()
+
+    def _decode(
+        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache | None
+    ) -> tuple[Tensor, Attended]:
+        types = type_objections("tgt", tgt) + type_objections("memory", memory)
+        refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
+        words = word_objections("tgt", tgt, self.config.target_vocab_size)
+        refuse(words + memory_objections(tgt, memory, 2 * self.config.d_hidden, src_lengths))
+        embedded = self.dropout(self.tgt_embedding(tgt))
+        with torch.autocast(tgt.device.type, enabled=False):
+            states, attended = self._recur(embedded, memory, src_lengths, cache or self.new_cache())
+        merged = self.readout(torch.cat([states, embedded, attended.output], -1))
+        return self.dropout(merged.unflatten(-1, (-1, 2)).amax(-1)), attended
+
+    def _recur(
+        self, embedded: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache
+    ) -> tuple[Tensor, Attended]:
+        """The states after each word, (rows, target, d_hidden), and what was attended to for it."""
+        mask = None if src_lengths is None else Padding(src_lengths)
+        if cache.state is None or cache.key is None:
+            first = memory[:, 0, self.config.d_hidden :]  # the backward state that has read the whole source
+            cache.state = torch.tanh(self.begin(first)).repeat_interleave(len(embedded) // len(memory), 0)
+            cache.key = self.attention.project_key(memory)
+        states, contexts = [cache.state], []
+        for word in embedded.unbind(1):
+            queries = states[-1].unflatten(0, (len(memory), -1))  # (sentences, beams, d_hidden)
+            read = self.attention(queries, memory, mask=mask, projected_key=cache.key).output
+            contexts.append(read.flatten(0, 1))
+            states.append(self.cell(torch.cat([word, contexts[-1]], -1), states[-1]))
+        cache.state, cache.length = states[-1], cache.length + embedded.shape[1]
+        asking = torch.stack(states[:-1], 1).unflatten(0, (len(memory), -1)).flatten(1, 2)
+        weights = self.attention.weights(asking, memory, mask=mask)
+        return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), weights, {})
+
+
+class RecurrentCache:
+    """What the decoder goes on from: the state of each row, and the projected annotations of each sentence."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        """Number of words that each row has."""
+        self.state: Tensor | None = None  # (rows, d_hidden)
+        self.key: Tensor | None = None  # (sentences, 1, source, d_attention)
+
+    def spread(self, beams: int) -> None:
+        """Make of the one row of each sentence so many, which go on from it."""
+        if self.state is not None:
+            self.state = self.state.repeat_interleave(beams, 0)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i go on from row ``rows[i]`` of the same sentence."""
+        if self.state is not None:
+            self.state = self.state.index_select(0, rows)
+
+    def keep(self, sentences: Tensor, rows: Tensor) -> None:
+        """Go on with some sentences only, whose row i goes on from row ``rows[i]``, counted before others left."""
+        if self.key is not None:
+            self.key = self.key.index_select(0, sentences)
+        self.reorder(rows)

@@ -1,0 +1,107 @@
+"""Attention by a small network, as before the Transformer."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import InvalidArgument, refuse
+from regard.ops import Additive, Attended, MaskLike, WeightMatrix, attend, weights
+
+
+class AdditiveAttention(nn.Module):
+    """Each query weighs the keys by a network of one hidden layer, and takes the mean of the keys themselves.
+
+    Pᵢⱼ = softmax over j of v · tanh(W sᵢ + U hⱼ + b), outputᵢ = Σⱼ Pᵢⱼ hⱼ
+
+    Args:
+        query_features: Width of the queries s.
+        key_features: Width of the keys h, which are the values too.
+        d_attention: Width of the hidden layer.
+
+    Raises:
+        InvalidArgument: If a size is below 1, or at a call with other widths.
+
+    Memory: O((queries + keys) · d_attention).
+
+    Reference: Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate",
+    equations 5 and 6, appendices A.1.2 and B.1.
+
+    Example:
+        >>> import torch
+        >>> attention = AdditiveAttention(query_features=6, key_features=8, d_attention=5)
+        >>> attended = attention(torch.randn(2, 3, 6), torch.randn(2, 4, 8))
+        >>> attended.output.shape, attended.weights.shape
+        (torch.Size([2, 3, 8]), torch.Size([2, 1, 3, 4]))
+    """
+
+    def __init__(self, query_features: int, key_features: int, d_attention: int) -> None:
+        super().__init__()
+        sizes = (("query_features", query_features), ("key_features", key_features), ("d_attention", d_attention))
+        refuse([f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1])
+        self.query = nn.Linear(query_features, d_attention, bias=False)
+        self.key = nn.Linear(key_features, d_attention)
+        self.vector = nn.Parameter(torch.empty(d_attention))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw W and U from N(0, 0.001²); v and b start at 0, so that all keys count alike at first."""
+        for linear in (self.query, self.key):
+            nn.init.normal_(linear.weight, std=0.001)
+        nn.init.zeros_(self.key.bias)
+        nn.init.zeros_(self.vector)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch queries query_features"],
+        key: Float[Tensor, "batch keys key_features"],
+        *,
+        mask: MaskLike | None = None,
+        projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
+    ) -> Attended:
+        """Attend from every query to the keys.
+
+        Args:
+            query: (batch, queries, query_features).
+            key: (batch, keys, key_features).
+            mask: As in :func:`regard.attend`: True means may attend.
+            projected_key: What :meth:`project_key` gives of key, where many calls share it. Default: computed.
+
+        Returns:
+            Attended: ``output`` (batch, queries, key_features); ``weights`` a view (batch, 1, queries, keys).
+        """
+        self._check(query, key)
+        projected_key = self.project_key(key) if projected_key is None else projected_key
+        projected = self.query(query)[:, None]
+        value = key[:, None].to(projected.dtype)  # under autocast projections have another dtype
+        attended = attend(projected, projected_key, value, mask=mask, score=Additive(self.vector))
+        return Attended(attended.output[:, 0], attended.weights, attended.measured)
+
+    def weights(
+        self,
+        query: Float[Tensor, "batch queries query_features"],
+        key: Float[Tensor, "batch keys key_features"],
+        *,
+        mask: MaskLike | None = None,
+    ) -> WeightMatrix:
+        """The weights of :meth:`forward` alone, of which nothing is computed before it is asked for."""
+        self._check(query, key)
+        return weights(self.query(query)[:, None], self.project_key(key), mask=mask, score=Additive(self.vector))
+
+    def project_key(self, key: Float[Tensor, "batch keys key_features"]) -> Float[Tensor, "batch 1 keys d_attention"]:
+        """U h + b, (batch, 1, keys, d_attention)."""
+        return self.key(key)[:, None]
+
+    def _check(self, query: Tensor, key: Tensor) -> None:
+        refuse(
+            [
+                f"{name} must have the shape (batch, tokens, {width}), but has {tuple(given.shape)}"
+                for name, given, width in (
+                    ("query", query, self.query.in_features),
+                    ("key", key, self.key.in_features),
+                )
+                if given.ndim != 3 or given.shape[2] != width
+            ],
+            InvalidArgument,
+        )

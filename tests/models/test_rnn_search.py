@@ -1,0 +1,155 @@
+"""RNNsearch against the paper's equations, written out word by word in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidArgument, InvalidCheckpoint
+from regard.models import RnnSearch, RnnSearchConfig, load_model, save_model
+from regard.nn import AdditiveAttention, alignment_loss
+
+CONFIG = RnnSearchConfig(40, tgt_vocab_size=30, d_model=6, d_hidden=5, d_attention=7)
+
+
+def drawn(config: RnnSearchConfig = CONFIG) -> RnnSearch:
+    """A model in whose attention something happens."""
+    torch.manual_seed(3)
+    model = RnnSearch(config).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    return model
+
+
+def gates(x: Tensor, state: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
+    """One step of a gated recurrent unit, as torch documents it."""
+    w_x, w_s, b_x, b_s = weights
+    (x_r, x_z, x_n), (s_r, s_z, s_n) = (w_x @ x + b_x).chunk(3), (w_s @ state + b_s).chunk(3)
+    reset, update = torch.sigmoid(x_r + s_r), torch.sigmoid(x_z + s_z)
+    return (1 - update) * torch.tanh(x_n + reset * s_n) + update * state
+
+
+def written_out(model: RnnSearch, src: list[int], tgt: list[int]) -> tuple[Tensor, Tensor]:
+    """Logits (target, vocab) and weights (target, source) of one sentence."""
+    p = dict(model.named_parameters())
+    of = {
+        name: tuple(p[f"{name}.{part}{end}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        for name, end in (("cell", ""),)
+    }
+    for direction in ("", "_reverse"):
+        of[direction] = tuple(
+            p[f"encoder.{part}_l0{direction}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+    embedded = p["src_embedding.weight"][src]
+    forward, backward = [torch.zeros(5).double()], [torch.zeros(5).double()]
+    for x in embedded:
+        forward.append(gates(x, forward[-1], of[""]))
+    for x in embedded.flip(0):
+        backward.append(gates(x, backward[-1], of["_reverse"]))
+    h = torch.cat([torch.stack(forward[1:]), torch.stack(backward[1:]).flip(0)], 1)
+    state = torch.tanh(p["begin.weight"] @ h[0, 5:] + p["begin.bias"])
+    logits, weights = [], []
+    for word in tgt:
+        y = p["tgt_embedding.weight"][word]
+        energy = torch.tanh(
+            p["attention.query.weight"] @ state + h @ p["attention.key.weight"].mT + p["attention.key.bias"]
+        )
+        weights.append((energy @ p["attention.vector"]).softmax(0))
+        context = weights[-1] @ h
+        state = gates(torch.cat([y, context]), state, of["cell"])
+        merged = p["readout.weight"] @ torch.cat([state, y, context]) + p["readout.bias"]
+        logits.append(p["to_words.weight"] @ torch.maximum(merged[0::2], merged[1::2]))
+    return torch.stack(logits), torch.stack(weights)
+
+
+SRC = torch.tensor([[5, 9, 4, 30, 8], [7, 39, 6, 0, 0]])
+TGT = torch.tensor([[1, 29, 3, 4], [1, 6, 20, 11]])
+LENGTHS = torch.tensor([5, 3])
+
+
+def test_it_is_the_equations_of_the_paper():
+    model = drawn()
+    output = model(SRC, TGT, LENGTHS, attentions=True)
+    for row, length in enumerate(LENGTHS.tolist()):
+        logits, weights = written_out(model, SRC[row, :length].tolist(), TGT[row].tolist())
+        torch.testing.assert_close(output.logits[row], logits)
+        seen = output.attentions.cross[0].weights.dense()[row, 0]
+        torch.testing.assert_close(seen[:, :length], weights)
+        assert (seen[:, length:] == 0).all()
+    assert output.attentions.encoder == output.attentions.decoder == ()
+
+
+def test_words_one_by_one_with_a_cache_are_words_at_once():
+    model = drawn()
+    memory, cache = model.encode(SRC, LENGTHS), model.new_cache()
+    steps = [model.decode(word[:, None], memory, LENGTHS, cache=cache) for word in TGT.unbind(1)]
+    torch.testing.assert_close(model.project(torch.cat(steps, 1)), model(SRC, TGT, LENGTHS).logits)
+    assert cache.length == 4
+
+
+def test_several_rows_of_a_sentence_share_its_memory():
+    model, rows = drawn(), torch.randint(1, 30, (6, 4))
+    found = model.decode(rows, model.encode(SRC, LENGTHS), LENGTHS)
+    apart = model.hidden(SRC.repeat_interleave(3, 0), rows, LENGTHS.repeat_interleave(3))
+    torch.testing.assert_close(found, apart)
+
+
+def test_gradients_reach_every_weight_through_words_and_through_a_loss_on_attention():
+    model = drawn().train()
+    hidden, attentions = model.states(SRC, TGT, LENGTHS)
+    told = alignment_loss(attentions.cross[0].weights, torch.tensor([[0, 1, 2, 4], [0, 0, 1, 2]]))
+    (told + model.project(hidden).square().mean()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_autocast_leaves_the_recurrences_in_the_dtype_of_the_weights():
+    model = drawn().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(SRC, TGT, LENGTHS, attentions=True)
+    assert found.logits.dtype == torch.bfloat16
+    assert found.attentions.cross[0].output.dtype == torch.float32
+    torch.testing.assert_close(found.logits.float(), model(SRC, TGT, LENGTHS).logits, atol=0.3, rtol=0.05)
+
+
+@pytest.mark.parametrize("tying", ["all", "decoder", "none"])
+def test_a_saved_model_is_the_same_when_it_is_loaded(tmp_path, tying):
+    config = dataclasses.replace(CONFIG, tgt_vocab_size=None if tying == "all" else 30, tie_embeddings=tying)
+    model = drawn(config).float()
+    save_model(tmp_path, model)
+    loaded = load_model(tmp_path)
+    assert isinstance(loaded, RnnSearch)
+    assert loaded.config == config
+    assert torch.equal(loaded(SRC, TGT % 30, LENGTHS).logits, model(SRC, TGT % 30, LENGTHS).logits)
+
+
+def test_what_does_not_fit_is_refused():
+    for keys, words in (
+        ({"d_hidden": 0}, "d_hidden must be at least 1"),
+        ({"dropout": 1.5}, "dropout must be"),
+        ({"tie_embeddings": "all"}, "needs one vocabulary, but vocab_size is 40 and tgt_vocab_size 30"),
+        ({"eos_id": 30}, "eos_id must be from 0 to vocab_size - 1 = 29"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            dataclasses.replace(CONFIG, **keys)
+    model = drawn()
+    with pytest.raises(InvalidArgument, match="src_lengths must be from 1 to the 5 tokens of src, but holds 0"):
+        model(SRC, TGT, torch.tensor([5, 0]))
+    with pytest.raises(InvalidArgument, match=r"memory must be \(sentences, source, 10\)"):
+        model.decode(TGT, torch.zeros(2, 5, 9).double())
+    with pytest.raises(InvalidArgument, match="tgt must hold words from 0"):
+        model(SRC, SRC, LENGTHS)
+    with pytest.raises(InvalidArgument, match=r"key must have the shape \(batch, tokens, 8\)"):
+        AdditiveAttention(6, 8, 5)(torch.randn(1, 2, 6), torch.randn(1, 3, 6))
+
+
+def test_transformers_has_no_such_model(tmp_path):
+    with pytest.raises(InvalidArgument, match="no place for an RnnSearch"):
+        save_model(tmp_path / "out", drawn(), layout="transformers")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InvalidCheckpoint, match="not a folder"):
+        load_model(tmp_path / "out")

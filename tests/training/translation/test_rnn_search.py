@@ -1,0 +1,81 @@
+"""A recurrent translator is trained, translates and is looked at as a Transformer is."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from regard.cli.main import main
+from regard.errors import InvalidRecipe
+from regard.generation import Translator
+from regard.models import RnnSearch, load_model
+from regard.training import make_recipe, train
+
+
+@pytest.fixture
+def recurrent(keys):
+    """The keys of a recipe of a few seconds."""
+    keys["model"] = {"architecture": "rnn_search", "d_model": 24, "d_hidden": 24, "tie_embeddings": "all"}
+    keys["optimizer"] = {"learning_rate": 0.01, "warmup_steps": 10, "label_smoothing": 0}
+    keys["data"]["batch_tokens"] = 600
+    return keys
+
+
+def test_it_learns_and_all_commands_take_it(recurrent, words, tmp_path, capsys, monkeypatch):
+    recurrent["trainer"]["max_steps"] = 300
+    recurrent["validation"]["every"] = 100
+    outcome = train(make_recipe(recurrent))
+    assert isinstance(load_model(outcome.folder / "last"), RnnSearch)
+    translator = Translator.load(outcome.folder / "best")
+    (found,) = translator.translate(["red cats see."])
+    assert found[0].text == "rot Katzen sehen."
+    recording = translator.record("red cats see.")
+    assert [layer.name for layer in recording.layers] == ["cross.0"]
+
+    def regard(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        return capsys.readouterr().out
+
+    given = ("red cats see.", "--model", outcome.folder / "best")
+    assert "rot Katzen sehen." in regard("look", *given, "--output", tmp_path / "page.html")
+    assert "cross.0" in (tmp_path / "page.html").read_text()
+    steps = {
+        step["name"]: step for step in json.loads(regard("trace", *given, "--layer", "cross.0", "--json"))["steps"]
+    }
+    dense = recording.layers[0].weights.dense()[0, 0].flatten().tolist()
+    assert [each for row in steps["weights"]["value"][0] for each in row] == pytest.approx(dense, abs=0.01)
+    assert "hidden layer" in steps
+
+
+def test_a_training_that_was_stopped_goes_on_bit_for_bit(recurrent, tmp_path):
+    recurrent["model"]["dropout"] = 0.1
+    whole, parts = (make_recipe({**recurrent, "run": str(tmp_path / name)}) for name in ("whole", "parts"))
+    train(whole)
+    train(
+        make_recipe({**recurrent, "run": str(tmp_path / "parts"), "trainer": {**recurrent["trainer"], "max_steps": 14}})
+    )
+    train(parts, resume=True)
+    saved = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert saved[0] == saved[1]
+
+
+def test_a_head_is_taught_where_to_look(recurrent, tmp_path):
+    lines = (tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()
+    links = [" ".join(f"{i}-{i}" for i in range(len(line.split("\t")[0].split()))) for line in lines]
+    (tmp_path / "links").write_text("\n".join(links) + "\n")
+    recurrent["attention"] = {"alignment": {"weight": 1.0, "file": "links"}}
+    assert train(make_recipe(recurrent)).folder.is_dir()
+    recurrent["attention"] = {"entropy": {"weight": 1.0, "floor": 0.1, "of": "encoder"}}
+    with pytest.raises(InvalidRecipe, match=r"attention\.entropy\.of: the rnn_search has no such layers as 'encoder'"):
+        make_recipe(recurrent)
+
+
+def test_keys_of_a_transformer_are_none_of_its_own(recurrent):
+    recurrent["model"]["num_heads"] = 4
+    with pytest.raises(InvalidRecipe, match=r"model\.num_heads: no such key"):
+        make_recipe(recurrent)
