@@ -274,4 +274,6 @@ def test_hostile_tokens_are_text_and_run_nothing(open_page):
     assert page.locator("h1").text_content() == HOSTILE[0]
     assert page.evaluate("window.harmed") is None
     assert page.locator("img, iframe, object, body script:not([type]) ~ *").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    beyond = "[...document.querySelectorAll('*')].filter(x => x.getBoundingClientRect().right > innerWidth)"
+    named = page.evaluate(beyond + ".map(x => `${x.tagName} ${x.className} ${x.getBoundingClientRect().right}`)")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), named

@@ -43,8 +43,8 @@ class WeightMatrix(Matrix):
         >>> W  # doctest: +NORMALIZE_WHITESPACE
         WeightMatrix(batch=1, heads=8, queries=2000, keys=2000, mask=Causal(), float32, cpu,
             holds 8.2 MB in place of 128.0 MB)
-        >>> W[0, 3, 120].sum()
-        tensor(1.)
+        >>> torch.allclose(W[0, 3, 120].sum(), torch.tensor(1.0))
+        True
         >>> W.topk(3).indices.shape
         torch.Size([1, 8, 2000, 3])
     """
