@@ -7,6 +7,7 @@ from regard.models.checkpoint import load_model, save_model
 from regard.models.gat import Gat, GatConfig, GatOutput
 from regard.models.gpt import Gpt, GptConfig, GptOutput
 from regard.models.rnn_search import RnnSearch, RnnSearchConfig
+from regard.models.sagan import SaganConfig, SaganCritic, SaganGenerator
 from regard.models.transformer import Attentions, Transformer, TransformerConfig, TransformerOutput
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "GptOutput",
     "RnnSearch",
     "RnnSearchConfig",
+    "SaganConfig",
+    "SaganCritic",
+    "SaganGenerator",
     "Transformer",
     "TransformerConfig",
     "TransformerOutput",

@@ -40,7 +40,9 @@ class SelfAttention2d(nn.Module):
         torch.Size([5, 7])
     """
 
-    def __init__(self, channels: int, *, reduction: int = 8, spectral: bool = False) -> None:
+    REDUCTION = 8  # the paper's
+
+    def __init__(self, channels: int, *, reduction: int = REDUCTION, spectral: bool = False) -> None:
         super().__init__()
         if channels < 1 or reduction < 1 or channels % reduction:
             raise InvalidArgument(

@@ -1,0 +1,59 @@
+"""Recipes that are programs of their own run, and write what they promise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def recipe(root, tmp_path):
+    """``recipe("sagan.py", "--steps", 2)``: what it prints, and the result that it wrote."""
+
+    def run(name: str, *arguments: object) -> tuple[str, dict[str, object]]:
+        command = [sys.executable, root / "recipes" / name, *arguments, "--output", tmp_path / "result.json"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, json.loads((tmp_path / "result.json").read_text())
+
+    return run
+
+
+def test_a_sagan_on_images_in_colours_goes_on_where_it_stood(recipe, tmp_path):
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(256, size=(60, 16, 16, 3)), draw.integers(3, size=60)
+    np.savez(tmp_path / "colours.npz", images=images.astype(np.uint8), labels=labels)
+    options = ("--images", tmp_path / "colours.npz", "--run", tmp_path / "run", "--made", 100, "--width", 8)
+    for steps in (2, 4):  # the second goes on
+        printed, result = recipe("sagan.py", *options, "--batch", 8, "--seeds", 1, "--steps", steps)
+    assert result["what"].startswith("SAGAN on colours")
+    assert {len(values) for values in result["values"].values()} == {1}
+    assert "with attention" in printed
+    assert (tmp_path / "result.png").stat().st_size > 10_000
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"with-0.pt", "without-0.pt"}
+
+
+def test_a_gat_learns_a_graph_of_two_halves(recipe, tmp_path):
+    draw = np.random.default_rng(0)
+    nodes, words = 80, 20
+    labels = np.arange(nodes) % 2
+    features = [draw.choice(words // 2, 4, replace=False) + label * words // 2 for label in labels]
+    edges = [(i, j) for i in range(nodes) for j in draw.choice(nodes, 3) if labels[i] == labels[j] and i < j]
+    np.savez(
+        tmp_path / "cora.npz",
+        num_features=words,
+        feature_indptr=np.arange(nodes + 1) * 4,
+        feature_indices=np.concatenate(features),
+        labels=labels,
+        edges=np.array(edges),
+        train=np.arange(20),
+        valid=np.arange(20, 50),
+        test=np.arange(50, 80),
+    )
+    printed, result = recipe("gat_cora.py", tmp_path, "--seeds", 2, "--epochs", 100)
+    assert min(result["values"]) > 95
+    assert "2 seeds" in printed
