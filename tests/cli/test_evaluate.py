@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -165,3 +166,46 @@ def test_a_classifier_is_measured_on_texts_with_classes(regard, tmp_path):
     (tmp_path / "test.tsv").write_text("one\tfair\n")
     done = regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path)
     assert (done.code, "has the class 'fair', but the model knows 'bad', 'good'" in done.err) == (2, True)
+
+
+TEXTS = ["the cat sat on the mat .", "the cat ran to the door .", "a dog barked ."]
+WANTED = ["the cat sat on a mat .", "the cat ran home .", "the dog slept ."]
+
+
+def test_generated_texts_are_measured_by_themselves_and_beside_others(regard, tmp_path):
+    (tmp_path / "texts").write_text("\n".join(TEXTS) + "\n")
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"prompt": "", "text": text}) + "\n" for text in TEXTS))
+    (tmp_path / "wanted").write_text("\n".join(WANTED) + "\n")
+    done = regard("evaluate", "--generated", tmp_path / "texts", "--reference", tmp_path / "wanted", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    words = [text.split() for text in TEXTS]
+    pairs = [pair for text in words for pair in itertools.pairwise(text)]
+    assert found["distinct_1"] == pytest.approx(len({word for text in words for word in text}) / 18)
+    assert found["distinct_2"] == pytest.approx(len(set(pairs)) / len(pairs))
+    each = [
+        sacrebleu.sentence_bleu(text, [other for other in TEXTS if other != text], use_effective_order=True).score
+        for text in TEXTS
+    ]
+    assert found["self_bleu"] == pytest.approx(sum(each) / 3)
+    assert found["rouge_1"] == pytest.approx(100 * (5 / 6 + 2 * 3 / (6 + 4) + 2 / 6) / 3)
+    alone = json.loads(regard("evaluate", "--generated", tmp_path / "texts.jsonl", "--json").out)
+    assert alone == {name: value for name, value in found.items() if not name.startswith("rouge")}
+    assert "self bleu: " in regard("evaluate", "--generated", tmp_path / "texts").out
+
+
+def test_what_does_not_fit_generated_texts_is_refused(regard, tmp_path):
+    (tmp_path / "one").write_text("alone\n")
+    (tmp_path / "empty").write_text("\n\n")
+    (tmp_path / "two").write_text("one\ntwo\n")
+    (tmp_path / "odd.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
+    for arguments, words in (
+        (["--generated", tmp_path / "one"], "texts should be at least two"),
+        (["--generated", tmp_path / "empty"], "texts should hold words, but all of them are empty"),
+        (["--generated", tmp_path / "two", "--reference", tmp_path / "one"], "references should be as many as the 2"),
+        (["--generated", tmp_path / "odd.jsonl"], "odd.jsonl, line 2: expected an object with a 'text'"),
+        ([tmp_path / "two", "--generated", tmp_path / "two", "--beam", 3], "`--beam`, TEST: `--generated` measures"),
+    ):
+        done = regard("evaluate", *arguments)
+        assert done.code == 2
+        assert words in " ".join(done.err.split())

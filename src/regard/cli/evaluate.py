@@ -43,6 +43,13 @@ def evaluate(
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
     ] = None,
+    generated: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure these texts, which a model wrote: one a line, or as `regard generate --json` prints them. "
+            "With one `--reference`, what was wanted of each."
+        ),
+    ] = None,
     tokenize: Annotated[
         str, typer.Option(help="How BLEU cuts sentences into words: 13a, intl, char, zh; none if it was done.")
     ] = "13a",
@@ -52,7 +59,8 @@ def evaluate(
     """Measure what a model was made for.
 
     Of a translator BLEU, chrF and TER by sacreBLEU, each with the signature that makes it comparable; of a language
-    model (TEST is a text) perplexity and bits per character; of a classifier (text, tab, class) accuracy and F1.
+    model (TEST is a text) perplexity and bits per character; of a classifier (text, tab, class) accuracy and F1; of
+    texts that were generated how varied they are (distinct-n, self-BLEU) and how close to references (ROUGE).
 
     Pairs in one file, where repeated source lines are several references of one sentence:
 
@@ -61,7 +69,21 @@ def evaluate(
     Aligned files, and translations that came from elsewhere:
 
         regard evaluate --source test.en --reference test.de --hypotheses other-system.de
+
+    Texts that a language model wrote:
+
+        regard evaluate --generated texts.jsonl
     """
+    if generated is not None:
+        others = {"source": source, "hypotheses": hypotheses, "model": model, "beam": beam, "output": output}
+        idle = [f"`--{name}`" for name in given(**others)] + (["TEST"] if test is not None else [])
+        if idle or len(reference or []) > 1:
+            told = ", ".join(idle) or "a second `--reference`"
+            raise InvalidArgument(
+                f"{told}: `--generated` measures the texts of one file, at most with one reference each"
+            )
+        _print_values(_generated_scores(generated, (reference or [None])[0]), as_json=as_json)
+        return
     kind = None if model is None else _kind(model)
     if model is not None and kind in ("gpt", "bert"):
         idle = given(source=source, reference=reference, hypotheses=hypotheses, beam=beam, output=output)
@@ -71,11 +93,7 @@ def evaluate(
                 f"{named}: a {kind} is measured on one file, TEST, and takes no options of translators"
             )
         found = _text_scores(model, test) if kind == "gpt" else _class_scores(model, test)
-        print(
-            json.dumps(found)
-            if as_json
-            else "\n".join(f"{name.replace('_', ' ')}: {value:,.4g}" for name, value in found.items())
-        )
+        _print_values(found, as_json=as_json)
         return
     from regard.text.scores import score
 
@@ -141,6 +159,36 @@ def _class_scores(model: Path, test: Path) -> dict[str, float]:
     for (_, label), told in zip(pairs, reader.classify([text for text, _ in pairs]), strict=True):
         confusion[labels.index(label), labels.index(told.label)] += 1
     return {"texts": len(pairs), **class_scores(confusion)}
+
+
+def _generated_scores(path: Path, reference: Path | None) -> dict[str, float | str]:
+    """How varied generated texts are, and how close to what was wanted."""
+    from regard.text.generated import generated_scores, signature
+
+    lines = list(read_lines(path))
+    texts = [_text(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+    return {**generated_scores(texts, None if reference is None else list(read_lines(reference))), "by": signature()}
+
+
+def _text(line: str, place: str) -> str:
+    """The text of a line: the line, or what a JSON object names so."""
+    if not line.startswith("{"):
+        return line
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(found, dict) or not isinstance(found.get("text"), str):
+        raise InvalidFile(f"{place}: expected an object with a 'text', as `regard generate --json` prints it")
+    return found["text"]
+
+
+def _print_values(values: Mapping[str, float | str], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(values))
+        return
+    for name, value in values.items():
+        print(f"{name.replace('_', ' ')}: {value if isinstance(value, str) else f'{value:,.4g}'}")
 
 
 def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_json: bool) -> None:
