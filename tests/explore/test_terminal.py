@@ -142,14 +142,19 @@ def test_where_there_is_no_word_that_is_said(make_weights, written, read, said):
     assert " ".join(printed(table(Recording("", "", (layer,)))).split()) == said
 
 
-def test_a_recording_without_cross_attention_is_refused(recording, translated):
-    with pytest.raises(
-        InvalidArgument, match=r"expected at least one layer of cross-attention, got layers of kind: encoder$"
-    ):
-        table(Recording("", "", recording.of("encoder")))
+def test_without_cross_attention_it_shows_how_a_text_attends_to_itself(recording):
+    encoder = recording.of("encoder")
+    shown = " ".join("".join(printed(table(Recording("", "", encoder)))).split())
+    assert shown.startswith("word attended to")
+    assert f"of {', '.join(layer.name for layer in encoder)}." in shown
+
+
+def test_a_recording_without_layers_is_refused():
+    with pytest.raises(InvalidArgument, match="expected at least one layer of attention, got none"):
+        table(Recording("", "", ()))
 
 
 def test_an_unknown_layer_is_refused_and_the_nearest_named(translated):
-    told = r"layer: expected a layer of cross-attention \(cross.0, cross.1\), got 'cross1', did you mean 'cross.1'\?"
+    told = r"layer: expected one of .*cross.0, cross.1.*, got 'cross1', did you mean 'cross.1'\?"
     with pytest.raises(InvalidArgument, match=told):
         table(translated, "cross1")

@@ -19,8 +19,9 @@ class Layer:
         name: Where the layer stands in its model, as ``"encoder.0"``.
         kind: Self-attention of an encoder or a decoder, or cross-attention from decoder to encoder.
         weights: A view, (1, heads, queries, keys).
-        queries: The tokens at the rows. In a decoder a row is a step and is named by the token that it wrote.
+        queries: The tokens at the rows. In a decoder that writes a row is a step, named by the token that it wrote.
         keys: The tokens at the columns; for a decoder's self-attention the tokens that were read, the first ``<s>``.
+            Where a decoder reads what is given, these are the rows' too.
     """
 
     name: str

@@ -84,15 +84,18 @@ def evaluate(
             )
         _print_values(_generated_scores(generated, (reference or [None])[0]), as_json=as_json)
         return
-    kind = None if model is None else _kind(model)
-    if model is not None and kind in ("gpt", "bert"):
+    from regard.models import Bert, Gpt
+    from regard.models.checkpoint import architecture_of
+
+    kind = None if model is None else architecture_of(model)
+    if model is not None and kind in (Gpt, Bert):
         idle = given(source=source, reference=reference, hypotheses=hypotheses, beam=beam, output=output)
         if test is None or idle:
             named = ", ".join(f"`--{name}`" for name in idle) or "TEST"
             raise InvalidArgument(
-                f"{named}: a {kind} is measured on one file, TEST, and takes no options of translators"
+                f"{named}: a {kind.__name__} is measured on one file, TEST, and takes no options of translators"
             )
-        found = _text_scores(model, test) if kind == "gpt" else _class_scores(model, test)
+        found = _text_scores(model, test) if kind is Gpt else _class_scores(model, test)
         _print_values(found, as_json=as_json)
         return
     from regard.text.scores import score
@@ -115,16 +118,6 @@ def evaluate(
             file.writelines(f"{line}\n" for line in lines)
     scores = score(lines, references, tokenize=tokenize)
     report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
-
-
-def _kind(folder: Path) -> str | None:
-    """The architecture of a model, where its configuration can be read; what is wrong with it is said later."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        name = config.get("architecture", config.get("model_type"))
-    except (OSError, ValueError, AttributeError):
-        return None
-    return {"gpt2": "gpt", "llama": "gpt"}.get(name, name)
 
 
 def _text_scores(model: Path, test: Path) -> dict[str, float]:

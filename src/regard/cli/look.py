@@ -1,13 +1,16 @@
-"""``regard look``: translate a sentence, and see what attended to what."""
+"""``regard look``: give a model a sentence, and see what attended to what."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.errors import refuse
+from regard.errors import InvalidArgument, refuse
+
+if TYPE_CHECKING:
+    from regard.analysis.recording import Recording
 
 
 def look(
@@ -16,19 +19,28 @@ def look(
         str | None, typer.Option(help="Look at this translation.", show_default="the one that the model finds")
     ] = None,
     layer: Annotated[
-        str | None, typer.Option(help="The cross-attention layer of the table.", show_default="the mean over all")
+        str | None,
+        typer.Option(
+            help="The layer of the table: cross.0, encoder.0, ...",
+            show_default="the mean over all; of a translator, of its cross-attention",
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the page.")] = Path("attention.html"),
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
 ) -> None:
-    """Translate a sentence and show what each word of the translation attended to.
+    """Give a model a sentence, and show what each word attended to.
 
-    Prints the translation and a table of the cross-attention, and writes a page with every layer and head that any
-    browser opens, without a network:
+    Prints a table, and writes a page with every layer and head that any browser opens, without a network. A translator
+    translates first, and the table is of what each word of the translation attended to:
 
         regard look "The animal didn't cross the street because it was too tired."
+
+    Language models and BERTs read, and the table is of what each word attended to:
+
+        regard look "ROMEO: But soft, what light?" --model runs/shakespeare/best
+        regard look "A story of two halves." --model minilm/ --layer encoder.0
     """
     refuse(
         sentence_objections("TEXT", text)
@@ -38,16 +50,37 @@ def look(
 
     from regard.explore.page import write_page
     from regard.explore.terminal import table
-    from regard.generation.translator import Translator
 
-    recording = Translator.load(model).record(text, translation)
+    recording = _record(model, text, translation)
     shown = table(recording, layer)
     write_page(recording, output)  # before anything is printed: `| head` would end the command there
     console = Console()
-    console.print(recording.texts["translation"], style="bold", markup=False, highlight=False)
-    console.print()
+    if "translation" in recording.texts:
+        console.print(recording.texts["translation"], style="bold", markup=False, highlight=False)
+        console.print()
     console.print(shown)
     console.print(f"\nAll layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _record(model: Path | None, text: str, translation: str | None) -> Recording:
+    """What a model of any kind attended to."""
+    from regard.models import Bert, Gpt
+    from regard.models.checkpoint import architecture_of
+
+    kind = None if model is None else architecture_of(model)
+    if model is None or kind not in (Gpt, Bert):
+        from regard.generation.translator import Translator
+
+        return Translator.load(model).record(text, translation)
+    if translation is not None:
+        raise InvalidArgument(f"--translation: {model} holds a {kind.__name__}, which does not translate; leave it out")
+    if kind is Gpt:
+        from regard.generation.generator import Generator
+
+        return Generator.load(model).record(text)
+    from regard.generation.reader import Reader
+
+    return Reader.load(model).record(text)
 
 
 def sentence_objections(name: str, text: str) -> list[str]:

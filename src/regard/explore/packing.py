@@ -93,12 +93,17 @@ def _quantised(weights: torch.Tensor, masked: torch.Tensor) -> bytes:
     return steps.to(torch.int32).masked_fill_(masked, MASKED).numpy().astype("<u2").tobytes()
 
 
+def _reads_itself(layer: Layer) -> bool:
+    """Whether a layer's rows and columns are one text: in an encoder, and where a decoder reads what is given."""
+    return layer.kind == "encoder" or (layer.kind == "decoder" and layer.queries == layer.keys)
+
+
 def _query_role(layer: Layer) -> str:
-    return "source" if layer.kind == "encoder" else "written"
+    return "source" if _reads_itself(layer) else "written"
 
 
 def _key_role(layer: Layer) -> str:
-    return "read" if layer.kind == "decoder" else "source"
+    return "read" if layer.kind == "decoder" and not _reads_itself(layer) else "source"
 
 
 def _check_shapes(recording: Recording) -> None:

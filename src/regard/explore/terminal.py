@@ -1,4 +1,4 @@
-"""Cross-attention in a terminal: for each word that was written, the source words that it attended to most."""
+"""Attention in a terminal: for each word that was written, or read, the words that it attended to most."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _ASCII_SHADES = ((0.6, "#"), (0.35, "+"), (0.15, "-"), (0.05, "."))
 
 
 def table(recording: Recording, layer: str | None = None) -> RenderableType:
-    """Show what each word of a translation attended to, word by word.
+    """Show what each word attended to, word by word: of a translation in the source, else in its own text.
 
-    The weights are the mean over the heads of one cross-attention layer, or of all of them. Pieces of a word are
-    merged: a source word has the sum of its pieces, a written word the mean over the steps that wrote it. Marks such
-    as ``</s>`` are no words: they have no row, and what they got is told below the table.
+    The weights are the mean over the heads of one layer, or of all: of the cross-attention, where a model has it, else
+    of its self-attention. Pieces of a word are merged: a word that was attended to has the sum of its pieces, one that
+    attends their mean. Marks such as ``</s>`` are no words: they have no row, and what they got is told below.
 
     Args:
-        recording: With at least one layer of cross-attention.
-        layer: The name of a cross-attention layer; None takes the mean over all.
+        recording: With at least one layer.
+        layer: The name of a layer; None takes the mean over all, of the cross-attention where there is one.
 
     Returns:
         A renderable for ``rich.print``: a table with bars, and a shaded map where the terminal is wide enough for it;
         one sentence where no word was written.
 
     Raises:
-        InvalidArgument: If there is no cross-attention, or no such layer of it.
+        InvalidArgument: If there is no layer, or none of this name.
 
     Example:
         >>> import regard, torch
@@ -83,6 +83,7 @@ class _Picture:
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.names = [layer.name for layer in layers]
+        self.asking = "written" if layers[0].kind == "cross" else "word"
         rows, columns = words(layers[0].queries), words(layers[0].keys)
         heads = torch.cat(
             [layer.weights.dense()[0].detach().cpu().double() for layer in layers]
@@ -117,7 +118,7 @@ class _Picture:
         room = options.max_width - fixed
         longest = min(LONGEST, max(SHORTEST, (room - SHORT_BAR) // 2) if with_bars else max(1, room // 2))
         entries = [self._entry(row, longest) for row in self.weights]
-        written = ["written", *(short(word, longest) for word in self.rows)]
+        written = [self.asking, *(short(word, longest) for word in self.rows)]
         others = GAP + max(cell_len(also) for _, _, also in entries)
         best = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
         room -= min(longest, max(map(cell_len, written))) + best
@@ -125,7 +126,7 @@ class _Picture:
         length = max(1, min(BAR, room - others if with_others else room))
         drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
         kept = (True, True, with_bars, True, with_others)
-        limits = (("written", longest), ("attended to", longest), ("", length), ("", 4), ("", None))
+        limits = ((self.asking, longest), ("attended to", longest), ("", length), ("", 4), ("", None))
         for name, at_most in compress(limits, kept):
             drawn.add_column(name, no_wrap=True, overflow="ellipsis", max_width=at_most)
         for word, (most, weight, also) in zip(written[1:], entries, strict=True):
@@ -160,15 +161,14 @@ class _Picture:
 
 
 def _chosen(recording: Recording, name: str | None) -> tuple[Layer, ...]:
-    layers = recording.of("cross")
-    if not layers:
-        kinds = ", ".join(sorted({layer.kind for layer in recording.layers})) or "none"
-        raise InvalidArgument(f"recording: expected at least one layer of cross-attention, got layers of kind: {kinds}")
-    names = [layer.name for layer in layers]
+    if not recording.layers:
+        raise InvalidArgument("recording: expected at least one layer of attention, got none")
+    names = [layer.name for layer in recording.layers]
     if name is not None and name not in names:
-        hint = nearest(name, names)
-        raise InvalidArgument(f"layer: expected a layer of cross-attention ({', '.join(names)}), got {name!r}{hint}")
-    return layers if name is None else tuple(layer for layer in layers if layer.name == name)
+        raise InvalidArgument(f"layer: expected one of {', '.join(names)}, got {name!r}{nearest(name, names)}")
+    if name is not None:
+        return tuple(layer for layer in recording.layers if layer.name == name)
+    return next(layers for kind in ("cross", "decoder", "encoder") if (layers := recording.of(kind)))
 
 
 def _bar(weight: float, length: int, ascii_only: bool) -> str:

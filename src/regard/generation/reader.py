@@ -70,6 +70,11 @@ class Reader:
             raise InvalidFile(f"{place}: its tokenizer is none of a BERT: expected any other tokenizer.json")
         return cls(model, tokenizer, name=place.resolve().name)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return next(self.model.parameters()).device
+
     def embed(self, texts: Sequence[str]) -> Tensor:
         """One vector for each text, (texts, d_model), float32; texts that are too long are cut.
 
@@ -109,10 +114,12 @@ class Reader:
             name = self.tokenizer.tokens([self.tokenizer.mask_id or 0])[0]
             raise InvalidArgument(f"text must hide a word as {name}, but it is {text[:60]!r}")
         with torch.inference_mode():
-            likely = self.model(torch.tensor([ids])).output[0, places].float().softmax(-1).topk(count)
+            likely = (
+                self.model(torch.tensor([ids], device=self.device)).output[0, places].float().softmax(-1).topk(count)
+            )
         found = []
         for row, words in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
-            named = self.tokenizer.tokens(words)
+            named = [name.removeprefix("▁") or name for name in self.tokenizer.tokens(words)]
             found.append(Told(named[0], dict(zip(named, row, strict=True))))
         return found
 
@@ -124,7 +131,7 @@ class Reader:
         """
         (ids,) = self._read([text])
         with torch.no_grad():
-            attentions = self.model(torch.tensor([ids]), attentions=True).attentions
+            attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
         tokens = tuple(self.tokenizer.tokens(ids))
         layers = tuple(
             Layer(f"encoder.{number}", "encoder", attended.weights, tokens, tokens)
@@ -155,6 +162,6 @@ class Reader:
     def _in_batches(self, read: list[list[int]]) -> Iterator[tuple[int, Tensor]]:
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
             batch = [read[place] for place in places]
-            lengths = torch.tensor([len(ids) for ids in batch])
-            words = pad_sequences(batch, self.model.config.pad_id)
-            yield from zip(places, self.model(words, lengths).output.float(), strict=True)
+            lengths = torch.tensor([len(ids) for ids in batch], device=self.device)
+            words = pad_sequences(batch, self.model.config.pad_id).to(self.device)
+            yield from zip(places, self.model(words, lengths).output.float().cpu(), strict=True)

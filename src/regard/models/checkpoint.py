@@ -167,6 +167,16 @@ def build_model(config: Any) -> Any:
     return next(model for kind, model in ARCHITECTURES.values() if type(config) is kind)(config)
 
 
+def architecture_of(folder: str | os.PathLike[str]) -> type[Any] | None:
+    """The class of the model in a folder, where its configuration tells; what is wrong with it, loading it says."""
+    try:
+        values = _read_json(Path(folder) / CONFIG_FILE)
+    except InvalidCheckpoint:
+        return None
+    theirs = {"bert": "bert", "gpt2": "gpt", "llama": "gpt", "marian": "transformer"}.get(str(values.get("model_type")))
+    return ARCHITECTURES.get(str(values.get("architecture", theirs)), (None, None))[1]
+
+
 def _check_layers(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> None:
     """Refuse more layers than there are tensors, before so many are built."""
     names = ("num_encoder_layers", "num_decoder_layers", "num_layers")

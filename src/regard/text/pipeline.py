@@ -248,4 +248,7 @@ def _readable(backend: tokenizers.Tokenizer, index: int) -> str:
     text = backend.decode([index], skip_special_tokens=False)
     if piece.startswith(("Ġ", "▁", " ")):
         return "▁" + text.lstrip(" ")
-    return piece if piece.startswith("##") or "\ufffd" in text else text
+    if isinstance(backend.decoder, tokenizers.decoders.WordPiece):
+        begins = not piece.startswith(backend.decoder.prefix)
+        return "▁" + piece if begins else piece.removeprefix(backend.decoder.prefix)
+    return piece if "\ufffd" in text else text

@@ -16,6 +16,8 @@ const HEADS = {
   cross: ["Cross-attention", "Each row is a decoding step, named by the token that it wrote; it attends to the source tokens in the columns."],
 };
 
+const READING = "Each row is a token; it attends to the tokens in the columns, itself and those before it.";
+
 const place = (id) => document.getElementById(id);
 const recording = readRecording(document);
 const store = createStore(fromFragment(window.location.hash, recording));
@@ -39,5 +41,6 @@ store.subscribe((state) => {
   const layer = recording.layers[state.layer];
   const [title, note] = HEADS[layer.kind];
   place("head-heading").replaceChildren(title, element("span", { class: "head-name" }, `${layer.name}, head ${state.head}`));
-  place("head-note").textContent = note;
+  const reading = layer.kind === "decoder" && layer.querySequence === layer.keySequence;
+  place("head-note").textContent = reading ? READING : note;
 });

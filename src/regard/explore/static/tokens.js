@@ -10,7 +10,7 @@ export function beginsWord(token) {
 
 /** Whether a token is no text but a mark of the model's, as the start and the end of a sentence. */
 export function isSpecial(token) {
-  return /^(<\/?[a-z]+>|\[[A-Z]+\])$/.test(token);
+  return /^(<\/?[a-z]+>|\[[A-Z]+\]|<\|\w+\|>)$/.test(token);
 }
 
 /** A token as running text shows it: without its space marker, with nothing invisible, and not without end. */
