@@ -17,6 +17,7 @@ from typing import Annotated
 import torch
 import typer
 import yaml
+from results import effort
 
 from regard.errors import RegardError
 from regard.generation import Translator
@@ -64,13 +65,8 @@ def history(run: Path, weights: str) -> dict[str, object]:
     """What the run folder tells of the training."""
     recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["tokens_per_second"]]
-    counted = [int(row["tokens"]) for row in rows if row.get("tokens")]
-    effort = ""
-    if counted:  # rows that were written before tokens were counted have about as many as the others
-        tokens = [int(row.get("tokens") or sum(counted) / len(counted)) for row in rows]
-        seconds = sum(count / int(row["tokens_per_second"]) for count, row in zip(tokens, rows, strict=True))
-        effort = f", {sum(tokens) / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    tokens, seconds = effort(run)
     return {
         "seed": recipe["seed"],
         "data": "`train.tsv.gz`: pairs of English and German sentences of Tatoeba",
@@ -78,8 +74,8 @@ def history(run: Path, weights: str) -> dict[str, object]:
             "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average']} snapshots",
             "best": "the weights of the best validation",
         }.get(weights, "the last weights"),
-        "steps": int(rows[-1]["step"]),
-        "effort": effort,
+        "steps": steps[-1],
+        "effort": f", {tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours",
     }
 
 

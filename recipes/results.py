@@ -5,6 +5,7 @@ Run ``python recipes/results.py`` to write ``docs/results.md`` anew from ``docs/
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import platform
@@ -41,6 +42,14 @@ def write_result(path: Path, what: str, reached: str, published: str, **details:
     }
     found = {"what": what, "reached": reached, "published": published, **details, **machine}
     path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def effort(run: Path) -> tuple[int, float]:
+    """How many tokens a training has learned from, and how many seconds it took."""
+    with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["tokens_per_second"]]
+    tokens = [int(row["tokens"]) for row in rows]
+    return sum(tokens), sum(count / int(row["tokens_per_second"]) for count, row in zip(tokens, rows, strict=True))
 
 
 def write_page(folder: Path = FOLDER, page: Path = PAGE) -> None:

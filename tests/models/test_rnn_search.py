@@ -107,12 +107,14 @@ def test_gradients_reach_every_weight_through_words_and_through_a_loss_on_attent
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_autocast_leaves_the_recurrences_in_the_dtype_of_the_weights():
+def test_under_autocast_all_is_computed_in_its_dtype():
     model = drawn().float()
     with torch.autocast("cpu", torch.bfloat16):
         found = model(SRC, TGT, LENGTHS, attentions=True)
     assert found.logits.dtype == torch.bfloat16
-    assert found.attentions.cross[0].output.dtype == torch.float32
+    assert found.attentions.cross[0].output.dtype == torch.bfloat16
+    found.logits.float().square().mean().backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
     torch.testing.assert_close(found.logits.float(), model(SRC, TGT, LENGTHS).logits, atol=0.3, rtol=0.05)
 
 

@@ -77,22 +77,6 @@ def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        # the first row was written by a version that did not count
-        (ROWS.replace("900000,100,", ",100,"), "100 steps, 2 million target tokens, 7.5 hours on a small machine;"),
-        (ROWS.replace(",tokens,", ",").replace(",900000,", ","), "100 steps on a small machine;"),
-    ],
-    ids=["some", "none"],
-)
-def test_rows_without_tokens_are_estimated_or_the_time_is_left_out(tmp_path, root, run, data, rows, said):
-    (run / "metrics.csv").write_text(rows)
-    done = embed(root, run, data, tmp_path / "place")
-    assert done.returncode == 0, done.stderr
-    assert said in (tmp_path / "place/README.md").read_text(encoding="utf-8")
-
-
 def test_a_missing_test_set_is_found_before_anything_is_written(tmp_path, root, run):
     done = embed(root, run, tmp_path, tmp_path / "place")
     assert done.returncode == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +18,15 @@ def recipe(root, tmp_path):
 
     def run(name: str, *arguments: object) -> tuple[str, dict[str, object]]:
         command = [sys.executable, root / "recipes" / name, *arguments, "--output", tmp_path / "result.json"]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout, json.loads((tmp_path / "result.json").read_text())
+        return run_program(command, tmp_path), json.loads((tmp_path / "result.json").read_text())
 
     return run
+
+
+def run_program(command: list[object], folder: Path) -> str:
+    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_sagan_on_images_in_colours_goes_on_where_it_stood(recipe, tmp_path):
@@ -57,3 +63,18 @@ def test_a_gat_learns_a_graph_of_two_halves(recipe, tmp_path):
     printed, result = recipe("gat_cora.py", tmp_path, "--seeds", 2, "--epochs", 100)
     assert min(result["values"]) > 95
     assert "2 seeds" in printed
+
+
+def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, tmp_path):
+    for part, count in (("train", 40), ("val", 8), ("test_2016_flickr", 8)):
+        for side, words in (("en", "a dog runs in the park"), ("de", "ein hund läuft im park")):
+            with gzip.open(tmp_path / f"{part}.lc.norm.tok.{side}.gz", "wt", encoding="utf-8") as file:
+                file.writelines(f"{words} {number} .\n" for number in range(count))
+    command = [sys.executable, root / "recipes/reproduce.py", "multi30k", tmp_path, "--variant", "one-head"]
+    command += ["--steps", 60, "--output", tmp_path / "docs/results"]
+    first = run_program(command, tmp_path)
+    assert "1 head, BLEU on test2016: " in first
+    assert run_program(command, tmp_path) == first  # and does not train again
+    table = (tmp_path / "docs/results.md").read_text(encoding="utf-8")
+    assert "| Multi30k En→De, Transformer-Tiny, 1 head, BLEU on test2016 | " in table
+    assert "seed 1; with sacreBLEU's 13a" in table

@@ -7,6 +7,7 @@ from typing import get_args
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from regard.errors import InvalidType, refuse
 from regard.models.config import field_objections, size_objections, two_sided_objections
@@ -88,9 +89,8 @@ class RnnSearch(nn.Module):
     Maxout takes the larger of each two neighbours. The paper's readout takes sᵢ in the text and sᵢ₋₁ in its appendix;
     here it is sᵢ. It has the interface of :class:`regard.models.Transformer`, and is trained and translates as one.
 
-    The recurrences are computed in the dtype of the weights, under autocast too: rounded in each step, small changes of
-    a state would be lost. Recurrent matrices begin orthogonal, the attention's as :class:`regard.nn.AdditiveAttention`
-    says, all others from Xavier's uniform distribution, embeddings from N(0, 1 / d_model), biases at 0.
+    Recurrent matrices begin orthogonal, the attention's as :class:`regard.nn.AdditiveAttention` says, all others from
+    Xavier's uniform distribution, embeddings from N(0, 1 / d_model), biases at 0.
 
     Args:
         config: Sizes and rates.
@@ -154,11 +154,10 @@ class RnnSearch(nn.Module):
         """
         refuse(type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
         refuse(word_objections("src", src, self.config.vocab_size) + length_objections(src_lengths, src.shape, least=1))
-        embedded = self.dropout(self.src_embedding(src))
+        embedded = self._embed(src, self.src_embedding)
         lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
         packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        with torch.autocast(src.device.type, enabled=False):
-            states, _ = self.encoder(packed)
+        states, _ = functional_call(self.encoder, _in_dtype(self.encoder, embedded.dtype), (packed,))
         annotations, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=src.shape[1])
         return self.dropout(annotations)
 
@@ -227,9 +226,8 @@ class RnnSearch(nn.Module):
         refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
         words = word_objections("tgt", tgt, self.config.target_vocab_size)
         refuse(words + memory_objections(tgt, memory, 2 * self.config.d_hidden, src_lengths))
-        embedded = self.dropout(self.tgt_embedding(tgt))
-        with torch.autocast(tgt.device.type, enabled=False):
-            states, attended = self._recur(embedded, memory, src_lengths, cache or self.new_cache())
+        embedded = self._embed(tgt, self.tgt_embedding)
+        states, attended = self._recur(embedded, memory, src_lengths, cache or self.new_cache())
         merged = self.readout(torch.cat([states, embedded, attended.output], -1))
         return self.dropout(merged.unflatten(-1, (-1, 2)).amax(-1)), attended
 
@@ -243,15 +241,28 @@ class RnnSearch(nn.Module):
             cache.state = torch.tanh(self.begin(first)).repeat_interleave(len(embedded) // len(memory), 0)
             cache.key = self.attention.project_key(memory)
         states, contexts = [cache.state], []
+        weights = _in_dtype(self.cell, embedded.dtype)
         for word in embedded.unbind(1):
             queries = states[-1].unflatten(0, (len(memory), -1))  # (sentences, beams, d_hidden)
             read = self.attention(queries, memory, mask=mask, projected_key=cache.key).output
             contexts.append(read.flatten(0, 1))
-            states.append(self.cell(torch.cat([word, contexts[-1]], -1), states[-1]))
+            states.append(functional_call(self.cell, weights, (torch.cat([word, contexts[-1]], -1), states[-1])))
         cache.state, cache.length = states[-1], cache.length + embedded.shape[1]
         asking = torch.stack(states[:-1], 1).unflatten(0, (len(memory), -1)).flatten(1, 2)
-        weights = self.attention.weights(asking, memory, mask=mask)
-        return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), weights, {})
+        asked = self.attention.weights(asking, memory, mask=mask)
+        return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), asked, {})
+
+    def _embed(self, words: Tensor, embedding: nn.Embedding) -> Tensor:
+        """(batch, tokens) → (batch, tokens, d_model), under autocast in its dtype, as all that follows."""
+        embedded = embedding(words)
+        if torch.is_autocast_enabled(words.device.type):
+            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
+        return self.dropout(embedded)
+
+
+def _in_dtype(recurrent: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The weights of a recurrent module, which autocast leaves as they are on a CPU, in a dtype."""
+    return {name: parameter.to(dtype) for name, parameter in recurrent.named_parameters()}
 
 
 class RecurrentCache:

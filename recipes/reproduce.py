@@ -1,0 +1,250 @@
+"""Trains what the recipes tell, measures it, and writes the results: one command for each line of docs/results.md.
+
+    python recipes/reproduce.py multi30k DATA --variant relative
+    python recipes/reproduce.py shakespeare DATA
+    python recipes/reproduce.py rnn-search DATA
+    python recipes/reproduce.py polarity DATA MINILM
+
+DATA is the folder that the recipe names. Trainings lie below ``runs``; one that was stopped goes on, and one that is
+done is only measured.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from results import FOLDER, effort, write_page, write_result
+
+from regard.files import whole_file
+from regard.generation import Generator, Reader, Translator
+from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
+from regard.text.scores import score
+from regard.training import read_recipe, train
+
+RECIPES = Path(__file__).parent
+app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=False)
+Data = Annotated[Path, typer.Argument(help="The folder that the recipe names.")]
+Output = Annotated[Path, typer.Option(help="The folder of results, beside which their table is written.")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Train with this seed; again for each further.")]
+
+MULTI30K = {
+    "sinusoidal": ("sinusoidal positions", []),
+    "relative": ("relative positions (Shaw et al. 2018, k = 16)", ["--model.positions", "relative"]),
+    "relative-0": ("Shaw's k = 0", ["--model.positions", "relative", "--model.max_distance", "0"]),
+    "learned": ("learned positions", ["--model.positions", "learned"]),
+    "one-head": ("1 head", ["--model.num_heads", "1"]),
+    "no-smoothing": ("no label smoothing", ["--optimizer.label_smoothing", "0"]),
+}
+PUBLISHED = {
+    "sinusoidal": "41.02 BLEU, Wu et al. 2021, table 2",
+    "relative": "+0.3 BLEU on WMT 2014 En–De, base model, Shaw et al. 2018, table 1",
+    "relative-0": "−13 BLEU on the development set, Shaw et al. 2018, table 2",
+    "learned": "−0.1 BLEU on newstest2013, Vaswani et al. 2017, table 3 (E)",
+    "one-head": "−0.9 BLEU on newstest2013, Vaswani et al. 2017, table 3 (A)",
+    "no-smoothing": "−0.5 BLEU on newstest2013, Vaswani et al. 2017, table 3 (D)",
+}
+
+
+@app.command()
+def multi30k(
+    data: Data,
+    variant: Annotated[str, typer.Option(help=", ".join(MULTI30K))] = "sinusoidal",
+    seed: Seeds = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", show_default="the recipe's")] = None,
+    output: Output = FOLDER,
+) -> None:
+    """BLEU of the Transformer-Tiny on lower-cased, tokenised test2016 of Multi30k."""
+    if variant not in MULTI30K:
+        raise typer.BadParameter(f"expected one of {', '.join(MULTI30K)}, got {variant!r}")
+    what, overrides = MULTI30K[variant]
+    if steps is not None:
+        overrides = [*overrides, "--trainer.max_steps", str(steps)]
+    test = [list(read_lines(data / f"test_2016_flickr.lc.norm.tok.{side}.gz")) for side in ("en", "de")]
+    found: dict[int, dict[str, float]] = {}
+    for number in seed or [1]:
+        run = trained("multi30k-en-de", f"multi30k-{variant}-{number}", data, number, overrides)
+        lines = translated(Translator.load(run / "averaged"), test[0])
+        references = [[line] for line in test[1]]
+        found[number] = {
+            tokenize: score(lines, references, ["bleu"], tokenize=tokenize)["bleu"].value
+            for tokenize in ("none", "13a")
+        }
+    bleu, other = ([each[tokenize] for each in found.values()] for tokenize in ("none", "13a"))
+    reached = f"{spread(bleu)} BLEU ({seeds(found)}; with sacreBLEU's 13a {spread(other)})"
+    told = f"Multi30k En→De, Transformer-Tiny, {what}, BLEU on test2016"
+    finish(output, f"multi30k-{variant}", told, reached, PUBLISHED[variant], values=found, steps=steps)
+
+
+@app.command()
+def shakespeare(
+    data: Data,
+    positions: Annotated[str, typer.Option(help="As in the recipe.")] = "learned",
+    seed: Seeds = None,
+    output: Output = FOLDER,
+) -> None:
+    """The validation loss of nanoGPT's recipe for a CPU on tiny Shakespeare, of the whole validation text."""
+    text = (data / "input.txt").read_text(encoding="utf-8")
+    kept = text[len(text) - len(text) // 10 :]
+    found = {}
+    for number in seed or [1]:
+        name = f"shakespeare-{positions}-{number}"
+        run = trained("shakespeare-characters", name, data, number, ["--model.positions", positions])
+        likelihood = Generator.load(run / "last", dtype=torch.float32).likelihood(kept)
+        found[number] = likelihood.nll / likelihood.words
+    told = f"tiny Shakespeare, nanoGPT's recipe for a CPU, {positions} positions, validation loss"
+    published = "1.88 (of 20 random batches), nanoGPT's readme"
+    reached = f"{spread(list(found.values()), 3)} ({seeds(found)})"
+    finish(output, f"shakespeare-{positions}", told, reached, published, values=found)
+
+
+@app.command()
+def rnn_search(data: Data, output: Output = FOLDER) -> None:
+    """RNNsearch on Tatoeba beside the embedded Transformer, which has the same words and size."""
+    run = trained("tatoeba-rnn-search", "tatoeba-rnn-search", data, 1, [])
+    grouped = references_by_source(read_pairs([data / "test.tsv.gz"]))
+    rivals = {"RNNsearch": Translator.load(run / "averaged"), "the Transformer": Translator.load()}
+    bleu, taken = {}, dict.fromkeys(rivals, 0.0)
+    lines: dict[str, list[str]] = {name: [] for name in rivals}
+    sources = iter(list(grouped))
+    for name, translator in rivals.items():
+        translator.translate([name])  # what is made once is not timed
+    while chunk := list(islice(sources, 500)):  # in turn, so that a busy minute counts for both
+        for name, translator in rivals.items():
+            start = time.perf_counter()
+            lines[name] += translated(translator, chunk)
+            taken[name] += time.perf_counter() - start
+    for name in rivals:
+        bleu[name] = score(lines[name], list(grouped.values()), ["bleu"])["bleu"].value
+    tokens, seconds = effort(run)
+    ratio = taken["RNNsearch"] / taken["the Transformer"]
+    spent = f"{tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
+    reached = f"{bleu['RNNsearch']:.1f} BLEU after {spent}; its translations take {ratio:.2f} times as long"
+    published = f"{bleu['the Transformer']:.1f} BLEU of the embedded Transformer after 111 million, 5.6 hours"
+    told = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
+    finish(output, "rnn-search", told, reached, published, values=bleu, seconds=taken)
+
+
+@app.command()
+def polarity(
+    data: Data,
+    minilm: Annotated[Path, typer.Argument(help="A folder with a BERT, as all-MiniLM-L6-v2.")],
+    seed: Seeds = None,
+    output: Output = FOLDER,
+) -> None:
+    """The test accuracy of a fine-tuned MiniLM, beside that of transformers' Trainer (``pip install accelerate``)."""
+    test = [(text, label) for _, text, label in read_labelled([data / "test.tsv.gz"])]
+    ours, theirs = {}, {}
+    for number in seed or [1, 2, 3]:
+        run = trained("polarity", f"polarity-{number}", data, number, ["--model.checkpoint", str(minilm)])
+        told = Reader.load(run / "last", dtype=torch.float32).classify([text for text, _ in test])
+        ours[number] = accuracy([each.label for each in told], [label for _, label in test])
+        theirs[number] = kept(run / "trainer.json", lambda number=number: trainer_accuracy(minilm, data, number, test))
+    reached = f"{spread(list(ours.values()))} % ({seeds(ours)})"
+    published = f"{spread(list(theirs.values()))} %, transformers' Trainer with the same settings and seeds"
+    finish(
+        "polarity", "sentence polarity, MiniLM fine-tuned, test accuracy", reached, published, ours=ours, theirs=theirs
+    )
+
+
+def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str, str]]) -> float:
+    """What transformers' Trainer reaches with the settings of the recipe."""
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+        set_seed,
+    )
+
+    keys = read_recipe(RECIPES / "polarity.yaml", ["--data.folder", str(data), "--model.checkpoint", str(minilm)])
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    set_seed(seed)
+    model = AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=2)
+
+    def encoded(pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        texts = tokenizer([text for text, _ in pairs], truncation=True, max_length=keys.data.max_length)["input_ids"]
+        return [{"input_ids": ids, "labels": int(label)} for ids, (_, label) in zip(texts, pairs, strict=True)]
+
+    pairs = [(text, label) for _, text, label in read_labelled([data / "train.tsv.gz"])]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            seed=seed,
+            max_steps=keys.trainer.max_steps,
+            per_device_train_batch_size=keys.data.batch,
+            per_device_eval_batch_size=64,
+            learning_rate=keys.optimizer.learning_rate,
+            lr_scheduler_type="linear",
+            weight_decay=keys.optimizer.weight_decay,
+            adam_beta2=keys.optimizer.betas[1],
+            adam_epsilon=keys.optimizer.eps,
+            max_grad_norm=keys.optimizer.clip_norm,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        trainer = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), train_dataset=encoded(pairs))
+        trainer.train()
+        told = trainer.predict(encoded(test)).predictions.argmax(-1).tolist()
+    return accuracy(list(map(str, told)), [label for _, label in test])
+
+
+def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Path:
+    """The folder of a training that is done, which is begun or goes on where it is not."""
+    folder = Path("runs") / run
+    options = ["--run", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
+    outcome = train(read_recipe(RECIPES / f"{recipe}.yaml", options), resume=(folder / "state.ckpt").is_file())
+    if outcome.interrupted:
+        raise typer.Exit(130)
+    return folder
+
+
+def translated(translator: Translator, lines: Sequence[str]) -> list[str]:
+    """The best translation of each line."""
+    return [best[0].text for best in translator.translate(lines)]
+
+
+def accuracy(told: Sequence[str], labels: Sequence[str]) -> float:
+    """The share of those that are told rightly, in percent."""
+    return 100 * statistics.mean(a == b for a, b in zip(told, labels, strict=True))
+
+
+def kept(path: Path, make: Callable[[], float]) -> float:
+    """A number that is made once."""
+    if not path.is_file():
+        found = make()
+        with whole_file(path, text=True) as file:
+            json.dump(found, file)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """A mean, and the deviation of several."""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
+
+
+def seeds(found: dict[int, Any]) -> str:
+    """Which seeds a result is of."""
+    return f"seed{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+
+
+def finish(folder: Path, name: str, what: str, reached: str, published: str, **details: Any) -> None:
+    """Write and tell a result."""
+    write_result(folder / f"{name}.json", what, reached, published, **details)
+    write_page(folder, folder.with_name("results.md"))
+    print(f"{what}: {reached}; published or a peer's: {published}")
+
+
+if __name__ == "__main__":
+    app()
