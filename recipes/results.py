@@ -52,11 +52,16 @@ def effort(run: Path) -> tuple[int, float]:
     return sum(tokens), sum(count / int(row["tokens_per_second"]) for count, row in zip(tokens, rows, strict=True))
 
 
-def write_page(folder: Path = FOLDER, page: Path = PAGE) -> None:
-    """Write the table of all results."""
+def page(folder: Path = FOLDER) -> str:
+    """The table of all results."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     rows = [f"| {each['what']} | {each['reached']} | {each['published']} |\n" for each in found]
-    page.write_text(HEADER + "".join(rows), encoding="utf-8")
+    return HEADER + "".join(rows)
+
+
+def write_page(folder: Path = FOLDER, path: Path = PAGE) -> None:
+    """Write the table of all results."""
+    path.write_text(page(folder), encoding="utf-8")
 
 
 def _git(*words: str) -> str:

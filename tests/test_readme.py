@@ -104,6 +104,11 @@ def test_the_page_of_costs_is_written_from_what_was_measured():
     assert (ROOT / "docs" / "costs.md").read_text(encoding="utf-8") == page()
 
 
+def test_the_page_of_results_is_written_from_what_was_reached():
+    page = runpy.run_path(str(ROOT / "recipes" / "results.py"))["page"]
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document):
     text = (ROOT / document).read_text(encoding="utf-8")

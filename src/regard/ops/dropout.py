@@ -62,6 +62,29 @@ def keep_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> T
     return kept.to(torch.float32).mul_(scale)
 
 
+INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
+"""As wide as each dtype."""
+
+
+def keep_cells(
+    shape: torch.Size, p: float, seed: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, float]:
+    """What :func:`keep` takes to drop elements with probability p, and 1 / (1 − p), which is left to the caller.
+
+    On a CPU these are integers as wide as the dtype, with no bit set where an element is dropped, else all.
+    """
+    if device.type != "cpu":
+        generator = torch.Generator(device).manual_seed(seed)
+        return torch.rand(shape, device=device, generator=generator) >= p, 1 / (1 - p)
+    kept, scale = _kept(shape, p, seed)
+    return kept.neg_().to(INTEGERS[dtype]), scale
+
+
+def keep(x: Tensor, cells: Tensor) -> Tensor:
+    """The elements of x at these cells, and 0 elsewhere; no gradient flows."""
+    return x * cells if cells.dtype == torch.bool else (x.view(cells.dtype) & cells).view(x.dtype)
+
+
 def _kept(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
     """Int16: 0 with probability p, else 1; and 1 / (1 − p), with the p that was really used."""
     count = shape.numel()

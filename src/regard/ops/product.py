@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-LARGE = 2**22
-"""From so many multiplications on: oneDNN compiles a program for every new shape, which takes as long as these do."""
+LARGE = 2**23
+"""From so many multiplications a head on: oneDNN compiles a program for every new shape, which takes as long as these
+do, and is called for the heads one by one."""
 
 TERMS = 256
 """Sums of more terms are left to MKL: oneDNN adds them one by one, and is twice as far off after some thousands."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.ops.dropout import keep_mask
+from regard.ops.dropout import keep, keep_cells
 from regard.ops.heads import multiply, multiply_over_rows
 from regard.ops.kernels.answers import Answers, parts_of
 from regard.ops.kernels.base import Job, Kernel, Measured
@@ -162,7 +162,13 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
                 before, key, values = place, place.of_keys(request.key), None if value is None else place.of_keys(value)
             block = _block(place, place.of_queries(request.query).to(request.dtype), key)
             if output is not None and values is not None:
-                found = multiply(_dropped(block.weights, job.dropout, seed, stream, number), values)
+                weights, scale = block.weights, 1.0
+                if job.dropout:
+                    kept, scale = _kept(weights, job.dropout, seed, stream, number)
+                    weights = keep(weights, kept)
+                found = multiply(weights, values)
+                if scale != 1.0:
+                    found.mul_(scale)
                 output[place.batch, place.heads, place.rows] = found.to(output.dtype)
             for name, measure in job.measures.items():
                 answers.add(name, measure.of(block), place)
@@ -217,10 +223,14 @@ def backward(
             pairs += [] if gradient is None else [(part, gradient[at])]
         if of_output is not None and value is not None and at_value is not None:
             of_block, value_block = place.of_queries(of_output).to(request.dtype), place.of_keys(value)
+            weights, kept = block.weights.detach(), None
+            if job.dropout:
+                kept, scale = _kept(weights, job.dropout, seed, stream, number)
+                of_block = of_block * scale
             of_weights = multiply(of_block, value_block.mT, often=place.cells.whole)
-            pairs.append((block.weights, _dropped(of_weights, job.dropout, seed, stream, number)))
+            pairs.append((block.weights, of_weights if kept is None else keep(of_weights, kept)))
             if needed[at_value]:
-                weights = _dropped(block.weights.detach(), job.dropout, seed, stream, number)
+                weights = weights if kept is None else keep(weights, kept)
                 place.add_to_keys(
                     sums[at_value], multiply_over_rows(weights, of_block, value_block, often=place.cells.whole)
                 )
@@ -289,9 +299,7 @@ def _leaf(tensor: Tensor, needed: bool) -> Tensor:
     return tensor.detach().requires_grad_(needed)
 
 
-def _dropped(weights: Tensor, p: float, seed: int, stream: int, number: int) -> Tensor:
-    """The weights after dropout, the same each time that the block of this number in its stream is computed."""
-    if p == 0.0:
-        return weights
+def _kept(weights: Tensor, p: float, seed: int, stream: int, number: int) -> tuple[Tensor, float]:
+    """Which weights dropout keeps, the same each time that the block of this number in its stream is computed."""
     of_block = hash((seed, stream, number)) % 2**62
-    return weights * keep_mask(weights.shape, p, of_block, weights.device).to(weights.dtype)
+    return keep_cells(weights.shape, p, of_block, weights.dtype, weights.device)
