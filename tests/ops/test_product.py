@@ -47,14 +47,14 @@ def test_only_large_products_of_float32_are_taken(monkeypatch):
     monkeypatch.setattr(product, "ONEDNN", True)
     taken = []
     monkeypatch.setattr(product, "_by_onednn", lambda left, right: taken.append(left.shape) or left @ right)
-    large, small = torch.randn(1, 1, 256, 64), torch.randn(1, 1, 16, 64)
+    large, small = torch.randn(1, 1, 512, 64), torch.randn(1, 1, 16, 64)
     for left, right in ((large, small), (large.double(), large.double().mT), (large.bfloat16(), large.bfloat16().mT)):
         product.product(left, right.mT if right is small else right, often=True)
     product.product(large, large.mT, often=False)  # a program for it would be kept in vain
     product.product(torch.randn(1, 1, 256, 512), torch.randn(1, 1, 512, 64), often=True)  # sums of many terms
     assert taken == []
     product.product(large, large.mT, often=True)
-    assert taken == [(1, 1, 256, 64)]
+    assert taken == [(1, 1, 512, 64)]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of torch, which calls it
