@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models import RnnSearchConfig, Transformer, TransformerConfig
-from regard.models.checkpoint import EncoderDecoder, build_model
+from regard.models import EncoderDecoder, RnnSearchConfig, Transformer, TransformerConfig
+from regard.models.checkpoint import build_model
 from regard.nn import linear_cross_entropy
 
 WORDS = 30

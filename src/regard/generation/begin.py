@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import InvalidType, refuse
 from regard.generation.decoding import Decoding, Generating
-from regard.models.checkpoint import EncoderDecoder
+from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt
 from regard.models.inputs import length_objections, type_objections, word_objections
 

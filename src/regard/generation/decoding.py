@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.models.checkpoint import EncoderDecoder
+from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt
 
 Generating = EncoderDecoder | Gpt

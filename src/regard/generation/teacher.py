@@ -12,8 +12,7 @@ from regard.analysis.recording import Kind, Layer
 from regard.analysis.steps import Trace
 from regard.analysis.trace import trace_layer
 from regard.errors import InvalidArgument, nearest
-from regard.models.checkpoint import EncoderDecoder
-from regard.models.rnn_search import RnnSearch
+from regard.models.encoder_decoder import EncoderDecoder
 from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
 
@@ -65,7 +64,7 @@ def traced(
     Raises:
         InvalidArgument: If there is no such layer, or it has too many numbers to look at.
     """
-    layers = _layers(model)
+    layers = model.attention_layers
     if name not in layers:
         raise InvalidArgument(f"layer: unknown name {name!r}{nearest(name, layers)} (known: {', '.join(layers)})")
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -85,15 +84,6 @@ def traced(
     queries, keys = _axes(model, tokenizer, source, target)[name.partition(".")[0]]
     title = f"{name}: {tokenizer.decode([list(source)])[0]}"
     return trace_layer(layers[name], query, *memory, mask=mask, tokens=queries, key_tokens=keys, title=title)
-
-
-def _layers(model: EncoderDecoder) -> dict[str, Any]:
-    """The attention layers by the names that they have in a recording."""
-    if isinstance(model, RnnSearch):
-        return {"cross.0": model.attention}
-    layers = {f"encoder.{i}": layer.attention for i, layer in enumerate(model.encoder.layers)}
-    layers |= {f"decoder.{i}": layer.attention for i, layer in enumerate(model.decoder.layers)}
-    return layers | {f"cross.{i}": layer.cross_attention for i, layer in enumerate(model.decoder.layers)}
 
 
 def _batch(model: EncoderDecoder, source: Sequence[int], target: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

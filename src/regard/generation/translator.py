@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -20,7 +20,8 @@ from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, joined_up_to, sentences_of, type_objections
 from regard.generation.sampling import Sampling, sample
 from regard.generation.teacher import teacher_forced, traced
-from regard.models.checkpoint import EncoderDecoder, load_as
+from regard.models.checkpoint import load_as
+from regard.models.encoder_decoder import EncoderDecoder
 from regard.text.lines import letter_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.marian import MarianTokenizer
@@ -84,7 +85,7 @@ class Translator:
         """
         dtype = chosen_dtype(dtype)
         place = Path(str(files("regard").joinpath(EMBEDDED))) if folder is None else Path(folder)
-        model = load_as(place, *get_args(EncoderDecoder)).to(dtype)
+        model = load_as(place, EncoderDecoder).to(dtype)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (Tokenizer, MarianTokenizer)):
             raise InvalidFile(f"{place}: its tokenizer is none of a translator: it knows one text, not two languages")

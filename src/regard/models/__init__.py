@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from regard.models.bert import Bert, BertConfig, BertOutput
 from regard.models.checkpoint import load_model, save_model
+from regard.models.encoder_decoder import Attentions, EncoderDecoder, EncoderDecoderOutput
 from regard.models.gat import Gat, GatConfig, GatOutput
 from regard.models.gpt import Gpt, GptConfig, GptOutput
 from regard.models.rnn_search import RnnSearch, RnnSearchConfig
 from regard.models.sagan import SaganConfig, SaganCritic, SaganGenerator
-from regard.models.transformer import Attentions, Transformer, TransformerConfig, TransformerOutput
+from regard.models.transformer import Transformer, TransformerConfig
 
 __all__ = [
     "Attentions",
     "Bert",
     "BertConfig",
     "BertOutput",
+    "EncoderDecoder",
+    "EncoderDecoderOutput",
     "Gat",
     "GatConfig",
     "GatOutput",
@@ -28,7 +31,6 @@ __all__ = [
     "SaganGenerator",
     "Transformer",
     "TransformerConfig",
-    "TransformerOutput",
     "load_model",
     "save_model",
 ]

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, nearest, refuse
 from regard.models.bert import Bert, BertConfig
+from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt, GptConfig
 from regard.models.hub import FORMATS, Format
 from regard.models.hub.bert import MODULES_FILE, with_pooling
@@ -32,8 +33,6 @@ ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "gpt": (GptConfig, Gpt),
     "rnn_search": (RnnSearchConfig, RnnSearch),
 }
-EncoderDecoder = Transformer | RnnSearch
-"""The models that translate: one interface."""
 Model = EncoderDecoder | Bert | Gpt
 Kind = TypeVar("Kind", bound=Model)
 Layout = Literal["regard", "transformers"]
@@ -147,18 +146,18 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     return model.eval()
 
 
-def load_as(folder: str | os.PathLike[str], *kinds: type[Kind]) -> Kind:
-    """Read a model of one of some kinds from a folder, as :func:`load_model` does.
+def load_as(folder: str | os.PathLike[str], kind: type[Kind]) -> Kind:
+    """Read a model of one kind from a folder, as :func:`load_model` does.
 
     Raises:
         InvalidCheckpoint: As there, or if it is a model of another kind.
     """
     model = load_model(folder)
-    if not isinstance(model, kinds):
-        command = {Gpt: "generate"} | dict.fromkeys(get_args(EncoderDecoder), "translate")
-        serves = f", which `regard {command[type(model)]}` serves" if type(model) in command else ""
-        needed = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidCheckpoint(f"{folder} holds a {type(model).__name__}{serves}; here a {needed} is needed")
+    if not isinstance(model, kind):
+        commands = {EncoderDecoder: "translate", Gpt: "generate"}
+        command = next((name for kind, name in commands.items() if isinstance(model, kind)), None)
+        serves = "" if command is None else f", which `regard {command}` serves"
+        raise InvalidCheckpoint(f"{folder} holds a {type(model).__name__}{serves}; here a {kind.__name__} is needed")
     return model
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.errors import InvalidType, refuse
+from regard.errors import refuse
 from regard.models.config import field_objections, size_objections, two_sided_objections
-from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
-from regard.models.transformer import Attentions, TransformerOutput, Tying
+from regard.models.encoder_decoder import EncoderDecoder, in_compute_dtype
+from regard.models.transformer import Tying
 from regard.nn.additive_attention import AdditiveAttention
-from regard.nn.dropout import Dropout, dropout_objections
+from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import choice_objections
 from regard.ops import Attended, Padding
 
@@ -77,7 +77,7 @@ class RnnSearchConfig:
         return (1, 1) if kind == "cross" else (0, 0)
 
 
-class RnnSearch(nn.Module):
+class RnnSearch(EncoderDecoder):
     """Recurrent encoder-decoder: two GRUs read the source, a third writes and attends to what they made of it.
 
     Forward and backward states of the encoder stand side by side as annotations hⱼ. Before its word i the decoder
@@ -87,7 +87,7 @@ class RnnSearch(nn.Module):
         s₀ = tanh(W₀ ←h₁), logitsᵢ = E · maxout(R [sᵢ, yᵢ₋₁, cᵢ])
 
     Maxout takes the larger of each two neighbours. The paper's readout takes sᵢ in the text and sᵢ₋₁ in its appendix;
-    here it is sᵢ. It has the interface of :class:`regard.models.Transformer`, and is trained and translates as one.
+    here it is sᵢ. It is trained, translates and is looked at as a :class:`regard.models.Transformer`.
 
     Recurrent matrices begin orthogonal, the attention's as :class:`regard.nn.AdditiveAttention` says, all others from
     Xavier's uniform distribution, embeddings from N(0, 1 / d_model), biases at 0.
@@ -108,25 +108,17 @@ class RnnSearch(nn.Module):
         (torch.Size([2, 5, 100]), torch.Size([2, 1, 5, 7]))
     """
 
+    shortest = 1  # a recurrent network reads something
+
     def __init__(self, config: RnnSearchConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         d_model, d_hidden = config.d_model, config.d_hidden
-        self.src_embedding = nn.Embedding(config.vocab_size, d_model, padding_idx=config.pad_id)
-        self.tgt_embedding = (
-            self.src_embedding
-            if config.tie_embeddings == "all"
-            else nn.Embedding(config.target_vocab_size, d_model, padding_idx=config.pad_id)
-        )
-        self.dropout = Dropout(config.dropout)
         self.encoder = nn.GRU(d_model, d_hidden, batch_first=True, bidirectional=True)
         self.begin = nn.Linear(d_hidden, d_hidden)
         self.attention = AdditiveAttention(d_hidden, 2 * d_hidden, config.d_attention or d_hidden)
         self.cell = nn.GRUCell(d_model + 2 * d_hidden, d_hidden)
         self.readout = nn.Linear(d_hidden + d_model + 2 * d_hidden, 2 * d_model)
-        self.to_words = nn.Linear(d_model, config.target_vocab_size, bias=False)
-        if config.tie_embeddings != "none":
-            self.to_words.weight = self.tgt_embedding.weight
+        self.to_words = self._make_to_words()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -141,95 +133,36 @@ class RnnSearch(nn.Module):
             if "bias" in name:
                 nn.init.zeros_(bias)
         self.attention.reset_parameters()
-        for embedding in (self.src_embedding, self.tgt_embedding):  # after the linear map, with which it may be one
-            nn.init.normal_(embedding.weight, std=self.config.d_model**-0.5)
-            with torch.no_grad():
-                embedding.weight[self.config.pad_id] = 0
+        self._reset_embeddings()  # after the linear map, with which it may be one
 
-    def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
-        """Map source words to their annotations; arguments and errors as :meth:`regard.models.Transformer.encode`.
+    @property
+    def memory_width(self) -> int:
+        return 2 * self.config.d_hidden
 
-        Returns:
-            (batch, source, 2 · d_hidden), forward states before backward states, zeros behind a sequence's end.
-        """
-        refuse(type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
-        refuse(word_objections("src", src, self.config.vocab_size) + length_objections(src_lengths, src.shape, least=1))
-        embedded = self._embed(src, self.src_embedding)
-        lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
-        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        states, _ = functional_call(self.encoder, _in_dtype(self.encoder, embedded.dtype), (packed,))
-        annotations, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=src.shape[1])
-        return self.dropout(annotations)
-
-    def decode(
-        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: RecurrentCache | None = None
-    ) -> Tensor:
-        """Map target words, each read after those before it, to what the final linear map reads.
-
-        Args:
-            tgt: (rows, target), integers; with a cache only the words that it does not hold yet.
-            memory: (sentences, source, 2 · d_hidden); rows is a multiple of sentences, those of one side by side.
-            src_lengths: (sentences,), as for :meth:`encode`.
-            cache: As from :meth:`new_cache`; goes on by the words of this call.
-
-        Returns:
-            (rows, target, d_model)
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
-        """
-        return self._decode(tgt, memory, src_lengths, cache)[0]
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d_model) to logits (..., vocab)."""
-        return self.to_words(hidden)
-
-    def hidden(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> Tensor:
-        """What :meth:`forward` maps to logits, (batch, target, d_model)."""
-        return self.states(src, tgt, src_lengths)[0]
-
-    def states(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> tuple[Tensor, Attentions]:
-        """What :meth:`hidden` gives, and a view of the weights: for losses on both."""
-        hidden, cross = self._decode(tgt, self.encode(src, src_lengths), src_lengths, None)
-        return hidden, Attentions((), (), (cross,))
-
-    def forward(
-        self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None, *, attentions: bool = False
-    ) -> TransformerOutput:
-        """Tell for every place of the target what word comes next.
-
-        Args:
-            src: (batch, source), integers.
-            tgt: (batch, target), integers; the first is bos_id.
-            src_lengths: (batch,), number of real words of each source. Default: all are real.
-            attentions: Whether to give views of the attention weights.
-
-        Returns:
-            TransformerOutput: ``logits`` (batch, target, vocab); ``attentions``, of which only ``cross`` has a layer.
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
-        """
-        hidden, found = self.states(src, tgt, src_lengths)
-        return TransformerOutput(self.project(hidden), found if attentions else None)
+    @property
+    def attention_layers(self) -> dict[str, Any]:
+        return {"cross.0": self.attention}
 
     def new_cache(self) -> RecurrentCache:
         """An empty cache for :meth:`decode`."""
         return RecurrentCache()
 
+    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
+        """Annotations: forward states beside backward states, zeros behind a sequence's end."""
+        embedded = self._embed(src, self.src_embedding)
+        lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        states, _ = functional_call(self.encoder, _in_dtype(self.encoder, embedded.dtype), (packed,))
+        annotations, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=src.shape[1])
+        return self.dropout(annotations), ()
+
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache | None
-    ) -> tuple[Tensor, Attended]:
-        types = type_objections("tgt", tgt) + type_objections("memory", memory)
-        refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
-        words = word_objections("tgt", tgt, self.config.target_vocab_size)
-        refuse(words + memory_objections(tgt, memory, 2 * self.config.d_hidden, src_lengths))
+    ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
         embedded = self._embed(tgt, self.tgt_embedding)
         states, attended = self._recur(embedded, memory, src_lengths, cache or self.new_cache())
         merged = self.readout(torch.cat([states, embedded, attended.output], -1))
-        return self.dropout(merged.unflatten(-1, (-1, 2)).amax(-1)), attended
+        return self.dropout(merged.unflatten(-1, (-1, 2)).amax(-1)), (), (attended,)
 
     def _recur(
         self, embedded: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache
@@ -253,11 +186,8 @@ class RnnSearch(nn.Module):
         return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), asked, {})
 
     def _embed(self, words: Tensor, embedding: nn.Embedding) -> Tensor:
-        """(batch, tokens) → (batch, tokens, d_model), under autocast in its dtype, as all that follows."""
-        embedded = embedding(words)
-        if torch.is_autocast_enabled(words.device.type):
-            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
-        return self.dropout(embedded)
+        """(batch, tokens) → (batch, tokens, d_model)."""
+        return self.dropout(in_compute_dtype(embedding(words)))
 
 
 def _in_dtype(recurrent: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:

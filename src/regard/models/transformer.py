@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
-from regard.errors import InvalidType, refuse
+from regard.errors import refuse
 from regard.models.config import field_objections, size_objections, two_sided_objections
-from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
+from regard.models.encoder_decoder import EncoderDecoder, in_compute_dtype
 from regard.models.positions import (
     IN_ATTENTION,
     Positions,
@@ -22,7 +21,7 @@ from regard.models.stacks import make_decoder, make_encoder
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.attention_positions import BucketPositions, RelativePositions
 from regard.nn.cache import DecoderCache
-from regard.nn.dropout import Dropout, dropout_objections
+from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import Activation, choice_objections
 from regard.nn.positions import LearnedPositions
 from regard.nn.residual import NormOrder
@@ -126,28 +125,8 @@ class TransformerConfig:
         return self.num_encoder_layers if kind == "encoder" else self.num_decoder_layers, self.num_heads
 
 
-class Attentions(NamedTuple):
-    """What each layer of a Transformer attended to: one :class:`~regard.ops.Attended` a layer."""
-
-    encoder: tuple[Attended, ...]
-    decoder: tuple[Attended, ...]
-    cross: tuple[Attended, ...]
-
-
-class TransformerOutput(NamedTuple):
-    """What a Transformer gives."""
-
-    logits: Tensor
-    """(batch, target, vocab)"""
-    attentions: Attentions | None
-    """Views of the weights of all layers, if they were asked for."""
-
-
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder):
     """Encoder-decoder Transformer for translating one sequence of words into another.
-
-    All sequences are filled up on the right. ``src_lengths`` says how many words of each source are real; the target
-    needs no mask, since the decoder is causal and what stands behind a sequence's end cannot be seen from within it.
 
     Embeddings are drawn from N(0, 1 / d_model) and multiplied by √d_model when they are read (the row of ``pad_id``
     starts at 0); all other matrices from Xavier's uniform distribution, each of query, key and value on its own; biases
@@ -170,27 +149,16 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.src_embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_id)
-        tied = config.tie_embeddings == "all"
-        self.tgt_embedding = (
-            self.src_embedding
-            if tied
-            else nn.Embedding(config.target_vocab_size, config.d_model, padding_idx=config.pad_id)
-        )
+        super().__init__(config)
         self.src_positions, self.tgt_positions = (
             embedding_positions(
                 config.positions, config.d_model, config.max_length, interleaved=config.interleaved_sinusoids
             )
             for _ in range(2)
         )
-        self.dropout = Dropout(config.dropout)
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config)
-        self.to_words = nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
-        if config.tie_embeddings != "none":
-            self.to_words.weight = self.tgt_embedding.weight
+        self.to_words = self._make_to_words(bias=config.output_bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -202,120 +170,42 @@ class Transformer(nn.Module):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
-        for module in self.modules():  # after the linear maps, with which these share weights
+        self._reset_embeddings()  # after the linear maps, as do all that share weights with these
+        for module in self.modules():
             if isinstance(module, (MultiHeadAttention, RelativePositions, BucketPositions)):
                 module.reset_parameters()
-            elif isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
-                with torch.no_grad():
-                    module.weight[self.config.pad_id] = 0
             elif isinstance(module, LearnedPositions):
                 nn.init.normal_(module.table, std=self.config.d_model**-0.5)
 
-    def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
-        """Map source words to the memory that the decoder attends to.
+    @property
+    def memory_width(self) -> int:
+        return self.config.d_model
 
-        Args:
-            src: (batch, source), integers.
-            src_lengths: (batch,), number of real words of each source. Default: all are real.
-
-        Returns:
-            (batch, source, d_model)
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
-        """
-        return self._encode(src, src_lengths)[0]
-
-    def decode(
-        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: DecoderCache | None = None
-    ) -> Tensor:
-        """Map target words, each seeing those before it and the memory, to hidden states.
-
-        Args:
-            tgt: (rows, target), integers; with a cache only the words that it does not hold yet.
-            memory: (sentences, source, d_model); rows is a multiple of sentences, those of one sentence side by side.
-            src_lengths: (sentences,), as for :meth:`encode`.
-            cache: As from :meth:`new_cache`; grows by the words of this call.
-
-        Returns:
-            (rows, target, d_model)
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
-        """
-        return self._decode(tgt, memory, src_lengths, cache)[0]
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d_model) to logits (..., vocab)."""
-        return self.to_words(hidden)
-
-    def hidden(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> Tensor:
-        """What :meth:`forward` maps to logits, (batch, target, d_model): for a loss that does without them.
-
-        Arguments and errors are those of :meth:`forward`.
-        """
-        return self.states(src, tgt, src_lengths)[0]
-
-    def states(self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None) -> tuple[Tensor, Attentions]:
-        """What :meth:`hidden` gives, and views of the weights of all layers: for losses on both.
-
-        Arguments and errors are those of :meth:`forward`.
-        """
-        memory, encoder = self._encode(src, src_lengths)
-        hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None)
-        return hidden, Attentions(encoder, decoder, cross)
-
-    def forward(
-        self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None, *, attentions: bool = False
-    ) -> TransformerOutput:
-        """Tell for every place of the target what word comes next.
-
-        Args:
-            src: (batch, source), integers.
-            tgt: (batch, target), integers; the first is bos_id.
-            src_lengths: (batch,), number of real words of each source. Default: all are real.
-            attentions: Whether to give views of the attention weights.
-
-        Returns:
-            TransformerOutput: ``logits`` (batch, target, vocab), ``attentions`` if asked for.
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
-        """
-        hidden, found = self.states(src, tgt, src_lengths)
-        return TransformerOutput(self.project(hidden), found if attentions else None)
+    @property
+    def attention_layers(self) -> dict[str, Any]:
+        encoders, decoders = self.encoder.layers, self.decoder.layers
+        layers = {f"encoder.{number}": layer.attention for number, layer in enumerate(encoders)}
+        layers |= {f"decoder.{number}": layer.attention for number, layer in enumerate(decoders)}
+        return layers | {f"cross.{number}": layer.cross_attention for number, layer in enumerate(decoders)}
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`decode`."""
         return DecoderCache(self.config.num_decoder_layers, shared=self.config.positions not in IN_ATTENTION)
 
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
-        refuse(type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
-        refuse(word_objections("src", src, self.config.vocab_size) + length_objections(src_lengths, src.shape))
         embedded = self._embed(src, self.src_embedding, self.src_positions, 0)
         return self.encoder(embedded, mask=None if src_lengths is None else Padding(src_lengths))
 
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: DecoderCache | None
     ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
-        types = type_objections("tgt", tgt) + type_objections("memory", memory)
-        refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
-        words = word_objections("tgt", tgt, self.config.target_vocab_size)
-        refuse(words + memory_objections(tgt, memory, self.config.d_model, src_lengths))
         embedded = self._embed(tgt, self.tgt_embedding, self.tgt_positions, cache.length if cache else 0)
         memory_mask = None if src_lengths is None else Padding(src_lengths)
         return self.decoder(embedded, memory, memory_mask=memory_mask, cache=cache)
 
     def _embed(self, words: Tensor, embedding: nn.Embedding, positions: nn.Module, offset: int) -> Tensor:
-        """(batch, tokens) → (batch, tokens, d_model), under autocast in its dtype, as all that follows."""
+        """(batch, tokens) → (batch, tokens, d_model)."""
         embedded = embedding(words)
         if self.config.scale_embeddings:
             embedded = embedded * math.sqrt(self.config.d_model)
-        embedded = positions(embedded, offset)
-        if torch.is_autocast_enabled(words.device.type):
-            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
-        return self.dropout(embedded)
+        return self.dropout(in_compute_dtype(positions(embedded, offset)))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import torch
 from torch import Tensor
 
 from regard.errors import InvalidRecipe, refuse
-from regard.models import RnnSearchConfig, TransformerConfig
-from regard.models.checkpoint import EncoderDecoder, load_as
-from regard.models.transformer import Attentions
+from regard.models import Attentions, EncoderDecoder, RnnSearchConfig, TransformerConfig
+from regard.models.checkpoint import load_as
 from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
 from regard.ops import WeightMatrix
 from regard.text.batches import Batch
@@ -41,7 +38,7 @@ class AttentionLosses:
         self.teacher: EncoderDecoder | None = None
         divergence = recipe.attention.divergence
         if divergence.weight and divergence.teacher is not None:
-            self.teacher = teacher = load_as(divergence.teacher, *get_args(EncoderDecoder))
+            self.teacher = teacher = load_as(divergence.teacher, EncoderDecoder)
             same = Tokenizer.load(divergence.teacher).fingerprint == tokenizer.fingerprint
             _check(recipe, teacher.config, same)
 

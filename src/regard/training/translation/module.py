@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.generation.greedy import greedy
-from regard.models.checkpoint import EncoderDecoder, build_model
-from regard.models.transformer import Attentions
+from regard.models import Attentions, EncoderDecoder
+from regard.models.checkpoint import build_model
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
 from regard.text.batches import Batch
 from regard.text.padding import source_batch
