@@ -7,11 +7,12 @@ from pathlib import Path
 
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text import marian
+from regard.text.backends import FILE
 from regard.text.marian import MarianTokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import FILE as PIECES
 from regard.text.sentencepiece import PiecesTokenizer
-from regard.text.tokenizer import FILE, SPECIALS, Tokenizer
+from regard.text.tokenizer import SPECIALS, Tokenizer
 
 AnyTokenizer = Tokenizer | PipelineTokenizer | MarianTokenizer | PiecesTokenizer
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from regard.errors import InvalidFile, MissingExtra, refuse
-from regard.files import whole_file
+from regard.errors import InvalidFile, refuse
 from regard.text.lines import letter_objections
+from regard.text.sentencepiece import KeptFiles, processor
 
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
 SPACE = "\u2581"
 
 
-class MarianTokenizer:
+class MarianTokenizer(KeptFiles):
     """Text to ids of one vocabulary by the pieces of SentencePiece, of the source or of the target.
 
     A text may begin with the language that it is to become, ``>>deu<<``, where the vocabulary knows it.
@@ -34,8 +30,10 @@ class MarianTokenizer:
     2020, "OPUS-MT".
     """
 
+    needed = (SOURCE, TARGET, VOCABULARY)
+
     def __init__(self, files: dict[str, bytes]) -> None:
-        self._files = files
+        super().__init__(files)
         self._source, self._target = (processor(files[name], name) for name in (SOURCE, TARGET))
         try:
             vocabulary = json.loads(files[VOCABULARY])
@@ -52,11 +50,6 @@ class MarianTokenizer:
     def vocab_size(self) -> int:
         """The number of ids."""
         return max(self._pieces) + 1
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of all that decides which ids a text gets."""
-        return hashlib.sha256(b"\n".join(self._files[name] for name in (SOURCE, TARGET, VOCABULARY))).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of each source text, without special tokens.
@@ -96,48 +89,3 @@ class MarianTokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece, ``▁`` for the space before a word."""
         return [self._pieces.get(index, "<unk>") for index in ids]
-
-    def save(self, folder: str | Path) -> None:
-        """Write all files into a folder, as they were read.
-
-        Raises:
-            InvalidFile: If one cannot be written.
-        """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, content in self._files.items():
-            with whole_file(Path(folder) / name) as file:
-                file.write(content)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> MarianTokenizer:
-        """Read ``source.spm``, ``target.spm``, ``vocab.json`` and what belongs to them from a folder.
-
-        Raises:
-            InvalidFile: If a file is missing or damaged.
-            MissingExtra: If sentencepiece is not installed.
-        """
-        folder = Path(folder)
-        missing = [name for name in (SOURCE, TARGET, VOCABULARY) if not (folder / name).is_file()]
-        refuse([f"{folder / name}: no such file" for name in missing], InvalidFile)
-        try:
-            names = [SOURCE, TARGET, VOCABULARY, *(name for name in BESIDE if (folder / name).is_file())]
-            return cls({name: (folder / name).read_bytes() for name in names})
-        except InvalidFile as error:
-            raise InvalidFile(f"{folder}/{error}") from error
-
-
-def processor(content: bytes, name: str) -> Any:
-    """What cuts text into the pieces of a SentencePiece model.
-
-    Raises:
-        InvalidFile: If the model is damaged.
-        MissingExtra: If sentencepiece is not installed.
-    """
-    try:
-        sentencepiece = importlib.import_module("sentencepiece")
-    except ModuleNotFoundError:
-        raise MissingExtra(f"{name} needs sentencepiece: install it with `pip install 'regard[hf]'`") from None
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=content)
-    except RuntimeError as error:
-        raise InvalidFile(f"{name}: is no SentencePiece model: {error}") from error

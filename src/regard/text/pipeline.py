@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import InvalidArgument, InvalidFile, refuse
 from regard.files import whole_file
+from regard.text.backends import learn_bpe, read_backend, write_backend
 from regard.text.lines import letter_objections
 
-FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+CONFIG = "tokenizer_config.json"
 # What checkpoints keep beside it; it is written again as it was read.
 BESIDE = (CONFIG, "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
 SPECIALS = ("<pad>", "<s>", "</s>", "<mask>")
-SMALLEST = len(SPECIALS) + 256
 _NAMES = {  # where no configuration says what a special token is called
     "pad": ("<pad>", "[PAD]"),
     "bos": ("<s>", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
@@ -72,26 +72,7 @@ class PipelineTokenizer:
         Raises:
             InvalidArgument: If the vocabulary cannot hold the special tokens and the bytes.
         """
-        if vocab_size < SMALLEST:
-            raise InvalidArgument(
-                f"vocab_size is {vocab_size}, but {len(SPECIALS)} special tokens and 256 bytes need {SMALLEST}"
-            )
-        backend = tokenizers.Tokenizer(models.BPE())
-        backend.normalizer = normalizers.NFC()
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(_PIECES), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        backend.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            special_tokens=list(SPECIALS),
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
-        backend.train_from_iterator(texts, trainer)
+        backend = learn_bpe(texts, vocab_size, specials=SPECIALS, pieces=_PIECES, normalizer=normalizers.NFC())
         return cls(_whole(backend))
 
     @classmethod
@@ -191,9 +172,7 @@ class PipelineTokenizer:
             InvalidFile: If it cannot be written.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(folder / FILE, text=True) as file:
-            file.write(self._backend.to_str())
+        write_backend(self._backend, folder)
         for name, content in (self._beside or {CONFIG: self._own_config()}).items():
             with whole_file(folder / name) as file:
                 file.write(content)
@@ -215,17 +194,11 @@ class PipelineTokenizer:
             InvalidFile: If it is missing or unreadable.
         """
         folder = Path(folder)
+        backend = read_backend(folder)
         try:
-            text = (folder / FILE).read_text(encoding="utf-8")
             beside = {name: (folder / name).read_bytes() for name in BESIDE if (folder / name).is_file()}
-        except FileNotFoundError:
-            raise InvalidFile(f"{folder / FILE}: no such file; a model folder has its tokenizer in it") from None
-        except (OSError, ValueError) as error:
-            raise InvalidFile(f"{folder / FILE}: cannot be read as a tokenizer: {error}") from error
-        try:
-            backend = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the bindings raise no narrower one; its text is the reason
-            raise InvalidFile(f"{folder / FILE}: cannot be read as a tokenizer: {error}") from error
+        except OSError as error:
+            raise InvalidFile(f"{folder}: what belongs to its tokenizer cannot be read: {error}") from error
         return cls(backend, beside)
 
 

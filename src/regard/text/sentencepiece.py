@@ -1,21 +1,70 @@
-"""SentencePiece models with ids of their own, as older Llama checkpoints have them."""
+"""Tokenizers that are SentencePiece models: with ids of their own, as older Llama checkpoints have them."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
-from regard.errors import InvalidFile, refuse
+from typing_extensions import Self
+
+from regard.errors import InvalidFile, MissingExtra, refuse
 from regard.files import whole_file
 from regard.text.lines import letter_objections
-from regard.text.marian import processor
 
 FILE = "tokenizer.model"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
 
 
-class PiecesTokenizer:
+class KeptFiles:
+    """A tokenizer that is files of others, which it writes as it has read them.
+
+    Args:
+        files: What the folder holds, by name.
+    """
+
+    needed: ClassVar[tuple[str, ...]]
+    """The files that decide which ids a text gets."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self._files = files
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that decides which ids a text gets."""
+        return hashlib.sha256(b"\n".join(self._files[name] for name in self.needed)).hexdigest()
+
+    def save(self, folder: str | Path) -> None:
+        """Write all files into a folder, as they were read.
+
+        Raises:
+            InvalidFile: If one cannot be written.
+        """
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, content in self._files.items():
+            with whole_file(Path(folder) / name) as file:
+                file.write(content)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read the files that it needs, and those that belong to them, from a folder.
+
+        Raises:
+            InvalidFile: If a file is missing or damaged.
+            MissingExtra: If sentencepiece is not installed.
+        """
+        folder = Path(folder)
+        refuse([f"{folder / name}: no such file" for name in cls.needed if not (folder / name).is_file()], InvalidFile)
+        try:
+            names = [*cls.needed, *(name for name in BESIDE if (folder / name).is_file())]
+            return cls({name: (folder / name).read_bytes() for name in names})
+        except InvalidFile as error:
+            raise InvalidFile(f"{folder}/{error}") from error
+
+
+class PiecesTokenizer(KeptFiles):
     """Text to the ids of SentencePiece's pieces.
 
     Args:
@@ -28,8 +77,11 @@ class PiecesTokenizer:
     Reference: Kudo and Richardson 2018, "SentencePiece".
     """
 
+    needed = (FILE,)
+
     def __init__(self, files: dict[str, bytes]) -> None:
-        self._files, self._backend = files, processor(files[FILE], FILE)
+        super().__init__(files)
+        self._backend = processor(files[FILE], FILE)
         self.pad_id = max(self._backend.pad_id(), 0)
         self.bos_id, self.eos_id = (
             None if each < 0 else each for each in (self._backend.bos_id(), self._backend.eos_id())
@@ -40,11 +92,6 @@ class PiecesTokenizer:
     def vocab_size(self) -> int:
         """The number of ids."""
         return self._backend.get_piece_size()
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of all that decides which ids a text gets."""
-        return hashlib.sha256(self._files[FILE]).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of each text, without special tokens.
@@ -82,30 +129,19 @@ class PiecesTokenizer:
         """Give each piece, ``▁`` for the space before a word."""
         return [self._backend.id_to_piece(index) for index in ids]
 
-    def save(self, folder: str | Path) -> None:
-        """Write all files into a folder, as they were read.
 
-        Raises:
-            InvalidFile: If one cannot be written.
-        """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, content in self._files.items():
-            with whole_file(Path(folder) / name) as file:
-                file.write(content)
+def processor(content: bytes, name: str) -> Any:
+    """What cuts text into the pieces of a SentencePiece model.
 
-    @classmethod
-    def load(cls, folder: str | Path) -> PiecesTokenizer:
-        """Read ``tokenizer.model`` and what belongs to it from a folder.
-
-        Raises:
-            InvalidFile: If it is missing or damaged.
-            MissingExtra: If sentencepiece is not installed.
-        """
-        folder = Path(folder)
-        if not (folder / FILE).is_file():
-            raise InvalidFile(f"{folder / FILE}: no such file")
-        names = [FILE, *(name for name in BESIDE if (folder / name).is_file())]
-        try:
-            return cls({name: (folder / name).read_bytes() for name in names})
-        except InvalidFile as error:
-            raise InvalidFile(f"{folder}/{error}") from error
+    Raises:
+        InvalidFile: If the model is damaged.
+        MissingExtra: If sentencepiece is not installed.
+    """
+    try:
+        sentencepiece = importlib.import_module("sentencepiece")
+    except ModuleNotFoundError:
+        raise MissingExtra(f"{name} needs sentencepiece: install it with `pip install 'regard[hf]'`") from None
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise InvalidFile(f"{name}: is no SentencePiece model: {error}") from error

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, normalizers
 
-from regard.errors import InvalidArgument, InvalidFile, refuse
-from regard.files import whole_file
+from regard.errors import InvalidFile, refuse
+from regard.text.backends import FILE, learn_bpe, read_backend, write_backend
 
-FILE = "tokenizer.json"
 SPECIALS = ("<pad>", "<s>", "</s>")
-SMALLEST = len(SPECIALS) + 256
 _SPACE_MARK = "\u2581"
 # Contractions stay readable ("didn", "'t"), every digit is a piece of its own (numbers are copied, not memorised),
 # and the space belongs to the word that it stands before.
@@ -66,12 +63,7 @@ class Tokenizer:
         Raises:
             InvalidArgument: If the vocabulary cannot hold the special tokens and the bytes.
         """
-        if vocab_size < SMALLEST:
-            raise InvalidArgument(
-                f"vocab_size is {vocab_size}, but {len(SPECIALS)} special tokens and 256 bytes need {SMALLEST}"
-            )
-        backend = tokenizers.Tokenizer(models.BPE())
-        backend.normalizer = normalizers.Sequence(
+        normalizer = normalizers.Sequence(
             [
                 normalizers.NFC(),
                 normalizers.Replace(Regex(r"\s+"), " "),
@@ -79,21 +71,7 @@ class Tokenizer:
                 normalizers.Prepend(" "),  # the first word of a line is the same piece as anywhere else
             ]
         )
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(_PIECES), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        backend.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            special_tokens=list(SPECIALS),
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
-        backend.train_from_iterator(texts, trainer)
-        return cls(backend)
+        return cls(learn_bpe(texts, vocab_size, specials=SPECIALS, pieces=_PIECES, normalizer=normalizer))
 
     @property
     def vocab_size(self) -> int:
@@ -154,10 +132,7 @@ class Tokenizer:
         Raises:
             InvalidFile: If it cannot be written.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(folder / FILE, text=True) as file:
-            file.write(self._backend.to_str())
+        write_backend(self._backend, Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -166,21 +141,10 @@ class Tokenizer:
         Raises:
             InvalidFile: If it is missing, unreadable or no tokenizer of this kind.
         """
-        path = Path(folder) / FILE
-        try:
-            text = path.read_text(encoding="utf-8")
-            json.loads(text)
-        except FileNotFoundError:
-            raise InvalidFile(f"{path}: no such file; a model folder has its tokenizer beside its weights") from None
-        except (OSError, ValueError) as error:
-            raise InvalidFile(f"{path}: cannot be read as a tokenizer: {error}") from error
-        try:
-            backend = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the bindings raise no narrower one; its text is the reason
-            raise InvalidFile(f"{path}: cannot be read as a tokenizer: {error}") from error
+        backend = read_backend(Path(folder))
         found = tuple(backend.id_to_token(index) for index in range(len(SPECIALS)))
         if found != SPECIALS:
-            raise InvalidFile(f"{path}: the first entries should be {SPECIALS}, but are {found}")
+            raise InvalidFile(f"{Path(folder) / FILE}: the first entries should be {SPECIALS}, but are {found}")
         return cls(backend)
 
 
