@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import statistics
+import sys
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -22,9 +23,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import Neighbours
+from regard.errors import RegardError
 from regard.models import Gat, GatConfig
 
 PATIENCE = 100
+app = typer.Typer(pretty_exceptions_enable=False)
 PUBLISHED = "83.0 ± 0.7 %, Veličković et al. 2018, table 2"
 
 
@@ -39,6 +42,7 @@ class Cora(NamedTuple):
     test: Tensor
 
 
+@app.command()
 def main(
     data: Annotated[Path, typer.Argument(help="The folder with cora.npz.")],
     seeds: Annotated[int, typer.Option(min=2, help="How many trainings.")] = 20,
@@ -104,4 +108,7 @@ def measure(model: Gat, cora: Cora, nodes: Tensor) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        app()
+    except (RegardError, OSError) as error:
+        sys.exit(f"gat_cora: {error}")

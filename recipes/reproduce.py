@@ -11,8 +11,10 @@ done is only measured.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +24,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from results import FOLDER, effort, write_page, write_result
+from results import FOLDER, PAGE, effort, write_page, write_result
 
+from regard.errors import RegardError
 from regard.files import whole_file
 from regard.generation import Generator, Reader, Translator
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
@@ -32,8 +35,8 @@ from regard.training import read_recipe, train
 
 RECIPES = Path(__file__).parent
 app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=False)
-Data = Annotated[Path, typer.Argument(help="The folder that the recipe names.")]
-Output = Annotated[Path, typer.Option(help="The folder of results, beside which their table is written.")]
+Data = Annotated[Path, typer.Argument(help="The folder with the files named above.", file_okay=False, exists=True)]
+Output = Annotated[Path, typer.Option(help="The folder of results, and of their table.", show_default="docs/results")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Train with this seed; again for each further.")]
 
 MULTI30K = {
@@ -62,16 +65,22 @@ def multi30k(
     steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", show_default="the recipe's")] = None,
     output: Output = FOLDER,
 ) -> None:
-    """BLEU of the Transformer-Tiny on lower-cased, tokenised test2016 of Multi30k."""
+    """BLEU of the Transformer-Tiny on Multi30k: recipes/multi30k-en-de.yaml.
+
+    DATA holds train, val and test_2016_flickr, each .lc.norm.tok.en.gz and .lc.norm.tok.de.gz: the lower-cased,
+    tokenised text of https://github.com/multi30k/dataset.
+    """
     if variant not in MULTI30K:
         raise typer.BadParameter(f"expected one of {', '.join(MULTI30K)}, got {variant!r}")
     what, overrides = MULTI30K[variant]
+    name = f"multi30k-{variant}"
     if steps is not None:
+        what, name = f"{what}, {steps} steps", f"{name}-{steps}"
         overrides = [*overrides, "--trainer.max_steps", str(steps)]
     test = [list(read_lines(data / f"test_2016_flickr.lc.norm.tok.{side}.gz")) for side in ("en", "de")]
     found: dict[int, dict[str, float]] = {}
     for number in seed or [1]:
-        run = trained("multi30k-en-de", f"multi30k-{variant}-{number}", data, number, overrides)
+        run = trained("multi30k-en-de", f"{name}-{number}", data, number, overrides)
         lines = translated(Translator.load(run / "averaged"), test[0])
         references = [[line] for line in test[1]]
         found[number] = {
@@ -81,7 +90,7 @@ def multi30k(
     bleu, other = ([each[tokenize] for each in found.values()] for tokenize in ("none", "13a"))
     reached = f"{spread(bleu)} BLEU ({seeds(found)}; with sacreBLEU's 13a {spread(other)})"
     told = f"Multi30k En→De, Transformer-Tiny, {what}, BLEU on test2016"
-    finish(output, f"multi30k-{variant}", told, reached, PUBLISHED[variant], values=found, steps=steps)
+    finish(output, name, told, reached, PUBLISHED[variant], values=found)
 
 
 @app.command()
@@ -91,7 +100,10 @@ def shakespeare(
     seed: Seeds = None,
     output: Output = FOLDER,
 ) -> None:
-    """The validation loss of nanoGPT's recipe for a CPU on tiny Shakespeare, of the whole validation text."""
+    """The validation loss of nanoGPT's recipe for a CPU: recipes/shakespeare-characters.yaml.
+
+    DATA holds input.txt, the tiny Shakespeare of char-rnn, of which the last tenth is measured whole.
+    """
     text = (data / "input.txt").read_text(encoding="utf-8")
     kept = text[len(text) - len(text) // 10 :]
     found = {}
@@ -108,9 +120,12 @@ def shakespeare(
 
 @app.command()
 def rnn_search(data: Data, output: Output = FOLDER) -> None:
-    """RNNsearch on Tatoeba beside the embedded Transformer, which has the same words and size."""
-    run = trained("tatoeba-rnn-search", "tatoeba-rnn-search", data, 1, [])
+    """RNNsearch beside the embedded Transformer, as large and with the same words: recipes/tatoeba-rnn-search.yaml.
+
+    DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, tab, target, as the embedded model was trained on.
+    """
     grouped = references_by_source(read_pairs([data / "test.tsv.gz"]))
+    run = trained("tatoeba-rnn-search", "tatoeba-rnn-search", data, 1, [])
     rivals = {"RNNsearch": Translator.load(run / "averaged"), "the Transformer": Translator.load()}
     bleu, taken = {}, dict.fromkeys(rivals, 0.0)
     lines: dict[str, list[str]] = {name: [] for name in rivals}
@@ -140,7 +155,13 @@ def polarity(
     seed: Seeds = None,
     output: Output = FOLDER,
 ) -> None:
-    """The test accuracy of a fine-tuned MiniLM, beside that of transformers' Trainer (``pip install accelerate``)."""
+    """The test accuracy of a fine-tuned MiniLM, beside that of transformers' Trainer: recipes/polarity.yaml.
+
+    DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: a sentence, tab, its class. The Trainer needs accelerate:
+    pip install accelerate.
+    """
+    if importlib.util.find_spec("accelerate") is None:
+        sys.exit("reproduce: transformers' Trainer needs accelerate: pip install accelerate")
     test = [(text, label) for _, text, label in read_labelled([data / "test.tsv.gz"])]
     ours, theirs = {}, {}
     for number in seed or [1, 2, 3]:
@@ -150,9 +171,8 @@ def polarity(
         theirs[number] = kept(run / "trainer.json", lambda number=number: trainer_accuracy(minilm, data, number, test))
     reached = f"{spread(list(ours.values()))} % ({seeds(ours)})"
     published = f"{spread(list(theirs.values()))} %, transformers' Trainer with the same settings and seeds"
-    finish(
-        "polarity", "sentence polarity, MiniLM fine-tuned, test accuracy", reached, published, ours=ours, theirs=theirs
-    )
+    told = "sentence polarity, MiniLM fine-tuned, test accuracy"
+    finish(output, "polarity", told, reached, published, ours=ours, theirs=theirs)
 
 
 def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str, str]]) -> float:
@@ -169,11 +189,14 @@ def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[s
     keys = read_recipe(RECIPES / "polarity.yaml", ["--data.folder", str(data), "--model.checkpoint", str(minilm)])
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     set_seed(seed)
-    model = AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=2)
+    classes = sorted({label for _, label in test})
+    model = AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=len(classes))
 
     def encoded(pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         texts = tokenizer([text for text, _ in pairs], truncation=True, max_length=keys.data.max_length)["input_ids"]
-        return [{"input_ids": ids, "labels": int(label)} for ids, (_, label) in zip(texts, pairs, strict=True)]
+        return [
+            {"input_ids": ids, "labels": classes.index(label)} for ids, (_, label) in zip(texts, pairs, strict=True)
+        ]
 
     pairs = [(text, label) for _, text, label in read_labelled([data / "train.tsv.gz"])]
     with tempfile.TemporaryDirectory() as folder:
@@ -196,7 +219,7 @@ def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[s
         trainer = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), train_dataset=encoded(pairs))
         trainer.train()
         told = trainer.predict(encoded(test)).predictions.argmax(-1).tolist()
-    return accuracy(list(map(str, told)), [label for _, label in test])
+    return accuracy([classes[each] for each in told], [label for _, label in test])
 
 
 def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Path:
@@ -242,9 +265,12 @@ def seeds(found: dict[int, Any]) -> str:
 def finish(folder: Path, name: str, what: str, reached: str, published: str, **details: Any) -> None:
     """Write and tell a result."""
     write_result(folder / f"{name}.json", what, reached, published, **details)
-    write_page(folder, folder.with_name("results.md"))
+    write_page(folder, PAGE if folder == FOLDER else folder / "results.md")
     print(f"{what}: {reached}; published or a peer's: {published}")
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except (RegardError, OSError) as error:
+        sys.exit(f"reproduce: {error}")

@@ -15,7 +15,9 @@ first: Inception's mean nothing on digits. A training that has finished is not d
 
 from __future__ import annotations
 
+import hashlib
 import statistics
+import sys
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -29,11 +31,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics.image.fid import FrechetInceptionDistance
 
+from regard.errors import RegardError
 from regard.files import whole_file
 from regard.models import SaganConfig, SaganCritic, SaganGenerator
 from regard.models.sagan import critic_loss, generator_loss
 
 SAVE_EVERY = 500
+app = typer.Typer(pretty_exceptions_enable=False)
 
 
 class Images(NamedTuple):
@@ -43,6 +47,7 @@ class Images(NamedTuple):
     labels: Tensor
 
 
+@app.command()
 def main(
     images: Annotated[str, typer.Option(help="digits, or an .npz with images and labels.")] = "digits",
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 3000,
@@ -50,7 +55,7 @@ def main(
     batch: Annotated[int, typer.Option(min=2, help="Images of a step.")] = 32,
     width: Annotated[int, typer.Option(min=8, help="Channels of the largest feature maps.")] = 32,
     made: Annotated[int, typer.Option(min=100, help="How many made images are compared with the real ones.")] = 10_000,
-    attention_size: Annotated[int, typer.Option(help="Size of the feature maps with attention.")] = 8,
+    attention_size: Annotated[int, typer.Option(help="Size of the feature maps with attention: 4, 8, ... image.")] = 8,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     run: Annotated[Path, typer.Option(help="Where trainings are kept.")] = Path("runs/sagan"),
     output: Annotated[Path, typer.Option(help="Where result and picture go.")] = Path("docs/results/sagan.json"),
@@ -80,9 +85,10 @@ def main(
     split = torch.randperm(len(data.images), generator=torch.Generator().manual_seed(0)).to(device)
     halves = [Images(data.images[half], data.labels[half]) for half in split.chunk(2)]
     floor = fid(features, halves[0].images, halves[1].images)
+    times = f"{seeds} seed{'s' if seeds > 1 else ''}"
     write_result(
         output,
-        f"SAGAN on {Path(images).stem}, Fréchet distance in a classifier's features, {seeds} seeds",
+        f"SAGAN on {Path(images).stem}, Fréchet distance in a classifier's features, {times}",
         ", ".join(told),
         f"none; two halves of the real images: {floor:.2f}",
         steps=steps,
@@ -100,7 +106,13 @@ def load(images: str) -> Images:
         pixels, labels = found.images / 16, found.target
     else:
         with np.load(images) as stored:
+            missing = [name for name in ("images", "labels") if name not in stored]
+            if missing:
+                sys.exit(f"sagan: {images} holds no {' and no '.join(missing)}, but {', '.join(stored) or 'nothing'}")
             pixels, labels = stored["images"] / 255, stored["labels"]
+        if pixels.ndim not in (3, 4) or labels.shape != pixels.shape[:1]:
+            shapes = f"images {pixels.shape} and labels {labels.shape}"
+            sys.exit(f"sagan: expected images (count, size, size[, channels]) and labels (count,), got {shapes}")
     pixels = torch.as_tensor(pixels, dtype=torch.float32)
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.movedim(3, 1)
     return Images(pixels * 2 - 1, torch.as_tensor(labels, dtype=torch.int64))
@@ -120,13 +132,17 @@ def train(
     draws = torch.Generator(device).manual_seed(seed)
     parts = {"generator": generator, "critic": critic, "of_generator": optimizers[0], "of_critic": optimizers[1]}
     begun = 0
+    settled = {"config": vars(config), "batch": batch, "data": digest(data)}
     if path.is_file():
         state = torch.load(path, map_location=device, weights_only=True)
-        if state["config"] == [vars(config), batch]:
-            begun = state["step"]
-            draws.set_state(state["draws"].cpu())
-            for name, part in parts.items():
-                part.load_state_dict(state[name])
+        changed = [name for name, value in settled.items() if state[name] != value]
+        if changed or state["step"] > steps:
+            why = f"another {' and '.join(changed)}" if changed else f"{state['step']} steps, more than {steps}"
+            sys.exit(f"sagan: {path} is a training of {why}: name another folder by --run")
+        begun = state["step"]
+        draws.set_state(state["draws"].cpu())
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
     for step in range(begun + 1, steps + 1):
         chosen = torch.randint(len(data.images), (batch,), generator=draws, device=device)
         labels = data.labels[chosen]
@@ -141,10 +157,14 @@ def train(
             path.parent.mkdir(parents=True, exist_ok=True)
             state = {name: part.state_dict() for name, part in parts.items()}
             with whole_file(path) as file:
-                settled = {"step": step, "config": [vars(config), batch], "draws": draws.get_state()}
-                torch.save(state | settled, file)
+                torch.save(state | settled | {"step": step, "draws": draws.get_state()}, file)
     progress.update(task, completed=steps)
     return generator.eval()
+
+
+def digest(data: Images) -> str:
+    """What tells one set of images from another."""
+    return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in data)).hexdigest()
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -222,4 +242,7 @@ def draw(generator: SaganGenerator, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        app()
+    except (RegardError, OSError) as error:
+        sys.exit(f"sagan: {error}")

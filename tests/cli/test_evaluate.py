@@ -11,7 +11,9 @@ import sacrebleu
 import torch
 
 from generation.writer import LINE, trained_writer
+from regard.errors import InvalidType
 from regard.models import Bert, BertConfig, save_model
+from regard.text.generated import generated_scores
 from regard.text.pipeline import PipelineTokenizer
 
 SOURCES = ["I lost.", "Excuse me.", "Fantastic!"]
@@ -189,6 +191,8 @@ def test_generated_texts_are_measured_by_themselves_and_beside_others(regard, tm
     ]
     assert found["self_bleu"] == pytest.approx(sum(each) / 3)
     assert found["rouge_1"] == pytest.approx(100 * (5 / 6 + 2 * 3 / (6 + 4) + 2 / 6) / 3)
+    both = ("--generated", tmp_path / "texts.jsonl", "--reference", tmp_path / "texts.jsonl")
+    assert json.loads(regard("evaluate", *both, "--json").out)["rouge_l"] == 100
     alone = json.loads(regard("evaluate", "--generated", tmp_path / "texts.jsonl", "--json").out)
     assert alone == {name: value for name, value in found.items() if not name.startswith("rouge")}
     assert "self bleu: " in regard("evaluate", "--generated", tmp_path / "texts").out
@@ -204,8 +208,19 @@ def test_what_does_not_fit_generated_texts_is_refused(regard, tmp_path):
         (["--generated", tmp_path / "empty"], "texts should hold words, but all of them are empty"),
         (["--generated", tmp_path / "two", "--reference", tmp_path / "one"], "references should be as many as the 2"),
         (["--generated", tmp_path / "odd.jsonl"], "odd.jsonl, line 2: expected an object with a 'text'"),
+        (["--generated", tmp_path / "two", "--tokenize", "none"], "`--tokenize`: `--generated` measures"),
         ([tmp_path / "two", "--generated", tmp_path / "two", "--beam", 3], "`--beam`, TEST: `--generated` measures"),
     ):
         done = regard("evaluate", *arguments)
         assert done.code == 2
         assert words in " ".join(done.err.split())
+
+
+def test_scores_of_generated_texts_know_every_alphabet_and_compare_two_hundred():
+    cities = ["東京 タワー", "京都 寺"]
+    found = generated_scores(cities, cities)
+    assert (found["rouge_1"], found["distinct_3"]) == (100, None)
+    alike = [f"the {number % 7} cats sat on {number % 11} mats" for number in range(201)]
+    assert generated_scores(alike)["self_bleu"] == pytest.approx(generated_scores(alike[:200])["self_bleu"], abs=1)
+    with pytest.raises(InvalidType, match="texts must be a sequence of str, but is one str"):
+        generated_scores("abc def")

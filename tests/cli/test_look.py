@@ -69,6 +69,9 @@ def test_a_language_model_and_a_bert_are_looked_at(regard, tmp_path):
     assert done.code == 0, done.err
     assert "[SEP] got" in " ".join(done.out.split())
     assert any(line.startswith("embeddings ") for line in done.out.splitlines())  # of three pieces
+    done = regard("look", "word " * 700, "--model", minilm, "--output", page)
+    assert done.code == 2
+    assert "text 1 has 702 subwords, but the model takes at most 512 at once: shorten it" in " ".join(done.err.split())
     done = regard("look", "abc", "--translation", "def", "--model", minilm, "--output", page)
     assert done.code == 2
     assert "holds a Bert, which does not translate" in done.err

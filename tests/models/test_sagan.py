@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.errors import InvalidArgument
-from regard.models import SaganConfig, SaganCritic, SaganGenerator
+from regard.models import SaganConfig, SaganCritic, SaganGenerator, save_model
 from regard.models.sagan import critic_loss, generator_loss
 
 SMALL = SaganConfig(image_size=16, image_channels=3, num_classes=4, d_latent=6, width=8, attention_size=8)
@@ -97,11 +97,18 @@ def test_it_learns_which_class_is_bright():
     assert generator.attention.gamma.item() != 0
 
 
+def test_what_no_folder_can_hold_is_refused(tmp_path):
+    known = "model must be one of Transformer, Bert, Gpt, RnnSearch, but is a SaganCritic"
+    with pytest.raises(InvalidArgument, match=known):
+        save_model(tmp_path / "out", SaganCritic(SMALL))
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_does_not_fit_is_refused():
     for keys, words in (
         ({"image_size": 12}, "image_size must be 8, 16, 32 and so on, each twice the last, but is 12"),
         ({"attention_size": 5}, "attention_size must be one of 4, 8, 16 or None, but is 5"),
-        ({"width": 3}, "channels that 8 divides, but there width makes 6"),
+        ({"width": 3}, "width must make channels that 8 divides where attention is, but makes 6"),
         ({"num_classes": 0}, "num_classes must be at least 1"),
     ):
         with pytest.raises(InvalidArgument, match=words):

@@ -29,7 +29,7 @@ def run_program(command: list[object], folder: Path) -> str:
     return done.stdout
 
 
-def test_a_sagan_on_images_in_colours_goes_on_where_it_stood(recipe, tmp_path):
+def test_a_sagan_on_images_in_colours_goes_on_where_it_stood(recipe, root, tmp_path):
     draw = np.random.default_rng(0)
     images, labels = draw.integers(256, size=(60, 16, 16, 3)), draw.integers(3, size=60)
     np.savez(tmp_path / "colours.npz", images=images.astype(np.uint8), labels=labels)
@@ -41,6 +41,11 @@ def test_a_sagan_on_images_in_colours_goes_on_where_it_stood(recipe, tmp_path):
     assert "with attention" in printed
     assert (tmp_path / "result.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"with-0.pt", "without-0.pt"}
+    np.savez(tmp_path / "colours.npz", images=255 - images.astype(np.uint8), labels=labels)
+    command = [sys.executable, root / "recipes/sagan.py", *options, "--batch", 8, "--seeds", 1]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "with-0.pt is a training of another data: name another folder by --run" in done.stderr
 
 
 def test_a_gat_learns_a_graph_of_two_halves(recipe, tmp_path):
@@ -71,10 +76,10 @@ def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, t
             with gzip.open(tmp_path / f"{part}.lc.norm.tok.{side}.gz", "wt", encoding="utf-8") as file:
                 file.writelines(f"{words} {number} .\n" for number in range(count))
     command = [sys.executable, root / "recipes/reproduce.py", "multi30k", tmp_path, "--variant", "one-head"]
-    command += ["--steps", 60, "--output", tmp_path / "docs/results"]
+    command += ["--steps", 60, "--output", tmp_path / "results"]
     first = run_program(command, tmp_path)
-    assert "1 head, BLEU on test2016: " in first
+    assert "1 head, 60 steps, BLEU on test2016: " in first
     assert run_program(command, tmp_path) == first  # and does not train again
-    table = (tmp_path / "docs/results.md").read_text(encoding="utf-8")
-    assert "| Multi30k En→De, Transformer-Tiny, 1 head, BLEU on test2016 | " in table
+    table = (tmp_path / "results/results.md").read_text(encoding="utf-8")
+    assert "| Multi30k En→De, Transformer-Tiny, 1 head, 60 steps, BLEU on test2016 | " in table
     assert "seed 1; with sacreBLEU's 13a" in table

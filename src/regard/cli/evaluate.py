@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,13 +46,16 @@ def evaluate(
     generated: Annotated[
         Path | None,
         typer.Option(
-            help="Measure these texts, which a model wrote: one a line, or as `regard generate --json` prints them. "
+            help="Measure these texts, which a model wrote: one a line, or a `.jsonl` of `regard generate --json`. "
             "With one `--reference`, what was wanted of each."
         ),
     ] = None,
     tokenize: Annotated[
-        str, typer.Option(help="How BLEU cuts sentences into words: 13a, intl, char, zh; none if it was done.")
-    ] = "13a",
+        str | None,
+        typer.Option(
+            help="How BLEU cuts sentences into words: 13a, intl, char, zh; none if it was done.", show_default="13a"
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the translations to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -76,6 +79,7 @@ def evaluate(
     """
     if generated is not None:
         others = {"source": source, "hypotheses": hypotheses, "model": model, "beam": beam, "output": output}
+        others["tokenize"] = tokenize
         idle = [f"`--{name}`" for name in given(**others)] + (["TEST"] if test is not None else [])
         if idle or len(reference or []) > 1:
             told = ", ".join(idle) or "a second `--reference`"
@@ -89,7 +93,9 @@ def evaluate(
 
     kind = None if model is None else architecture_of(model)
     if model is not None and kind in (Gpt, Bert):
-        idle = given(source=source, reference=reference, hypotheses=hypotheses, beam=beam, output=output)
+        idle = given(
+            source=source, reference=reference, hypotheses=hypotheses, beam=beam, tokenize=tokenize, output=output
+        )
         if test is None or idle:
             named = ", ".join(f"`--{name}`" for name in idle) or "TEST"
             raise InvalidArgument(
@@ -116,7 +122,7 @@ def evaluate(
             lines = [one_line(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)
-    scores = score(lines, references, tokenize=tokenize)
+    scores = score(lines, references, **given(tokenize=tokenize))
     report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
 
 
@@ -144,6 +150,8 @@ def _class_scores(model: Path, test: Path) -> dict[str, float]:
 
     reader = Reader.load(model)
     labels = reader.model.config.labels
+    if reader.model.config.head != "classes":
+        raise InvalidArgument(f"{model}: holds a Bert that tells no classes, and so is no classifier to be measured")
     pairs = [(text, label) for _, text, label in read_labelled([test])]
     unknown = sorted({label for _, label in pairs} - set(labels))
     if unknown:
@@ -154,34 +162,38 @@ def _class_scores(model: Path, test: Path) -> dict[str, float]:
     return {"texts": len(pairs), **class_scores(confusion)}
 
 
-def _generated_scores(path: Path, reference: Path | None) -> dict[str, float | str]:
+def _generated_scores(path: Path, reference: Path | None) -> dict[str, Any]:
     """How varied generated texts are, and how close to what was wanted."""
     from regard.text.generated import generated_scores, signature
 
-    lines = list(read_lines(path))
-    texts = [_text(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
-    return {**generated_scores(texts, None if reference is None else list(read_lines(reference))), "by": signature()}
+    return {**generated_scores(_texts(path), None if reference is None else _texts(reference)), "by": signature()}
 
 
-def _text(line: str, place: str) -> str:
-    """The text of a line: the line, or what a JSON object names so."""
-    if not line.startswith("{"):
-        return line
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return line
-    if not isinstance(found, dict) or not isinstance(found.get("text"), str):
-        raise InvalidFile(f"{place}: expected an object with a 'text', as `regard generate --json` prints it")
-    return found["text"]
+def _texts(path: Path) -> list[str]:
+    """The texts of a file, one a line; of JSON lines what each names so."""
+    lines = read_lines(path)
+    if not path.name.removesuffix(".gz").endswith(".jsonl"):
+        return list(lines)
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get("text"), str):
+            expected = "an object with a 'text', as `regard generate --json` prints it"
+            raise InvalidFile(f"{path}, line {number}: expected {expected}")
+        texts.append(found["text"])
+    return texts
 
 
-def _print_values(values: Mapping[str, float | str], *, as_json: bool) -> None:
+def _print_values(values: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(values))
         return
     for name, value in values.items():
-        print(f"{name.replace('_', ' ')}: {value if isinstance(value, str) else f'{value:,.4g}'}")
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
+        print(f"{name.replace('_', ' ')}: {shown}")
 
 
 def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_json: bool) -> None:

@@ -35,7 +35,7 @@ def generate(
     beam: Annotated[
         int | None, typer.Option(min=1, help="Search with so many hypotheses, and draw nothing.", show_default="no")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="How many texts to write, each after a line of ---.")] = 1,
+    samples: Annotated[int, typer.Option(min=1, help="How many texts to write, with a line of --- between them.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text: prompt and text.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
 ) -> None:

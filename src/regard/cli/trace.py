@@ -18,7 +18,7 @@ def trace(
     ] = None,
     layer: Annotated[
         str | None,
-        typer.Option(help="The layer of the model: encoder.0, decoder.0, cross.0, ...", show_default="encoder.0"),
+        typer.Option(help="The layer of the model: encoder.0, decoder.0, cross.0, ...", show_default="the first"),
     ] = None,
     head: Annotated[int | None, typer.Option(help="Show this head alone, from 0.", show_default="all")] = None,
     query: Annotated[

@@ -72,7 +72,8 @@ def table(recording: Recording, layer: str | None = None) -> RenderableType:
         Shades: ░ from 0.05, ▒ from 0.15, ▓ from 0.35, █ from 0.6.
     """
     layers = _chosen(recording, layer)
-    for done, tokens in (("written", layers[0].queries), ("read", layers[0].keys)):
+    asking = "written" if layers[0].kind == "cross" else "read"
+    for done, tokens in ((asking, layers[0].queries), ("read", layers[0].keys)):
         if all(map(is_special, tokens)):
             return Text(f"No word was {done}, only {' '.join(tokens)}: there is nothing to show.")
     return _Picture(layers)

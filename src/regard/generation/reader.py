@@ -128,8 +128,9 @@ class Reader:
 
         Raises:
             InvalidType: If the text is no str.
+            InvalidArgument: If the text is too long.
         """
-        (ids,) = self._read([text])
+        (ids,) = self._read([text], whole=True)
         with torch.no_grad():
             attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
         tokens = tuple(self.tokenizer.tokens(ids))
@@ -143,15 +144,23 @@ class Reader:
         if self.model.config.head != head:
             raise InvalidArgument(f"this needs a model with the head {head!r}, but it has {self.model.config.head!r}")
 
-    def _read(self, texts: Sequence[str]) -> list[list[int]]:
+    def _read(self, texts: Sequence[str], *, whole: bool = False) -> list[list[int]]:
+        """The ids of each text, cut to what the model has positions for, or refused where they are to be whole."""
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise InvalidType(f"texts must be a sequence of str, but is a {type(texts).__name__}: give a list")
         named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
         refuse(type_objections(named), InvalidType)
         refuse(letter_objections(named))
         longest = self.model.config.max_length
-        whole = self.tokenizer.encode_whole(texts)
-        return [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in whole]
+        found = self.tokenizer.encode_whole(texts)
+        if whole:
+            came = [
+                f"{name} has {len(ids)} subwords"
+                for (name, _), ids in zip(named, found, strict=True)
+                if len(ids) > longest
+            ]
+            refuse([f"{each}, but the model takes at most {longest} at once: shorten it" for each in came])
+        return [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in found]
 
     @torch.inference_mode()
     def _outputs(self, texts: Sequence[str]) -> Tensor:

@@ -161,12 +161,12 @@ class Translator:
         layers = teacher_forced(self.model, self.tokenizer, source, target)
         return Recording(title=text, model=self.name, layers=layers, texts=texts)
 
-    def trace(self, text: str, layer: str = "encoder.0", translation: str | None = None) -> Trace:
+    def trace(self, text: str, layer: str | None = None, translation: str | None = None) -> Trace:
         """Translate a text, and keep every number of one attention layer's calculation.
 
         Args:
             text: Not empty; a few words, if one is to look at it.
-            layer: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"`` and so on.
+            layer: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"`` and so on. Default: the first.
             translation: As for `record`.
 
         Returns:
@@ -177,7 +177,8 @@ class Translator:
             InvalidArgument: If the text is empty or too long, or there is no such layer.
         """
         source, target = self._read(text, translation)
-        return traced(self.model, self.tokenizer, source, target, layer)
+        first = next(iter(self.model.attention_layers))
+        return traced(self.model, self.tokenizer, source, target, first if layer is None else layer)
 
     def _read(self, text: str, translation: str | None) -> tuple[list[int], Sequence[int]]:
         """The ids of a text, and those of the translation to look at: the best if none is given."""

@@ -64,7 +64,7 @@ def save_model(
         model: The model.
         tokenizer: Written into the same folder. Default: none.
         dtype: Of the stored weights. Default: the model's.
-        layout: ``"regard"`` keeps every model; ``"transformers"`` those that Hugging Face's library has, so that it
+        layout: ``"regard"`` keeps all of these; ``"transformers"`` those that Hugging Face's library has, so that it
             loads them: a `Bert`, a `Gpt` in the shape of GPT-2 or Llama, a `Transformer` as Marian.
 
     Raises:
@@ -83,6 +83,12 @@ def save_model(
         raise InvalidArgument(f"dtype must be a floating-point type, but is {dtype}")
     if layout not in get_args(Layout):
         raise InvalidArgument(f"layout must be one of {', '.join(map(repr, get_args(Layout)))}, but is {layout!r}")
+    kinds = {architecture: name for name, (_, architecture) in ARCHITECTURES.items()}
+    if type(model) not in kinds:
+        known = ", ".join(kind.__name__ for kind in kinds)
+        raise InvalidArgument(
+            f"model must be one of {known}, but is a {type(model).__name__}: use torch.save for others"
+        )
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     files: dict[str, Any] = {}
     if layout == "transformers":
@@ -90,8 +96,7 @@ def save_model(
         config = form.values(model.config)
         weights, files = form.to_theirs(model.config, weights), form.files(model.config)
     else:
-        name = next(name for name, (_, architecture) in ARCHITECTURES.items() if type(model) is architecture)
-        config = {"architecture": name, **asdict(model.config)}
+        config = {"architecture": kinds[type(model)], **asdict(model.config)}
     weights = {name: weight.to("cpu", dtype or weight.dtype).contiguous() for name, weight in weights.items()}
     with replacing_files(Path(folder)) as staging:
         for path, values in {CONFIG_FILE: config, **files}.items():

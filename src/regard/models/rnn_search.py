@@ -87,7 +87,8 @@ class RnnSearch(EncoderDecoder):
         s₀ = tanh(W₀ ←h₁), logitsᵢ = E · maxout(R [sᵢ, yᵢ₋₁, cᵢ])
 
     Maxout takes the larger of each two neighbours. The paper's readout takes sᵢ in the text and sᵢ₋₁ in its appendix;
-    here it is sᵢ. It is trained, translates and is looked at as a :class:`regard.models.Transformer`.
+    here it is sᵢ. The GRUs are torch's, whose reset gate acts behind the product, r ∘ (U s), where the paper's acts
+    before it. It is trained, translates and is looked at as a :class:`regard.models.Transformer`.
 
     Recurrent matrices begin orthogonal, the attention's as :class:`regard.nn.AdditiveAttention` says, all others from
     Xavier's uniform distribution, embeddings from N(0, 1 / d_model), biases at 0.

@@ -23,7 +23,7 @@ WIDEST = 16  # times the width: the most channels of a feature map
 
 @dataclass(frozen=True)
 class SaganConfig:
-    """What a generator and its critic are built from; the defaults are the paper's for ImageNet.
+    """What a generator and its critic are built from; the defaults are the sizes of the paper for ImageNet.
 
     Args:
         image_size: Height and width of an image: 8, 16, 32 and so on.
@@ -31,7 +31,8 @@ class SaganConfig:
         num_classes: What kinds of images there are.
         d_latent: Width of the random vector that an image is made of.
         width: Channels of a feature map as large as the image. One of half its size has twice as many, up to 16 times.
-        attention_size: Height and width of the feature maps with self-attention. Default: none have it.
+        attention_size: Height and width of the feature maps with self-attention; the paper's is 32. Default: none have
+            it.
 
     Raises:
         InvalidArgument: With everything that does not fit.
@@ -59,7 +60,9 @@ class SaganConfig:
             objections.append(f"attention_size must be one of {known} or None, but is {self.attention_size}")
         elif self.attention_size is not None and self.channels(self.attention_size) % SelfAttention2d.REDUCTION:
             channels, divisor = self.channels(self.attention_size), SelfAttention2d.REDUCTION
-            objections.append(f"attention needs channels that {divisor} divides, but there width makes {channels}")
+            objections.append(
+                f"width must make channels that {divisor} divides where attention is, but makes {channels}"
+            )
         refuse(objections)
 
     @property

@@ -122,6 +122,22 @@ class Recipe(Section):
         return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
 
 
+def by_architecture(keys: Mapping[str, Any], kinds: Mapping[str, type[Recipe]]) -> type[Recipe]:
+    """The recipe of the architecture that keys name; the first where they name none.
+
+    Raises:
+        InvalidRecipe: If there is no such architecture.
+    """
+    model = keys.get("model")
+    name = model.get("architecture") if isinstance(model, Mapping) else None
+    if name is None:
+        return next(iter(kinds.values()))
+    if name not in kinds:
+        known = " or ".join(map(repr, kinds))
+        raise InvalidRecipe(f"model.architecture: should be {known}, but is {name!r}{nearest(str(name), kinds)}")
+    return kinds[name]
+
+
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from YAML.
 

@@ -44,9 +44,7 @@ def test_it_learns_and_all_commands_take_it(recurrent, words, tmp_path, capsys, 
     given = ("red cats see.", "--model", outcome.folder / "best")
     assert "rot Katzen sehen." in regard("look", *given, "--output", tmp_path / "page.html")
     assert "cross.0" in (tmp_path / "page.html").read_text()
-    steps = {
-        step["name"]: step for step in json.loads(regard("trace", *given, "--layer", "cross.0", "--json"))["steps"]
-    }
+    steps = {step["name"]: step for step in json.loads(regard("trace", *given, "--json"))["steps"]}
     dense = recording.layers[0].weights.dense()[0, 0].flatten().tolist()
     assert [each for row in steps["weights"]["value"][0] for each in row] == pytest.approx(dense, abs=0.01)
     assert "hidden layer" in steps
@@ -72,6 +70,15 @@ def test_a_head_is_taught_where_to_look(recurrent, tmp_path):
     assert train(make_recipe(recurrent)).folder.is_dir()
     recurrent["attention"] = {"entropy": {"weight": 1.0, "floor": 0.1, "of": "encoder"}}
     with pytest.raises(InvalidRecipe, match=r"attention\.entropy\.of: the rnn_search has no such layers as 'encoder'"):
+        make_recipe(recurrent)
+
+
+def test_an_unknown_architecture_is_told_the_known_ones(recurrent):
+    recurrent["model"]["architecture"] = "rnnsearch"
+    said = (
+        r"model.architecture: should be 'transformer' or 'rnn_search', but is 'rnnsearch', did you mean 'rnn_search'\?"
+    )
+    with pytest.raises(InvalidRecipe, match=said):
         make_recipe(recurrent)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from regard.models import GptConfig
-from regard.training.recipe import Recipe
+from regard.training.recipe import Recipe, by_architecture
 from regard.training.sections import Count, Data, Section, Share, Validation, model_section
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class LanguageModelRecipe(Recipe):
 
     @classmethod
     def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
-        model = keys.get("model")
-        return LlamaRecipe if isinstance(model, Mapping) and model.get("architecture") == "llama" else cls
+        return by_architecture(keys, {"gpt": LanguageModelRecipe, "llama": LlamaRecipe})
 
     def config(self, vocab_size: int, **specials: Any) -> GptConfig:
         """Give the architecture for a vocabulary and its special words."""

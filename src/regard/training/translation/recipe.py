@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from regard.models import RnnSearchConfig, TransformerConfig
-from regard.training.recipe import Recipe
+from regard.training.recipe import Recipe, by_architecture
 from regard.training.sections import Count, Data, Folder, Numbers, Section, Validation, model_section
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ class TranslationRecipe(Recipe):
 
     @classmethod
     def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
-        model = keys.get("model")
-        return RnnRecipe if isinstance(model, Mapping) and model.get("architecture") == "rnn_search" else cls
+        return by_architecture(keys, {"transformer": TranslationRecipe, "rnn_search": RnnRecipe})
 
     def config(self, vocab_size: int) -> TransformerConfig | RnnSearchConfig:
         """Give the architecture for a vocabulary."""
