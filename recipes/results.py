@@ -17,6 +17,9 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
+PICTURES = {
+    "sagan": "SAGAN: an image of each class, and below it where three of its places look, each marked by a point."
+}
 HEADER = """\
 # Results
 
@@ -56,7 +59,9 @@ def page(folder: Path = FOLDER) -> str:
     """The table of all results."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     rows = [f"| {each['what']} | {each['reached']} | {each['published']} |\n" for each in found]
-    return HEADER + "".join(rows)
+    pictures = sorted(folder.glob("*.png"))
+    shown = [f"\n![{PICTURES[path.stem]}](results/{path.name})\n\n{PICTURES[path.stem]}\n" for path in pictures]
+    return HEADER + "".join(rows) + "".join(shown)
 
 
 def write_page(folder: Path = FOLDER, path: Path = PAGE) -> None:

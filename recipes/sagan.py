@@ -88,10 +88,9 @@ def main(
     times = f"{seeds} seed{'s' if seeds > 1 else ''}"
     write_result(
         output,
-        f"SAGAN on {Path(images).stem}, Fréchet distance in a classifier's features, {times}",
+        f"SAGAN on {Path(images).stem}, Fréchet distance in a classifier's features, {steps:,} steps, {times}",
         ", ".join(told),
         f"none; two halves of the real images: {floor:.2f}",
-        steps=steps,
         values=distances,
     )
     print(", ".join(told), f"({floor:.2f} between two halves of the real images)")
