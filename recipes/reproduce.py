@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from results import FOLDER, PAGE, effort, write_page, write_result
+from results import FOLDER, effort, write_page, write_result
 
 from regard.errors import RegardError
 from regard.files import whole_file
@@ -265,7 +265,8 @@ def seeds(found: dict[int, Any]) -> str:
 def finish(folder: Path, name: str, what: str, reached: str, published: str, **details: Any) -> None:
     """Write and tell a result."""
     write_result(folder / f"{name}.json", what, reached, published, **details)
-    write_page(folder, PAGE if folder == FOLDER else folder / "results.md")
+    if folder != FOLDER:
+        write_page(folder, folder / "results.md")
     print(f"{what}: {reached}; published or a peer's: {published}")
 
 

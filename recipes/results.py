@@ -32,7 +32,7 @@ recipe names; `docs/results` holds the seeds, the commit and the machine of each
 
 
 def write_result(path: Path, what: str, reached: str, published: str, **details: Any) -> None:
-    """Write a result with what it was measured on."""
+    """Write a result with what it was measured on; the table in the docs follows where it is one of the docs'."""
     path.parent.mkdir(parents=True, exist_ok=True)
     commit = _git("rev-parse", "--short", "HEAD") or "none"
     changed = "-dirty" if _git("status", "--porcelain", "--", ":!docs/results", ":!docs/results.md") else ""
@@ -45,6 +45,8 @@ def write_result(path: Path, what: str, reached: str, published: str, **details:
     }
     found = {"what": what, "reached": reached, "published": published, **details, **machine}
     path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if path.resolve().parent == FOLDER:
+        write_page()
 
 
 def effort(run: Path) -> tuple[int, float]:
