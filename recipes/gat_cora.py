@@ -4,6 +4,7 @@ Run: ``python recipes/gat_cora.py DATA``, where DATA holds ``cora.npz``: the wor
 the citations between them, and Planetoid's split. The training is that of Veličković et al. 2018, section 3.3: Adam, a
 learning rate of 0.005, an L2 penalty of 0.0005, dropout 0.6, and an early stop where neither loss nor accuracy of the
 validation nodes became better for 100 epochs; the weights with the lowest such loss are tested.
+What each seed reached stands below ``runs``, so that a run that was stopped goes on with the next.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import torch
 import typer
-from results import write_result
+from results import kept, write_result
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from torch.nn import functional
@@ -47,11 +49,16 @@ def main(
     data: Annotated[Path, typer.Argument(help="The folder with cora.npz.")],
     seeds: Annotated[int, typer.Option(min=2, help="How many trainings.")] = 20,
     epochs: Annotated[int, typer.Option(min=1, help="The most epochs of a training.")] = 10_000,
+    run: Annotated[Path, typer.Option(help="Where what each seed reached is kept.")] = Path("runs/gat-cora"),
     output: Annotated[Path, typer.Option(help="Where the result goes.")] = Path("docs/results/gat-cora.json"),
 ) -> None:
     """Train with each seed, and write the mean accuracy on the test nodes and its deviation."""
     cora = load(data / "cora.npz")
-    accuracies = [train(cora, seed, epochs) for seed in track(range(seeds), description="training")]
+    accuracies = []
+    for seed in track(range(seeds), description="training", console=Console(stderr=True)):
+        made = kept(run / f"{seed}-of-{epochs}.json", lambda seed=seed: train(cora, seed, epochs))
+        print(f"seed {seed}: {made:.1f} %")
+        accuracies.append(made)
     mean, deviation = statistics.mean(accuracies), statistics.stdev(accuracies)
     reached = f"{mean:.1f} ± {deviation:.1f} %, {seeds} seeds"
     write_result(output, "GAT on Cora, test accuracy", reached, PUBLISHED, seeds=list(range(seeds)), values=accuracies)

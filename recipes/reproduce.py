@@ -12,22 +12,20 @@ done is only measured.
 from __future__ import annotations
 
 import importlib.util
-import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from results import FOLDER, effort, write_page, write_result
+from results import FOLDER, effort, kept, write_page, write_result
 
 from regard.errors import RegardError
-from regard.files import whole_file
 from regard.generation import Generator, Reader, Translator
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
 from regard.text.scores import score
@@ -88,7 +86,7 @@ def multi30k(
             for tokenize in ("none", "13a")
         }
     bleu, other = ([each[tokenize] for each in found.values()] for tokenize in ("none", "13a"))
-    reached = f"{spread(bleu)} BLEU ({seeds(found)}; with sacreBLEU's 13a {spread(other)})"
+    reached = f"{spread(bleu, 2)} BLEU ({seeds(found)}; with sacreBLEU's 13a {spread(other, 2)})"
     told = f"Multi30k En→De, Transformer-Tiny, {what}, BLEU on test2016"
     finish(output, name, told, reached, PUBLISHED[variant], values=found)
 
@@ -240,15 +238,6 @@ def translated(translator: Translator, lines: Sequence[str]) -> list[str]:
 def accuracy(told: Sequence[str], labels: Sequence[str]) -> float:
     """The share of those that are told rightly, in percent."""
     return 100 * statistics.mean(a == b for a, b in zip(told, labels, strict=True))
-
-
-def kept(path: Path, make: Callable[[], float]) -> float:
-    """A number that is made once."""
-    if not path.is_file():
-        found = make()
-        with whole_file(path, text=True) as file:
-            json.dump(found, file)
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

@@ -10,10 +10,13 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from regard.files import whole_file
 
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
@@ -47,6 +50,16 @@ def write_result(path: Path, what: str, reached: str, published: str, **details:
     path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if path.resolve().parent == FOLDER:
         write_page()
+
+
+def kept(path: Path, make: Callable[[], float]) -> float:
+    """A number that takes long to make, and is made once."""
+    if not path.is_file():
+        found = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path, text=True) as file:
+            json.dump(found, file)
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def effort(run: Path) -> tuple[int, float]:

@@ -113,10 +113,10 @@ def call_ops():
     for shape in ((KEYS,), (KEYS, 9), (1, KEYS, 9), (HEADS, KEYS, 9), (BATCH, 1, KEYS, 9), (BATCH, HEADS, KEYS, 9)):
         (W @ torch.randn(shape, requires_grad=True)).sum().backward()
     from regard.ops import Alibi, Buckets, rotary
-    from regard.ops.masks import Documents, to_block_mask, to_dense, to_mask_mod
+    from regard.ops.masks import Documents, to_block_mask, to_dense, to_mask_mod, to_spans
 
     shape = BATCH, HEADS, QUERIES, KEYS
-    to_dense(Causal(), shape), to_mask_mod(Causal())(*(torch.tensor(0) for _ in range(4)))
+    to_dense(Causal(), shape), to_spans(Causal(), shape), to_mask_mod(Causal())(*(torch.tensor(0) for _ in range(4)))
     attend(query, key, value, mask=to_block_mask(Causal(), shape, BLOCK_SIZE=4))
     attend(query, key, value, mask=Causal() & Documents(torch.zeros(BATCH, KEYS, dtype=torch.int64)))
     rotary(query), rotary(query, torch.arange(QUERIES), dims=2), Alibi.of_heads(3)

@@ -16,8 +16,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard import analysis, explore, generation, models, nn, ops, text
+    from regard import analysis, explore, generation, models, nn, ops, text, watching
     from regard import training as training  # no part of __all__, see _MODULES
+    from regard.analysis.recording import open as open  # noqa: A004 - no part of __all__, where it would hide Python's own
     from regard.analysis.trace import trace
     from regard.ops.attend import Attended, attend, weights
     from regard.ops.masks import Causal, Documents, IndexRule, Neighbours, Padding, Prefix, Window
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from regard.ops.rotary import rotary
     from regard.ops.scores import Additive, Alibi, Bias, Buckets, General, Relative, ScaledDot, Sinks, SoftCap
+    from regard.watching import watch
 
 __version__ = "0.1.0.dev0"
 
@@ -71,12 +73,14 @@ _HOMES = {
     "WeightMatrix": "regard.ops.matrix",
     "Window": "regard.ops.masks",
     "attend": "regard.ops.attend",
+    "open": "regard.analysis.recording",
     "rotary": "regard.ops.rotary",
     "trace": "regard.analysis.trace",
+    "watch": "regard.watching",
     "weights": "regard.ops.attend",
 }
 # training is no part of `from regard import *`, which must work where its extra is not installed
-_MODULES = ("analysis", "explore", "generation", "models", "nn", "ops", "text", "training")
+_MODULES = ("analysis", "explore", "generation", "models", "nn", "ops", "text", "training", "watching")
 
 __all__ = [
     "Additive",
@@ -119,6 +123,8 @@ __all__ = [
     "rotary",
     "text",
     "trace",
+    "watch",
+    "watching",
     "weights",
 ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
 
 
 class RegardError(Exception):
@@ -61,6 +63,17 @@ def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument
         more = [f"  - … and {len(objections) - _MOST} more"] if len(objections) > _MOST else []
         listed = [f"  - {objection}" for objection in objections[:_MOST]]
         raise error("\n".join(["several things do not fit:", *listed, *more]))
+
+
+def count_objections(least: int = 1, **counts: Any) -> list[str]:
+    """Say which of the named counts, where they are given, are no integers of at least ``least``."""
+    objections = []
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, Integral | None):
+            objections.append(f"{name} must be an int, but is {count!r}")
+        elif count is not None and count < least:
+            objections.append(f"{name} must be at least {least}, but is {count}")
+    return objections
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

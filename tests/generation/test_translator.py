@@ -207,7 +207,7 @@ def test_equal_lines_get_draws_of_their_own_in_different_batches(translator, mon
 
 
 def test_options_are_checked(translator):
-    with pytest.raises(InvalidArgument, match="nbest must be from 1 to beam = 2, but is 3"):
+    with pytest.raises(InvalidArgument, match="nbest must be at most beam = 2, but is 3"):
         translator.translate(["yes."], beam=2, nbest=3)
     with pytest.raises(InvalidArgument, match="nbest must be at least 1, but is 0"):
         translator.translate(["yes."], nbest=0, sampling=Sampling())

@@ -71,6 +71,8 @@ def test_it_learns_classes_that_neighbours_share():
 def test_what_does_not_fit_is_named():
     with pytest.raises(InvalidArgument, match="head_dim must be at least 1, but is 0"):
         GraphAttention(5, 0)
+    with pytest.raises(InvalidArgument, match=r"head_dim must be an int, but is 2\.0"):
+        GraphAttention(5, 2.0)
     with pytest.raises(InvalidArgument, match=r"x must have the shape \(nodes, in_features=5\), but has \(3, 4\)"):
         GraphAttention(5, 2)(torch.zeros(3, 4), random_graph(3, 0.5)[0])
     with pytest.raises(InvalidArgument, match="num_classes must be at least 1, but is 0"):

@@ -43,6 +43,7 @@ from regard.ops import (
     Window,
 )
 from regard.ops.cells import Cells
+from regard.ops.masks import Spans
 
 
 class EveryThird(Mask):
@@ -115,6 +116,8 @@ def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
             _numbers(4, batch * keys, random).view(batch, keys) - 1,
             _numbers(4, batch * queries, random).view(batch, queries) - 1,
         ),
+        "spans": Spans(*_numbers(keys + 1, 4 * batch * queries, random).view(2, batch, 1, queries, 2)),
+        "spans of heads": Spans(*_numbers(keys + 1, 2 * heads * queries, random).view(2, 1, heads, queries, 1)),
         "neighbours": Neighbours(edges),
         "neighbours and": Causal() & Neighbours(edges) & Padding(lengths),
         "no edges": Neighbours(edges[:, :0]),
@@ -182,11 +185,16 @@ def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: 
         "and": causal & (j < lengths) & (j >= i - 6),
         "or": ((j >= i - 2) & causal) | (j < 3),
         "not": ~((j >= i - 3) & (j <= i + 1)),
+        **{name: _in_spans(rules[name], j) for name in ("spans", "spans of heads")},
         "not causal": j > i,
         "not padding": j >= lengths,
         "own": (i + j) % 3 == 0,
     }
     return formulas.get(name, rule).expand(batch, heads, queries, keys)
+
+
+def _in_spans(rule: Spans, j: Tensor) -> Tensor:
+    return ((j[..., None] >= rule.starts[:, :, :, None]) & (j[..., None] < rule.stops[:, :, :, None])).any(-1)
 
 
 Tensors = dict[str, Tensor]

@@ -104,3 +104,44 @@ def test_attention_is_the_same(onednn, monkeypatch, mask, score, name, kv_heads)
     found = answers()
     monkeypatch.setattr(product, "ONEDNN", False)
     torch.testing.assert_close(found, answers(), rtol=1e-4, atol=1e-4)
+
+
+def _linears():
+    """Inputs and weights (x, weight, bias): with and without axes, with gaps, few and no rows."""
+    torch.manual_seed(0)
+    weight, bias = torch.randn(300, 256), torch.randn(300)
+    yield torch.randn(4, 5, 256), weight, bias
+    yield torch.randn(256), weight, None
+    yield torch.randn(3, 6, 256)[:, -1], weight, bias
+    yield torch.randn(256, 7).mT, weight[20:280], bias[20:280]
+    yield torch.randn(0, 256), weight, bias
+    yield torch.randn(2, 300), weight.mT, None
+    yield torch.randn(2, 256).expand(3, 2, 256), torch.nn.Parameter(weight), torch.nn.Parameter(bias)
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_linear_map_is_that_of_float64(onednn, number):
+    x, weight, bias = list(_linears())[number]
+    expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    with torch.no_grad():
+        torch.testing.assert_close(product.linear(x, weight, bias), expected.float(), rtol=1e-5, atol=1e-4)
+
+
+def test_a_linear_map_with_gradients_or_of_other_numbers_is_torchs(onednn, monkeypatch):
+    x, weight, bias = next(_linears())
+    taken = []
+    monkeypatch.setattr(product.functional, "linear", lambda *given: taken.append(given) or given[0])
+    product.linear(x, weight, bias)  # gradients may be kept
+    with torch.no_grad():
+        product.linear(x, weight, bias)
+        assert len(taken) == 1
+        product.linear(x.bfloat16(), weight.bfloat16(), None)
+        product.linear(x, weight[:10], bias[:10])  # small
+        with torch.autocast("cpu", torch.bfloat16):
+            product.linear(x, weight, bias)
+        func_jvp(lambda t: product.linear(t, weight, bias), (x,), (x,))
+        vmap(lambda t: product.linear(t, weight, bias))(x)
+        assert len(taken) == 6
+        graph = torch.compile(lambda t: product.linear(t, weight, bias), backend="eager", fullgraph=True)
+        graph(x)
+        assert len(taken) == 7

@@ -152,7 +152,7 @@ RULES = [  # of a matrix of 1 sequence, 2 heads, 5 queries, 5 keys, with a head_
     (lambda: {"score": Bias(torch.ones(3, 5, 5))}, r"Bias \(3, 5, 5\) does not broadcast to .* = \(1, 2, 5, 5\)"),
     (lambda: {"score": Bias(IDS)}, "Bias holds a floating-point tensor, not torch.int64"),
     (lambda: {"score": Alibi(torch.ones(3))}, r"slopes of Alibi is \(3,\), expected \(heads,\) = \(2,\)"),
-    (lambda: {"score": Alibi.of_heads(0)}, "Alibi: expected a number of heads, got 0"),
+    (lambda: {"score": Alibi.of_heads(0)}, "count must be at least 1, but is 0"),
     (lambda: {"score": Buckets(torch.ones(32, 3))}, r"table of Buckets is \(32, 3\), expected .* = \(32, 2\)"),
     (lambda: {"score": Buckets(torch.ones(8, 2), max_distance=2)}, "with 8 buckets, max_distance must be above 2"),
     (lambda: {"score": Relative(torch.ones(4, 4))}, "must have an odd number of distances, from −k to k; it has 4"),

@@ -68,6 +68,8 @@ def test_a_gat_learns_a_graph_of_two_halves(recipe, tmp_path):
     printed, result = recipe("gat_cora.py", tmp_path, "--seeds", 2, "--epochs", 100)
     assert min(result["values"]) > 95
     assert "2 seeds" in printed
+    again, _ = recipe("gat_cora.py", tmp_path, "--seeds", 2, "--epochs", 100)
+    assert again == printed  # from what was kept
 
 
 def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, tmp_path):

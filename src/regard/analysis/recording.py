@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from regard.errors import InvalidArgument, InvalidFile, nearest
 
 if TYPE_CHECKING:
+    import torch
+
     from regard.ops.matrix import WeightMatrix
 
 Kind = Literal["encoder", "decoder", "cross"]
+KINDS = ("encoder", "decoder", "cross")
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,7 @@ class Layer:
         queries: The tokens at the rows. In a decoder that writes a row is a step, named by the token that it wrote.
         keys: The tokens at the columns; for a decoder's self-attention the tokens that were read, the first ``<s>``.
             Where a decoder reads what is given, these are the rows' too.
+        measured: What was measured as the layer was computed, by name.
     """
 
     name: str
@@ -29,11 +38,53 @@ class Layer:
     weights: WeightMatrix
     queries: tuple[str, ...]
     keys: tuple[str, ...]
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+
+Some = TypeVar("Some", bound=Any)
+
+
+class Layers(Generic[Some]):
+    """Layers, found by name and by kind."""
+
+    layers: tuple[Some, ...]
+    """In the order in which they were computed."""
+
+    def of(self, kind: Kind) -> tuple[Some, ...]:
+        """The layers of one kind, in order."""
+        return tuple(layer for layer in self.layers if layer.kind == kind)
+
+    @property
+    def encoder(self) -> tuple[Some, ...]:
+        """The encoder's self-attention."""
+        return self.of("encoder")
+
+    @property
+    def decoder(self) -> tuple[Some, ...]:
+        """The decoder's self-attention."""
+        return self.of("decoder")
+
+    @property
+    def cross(self) -> tuple[Some, ...]:
+        """Cross-attention."""
+        return self.of("cross")
+
+    def __getitem__(self, name: str) -> Some:
+        names = [layer.name for layer in self.layers]
+        if name not in names:
+            raise InvalidArgument(f"there is no layer {name!r}{nearest(name, names)} (known: {', '.join(names)})")
+        return self.layers[names.index(name)]
+
+    def __iter__(self) -> Iterator[Some]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
 
 
 @dataclass(frozen=True)
-class Recording:
-    """All layers of one forward pass.
+class Recording(Layers[Layer]):
+    """All layers of one forward pass over one text.
 
     Args:
         title: What was recorded, in words.
@@ -47,6 +98,73 @@ class Recording:
     layers: tuple[Layer, ...]
     texts: dict[str, str] = field(default_factory=dict)
 
-    def of(self, kind: Kind) -> tuple[Layer, ...]:
-        """The layers of one kind, in order."""
-        return tuple(layer for layer in self.layers if layer.kind == kind)
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the queries and keys."""
+        return sum(layer.weights.nbytes for layer in self.layers)
+
+    def save(self, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> None:
+        """Write the recording as one file, of which `regard.open` makes the same again, without the model.
+
+        Args:
+            path: Where the file shall lie; mostly ``*.regard``.
+            dtype: What queries and keys are written in, as ``torch.float16``. Default: as they are.
+
+        Raises:
+            InvalidArgument: If a mask or a score is a function of one's own, which no file can hold.
+            InvalidFile: If the file cannot be written.
+
+        Its size is linear in the tokens: query and key, the rules between them, and what was measured.
+        """
+        from regard.analysis.storage import write
+
+        layers = [{name: getattr(layer, name) for name in Layer.__annotations__} for layer in self.layers]
+        write(path, {"title": self.title, "model": self.model, "texts": self.texts, "layers": layers}, dtype)
+
+
+def open(path: str | os.PathLike[str]) -> Recording:  # noqa: A001 - which is `regard.open`
+    """Read a recording that `Recording.save` wrote.
+
+    Args:
+        path: The file. It is data and no code, whoever wrote it.
+
+    Raises:
+        InvalidFile: If it is missing, damaged, of another version, or no recording.
+
+    Example:
+        >>> import regard, tempfile
+        >>> recording = regard.generation.Translator.load().record("Thank you.")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     recording.save(f"{folder}/thanks.regard")
+        ...     again = regard.open(f"{folder}/thanks.regard")
+        >>> again.cross[0].queries == recording.cross[0].queries
+        True
+    """
+    from regard.analysis.storage import read
+
+    told = read(path)
+    wrong = f"{Path(path)}: is no recording, or a damaged one:"
+    try:
+        layers = tuple(Layer(**{**each, "measured": each.get("measured", {})}) for each in told.pop("layers"))
+        recording = Recording(layers=layers, **told)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise InvalidFile(f"{wrong} {error}") from error
+    for text in (recording.title, recording.model, *recording.texts, *recording.texts.values()):
+        if not isinstance(text, str):
+            raise InvalidFile(f"{wrong} expected a text, got {text!r:.80}")
+    for layer in layers:
+        _check(layer, wrong)
+    return recording
+
+
+def _check(layer: Layer, wrong: str) -> None:
+    """Refuse a layer that is none."""
+    from regard.ops.matrix import WeightMatrix
+
+    if not isinstance(layer.weights, WeightMatrix) or layer.kind not in KINDS or not isinstance(layer.name, str):
+        raise InvalidFile(f"{wrong} a layer is {layer!r:.200}")
+    for axis, tokens, size in zip(
+        ("queries", "keys"), (layer.queries, layer.keys), layer.weights.shape[2:], strict=True
+    ):
+        if len(tokens) != size or not all(isinstance(token, str) for token in tokens):
+            raise InvalidFile(f"{wrong} {layer.name} has {size} {axis}, but {len(tokens)} names of them, or none")

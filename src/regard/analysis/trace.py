@@ -196,7 +196,7 @@ def _parts_of(layer: MultiHeadAttention | SelfAttention) -> _Parts:
     biases = [None] * 3 if bias is None else bias.detach().double().cpu().split(rows)
     by_head = [None if part is None else part.unflatten(0, (-1, layer.head_dim)) for part in biases]
     out = layer.out_proj
-    b_output = None if out.bias is None else out.bias.detach().double().cpu()[None]
+    b_output = None if out.bias is None else out.bias.detach().double().cpu()
     w_output = out.weight.detach().double().cpu().mT
     positions = None if layer.positions is None else copy.deepcopy(layer.positions).double().cpu()
     return _Parts(*weights, *by_head, w_output=w_output, b_output=b_output, positions=positions)  # pyright: ignore[reportCallIssue]
@@ -266,7 +266,7 @@ def _calculated(
     add("W_O", "the projection of the heads", "feature feature", parts.w_output)
     output = joined @ parts.w_output
     if parts.b_output is not None:
-        add("b_O", "its bias", "head feature", parts.b_output)
+        add("b_O", "its bias", "feature", parts.b_output)
         output = output + parts.b_output
     add("output", "joined W_O" + ("" if parts.b_output is None else " + b_O"), "query feature", output)
     return Trace(title, tuple(calculation.steps))
@@ -292,8 +292,8 @@ def _additive(
     add("memory", "h", "key feature", memory)
     add("W", "the projection of what asks", "feature dim", of_query.mT)
     add("U", "the projection of what is asked", "feature dim", of_key.mT)
-    add("b", "its bias", "head dim", bias[None])
-    add("v", "what the hidden layer counts", "head dim", vector[None])
+    add("b", "its bias", "dim", bias)
+    add("v", "what the hidden layer counts", "dim", vector)
     query = add("query", "s W", "query dim", states @ of_query.mT)
     key = add("key", "h U + b", "key dim", memory @ of_key.mT + bias)
     hidden = add("hidden layer", "tanh(query + key)", "query key dim", torch.tanh(query[:, None] + key))

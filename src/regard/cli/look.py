@@ -64,23 +64,16 @@ def look(
 
 def _record(model: Path | None, text: str, translation: str | None) -> Recording:
     """What a model of any kind attended to."""
-    from regard.models import Bert, Gpt
-    from regard.models.checkpoint import architecture_of
+    from regard.generation.load import load
+    from regard.generation.translator import Translator
 
-    kind = None if model is None else architecture_of(model)
-    if model is None or kind not in (Gpt, Bert):
-        from regard.generation.translator import Translator
-
-        return Translator.load(model).record(text, translation)
+    loaded = load(model)
+    if isinstance(loaded, Translator):
+        return loaded.record(text, translation)
     if translation is not None:
-        raise InvalidArgument(f"--translation: {model} holds a {kind.__name__}, which does not translate; leave it out")
-    if kind is Gpt:
-        from regard.generation.generator import Generator
-
-        return Generator.load(model).record(text)
-    from regard.generation.reader import Reader
-
-    return Reader.load(model).record(text)
+        came = f"{model} holds a {type(loaded.model).__name__}"
+        raise InvalidArgument(f"--translation: {came}, which does not translate; leave it out")
+    return loaded.record(text)
 
 
 def sentence_objections(name: str, text: str) -> list[str]:

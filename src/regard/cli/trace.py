@@ -41,6 +41,7 @@ def trace(
     With one, that of a layer inside a model:
 
         regard trace "Thank you." --layer cross.0 --head 2
+        regard trace "To be" --model gpt2/ --layer decoder.3
     """
     given = {"--layer": layer, "--model": model}
     idle = [name for name, value in given.items() if value is not None and text is None]
@@ -59,9 +60,9 @@ def trace(
     if text is None:
         found = calculate()
     else:
-        from regard.generation.translator import Translator
+        from regard.generation.load import load
 
-        found = Translator.load(model).trace(text, **({} if layer is None else {"layer": layer}))
+        found = load(model).trace(text, layer)
     heads, queries, _ = found["weights"].shape
     wrong = [f"--head: there are {heads}, numbered from 0; got {head}"] if head not in (None, *range(heads)) else []
     if query not in (None, *range(1, queries + 1)):

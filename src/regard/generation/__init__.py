@@ -6,6 +6,7 @@ from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
 from regard.generation.generator import Generator
 from regard.generation.greedy import greedy
+from regard.generation.load import load
 from regard.generation.reader import Reader, Told
 from regard.generation.sampling import Sampling, sample
 from regard.generation.translator import Translation, Translator
@@ -20,5 +21,6 @@ __all__ = [
     "Translator",
     "beam_search",
     "greedy",
+    "load",
     "sample",
 ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.errors import refuse
+from regard.errors import count_objections, refuse
 from regard.generation.begin import begin
 from regard.generation.decoding import Decoding, Generating, Hypothesis
 from regard.generation.top import top_words
@@ -89,13 +89,13 @@ def beam_search(
 
 
 def _objections(beam: int, nbest: int, length_penalty: float) -> list[str]:
-    objections = []
-    if beam < 1:
-        objections.append(f"beam must be at least 1, but is {beam}")
+    objections = count_objections(beam=beam, nbest=nbest)
+    if objections:
+        return objections
     if beam > WIDEST_BEAM:
         objections.append(f"beam must be at most {WIDEST_BEAM}, but is {beam}")
-    if not 1 <= nbest <= max(beam, 1):
-        objections.append(f"nbest must be from 1 to beam = {beam}, but is {nbest}")
+    if nbest > beam:
+        objections.append(f"nbest must be at most beam = {beam}, but is {nbest}")
     if not 0 <= length_penalty <= LARGEST_PENALTY:  # which is false of NaN too
         objections.append(f"length_penalty must be from 0 to {LARGEST_PENALTY:g}, but is {length_penalty}")
     return objections

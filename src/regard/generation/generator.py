@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.analysis.recording import Layer, Recording
+from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
 from regard.generation.beam import beam_search
 from regard.generation.begin import Continuing
@@ -20,6 +21,7 @@ from regard.generation.greedy import greedy, likeliest
 from regard.generation.lines import batches_by_length, type_objections
 from regard.generation.sampling import Sampling, drawing, sample
 from regard.generation.single import steps
+from regard.generation.tracing import traced
 from regard.models.checkpoint import load_as
 from regard.models.gpt import Gpt
 from regard.text.lines import letter_objections
@@ -239,10 +241,30 @@ class Generator:
             attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
         tokens = tuple(self.tokenizer.tokens(ids))
         layers = tuple(
-            Layer(f"decoder.{number}", "decoder", attended.weights, tokens, tokens)
-            for number, attended in enumerate(attentions or ())
+            Layer(name, "decoder", attended.weights, tokens, tokens)
+            for name, attended in zip(self.model.attention_layers, attentions or (), strict=True)
         )
         return Recording(title=text, model=self.name, layers=layers, texts={"text": text})
+
+    def trace(self, text: str, layer: str | None = None) -> Trace:
+        """Read a text, and keep every number of one attention layer's calculation.
+
+        Args:
+            text: A few words, if one is to look at it.
+            layer: ``"decoder.0"`` and so on. Default: the first.
+
+        Returns:
+            Trace: As `regard.trace` gives it, with an axis of heads.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is empty or too long, or there is no such layer.
+        """
+        (ids,) = self.read([text])
+        tokens, words = self.tokenizer.tokens(ids), torch.tensor([ids], device=self.device)
+        return traced(
+            self.model.attention_layers, layer, lambda: self.model(words), {"decoder": (tokens, tokens)}, text
+        )
 
     def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         padded = pad_sequences(prompts, self.model.config.pad_id).to(self.device)

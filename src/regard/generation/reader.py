@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from regard.analysis.recording import Layer, Recording
+from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, type_objections
+from regard.generation.tracing import traced
 from regard.models.bert import Bert, Head
 from regard.models.checkpoint import load_as
 from regard.text.lines import letter_objections
@@ -135,10 +137,30 @@ class Reader:
             attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
         tokens = tuple(self.tokenizer.tokens(ids))
         layers = tuple(
-            Layer(f"encoder.{number}", "encoder", attended.weights, tokens, tokens)
-            for number, attended in enumerate(attentions or ())
+            Layer(name, "encoder", attended.weights, tokens, tokens)
+            for name, attended in zip(self.model.attention_layers, attentions or (), strict=True)
         )
         return Recording(title=text, model=self.name, layers=layers, texts={"text": text})
+
+    def trace(self, text: str, layer: str | None = None) -> Trace:
+        """Read a text, and keep every number of one attention layer's calculation.
+
+        Args:
+            text: A few words, if one is to look at it.
+            layer: ``"encoder.0"`` and so on. Default: the first.
+
+        Returns:
+            Trace: As `regard.trace` gives it, with an axis of heads.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is too long, or there is no such layer.
+        """
+        (ids,) = self._read([text], whole=True)
+        tokens, words = self.tokenizer.tokens(ids), torch.tensor([ids], device=self.device)
+        return traced(
+            self.model.attention_layers, layer, lambda: self.model(words), {"encoder": (tokens, tokens)}, text
+        )
 
     def _check(self, head: Head) -> None:
         if self.model.config.head != head:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.errors import refuse
+from regard.errors import count_objections, refuse
 from regard.generation.begin import begin
 from regard.generation.decoding import Generating, Hypothesis
 from regard.generation.single import Choose, extend_singly
@@ -144,8 +144,7 @@ def sampling_objections(
     objections = []
     if not 0 < temperature < math.inf:
         objections.append(f"temperature must be above 0 and finite, but is {temperature}")
-    if top_k is not None and top_k < 1:
-        objections.append(f"top_k must be at least 1, but is {top_k}")
+    objections += count_objections(top_k=top_k)
     if top_p is not None and not 0 < top_p <= 1:
         objections.append(f"top_p must be above 0 and at most 1, but is {top_p}")
     if isinstance(seed, int) and seed not in SEEDS:

@@ -13,13 +13,14 @@ import torch
 
 from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, joined_up_to, sentences_of, type_objections
 from regard.generation.sampling import Sampling, sample
-from regard.generation.teacher import teacher_forced, traced
+from regard.generation.teacher import axes_of, fed_batch, teacher_forced
+from regard.generation.tracing import traced
 from regard.models.checkpoint import load_as
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.text.lines import letter_objections
@@ -129,8 +130,7 @@ class Translator:
         named = list(zip(names, lines, strict=True))
         refuse(type_objections(named), InvalidType)
         refuse(letter_objections(named))
-        if sampling is not None and nbest < 1:
-            raise InvalidArgument(f"nbest must be at least 1, but is {nbest}")
+        refuse(count_objections(nbest=nbest) if sampling is not None else [])
         options: dict[str, Any] = {"nbest": nbest, "beam": beam, "length_penalty": length_penalty}
         if sampling is not None:  # one generator for all batches, so that equal lines get draws of their own
             options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
@@ -177,8 +177,10 @@ class Translator:
             InvalidArgument: If the text is empty or too long, or there is no such layer.
         """
         source, target = self._read(text, translation)
-        first = next(iter(self.model.attention_layers))
-        return traced(self.model, self.tokenizer, source, target, first if layer is None else layer)
+        batch = fed_batch(self.model, source, target)
+        axes = axes_of(self.model, self.tokenizer, source, target)
+        title = self.tokenizer.decode([list(source)])[0]
+        return traced(self.model.attention_layers, layer, lambda: self.model(*batch), axes, title)
 
     def _read(self, text: str, translation: str | None) -> tuple[list[int], Sequence[int]]:
         """The ids of a text, and those of the translation to look at: the best if none is given."""

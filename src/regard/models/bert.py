@@ -19,6 +19,7 @@ from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import ACTIVATIONS, Activation, FeedForward, choice_objections
+from regard.nn.linear import Linear
 from regard.nn.residual import NormOrder
 from regard.ops import Attended, Padding
 
@@ -175,10 +176,10 @@ class Bert(nn.Module):
         ]
         self.encoder = Encoder(layers, make_norm=make_norm)
         pooled = config.pooler or config.head == "classes"
-        self.pooler = nn.Linear(config.d_model, config.d_model) if pooled else None
+        self.pooler = Linear(config.d_model, config.d_model) if pooled else None
         self.words = MaskedWords(config, self.embedding) if config.head == "masked_words" else None
         classified = config.head in ("classes", "token_classes")
-        self.to_classes = nn.Linear(config.d_model, len(config.labels)) if classified else None
+        self.to_classes = Linear(config.d_model, len(config.labels)) if classified else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -192,6 +193,11 @@ class Bert(nn.Module):
                 nn.init.ones_(parameter)  # of norms
         with torch.no_grad():
             self.embedding.weight[self.config.pad_id] = 0
+
+    @property
+    def attention_layers(self) -> dict[str, Any]:
+        """The layers that attend: ``"encoder.0"`` and so on."""
+        return {f"encoder.{number}": layer.attention for number, layer in enumerate(self.encoder.layers)}
 
     def with_head(self, head: Head, labels: Sequence[str] = (), **changes: Any) -> Bert:
         """A model with a copy of this one's encoder, under a head that is drawn anew unless this one has the same.
@@ -295,9 +301,9 @@ class MaskedWords(nn.Module):
     def __init__(self, config: BertConfig, embedding: nn.Embedding) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[config.activation]
-        self.transform = nn.Linear(config.d_model, config.d_model)
+        self.transform = Linear(config.d_model, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.to_words = nn.Linear(config.d_model, config.vocab_size)
+        self.to_words = Linear(config.d_model, config.vocab_size)
         self.to_words.weight = embedding.weight
 
     def before_words(self, hidden: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from regard.errors import count_objections
+
 # Sizes beyond it are slips of the pen; below it, the bytes of every matrix can be counted in 63 bits.
 LARGEST = 2**28
 
@@ -27,9 +29,9 @@ def field_objections(config: Any) -> list[str]:
 
 def size_objections(config: Any, *names: str) -> list[str]:
     """Say which of the named sizes, where they are given, are below 1 or beyond reason."""
-    sizes = [(name, getattr(config, name)) for name in names if getattr(config, name) is not None]
-    objections = [f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1]
-    return objections + [f"{name} must be at most {LARGEST}, but is {size}" for name, size in sizes if size > LARGEST]
+    sizes = {name: getattr(config, name) for name in names}
+    beyond = {name: size for name, size in sizes.items() if size is not None and size > LARGEST}
+    return count_objections(**sizes) + [f"{name} must be at most {LARGEST}, but is {beyond[name]}" for name in beyond]
 
 
 def word_id_objections(vocab_size: int, **words: int | Sequence[int] | None) -> list[str]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.errors import InvalidType, refuse
 from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
 from regard.nn.dropout import Dropout
+from regard.nn.linear import Linear
 from regard.ops import Attended
 
 
@@ -162,7 +163,7 @@ class EncoderDecoder(nn.Module, ABC):
 
     def _make_to_words(self, *, bias: bool = False) -> nn.Linear:
         """The final linear map, which may be one with the target's embedding."""
-        to_words = nn.Linear(self.config.d_model, self.config.target_vocab_size, bias=bias)
+        to_words = Linear(self.config.d_model, self.config.target_vocab_size, bias=bias)
         if self.config.tie_embeddings != "none":
             to_words.weight = self.tgt_embedding.weight
         return to_words

@@ -20,6 +20,7 @@ from regard.nn.cache import DecoderCache
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
+from regard.nn.linear import Linear
 from regard.ops import Attended, Causal, Padding
 
 Norm = Literal["layer", "rms"]
@@ -186,7 +187,7 @@ class Gpt(nn.Module):
         self.positions = embedding_positions(config.positions, config.d_model, config.max_length)
         self.dropout = Dropout(config.dropout)
         self.decoder = _layers(config)
-        self.to_words = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.to_words = Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.to_words.weight = self.embedding.weight
         self.reset_parameters()
@@ -201,6 +202,11 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.num_layers) if ends else 0.02)
             else:
                 nn.init.ones_(parameter)  # of norms
+
+    @property
+    def attention_layers(self) -> dict[str, Any]:
+        """The layers that attend: ``"decoder.0"`` and so on."""
+        return {f"decoder.{number}": layer.attention for number, layer in enumerate(self.decoder.layers)}
 
     def states(
         self, words: Tensor, starts: Tensor | None = None, *, cache: DecoderCache | None = None

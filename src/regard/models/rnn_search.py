@@ -16,6 +16,7 @@ from regard.models.transformer import Tying
 from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import choice_objections
+from regard.nn.linear import Linear
 from regard.ops import Attended, Padding
 
 
@@ -115,10 +116,10 @@ class RnnSearch(EncoderDecoder):
         super().__init__(config)
         d_model, d_hidden = config.d_model, config.d_hidden
         self.encoder = nn.GRU(d_model, d_hidden, batch_first=True, bidirectional=True)
-        self.begin = nn.Linear(d_hidden, d_hidden)
+        self.begin = Linear(d_hidden, d_hidden)
         self.attention = AdditiveAttention(d_hidden, 2 * d_hidden, config.d_attention or d_hidden)
         self.cell = nn.GRUCell(d_model + 2 * d_hidden, d_hidden)
-        self.readout = nn.Linear(d_hidden + d_model + 2 * d_hidden, 2 * d_model)
+        self.readout = Linear(d_hidden + d_model + 2 * d_hidden, 2 * d_model)
         self.to_words = self._make_to_words()
         self.reset_parameters()
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.ops import Additive, Attended, MaskLike, WeightMatrix, attend, weights
 
 
@@ -38,8 +38,7 @@ class AdditiveAttention(nn.Module):
 
     def __init__(self, query_features: int, key_features: int, d_attention: int) -> None:
         super().__init__()
-        sizes = (("query_features", query_features), ("key_features", key_features), ("d_attention", d_attention))
-        refuse([f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1])
+        refuse(count_objections(query_features=query_features, key_features=key_features, d_attention=d_attention))
         self.query = nn.Linear(query_features, d_attention, bias=False)
         self.key = nn.Linear(key_features, d_attention)
         self.vector = nn.Parameter(torch.empty(d_attention))

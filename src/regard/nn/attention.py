@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.nn.attention_positions import AttentionPositions
 from regard.nn.cache import FixedCache, GrowingCache
 from regard.nn.dropout import dropout_objections
+from regard.nn.linear import Linear
 from regard.ops import Attended, MaskLike, attend
 from regard.ops.measures import Asked
+from regard.ops.product import linear
 
 
 class MultiHeadAttention(nn.Module):
@@ -63,8 +64,8 @@ class MultiHeadAttention(nn.Module):
         self.head_dim = d_model // num_heads if head_dim is None else head_dim
         self.dropout = dropout
         self.positions = positions
-        self.in_proj = nn.Linear(d_model, sum(self.widths), bias=bias)
-        self.out_proj = nn.Linear(self.widths[0], d_model, bias=bias)
+        self.in_proj = Linear(d_model, sum(self.widths), bias=bias)
+        self.out_proj = Linear(self.widths[0], d_model, bias=bias)
         self.reset_parameters()
 
     @property
@@ -80,9 +81,9 @@ class MultiHeadAttention(nn.Module):
         """Draw each projection from Xavier's uniform distribution on its own; biases start at 0."""
         for weight in (*self.in_proj.weight.split(self.widths), self.out_proj.weight):
             nn.init.xavier_uniform_(weight)
-        for linear in (self.in_proj, self.out_proj):
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        for projection in (self.in_proj, self.out_proj):
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)
 
     def forward(
         self,
@@ -159,7 +160,7 @@ class MultiHeadAttention(nn.Module):
     def _linear(self, x: Tensor, rows: slice) -> Tensor:
         """Multiply with some rows of the input projection."""
         bias = self.in_proj.bias
-        return functional.linear(x, self.in_proj.weight[rows], None if bias is None else bias[rows])
+        return linear(x, self.in_proj.weight[rows], None if bias is None else bias[rows])
 
     def _heads(self, projected: Tensor) -> Tensor:
         """(batch, tokens, heads · head_dim) → (batch, heads, tokens, head_dim)."""
@@ -198,8 +199,7 @@ class MultiHeadAttention(nn.Module):
 
 def head_objections(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> list[str]:
     """Say what is wrong with a width and its numbers of heads."""
-    sizes = (("d_model", d_model), ("num_heads", num_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim))
-    objections = [f"{name} must be at least 1, but is {size}" for name, size in sizes if size is not None and size < 1]
+    objections = count_objections(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
     if not objections and head_dim is None and d_model % num_heads:
         objections.append(f"num_heads must divide d_model, but d_model is {d_model} and num_heads {num_heads}")
     if not objections and num_heads % num_kv_heads:

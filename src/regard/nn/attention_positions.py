@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.ops import Alibi, Attended, Buckets, ByDistance, Relative, ScaledDot, Score, attend
 from regard.ops.measures import as_measures
 from regard.ops.rotary import turned
@@ -72,7 +72,7 @@ class RelativePositions(AttentionPositions):
 
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:
         super().__init__()
-        refuse(_size_objections(1, head_dim=head_dim) + _size_objections(0, max_distance=max_distance))
+        refuse(count_objections(head_dim=head_dim) + count_objections(0, max_distance=max_distance))
         self.max_distance = max_distance
         self.of_keys = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
         self.of_values = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
@@ -181,7 +181,7 @@ class AlibiPositions(AttentionPositions):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        refuse(_size_objections(1, num_heads=num_heads))
+        refuse(count_objections(num_heads=num_heads))
         self.num_heads = num_heads
         self.register_buffer("slopes", None, persistent=False)
         self.reset_table()
@@ -218,7 +218,7 @@ class BucketPositions(AttentionPositions):
 
     def __init__(self, num_heads: int, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        refuse(_size_objections(1, num_heads=num_heads, buckets=buckets, max_distance=max_distance))
+        refuse(count_objections(num_heads=num_heads, buckets=buckets, max_distance=max_distance))
         self.bidirectional, self.max_distance = bidirectional, max_distance
         self.table = nn.Parameter(torch.empty(buckets, num_heads))
         self.reset_parameters()
@@ -250,7 +250,3 @@ def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
     objections += [] if base > 0 else [f"base must be above 0, but is {base}"]
     refuse(objections)
     return [base ** (-pair / dims) for pair in range(0, dims, 2)]
-
-
-def _size_objections(least: int, **sizes: int) -> list[str]:
-    return [f"{name} must be at least {least}, but is {size}" for name, size in sizes.items() if size < least]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.ops import Causal, Mask
 
 EVERY = 8
@@ -43,8 +43,7 @@ class GrowingCache:
     """
 
     def __init__(self, capacity: int = 256) -> None:
-        if capacity < 1:
-            raise InvalidArgument(f"capacity must be at least 1, but is {capacity}")
+        refuse(count_objections(capacity=capacity))
         self.capacity = capacity
         self.length = 0
         self._buffers: tuple[Tensor, ...] = ()

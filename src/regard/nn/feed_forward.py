@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import nearest, refuse
+from regard.errors import count_objections, nearest, refuse
 from regard.nn.dropout import Dropout, dropout_objections
+from regard.nn.linear import Linear
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -64,17 +65,13 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         refuse(
-            [
-                f"{name} must be at least 1, but is {size}"
-                for name, size in (("d_model", d_model), ("d_ff", d_ff))
-                if size < 1
-            ]
+            count_objections(d_model=d_model, d_ff=d_ff)
             + choice_objections("activation", activation, get_args(Activation))
             + dropout_objections(dropout=dropout)
         )
         self.d_model = d_model
-        self.expand = nn.Linear(d_model, 2 * d_ff if gated else d_ff, bias=bias)
-        self.contract = nn.Linear(d_ff, d_model, bias=bias)
+        self.expand = Linear(d_model, 2 * d_ff if gated else d_ff, bias=bias)
+        self.contract = Linear(d_ff, d_model, bias=bias)
         self.activation, self.gated = activation, gated
         self.dropout = Dropout(dropout)
 

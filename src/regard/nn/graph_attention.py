@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.ops import Additive, Attended, Neighbours, attend
 
@@ -53,9 +53,8 @@ class GraphAttention(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        sizes = (("in_features", in_features), ("head_dim", head_dim), ("num_heads", num_heads))
         refuse(
-            [f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1]
+            count_objections(in_features=in_features, head_dim=head_dim, num_heads=num_heads)
             + dropout_objections(dropout=dropout, attention_dropout=attention_dropout)
         )
         self.in_features, self.head_dim, self.num_heads, self.joined = in_features, head_dim, num_heads, joined

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, count_objections, refuse
 
 
 class SinusoidalPositions(nn.Module):
@@ -87,8 +87,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
-        sizes = (("d_model", d_model), ("max_length", max_length))
-        refuse([f"{name} must be at least 1, but is {size}" for name, size in sizes if size < 1])
+        refuse(count_objections(d_model=d_model, max_length=max_length))
         self.d_model = d_model
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.ops import Attended, MaskLike, attend
 
 
@@ -56,8 +56,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, feature_size: int) -> None:
         super().__init__()
-        if isinstance(feature_size, bool) or not isinstance(feature_size, int) or feature_size < 1:
-            raise InvalidArgument(f"feature_size must be a number of at least 1, but is {feature_size!r}")
+        refuse(count_objections(feature_size=feature_size))
         self.feature_size = feature_size
         self.query = nn.Linear(feature_size, feature_size, bias=False)
         self.key = nn.Linear(feature_size, feature_size, bias=False)

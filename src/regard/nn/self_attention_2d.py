@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.ops import Attended, attend
 
 
@@ -44,10 +44,9 @@ class SelfAttention2d(nn.Module):
 
     def __init__(self, channels: int, *, reduction: int = REDUCTION, spectral: bool = False) -> None:
         super().__init__()
-        if channels < 1 or reduction < 1 or channels % reduction:
-            raise InvalidArgument(
-                f"reduction must divide channels, both at least 1, but channels is {channels} and reduction {reduction}"
-            )
+        refuse(count_objections(channels=channels, reduction=reduction))
+        if channels % reduction:
+            raise InvalidArgument(f"reduction must divide channels, but they are {reduction} and {channels}")
         self.channels = channels
         inner = channels // reduction
         maps = [nn.Conv2d(channels, inner, 1, bias=False) for _ in range(3)] + [

@@ -1,8 +1,8 @@
-"""Large matrix products in float32 on a CPU, by the faster of the two libraries that torch brings.
+"""Matrix products in float32 on a CPU, by the faster of the two libraries that torch brings.
 
 Torch multiplies float32 by MKL, which keeps the processors of other makers from their widest instructions. oneDNN,
-which torch has for convolutions and bfloat16, does not: on an AMD processor with AVX-512 it takes less than half the
-time.
+which torch has for convolutions and bfloat16, does not: on an AMD processor with AVX-512 it takes half the time, or
+less. It compiles a program for every new shape, which it keeps: half a megabyte each, up to a thousand of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter, functional
 
 LARGE = 2**23
 """From so many multiplications a head on: oneDNN compiles a program for every new shape, which takes as long as these
 do, and is called for the heads one by one."""
+
+WIDE = 2**16
+"""Linear maps of fewer weights gain little."""
 
 TERMS = 256
 """Sums of more terms are left to MKL: oneDNN adds them one by one, and is twice as far off after some thousands."""
@@ -36,6 +40,14 @@ def product(left: Tensor, right: Tensor, often: bool) -> Tensor:
     if torch.is_grad_enabled() and (left.requires_grad or right.requires_grad):
         return _Product.apply(left, right)  # pyright: ignore[reportReturnType]
     return _by_onednn(left, right)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What ``torch.nn.functional.linear`` gives; by oneDNN where no gradients are kept, as in generation."""
+    few = weight.numel() < WIDE or not weight.is_contiguous() or not x.numel()
+    if few or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not _is_served(x, weight):
+        return functional.linear(x, weight, bias)
+    return torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
 
 
 class _Product(torch.autograd.Function):
@@ -75,15 +87,17 @@ def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _is_for_onednn(left: Tensor, right: Tensor) -> bool:
-    if not ONEDNN or left.dtype != torch.float32 or left.device.type != "cpu":
-        return False
     rows, inner, columns = *left.shape[2:], right.shape[3]
-    if inner > TERMS or rows * inner * columns < LARGE or torch.compiler.is_compiling():
+    return inner <= TERMS and rows * inner * columns >= LARGE and _is_served(left, right)
+
+
+def _is_served(left: Tensor, right: Tensor) -> bool:
+    """Whether oneDNN takes these two, and is the faster one for them."""
+    if not ONEDNN or left.dtype != torch.float32 or right.dtype != torch.float32 or left.device.type != "cpu":
         return False
-    if forward_ad._current_level >= 0:  # a tangent may go along
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:  # a tangent may go along
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
-    return not (wrapped(left) or wrapped(right))
+    return all(type(each) in (Tensor, Parameter) and not _is_wrapped(each) for each in (left, right))
 
 
 def _without_gaps(side: Tensor) -> Tensor:
@@ -100,6 +114,8 @@ def _is_foreign() -> bool:
     except OSError:
         return "AuthenticAMD" in platform.processor()
 
+
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
 
 ONEDNN = (
     torch.backends.mkldnn.is_available()

@@ -9,6 +9,7 @@ from regard.ops.masks.flex import Blocks, from_block_mask, to_block_mask, to_den
 from regard.ops.masks.neighbours import Neighbours
 from regard.ops.masks.padding import Padding
 from regard.ops.masks.prefix import Prefix
+from regard.ops.masks.spans import Spans, to_spans
 
 __all__ = [
     "And",
@@ -25,10 +26,12 @@ __all__ = [
     "Or",
     "Padding",
     "Prefix",
+    "Spans",
     "Window",
     "as_mask",
     "from_block_mask",
     "to_block_mask",
     "to_dense",
     "to_mask_mod",
+    "to_spans",
 ]

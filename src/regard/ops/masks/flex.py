@@ -149,7 +149,7 @@ def to_block_mask(mask: MaskLike, shape: Shape, offset: int | None = None, **opt
         56.25
     """
     options = {"device": "cpu"} | options
-    rule, offset = _fitting(mask, shape, offset, torch.device(options["device"]))
+    rule, offset = fitting(mask, shape, offset, torch.device(options["device"]))
     return create_block_mask(to_mask_mod(rule, offset), *shape, **options)
 
 
@@ -174,13 +174,13 @@ def to_dense(
         >>> to_dense(regard.Causal(), (1, 1, 2, 3))[0, 0].tolist()
         [[True, True, False], [True, True, True]]
     """
-    rule, offset = _fitting(mask, shape, offset, torch.device(device))
+    rule, offset = fitting(mask, shape, offset, torch.device(device))
     batch, heads, queries, keys = shape
     whole = slice(0, batch), slice(0, heads), slice(0, queries)
     return rule.allowed(Cells(*whole, (0, keys), offset, torch.device(device))).expand(shape)
 
 
-def _fitting(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
+def fitting(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
     """The rule and the offset, once they fit the shape."""
     if len(shape) != 4 or not all(isinstance(size, int) for size in shape):
         raise InvalidType(f"shape: expected (batch, heads, queries, keys), got {shape!r}")

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, count_objections, refuse
 from regard.ops.cells import Cells
 from regard.ops.scores.base import Score, Shape, tensor_objections
 
@@ -87,8 +87,7 @@ class Alibi(Score):
 
         Where n is no power of two, those of the next lower power, and then every other one of twice as many.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidArgument(f"Alibi: expected a number of heads, got {count!r}")
+        refuse(count_objections(count=count))
         power = 2 ** int(math.log2(count))
         steps = [(i + 1) / power for i in range(power)] + [(2 * i + 1) / (2 * power) for i in range(count - power)]
         return cls(torch.tensor([2.0 ** (-8 * step) for step in steps]))

@@ -1,0 +1,148 @@
+"""A recording as one file: tensors, and how they belong together as JSON; nothing in it is code.
+
+The file is one of safetensors. Its metadata say for each layer what its weights follow from: masks and scores are named
+by their classes, of which the ones listed here are known, and hold tensors of the file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from regard.errors import InvalidArgument, InvalidFile, RegardError
+from regard.files import whole_file
+from regard.ops import (
+    Additive,
+    Alibi,
+    Bias,
+    Buckets,
+    Causal,
+    Documents,
+    General,
+    Neighbours,
+    Padding,
+    Prefix,
+    Relative,
+    ScaledDot,
+    Sinks,
+    SoftCap,
+    WeightMatrix,
+    Window,
+)
+from regard.ops.masks import And, Blocks, Dense, IndexRule, Not, Or, Spans, to_spans
+from regard.ops.measures.rows import Strongest
+from regard.ops.measures.top import Top
+from regard.ops.request import AttentionRequest, make_request
+from regard.ops.scores import Sum
+
+VERSION = 1
+RULES = (And, Or, Not, Causal, Window, Padding, Prefix, Documents, Neighbours, Dense, Spans)
+SCORES = (ScaledDot, General, Additive, Relative, Bias, Alibi, Buckets, SoftCap, Sinks, Sum)
+KNOWN = {kind.__name__: kind for kind in (*RULES, *SCORES, Strongest, Top)}
+
+
+def write(path: str | os.PathLike[str], about: Mapping[str, Any], dtype: torch.dtype | None = None) -> None:
+    """Write what is made of plain values, tensors, views of weights and the known rules.
+
+    Args:
+        path: Where the file shall lie.
+        about: What to write, by name.
+        dtype: What queries, keys and values are written in. Default: as they are.
+
+    Raises:
+        InvalidArgument: If something is of a kind that no file can hold.
+        InvalidFile: If the file cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    told = {"version": VERSION, **{name: _packed(part, tensors, dtype) for name, part in about.items()}}
+    data = save(tensors, {"regard": json.dumps(told, ensure_ascii=False)})
+    with whole_file(path) as file:
+        file.write(data)
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what `write` wrote, by name.
+
+    Raises:
+        InvalidFile: If the file is missing, damaged, of another version, or something else.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise InvalidFile(f"{place}: there is no such file")
+    try:
+        with safe_open(str(place), "pt") as file:
+            told = (file.metadata() or {}).get("regard")
+            if told is None:
+                raise InvalidFile(f"{place}: is no recording: it says nothing of one")
+            about = json.loads(told)
+            if not isinstance(about, dict) or about.get("version") != VERSION:
+                came = about.get("version") if isinstance(about, dict) else None
+                raise InvalidFile(f"{place}: expected a recording of version {VERSION}, but it is of {came!r}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: _unpacked(part, tensors) for name, part in about.items() if name != "version"}
+    except InvalidFile:
+        raise
+    except (SafetensorError, RegardError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InvalidFile(f"{place}: is no recording, or a damaged one: {error}") from error
+
+
+def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> Any:
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return thing
+    if isinstance(thing, Tensor):
+        name = str(len(tensors))
+        tensors[name] = thing.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(thing, WeightMatrix):
+        return {"weights": _packed(_of_request(thing.request, dtype), tensors, dtype)}
+    if isinstance(thing, Mapping):
+        return {"by name": {str(name): _packed(part, tensors, dtype) for name, part in thing.items()}}
+    if type(thing) in (Strongest, Top):
+        return {type(thing).__name__: _packed(thing._asdict(), tensors, dtype)}
+    if isinstance(thing, (tuple, list)):
+        return [_packed(part, tensors, dtype) for part in thing]
+    if is_dataclass(thing) and type(thing) in KNOWN.values():
+        taken = inspect.signature(type(thing)).parameters
+        parts = {field.name: getattr(thing, field.name) for field in fields(thing) if field.name in taken}
+        return {type(thing).__name__: _packed(parts, tensors, dtype)}
+    raise InvalidArgument(f"a file holds no {type(thing).__name__}: {thing!r} is code, or unknown")
+
+
+def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[str, Any]:
+    mask = request.mask
+    if isinstance(mask, (IndexRule, Blocks)):
+        mask = to_spans(mask, request.shape, request.offset, request.query.device)
+        if mask is None:
+            raise InvalidArgument("a file holds no mask that is a function, with so many ranges of keys in a row")
+    if any(part is not None for part in request.origin):
+        raise InvalidArgument("a file holds whole layers, and no part that `at` gave")
+    query, key = (part if dtype is None else part.to(dtype) for part in (request.query, request.key))
+    rules = {"mask": mask, "score": request.score, "scale": request.scale, "offset": request.offset}
+    return {"query": query, "key": key, **rules}
+
+
+def _unpacked(told: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if told is None or isinstance(told, (bool, int, float, str)):
+        return told
+    if isinstance(told, list):
+        return tuple(_unpacked(part, tensors) for part in told)
+    if set(told) == {"tensor"}:
+        return tensors[told["tensor"]]
+    if set(told) == {"by name"}:
+        return {name: _unpacked(part, tensors) for name, part in told["by name"].items()}
+    if set(told) == {"weights"}:
+        return WeightMatrix(make_request(**_unpacked(told["weights"], tensors)))
+    if len(told) == 1 and next(iter(told)) in KNOWN:
+        ((name, parts),) = told.items()
+        return KNOWN[name](**_unpacked(parts, tensors))
+    raise ValueError(f"{', '.join(map(repr, sorted(told)[:5]))} is no kind of thing that a recording has")

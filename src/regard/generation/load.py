@@ -1,0 +1,27 @@
+"""A folder with a model of any kind, as what uses it."""
+
+from __future__ import annotations
+
+import os
+
+from regard.generation.generator import Generator
+from regard.generation.reader import Reader
+from regard.generation.translator import Translator
+from regard.models import Bert, Gpt
+from regard.models.checkpoint import architecture_of
+
+
+def load(folder: str | os.PathLike[str] | None = None) -> Translator | Generator | Reader:
+    """Read a model with its tokenizer: what translates, what writes, or what reads, as the model is.
+
+    Args:
+        folder: As for :meth:`Translator.load`, :meth:`Generator.load` and :meth:`Reader.load`. Default: the embedded
+            translator.
+
+    Raises:
+        InvalidFile: If a file is missing, damaged, or does not fit the others.
+    """
+    kind = None if folder is None else architecture_of(folder)
+    if folder is None or kind not in (Gpt, Bert):
+        return Translator.load(folder)
+    return Generator.load(folder) if kind is Gpt else Reader.load(folder)

@@ -1,0 +1,9 @@
+"""Watching what models attend to, whoever wrote them."""
+
+from __future__ import annotations
+
+from regard.watching.callbacks import lightning_callback, trainer_callback
+from regard.watching.seen import Pass, Seen
+from regard.watching.watch import Watch, watch
+
+__all__ = ["Pass", "Seen", "Watch", "lightning_callback", "trainer_callback", "watch"]

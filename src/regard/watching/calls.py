@@ -1,0 +1,195 @@
+"""What a watch keeps of one call of attention, and how several calls of a layer become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.errors import InvalidArgument
+from regard.ops import Bias, Mask, Measure, Received, Score, WeightMatrix, weights
+from regard.ops.masks import Spans, to_spans
+
+How = Literal["tokens", "queries", "chunk"]
+"""How a call goes on from those before: with more tokens, as the cache grew; with more queries to the same keys; or as
+another chunk of the sequence, which sees itself alone."""
+
+
+@dataclass(eq=False)
+class Call:
+    """All that the weights of one call follow from.
+
+    Args:
+        query: (batch, heads, rows, head_dim).
+        key: (batch, kv_heads, keys, head_dim), those of a cache too.
+        mask: Which keys each row may see.
+        score: The rule for scores, without the bias.
+        bias: Broadcastable to (batch, heads, rows, keys), added to the scores.
+        scale: What scores are multiplied with.
+        first: The position of the first row.
+        first_key: The position of the first key.
+        real: (batch, rows) False where a query is padding; None where none is.
+    """
+
+    query: Tensor
+    key: Tensor
+    mask: Mask | None
+    score: Score
+    bias: Tensor | None
+    scale: float | None
+    first: int = 0
+    first_key: int = 0
+    real: Tensor | None = None
+
+    @property
+    def stop(self) -> int:
+        """One past the position of the last row."""
+        return self.first + self.query.shape[2]
+
+    @property
+    def offset(self) -> int:
+        """Row i stands at key i + offset."""
+        return self.first - self.first_key
+
+    @property
+    def weights(self) -> WeightMatrix:
+        """The view of the weights."""
+        score = self.score if self.bias is None else self.score + Bias(self.bias)
+        return weights(self.query, self.key, mask=self.mask, score=score, scale=self.scale, offset=self.offset)
+
+    def measure(self, measures: Mapping[str, Measure]) -> dict[str, Any]:
+        """The answers, in which padding queries give nothing to the keys."""
+        return self.weights.measure({name: self._weighed(each) for name, each in measures.items()}) if measures else {}
+
+    def _weighed(self, measure: Measure) -> Measure:
+        if self.real is None or not isinstance(measure, Received):
+            return measure
+        real = self.real[:, None]  # (batch, 1, rows)
+        return Received(real if measure.row_weights is None else measure.row_weights * real)
+
+    def of_heads(self, heads: Sequence[int]) -> Call:
+        """The same call of some heads, each with a key head of its own."""
+        group = self.query.shape[1] // self.key.shape[1]
+        chosen, of_key = list(heads), [head // group for head in heads]
+        bias = self.bias
+        if bias is not None and bias.ndim > 2 and bias.shape[-3] > 1:
+            bias = bias[..., chosen, :, :]
+        return replace(self, query=self.query[:, chosen], key=self.key[:, of_key], bias=bias)
+
+    def of_rows(self, rows: Tensor) -> Call:
+        """The same call of some rows of the batch; one that is below 0 is of none, and sees nothing."""
+        at, there = rows.clamp(min=0), (rows >= 0)[:, None]
+        spans = self.spans()
+        starts, stops = (side.expand(len(self.query), -1, -1, -1)[at] for side in (spans.starts, spans.stops))
+        mask = Spans(starts, stops * there[:, :, None, None])
+        bias = self.bias if self.bias is None or len(self.bias) == 1 else self.bias[at]
+        real = there.expand(-1, self.query.shape[2]) if self.real is None else self.real[at] & there
+        return replace(self, query=self.query[at], key=self.key[at], mask=mask, bias=bias, real=real)
+
+    def cut(self) -> Call:
+        """The same call where it holds the keys up to its last row: a cache of fixed size has room for more behind."""
+        keys = self.stop - self.first_key
+        if self.key.shape[2] <= keys:
+            return self
+        bias = None if self.bias is None else self.bias[..., :keys]
+        spans = self.spans()
+        mask = Spans(spans.starts.clamp(max=keys), spans.stops.clamp(max=keys))
+        return replace(self, key=self.key[:, :, :keys].clone(), mask=mask, bias=bias)
+
+    def own(self) -> Call:
+        """The same call where it holds the keys of its own rows alone; its mask still speaks of all keys."""
+        first = max(self.offset, 0)
+        return replace(self, key=self.key[:, :, first : first + self.query.shape[2]].clone(), mask=self.spans())
+
+    def spans(self) -> Spans:
+        """The mask as ranges of keys.
+
+        Raises:
+            InvalidArgument: If a row has too many.
+        """
+        if isinstance(self.mask, Spans):
+            return self.mask
+        batch, heads, rows, _ = self.query.shape
+        if self.mask is None:
+            starts = torch.zeros(1, 1, rows, 1, dtype=torch.int32, device=self.query.device)
+            return Spans(starts, starts + self.key.shape[2])
+        shape = batch, heads, rows, self.key.shape[2]
+        found = to_spans(self.mask, shape, self.offset, self.query.device)
+        if found is None:
+            raise InvalidArgument(
+                "the mask has rows of too many ranges of keys for calls to be joined: watch one call at a time"
+            )
+        return found
+
+
+def joined(calls: Sequence[Call], how: How) -> Call:
+    """Several calls of a layer as one: rows under rows, and keys behind keys where each call brought its own.
+
+    Args:
+        calls: Where the tokens grew all but the first as `Call.own` gives them.
+        how: How all but the first went on.
+
+    Which of the rows are padding is not told.
+    """
+    first = calls[0]
+    key = first.key if how == "queries" else torch.cat([call.key for call in calls], 2)
+    begin = [0] * len(calls)  # which key is the first of each call
+    if how == "tokens":
+        begin = [call.first_key - first.first_key for call in calls]
+    elif how == "chunk":
+        begin = [sum(call.key.shape[2] for call in calls[:number]) for number in range(len(calls))]
+    spans = [call.spans() for call in calls]
+    sides = (
+        _stacked([getattr(each, side) + start for each, start in zip(spans, begin, strict=True)])
+        for side in ("starts", "stops")
+    )
+    bias = None
+    if first.bias is not None:
+        parts = [
+            functional.pad(call.bias, (start, key.shape[2] - start - call.bias.shape[-1]))
+            for call, start in zip(calls, begin, strict=True)
+            if call.bias is not None
+        ]
+        bias = torch.cat(parts, -2)
+    query = torch.cat([call.query for call in calls], 2)
+    return replace(first, query=query, key=key, mask=Spans(*sides), bias=bias, real=None)
+
+
+def _stacked(sides: Sequence[Tensor]) -> Tensor:
+    """(batch or 1, heads or 1, rows, ranges) of each under each other; a range of a call that has fewer is empty."""
+    batch, heads, ranges = (max(side.shape[axis] for side in sides) for axis in (0, 1, 3))
+    wide = [functional.pad(side, (0, ranges - side.shape[3])) for side in sides]
+    return torch.cat([side.expand(batch, heads, -1, -1) for side in wide], 2)
+
+
+def merged(before: Any, after: Any, measure: Measure, first_key: int) -> Any:
+    """An answer about some rows and one about those below them, as one about all.
+
+    Args:
+        before: About the keys from the first one on.
+        after: About the keys from ``first_key`` on.
+        measure: What was asked.
+        first_key: Where the keys of the second answer begin among those of the first.
+    """
+    if isinstance(before, tuple):
+        parts = [merged(*pair, measure, first_key) for pair in zip(before, after, strict=True)]
+        return type(before)(*parts)
+    if measure.axis is None:
+        return before + after
+    if measure.axis == "queries":
+        if not after.is_floating_point():  # numbers of keys
+            after = torch.where(after >= 0, after + first_key, after)
+        width = max(before.shape[-1], after.shape[-1]) if before.ndim > 3 else None
+        if width is not None:
+            empty = 0 if before.is_floating_point() else -1
+            before, after = (functional.pad(part, (0, width - part.shape[-1]), value=empty) for part in (before, after))
+        return torch.cat([before, after], 2)
+    keys = max(before.shape[2], first_key + after.shape[2])
+    trailing = (0, 0) * (before.ndim - 3)
+    before = functional.pad(before, (*trailing, 0, keys - before.shape[2]))
+    after = functional.pad(after, (*trailing, first_key, keys - first_key - after.shape[2]))
+    return before + after

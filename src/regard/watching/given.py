@@ -1,0 +1,171 @@
+"""What an attention function was given, read as a call: its mask as a rule, and where its tokens stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from regard.analysis.recording import Kind
+from regard.errors import InvalidArgument
+from regard.ops import Causal, Mask, Padding, ScaledDot, Score, Sinks, SoftCap
+from regard.ops.masks import as_mask, to_spans
+from regard.watching.calls import Call
+
+REFUSED = {"indices", "block_indices", "top_k_indices"}
+"""What attention to chosen keys is given, which no mask says."""
+
+
+@dataclass(eq=False)
+class Made:
+    """A mask that a model made, and of what.
+
+    Args:
+        size: (queries, keys).
+        first: The position of the first query.
+        first_key: The position of the first key.
+        padding: (batch, tokens) bool, False where a token is padding.
+        pattern: What the model asked for, before padding, where it is one that has a name.
+    """
+
+    size: tuple[int, int]
+    first: int = 0
+    first_key: int = 0
+    padding: Tensor | None = None
+    pattern: Literal["causal", "all"] | None = None
+    _read: tuple[int, Mask | None, Tensor | None] | None = None
+
+    def read(self, mask: Tensor) -> tuple[Mask | None, Tensor | None]:
+        """The mask as a rule, None where every query sees every key, and what it adds to the scores."""
+        version = None if mask.is_inference() else mask._version  # such a tensor counts no changes
+        if self._read is None or version is None or self._read[0] != version:
+            allowed, bias = mask, None
+            if mask.dtype != torch.bool:
+                allowed = mask > torch.finfo(mask.dtype).min / 2
+                rest = mask.masked_fill(~allowed, 0)
+                bias = rest if bool(rest.any()) else None
+            self._read = version or 0, self._rule(allowed), bias
+        return self._read[1:]
+
+    def _rule(self, allowed: Tensor) -> Mask | None:
+        if self.pattern is None:
+            batch, heads, *size = (1,) * (4 - allowed.ndim) + tuple(allowed.shape)
+            ranges = to_spans(allowed, (batch, heads, size[0], size[1]), 0, allowed.device)
+            return ranges or as_mask(allowed.clone())  # as this is kept by the tensor that it is of
+        keys = None
+        if self.padding is not None and not bool(self.padding.all()):
+            keys = Padding(_part(self.padding, self.first_key, self.size[1]))
+        if self.pattern == "all":
+            return keys
+        return Causal() if keys is None else Causal() & keys
+
+
+class Masks:
+    """How masks were made: of a tensor as long as it is there, of no tensor until the model is left."""
+
+    def __init__(self) -> None:
+        self._of_tensors = WeakTensorKeyDictionary()
+        self._of_none: list[Made] = []
+        self._held: list[Tensor] = []  # of which copies may come
+
+    def clear(self) -> None:
+        """Forget the masks of no tensor, and let go of the tensors."""
+        self._of_none.clear()
+        self._held.clear()
+
+    def add(self, mask: Any, made: Made) -> None:
+        """Remember how a mask was made."""
+        if isinstance(mask, Tensor):
+            self._of_tensors[mask] = made
+            self._held.append(mask)
+        elif mask is None:
+            self._of_none.append(made)
+
+    def find(self, mask: Tensor | None, size: tuple[int, int]) -> Made:
+        """How the mask was made that an attention function is given."""
+        if mask is None:
+            return next((made for made in reversed(self._of_none) if made.size == size), Made(size))
+        if mask not in self._of_tensors:  # perhaps a copy
+            alike = (made for one, made in self._of_tensors.items() if made.size == size and _are_equal(one, mask))
+            self._of_tensors[mask] = next(alike, Made(size))
+        return self._of_tensors[mask]
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+MASKS = Masks()
+
+
+def _part(padding: Tensor, start: int, size: int) -> Tensor:
+    """Some tokens of (batch, tokens); those behind the last are none."""
+    part = padding[:, start : start + size]
+    return torch.nn.functional.pad(part, (0, size - part.shape[1]))
+
+
+def call_of(
+    name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Any,
+    extra: dict[str, Any],
+    kind: Kind,
+) -> Call:
+    """What an attention function was given, as a call.
+
+    Args:
+        name: What the function is called in transformers' interface.
+        module: Which module called.
+        query: (batch, heads, rows, head_dim).
+        key: (batch or 1, kv_heads, keys, head_dim).
+        mask: (batch or 1, heads or 1, rows, keys): bool, or a number that is added to scores; or None.
+        extra: The further arguments by name.
+        kind: What the layer is.
+
+    Raises:
+        InvalidArgument: If attention is to keys that are chosen otherwise than by a mask.
+    """
+    sparse = [word for word in REFUSED if extra.get(word) is not None]
+    if sparse:
+        raise InvalidArgument(
+            f"{type(module).__name__} attends to keys that it chooses itself ({', '.join(sparse)}): what it sees is no "
+            "matrix of query and key alone, and cannot be watched"
+        )
+    rows, keys = query.shape[2], key.shape[2]
+    made = MASKS.find(mask, (rows, keys))
+    rule: Mask | None = None
+    bias = extra.get("position_bias")
+    if isinstance(mask, Tensor):
+        rule, added = made.read(mask)
+        bias = added if bias is None else bias if added is None else bias + added
+    elif name != "eager" and rows > 1:
+        causal = extra.get("is_causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        rule = Causal() if causal else None
+    score: Score = ScaledDot()
+    if extra.get("softcap") is not None:
+        score = SoftCap(score, float(extra["softcap"]))
+    if extra.get("s_aux") is not None:
+        score = Sinks(score, extra["s_aux"].to(query.dtype))
+    first, first_key, real = 0, 0, None
+    if kind != "cross":
+        first, first_key = made.first, made.first_key
+        if made.padding is not None:
+            real = _part(made.padding, first, rows)
+    scaling = extra.get("scaling")
+    return Call(
+        query,
+        key.expand(query.shape[0], -1, -1, -1),
+        rule,
+        score,
+        bias,
+        None if scaling is None else float(scaling),
+        first,
+        first_key,
+        real,
+    )

@@ -1,0 +1,107 @@
+"""The door into transformers' models: their attention functions and masks, as they are, with an ear beside them.
+
+While a watch is on, the functions that transformers keeps in its `AttentionInterface` and `AttentionMaskInterface` are
+replaced, by its own ``register``, by such that call them and then tell the watch what they were given. So a model
+computes what it computed before; nothing is said to its configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from regard.watching.given import MASKS, Made, call_of
+
+if TYPE_CHECKING:
+    from regard.watching.watch import Watch
+
+WATCHES: dict[int, Watch] = {}
+"""Who watches a module, by its id."""
+
+
+@contextmanager
+def ears() -> Iterator[None]:
+    """While it is open, here or elsewhere, transformers' functions tell those who watch."""
+    global _open
+    if not _open:
+        _replacement.enter_context(_replaced())
+    _open += 1
+    try:
+        yield
+    finally:
+        _open -= 1
+        if not _open:
+            _replacement.close()
+
+
+_open, _replacement = 0, ExitStack()
+
+
+@contextmanager
+def _replaced() -> Iterator[None]:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    functions = dict(ALL_ATTENTION_FUNCTIONS)
+    masks = dict(ALL_MASK_ATTENTION_FUNCTIONS)
+    try:
+        for name, function in {**functions, "eager": functions.get("eager", _eager)}.items():
+            AttentionInterface.register(name, _listening(name, function))
+        for name, function in masks.items():
+            AttentionMaskInterface.register(name, _remembering(function))
+        yield
+    finally:
+        MASKS.clear()
+        for name, function in functions.items():
+            AttentionInterface.register(name, function)
+        if "eager" not in functions:
+            AttentionInterface._global_mapping.pop("eager")
+        for name, function in masks.items():
+            AttentionMaskInterface.register(name, function)
+
+
+def _eager(module: nn.Module, *arguments: Any, **options: Any) -> Any:
+    """The dense attention that the file of a model brings."""
+    file = sys.modules[type(module).__module__]
+    return file.eager_attention_forward(module, *arguments, **options)
+
+
+def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **extra: Any
+    ) -> Any:
+        watch = WATCHES.get(id(module))
+        if watch is None:
+            return function(module, query, key, value, attention_mask, *rest, **extra)
+        path, kind = watch.name_of(module), watch.kind_of(module)
+        call = call_of(name, module, query, key, attention_mask, extra, kind)
+        mask = watch.interventions.forbid(path, attention_mask, call)
+        with watch.deaf():  # torch's own function would be heard as well
+            output, weights = function(module, query, key, value, mask, *rest, **extra)
+            view = watch.tell(module, kind, call)
+        return watch.interventions.silence(path, output), view if weights is None else weights
+
+    return attention
+
+
+def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    patterns: dict[Any, Any] = {causal_mask_function: "causal", bidirectional_mask_function: "all"}
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        mask = function(*arguments, **options)
+        names = ("batch_size", "q_length", "kv_length", "q_offset", "kv_offset", "mask_function", "attention_mask")
+        given = {**dict(zip(names, arguments, strict=False)), **options}
+        size = int(given["q_length"]), int(given["kv_length"])
+        first, first_key = int(given.get("q_offset", 0)), int(given.get("kv_offset", 0))
+        pattern = patterns.get(given.get("mask_function"))
+        MASKS.add(mask, Made(size, first, first_key, given.get("attention_mask"), pattern))
+        return mask
+
+    return make

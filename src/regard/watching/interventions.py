@@ -1,0 +1,86 @@
+"""What is changed in a model while it is watched: heads that are silent, and cells of the matrix that are forbidden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidArgument, nearest
+from regard.ops.masks import as_mask, to_dense, to_spans
+from regard.watching.calls import Call
+
+Pairs = Sequence[tuple[int, int]]
+"""Positions of queries and of keys."""
+
+
+@dataclass(frozen=True)
+class Interventions:
+    """What is changed, by the names of modules.
+
+    Args:
+        ablate: Heads whose output is 0.
+        knockout: Pairs of a query and a key that may not see each other.
+    """
+
+    ablate: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    knockout: Mapping[str, Pairs] = field(default_factory=dict)
+
+    def objections(self, names: Sequence[str]) -> list[str]:
+        """Why they do not fit a model with modules of these names."""
+        found = []
+        for what, given in (("ablate", self.ablate), ("knockout", self.knockout)):
+            found += [f"{what}: unknown module {name!r}{nearest(name, names)}" for name in given if name not in names]
+        for name, heads in self.ablate.items():
+            found += [
+                f"ablate: heads of {name} are numbers from 0, got {head!r}" for head in heads if not _is_number(head)
+            ]
+        for name, pairs in self.knockout.items():
+            wrong = [pair for pair in pairs if len(pair) != 2 or not all(map(_is_number, pair))]
+            found += [f"knockout: {name} is given pairs of positions from 0, got {pair!r}" for pair in wrong]
+        return found
+
+    def touch(self, name: str) -> bool:
+        """Whether a module's attention is changed."""
+        return name in self.ablate or name in self.knockout
+
+    def forbid(self, name: str, mask: Any, call: Call) -> Any:
+        """The mask without the pairs that are knocked out, which the call then says, too."""
+        if name not in self.knockout:
+            return mask
+        rows, keys = call.query.shape[2], call.key.shape[2]
+        hit = torch.zeros(rows, keys, dtype=torch.bool, device=call.query.device)
+        for query, key in self.knockout[name]:
+            if 0 <= query - call.first < rows and 0 <= key - call.first_key < keys:
+                hit[query - call.first, key - call.first_key] = True
+        if not bool(hit.any()):
+            return mask
+        before = call.mask
+        rule = as_mask(~hit) if before is None else before & as_mask(~hit)
+        shape = (*call.query.shape[:3], keys)
+        call.mask = to_spans(rule, shape, call.offset, hit.device) or rule  # pyright: ignore[reportArgumentType]
+        if mask is None:
+            return to_dense(rule, (len(call.query), 1, rows, keys), call.offset, hit.device)
+        return mask & ~hit if mask.dtype == torch.bool else mask.masked_fill(hit, torch.finfo(mask.dtype).min)
+
+    def silence(self, name: str, output: Tensor) -> Tensor:
+        """The output (batch, rows, heads, width) without that of the heads that are silent.
+
+        Raises:
+            InvalidArgument: If there is no such head.
+        """
+        heads = list(self.ablate.get(name, ()))
+        if not heads:
+            return output
+        if max(heads) >= output.shape[2]:
+            raise InvalidArgument(f"ablate: {name} has {output.shape[2]} heads, numbered from 0; got {max(heads)}")
+        loud = output.new_ones(output.shape[2])
+        loud[heads] = 0
+        return output * loud[:, None]
+
+
+def _is_number(thing: object) -> bool:
+    return isinstance(thing, int) and not isinstance(thing, bool) and thing >= 0

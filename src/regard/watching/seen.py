@@ -1,0 +1,204 @@
+"""What was seen of a model: its layers in one pass, and how each of their calls became one matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard.analysis.recording import Kind, Layer, Layers, Recording
+from regard.errors import InvalidArgument, refuse
+from regard.ops import Measure, WeightMatrix
+from regard.ops.tensors import replace_tensors
+from regard.watching.calls import Call, How, joined, merged
+
+Keep = Literal["matrix", "measures"]
+
+
+@dataclass(eq=False)
+class Seen:
+    """One attention layer in one pass.
+
+    Args:
+        name: The module that attended, with ``#2`` and so on where it is used several times in a pass.
+        kind: Self-attention of an encoder or a decoder, or cross-attention.
+    """
+
+    name: str
+    kind: Kind
+    _answers: dict[str, Any] = field(default_factory=dict, repr=False)
+    _calls: list[Call] = field(default_factory=list, repr=False)
+    _reals: list[tuple[Tensor | None, int]] = field(default_factory=list, repr=False)
+    _how: How | None = None
+    _stop: int = 0
+    _keys: int = 0
+    _last: Tensor | None = field(default=None, repr=False)
+    _moved: bool = False
+    _joined: Call | None = field(default=None, repr=False)
+
+    @property
+    def measured(self) -> Mapping[str, Any]:
+        """The answers to what was asked, by name.
+
+        Raises:
+            InvalidArgument: If rows changed places on the way, as beams do.
+        """
+        self._refuse_beams()
+        return self._answers
+
+    @property
+    def weights(self) -> WeightMatrix:
+        """A view of the weights, (batch, heads, queries, keys).
+
+        Raises:
+            InvalidArgument: If only measures were kept, or rows changed places on the way, as beams do.
+        """
+        return self._call.weights
+
+    @property
+    def real(self) -> Tensor | None:
+        """(batch, queries) bool, which queries are no padding; None where all are real."""
+        parts = [real for real, _ in self._reals]
+        if all(real is None for real in parts):
+            return None
+        batch, device = next((len(real), real.device) for real in parts if real is not None)
+        ones = (torch.ones(batch, rows, dtype=torch.bool, device=device) for _, rows in self._reals)
+        return torch.cat([one if real is None else real for one, real in zip(ones, parts, strict=True)], 1)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the queries and keys that are kept."""
+        return sum(call.query.nbytes + call.key.nbytes for call in self._calls)
+
+    @property
+    def _call(self) -> Call:
+        if not self._calls:
+            raise InvalidArgument(f"{self.name}: its weights were not kept: watch with keep='matrix', or ask measured")
+        self._refuse_beams()
+        if self._joined is None:
+            call = self._calls[0] if self._how is None else joined(self._calls, self._how)
+            self._joined = replace(call, real=self.real)
+        return self._joined
+
+    def continues(self, call: Call) -> bool:
+        """Whether a call goes on from here, as a cache grew."""
+        return self.kind != "cross" and 0 < self._stop == call.first
+
+    def _refuse_beams(self) -> None:
+        if self._moved:
+            raise InvalidArgument(
+                f"{self.name}: rows changed places between the steps, or left, as beams do: choose what became of them "
+                "by seen.select(beam_indices)"
+            )
+
+    def _has_moved(self, call: Call) -> bool:
+        """Whether the key that a cache holds of the last row before is not what that row brought."""
+        stop = self._stop - call.first_key
+        return self._last is not None and stop > 0 and not torch.equal(call.key[:, :, stop - 1 : stop], self._last)
+
+    def size(self) -> tuple[int, int]:
+        """How many rows the batch has, and how many calls there were."""
+        return len(self._calls[0].query), len(self._calls)
+
+    def select(self, rows: Tensor, measures: Mapping[str, Measure]) -> Seen:
+        """What became of some rows: (sequences, steps) the row of each at each step, −1 where it had ended."""
+        calls = [call.of_rows(rows[:, step]) for step, call in enumerate(self._calls)]
+        found = Seen(self.name, self.kind, {}, calls, [(call.real, call.query.shape[2]) for call in calls], self._how)
+        found._answers = found._call.measure(measures)
+        return found
+
+    def add(self, call: Call, how: How | None, measures: Mapping[str, Measure], keep: Keep) -> WeightMatrix:
+        """Take up one more call, and give the view of its weights."""
+        view, answers = call.weights, call.measure(measures)
+        self._moved |= how == "tokens" and self._has_moved(call)
+        if self._moved:
+            answers = {}
+        begin = call.first_key if how == "tokens" else self._keys if how == "chunk" else 0
+        if how is not None:
+            refuse(
+                [
+                    f"{name}: is of whole matrices, and {self.name} comes in several calls: ask it of seen.layers later"
+                    for name in answers
+                    if type(measures[name]).entries is not Measure.entries
+                ]
+            )
+        for name, answer in answers.items():
+            before = self._answers.get(name)
+            self._answers[name] = answer if before is None else merged(before, answer, measures[name], begin)
+        self._stop, self._keys = call.stop, self._keys + call.key.shape[2]
+        last = call.stop - call.first_key
+        self._last = call.key[:, :, last - 1 : last].detach().clone() if self.kind != "cross" and last > 0 else None
+        self._reals.append((call.real, call.query.shape[2]))
+        if keep == "matrix":
+            if how == "tokens" and self._how is None:
+                self._calls = [self._calls[0].cut()]
+            self._calls.append(call.own() if how == "tokens" else call)
+            self._how, self._joined = how or self._how, None
+        return view
+
+
+@dataclass(eq=False)
+class Pass(Layers[Seen]):
+    """What was attended to in one forward pass, or in a generation."""
+
+    places: dict[tuple[str, int], Seen] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> tuple[Seen, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return tuple(self.places.values())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the queries and keys that are kept."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    def recording(
+        self,
+        sequence: int | None = None,
+        *,
+        tokens: Sequence[str] | None = None,
+        target: Sequence[str] | None = None,
+        title: str = "",
+        model: str = "",
+    ) -> Recording:
+        """What one sequence attended to, to be looked at or saved.
+
+        Args:
+            sequence: Which of the batch. Default: the only one.
+            tokens: What its tokens are called. Default: 1, 2, 3, and so on.
+            target: The same of a decoder's, where there is an encoder, too.
+            title: What it is.
+            model: The name of the model.
+
+        Raises:
+            InvalidArgument: If there are several sequences and none is chosen, if tokens are not as many as a layer
+                has, or if only measures were kept.
+        """
+        layers = []
+        for seen in self.layers:
+            weights = seen.weights
+            batch = weights.shape[0]
+            if sequence is None and batch > 1:
+                raise InvalidArgument(f"sequence: there are {batch}; choose one, from 0 to {batch - 1}")
+            at = 0 if sequence is None else sequence
+            if not 0 <= at < batch:
+                raise InvalidArgument(f"sequence: expected a number from 0 to {batch - 1}, got {at}")
+            call = seen._call.of_rows(torch.tensor([at], device=weights.device)) if batch > 1 else seen._call
+            given = tokens if target is None or seen.kind == "encoder" else target
+            axes = [given, tokens if seen.kind == "cross" else given]
+            rows, keys = (_named(seen.name, axis, size) for axis, size in zip(axes, weights.shape[2:], strict=True))
+            answers = replace_tensors(dict(seen.measured), lambda tensor, at=at: tensor[at : at + 1].detach())
+            layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers))
+        return Recording(title, model, tuple(layers))
+
+
+def _named(layer: str, tokens: Sequence[str] | None, size: int) -> tuple[str, ...]:
+    """What stands at an axis."""
+    if tokens is None:
+        return tuple(map(str, range(1, size + 1)))
+    if len(tokens) != size:
+        raise InvalidArgument(f"tokens: {layer} has {size}, but {len(tokens)} were named")
+    return tuple(map(str, tokens))

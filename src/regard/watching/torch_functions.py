@@ -1,0 +1,105 @@
+"""The doors into torch's own: calls of its fused attention, and its module of several heads."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from regard.ops import Mask, Padding, ScaledDot
+from regard.ops.masks import as_mask
+from regard.watching.calls import Call
+from regard.watching.given import call_of
+
+if TYPE_CHECKING:
+    from regard.watching.watch import Watch
+
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_FORWARD = inspect.signature(nn.MultiheadAttention.forward)
+
+
+class Listening(TorchFunctionMode):
+    """While it is on, every call of `scaled_dot_product_attention` is told to a watch."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        if func is functional.scaled_dot_product_attention and self.watch.listens:
+            given = {"is_causal": False} | dict(zip(_NAMES, args, strict=False)) | kwargs
+            query, key, mask = (_four_axes(given.get(name)) for name in ("query", "key", "attn_mask"))
+            assert query is not None
+            assert key is not None
+            extra = {"is_causal": given["is_causal"], "scaling": given.get("scale")}
+            module = self.watch.innermost
+            self.watch.heard(module, call_of("sdpa", module, query, key, mask, extra, self.watch.kind_of(module)))
+        return found
+
+
+def _four_axes(tensor: Tensor | None) -> Tensor | None:
+    """(batch, heads, tokens, width), whatever the first axes are."""
+    if tensor is None or tensor.ndim == 4:
+        return tensor
+    if tensor.ndim > 4:
+        return tensor.flatten(0, -4)
+    return tensor[None, :, :, :] if tensor.ndim == 3 else tensor[None, None]
+
+
+def call_of_module(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> Call:
+    """What a `torch.nn.MultiheadAttention` computes its weights of; its masks say True where a key is not seen."""
+    given = _FORWARD.bind(module, *args, **kwargs).arguments
+    query, key = given["query"], given["key"]
+    if query.ndim == 2:
+        query, key = query[None], key[None]
+    elif not module.batch_first:
+        query, key = query.transpose(0, 1), key.transpose(0, 1)
+    of_query, of_key = _projections(module)
+    query, key = functional.linear(query, *of_query), functional.linear(key, *of_key)
+    batch, heads, keys = len(query), module.num_heads, key.shape[1]
+    if module.bias_k is not None:
+        key = torch.cat([key, module.bias_k.expand(batch, -1, -1)], 1)
+    if module.add_zero_attn:
+        key = torch.cat([key, key.new_zeros(batch, 1, key.shape[2])], 1)
+    more = key.shape[1] - keys  # keys that all may see
+    query, key = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, key))
+    rule: Mask | None = None
+    bias: Tensor | None = None
+    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+    if padding is not None:
+        padding = padding[None] if padding.ndim == 1 else padding
+        hidden = padding if padding.dtype == torch.bool else padding == -torch.inf
+        rule = Padding(functional.pad(~hidden, (0, more), value=True))
+        bias = None if padding.dtype == torch.bool else _added(padding[:, None, None], more)
+    if mask is not None:
+        mask = mask.view(batch, heads, *mask.shape[1:]) if mask.ndim == 3 else mask[None, None]
+        hidden = mask if mask.dtype == torch.bool else mask == -torch.inf
+        seen = as_mask(functional.pad(~hidden, (0, more), value=True))
+        rule = seen if rule is None else rule & seen
+        added = None if mask.dtype == torch.bool else _added(mask, more)
+        bias = added if bias is None else bias if added is None else bias + added
+    return Call(query, key, rule, ScaledDot(), bias, None)
+
+
+def _added(mask: Tensor, more: int) -> Tensor | None:
+    """What a mask of numbers adds to the scores of what it lets through."""
+    rest = mask.masked_fill(mask == -torch.inf, 0)
+    return functional.pad(rest, (0, more)) if bool(rest.any()) else None
+
+
+def _projections(module: nn.MultiheadAttention) -> tuple[tuple[Tensor, Tensor | None], ...]:
+    """Weight and bias of the query's projection, and of the key's."""
+    width, bias = module.embed_dim, module.in_proj_bias
+    weights = (
+        module.in_proj_weight.split(width)[:2]
+        if module.in_proj_weight is not None
+        else (module.q_proj_weight, module.k_proj_weight)
+    )
+    biases = (None, None) if bias is None else bias.split(width)[:2]
+    return tuple(zip(weights, biases, strict=True))

@@ -1,0 +1,342 @@
+"""What a watched model attends to: its calls of attention, kept apart by pass and by layer."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis.recording import Kind, Layers, Recording
+from regard.errors import InvalidArgument, InvalidType, nearest, refuse
+from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
+from regard.ops import Attended, Measure, WeightMatrix
+from regard.ops.measures import Asked, as_measures
+from regard.watching.calls import Call
+from regard.watching.given import MASKS
+from regard.watching.hugging_face import WATCHES, ears
+from regard.watching.interventions import Interventions
+from regard.watching.seen import Keep, Pass, Seen
+from regard.watching.torch_functions import Listening, call_of_module
+
+OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
+"""The layers of this library, which give a view of their weights."""
+
+CROSS = re.compile(r"cross|encoder_?attn|enc_?dec", re.IGNORECASE)
+
+
+class Watch(Layers[Seen]):
+    """What a model attends to while it is watched; see `watch`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        measures: Mapping[str, Measure],
+        layers: Sequence[str] | None,
+        heads: Sequence[int] | None,
+        keep: Keep,
+        interventions: Interventions,
+    ) -> None:
+        self.model, self._measures = model, measures
+        self.interventions = interventions
+        self.keep: Keep = keep
+        self._chosen, self._heads = layers, heads
+        self.passes: list[Pass] = []
+        """All passes, in order."""
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._mode = None if _tells_all(model) else Listening(self)
+        self._inside: list[nn.Module] = []
+        self._deaf = False
+        self._entries: Counter[int] = Counter()
+        self._called: set[tuple[str, int]] = set()
+        self._decided = False
+        self._real: Tensor | None = None
+
+    def __enter__(self) -> Watch:
+        taken = [id(module) for module in self.model.modules() if id(module) in WATCHES]
+        if taken:
+            raise InvalidArgument(f"{type(self.model).__name__} is being watched already: end that watch first")
+        self._stack = ExitStack()
+        if sys.modules.get("transformers"):  # what is not loaded has no models
+            self._stack.enter_context(ears())
+        for module in self.model.modules():
+            WATCHES[id(module)] = self
+            self._stack.callback(WATCHES.pop, id(module))
+            self._hook(module.register_forward_pre_hook(self._enter))
+            self._hook(module.register_forward_hook(self._leave, with_kwargs=True, always_call=True))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        if error[0] is None and not any(each.layers for each in self.passes):
+            raise InvalidArgument(
+                f"{type(self.model).__name__}: nothing was seen: it computes attention in its own way, "
+                "or it was not called"
+            )
+
+    def _hook(self, handle: Any) -> None:
+        self._stack.callback(handle.remove)
+
+    def _enter(self, module: nn.Module, given: object) -> None:
+        if not self._inside:
+            self._entries.clear()
+            self._called.clear()
+            self._decided, self._real = False, None
+            if self._mode is not None:
+                self._mode.__enter__()
+        self._inside.append(module)
+        self._entries[id(module)] += 1
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        try:
+            if isinstance(module, OWN) and isinstance(output, Attended):
+                self.heard(module, call_of_view(output.weights))
+            elif isinstance(module, nn.MultiheadAttention) and output is not None:
+                self.heard(module, call_of_module(module, args, kwargs))
+        finally:
+            self._inside.pop()
+            if not self._inside:
+                MASKS.clear()
+                if self._mode is not None:
+                    self._mode.__exit__(None, None, None)
+
+    @property
+    def innermost(self) -> nn.Module:
+        """The module that is computing."""
+        return self._inside[-1]
+
+    @property
+    def listens(self) -> bool:
+        """Whether calls of torch's attention are to be told: not those within what tells itself."""
+        own = (nn.MultiheadAttention, *OWN)
+        return not self._deaf and not any(isinstance(module, own) for module in self._inside)
+
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Where calls of torch's attention are not to be told."""
+        before, self._deaf = self._deaf, True
+        try:
+            yield
+        finally:
+            self._deaf = before
+
+    def name_of(self, module: nn.Module) -> str:
+        """What a module of the model is called."""
+        return self._names[id(module)]
+
+    def kind_of(self, module: nn.Module) -> Kind:
+        """What a layer is."""
+        return kind_of(self._names[id(module)], module, self._inside)
+
+    def heard(self, module: nn.Module, call: Call) -> None:
+        """Take up a call whose module cannot be changed on the way."""
+        name = self.name_of(module)
+        if self.interventions.touch(name):
+            raise InvalidArgument(
+                f"ablate and knockout: {name} is a {type(module).__name__}, which can be watched, but not changed: "
+                "that takes a model of transformers"
+            )
+        self.tell(module, self.kind_of(module), call)
+
+    def tell(self, module: nn.Module, kind: Kind, call: Call) -> WeightMatrix | None:
+        """Take up a call of a module, and give a view of its weights."""
+        name = self._names[id(module)]
+        if self._chosen is not None and name not in self._chosen:
+            return None
+        entry = max(self._entries[id(module)], 1)
+        place = name, entry
+        if self._heads is not None:
+            heads = call.query.shape[1]
+            beyond = [head for head in self._heads if head >= heads]
+            refuse([f"heads: {name} has {heads} heads, numbered from 0; got {head}" for head in beyond])
+            call = call.of_heads(self._heads)
+        if kind == "cross":
+            real = self._real
+            call.real = None if real is None or real.shape[1] != call.query.shape[2] else real
+        else:
+            self._real = call.real
+        if torch._C._current_graph_task_id() != -1:  # a checkpointed layer, run again in the backward pass
+            call.measure(self._measures)  # which its saved tensors are counted of, too
+            return call.weights
+        layers, how = self._layers_for(place, call), None
+        if place not in layers:
+            layers[place] = Seen(name if entry == 1 else f"{name}#{entry}", kind)
+        elif place in self._called:
+            how = "chunk"
+        else:
+            how = "queries" if kind == "cross" else "tokens"
+        self._called.add(place)
+        return layers[place].add(call, how, self._measures, self.keep)
+
+    def _layers_for(self, place: tuple[str, int], call: Call) -> dict[tuple[str, int], Seen]:
+        """Those of the pass that a call belongs to: the first call since the model was entered decides."""
+        if not self._decided:
+            self._decided = True
+            before = self.passes[-1].places if self.passes else {}
+            if not self.passes or (place in before and not before[place].continues(call)):
+                self.passes.append(Pass())
+        return self.passes[-1].places
+
+    def select(self, beam_indices: Tensor) -> Pass:
+        """What the texts attended to that a beam search gave, in the last pass.
+
+        Args:
+            beam_indices: (texts, steps) integers: which row of the batch each text was in at each step, −1 where it had
+                ended; as transformers' ``generate`` gives it with ``return_dict_in_generate=True``.
+
+        Raises:
+            InvalidArgument: If no steps were kept, or there are others.
+        """
+        if self.keep != "matrix" or not self.passes:
+            raise InvalidArgument("select: the steps were not kept: watch a generation with keep='matrix'")
+        places = self.passes[-1].places
+        batch, steps = (max(size[axis] for size in map(Seen.size, places.values())) for axis in (0, 1))
+        rows = beam_indices
+        if rows.ndim != 2 or rows.is_floating_point() or rows.shape[1] < steps or int(rows.max()) >= batch:
+            raise InvalidArgument(
+                f"beam_indices: expected (texts, steps) integers below {batch}, of at least {steps} steps, got "
+                f"{tuple(rows.shape)} with {rows.max()}"
+            )
+        found = {}
+        for place, seen in places.items():
+            beams = batch // seen.size()[0]  # of an encoder, which read each text once
+            found[place] = seen.select(torch.where(rows < 0, rows, rows // beams), self._measures)
+        return Pass(found)
+
+    def recording(self, sequence: int | None = None, **about: Any) -> Recording:
+        """What one sequence attended to in the last pass; see `Pass.recording`."""
+        if not self.passes:
+            raise InvalidArgument("nothing was seen yet")
+        return self.passes[-1].recording(sequence, **{"model": type(self.model).__name__, **about})
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        sequence: int | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        **about: Any,
+    ) -> None:
+        """Write what one sequence attended to as a file, for `regard.open`.
+
+        Args:
+            path: Where the file shall lie; mostly ``*.regard``.
+            sequence: As for `Pass.recording`.
+            dtype: As for `Recording.save`.
+            about: As for `Pass.recording`: ``tokens``, ``target``, ``title``, ``model``.
+
+        Raises:
+            InvalidArgument: As `Pass.recording` and `Recording.save`.
+            InvalidFile: If the file cannot be written.
+        """
+        self.recording(sequence, **about).save(path, dtype=dtype)
+
+    @property
+    def layers(self) -> tuple[Seen, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.passes[-1].layers if self.passes else ()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the queries and keys that are kept, of all passes."""
+        return sum(each.nbytes for each in self.passes)
+
+
+def kind_of(name: str, module: nn.Module, inside: Sequence[nn.Module]) -> Kind:
+    """What a layer is, by where it stands and what it says of itself."""
+    around = inside[-2] if len(inside) > 1 else None
+    if isinstance(around, nn.TransformerDecoderLayer):
+        return "cross" if module is around.multihead_attn else "decoder"
+    if getattr(module, "is_cross_attention", False) or CROSS.search(name):
+        return "cross"
+    parts = name.lower().split(".")
+    if any("decoder" in part for part in parts):
+        return "decoder"
+    if any("encoder" in part for part in parts):
+        return "encoder"
+    return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", False)) else "encoder"
+
+
+def call_of_view(weights: WeightMatrix) -> Call:
+    """The call of a layer of this library, which gives a view of its weights."""
+    request = weights.request
+    return Call(request.query, request.key, request.mask, request.score, None, request.scale, request.offset)
+
+
+def _tells_all(model: nn.Module) -> bool:
+    """Whether all attention of a model passes through transformers' interface, so that torch need not be heard."""
+    if not sys.modules.get("transformers"):
+        return False
+    from transformers import PreTrainedModel
+
+    parts = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    return isinstance(model, PreTrainedModel) and all(part._can_set_attn_implementation() for part in parts)
+
+
+def watch(
+    model: nn.Module,
+    measure: Asked = (),
+    *,
+    layers: Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    keep: Keep = "matrix",
+    ablate: Mapping[str, Sequence[int]] | None = None,
+    knockout: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+) -> Watch:
+    """Watch what a model attends to, while it computes as ever: by the same kernels, to the last bit.
+
+    Args:
+        model: A model of Hugging Face's transformers, of torch (`nn.MultiheadAttention`, `nn.Transformer` and their
+            like, plain calls of `scaled_dot_product_attention`), or of this library.
+        measure: What to ask of the weights as they pass by, as for `regard.attend`. The answers have gradients; what
+            `Received` sums up leaves out queries that are padding.
+        layers: The modules to watch, by name. Default: all that attend.
+        heads: The heads to watch, by number. Default: all.
+        keep: ``"matrix"`` holds query and key of each layer, of which everything can be asked later; ``"measures"``
+            holds nothing but the answers.
+        ablate: Heads to silence, by the names of modules: their output is 0. In models of transformers.
+        knockout: Pairs of positions, (query, key), that may not see each other, by the names of modules. In models of
+            transformers.
+
+    Returns:
+        Watch: To be entered by ``with``. It has the layers of the last pass, by name (``seen["encoder.layer.0..."]``),
+            in the order in which they were computed (``seen.layers``), and by kind (``seen.encoder``, ``seen.decoder``,
+            ``seen.cross``); ``seen.passes`` has all passes. All steps of a generation are one pass.
+
+    Raises:
+        InvalidType: If the model is no module.
+        InvalidArgument: If a layer is unknown, or an option is none; when it is entered, if the model is being watched
+            already; when it is left, if nothing was seen.
+
+    Memory: O(tokens · width) a layer with ``"matrix"``, and what the answers take with ``"measures"``; the matrix of
+        tokens × tokens is not made.
+
+    Example:
+        >>> import regard, torch, transformers
+        >>> config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=99)
+        >>> model = transformers.BertModel(config).eval()
+        >>> with regard.watch(model, ["entropy"]) as seen:
+        ...     output = model(torch.randint(99, (1, 10)))
+        >>> [layer.name for layer in seen.layers]
+        ['encoder.layer.0.attention.self', 'encoder.layer.1.attention.self']
+        >>> seen.encoder[0].weights.shape, seen.encoder[1].measured["entropy"].shape
+        (torch.Size([1, 4, 10, 10]), torch.Size([1, 4, 10]))
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    names = [name for name, _ in model.named_modules()]
+    refuse([f"layers: unknown module {name!r}{nearest(name, names)}" for name in layers or () if name not in names])
+    if keep not in ("matrix", "measures"):
+        raise InvalidArgument(f"keep: expected 'matrix' or 'measures', got {keep!r}")
+    refuse([f"heads: expected numbers from 0, got {head}" for head in heads or () if head < 0])
+    measures = as_measures(measure)
+    if keep == "measures" and not measures:
+        raise InvalidArgument("keep: 'measures' needs something to measure: measure=['entropy', 'received']")
+    interventions = Interventions(ablate or {}, knockout or {})
+    refuse(interventions.objections(names))
+    return Watch(model, measures, layers, heads, keep, interventions)

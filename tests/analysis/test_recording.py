@@ -1,0 +1,153 @@
+"""Recordings as files: the same comes back, whatever the mask and the score; what is none is an error."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import regard
+from ops.rules import SCORES, masks
+from regard.analysis import Layer, Recording
+from regard.errors import InvalidArgument, InvalidFile
+from regard.generation import Translator
+
+SHAPE = BATCH, HEADS, QUERIES, KEYS = 1, 4, 9, 12
+MASKS = [name for name in masks(*SHAPE) if name != "own"]
+
+
+def recorded(weights, **measured):
+    names = [tuple(map(str, range(size))) for size in weights.shape[2:]]
+    return Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, *names, measured),), {"text": "ä"})
+
+
+def same(one, other):
+    assert (one.title, one.model, one.texts) == (other.title, other.model, other.texts)
+    for mine, theirs in zip(one.layers, other.layers, strict=True):
+        assert (mine.name, mine.kind, mine.queries, mine.keys) == (
+            theirs.name,
+            theirs.kind,
+            theirs.queries,
+            theirs.keys,
+        )
+        assert torch.equal(mine.weights.dense(), theirs.weights.dense())
+        assert torch.equal(mine.weights.lse(), theirs.weights.lse())
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_every_mask_comes_back(name, tmp_path):
+    torch.manual_seed(0)
+    query, key = torch.randn(1, HEADS, QUERIES, 8), torch.randn(1, 2, KEYS, 8)
+    given = recorded(regard.weights(query, key, mask=masks(*SHAPE)[name], offset=1))
+    given.save(tmp_path / "a.regard")
+    same(regard.open(tmp_path / "a.regard"), given)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_comes_back(name, tmp_path):
+    torch.manual_seed(0)
+    case = SCORES[name]
+    rule = case.rule({name: each.float() for name, each in case.tensors(HEADS, QUERIES, KEYS, 8).items()})
+    query, key = torch.randn(1, HEADS, QUERIES, 8), torch.randn(1, HEADS, KEYS, 8)
+    given = recorded(regard.weights(query, key, score=rule, mask=regard.Causal(), scale=0.3))
+    if "Cosine" in repr(rule):  # a user's own
+        with pytest.raises(InvalidArgument, match="a file holds no Cosine"):
+            given.save(tmp_path / "a.regard")
+        assert list(tmp_path.iterdir()) == []
+        return
+    given.save(tmp_path / "a.regard")
+    same(regard.open(tmp_path / "a.regard"), given)
+
+
+def test_a_translation_comes_back_with_what_was_measured(tmp_path):
+    given = Translator.load().record("The cat sat on the mat.")
+    given.save(tmp_path / "a.regard")
+    same(regard.open(tmp_path / "a.regard"), given)
+    weights = given.cross[0].weights
+    measured = weights.measure("entropy", "max", regard.TopK(3))
+    recorded(weights, **measured).save(tmp_path / "b.regard", dtype=torch.float16)
+    found = regard.open(tmp_path / "b.regard")["encoder.0"]
+    assert found.weights.request.query.dtype == torch.float16
+    torch.testing.assert_close(found.weights.dense(), weights.dense(), atol=1e-2, rtol=0)
+    assert torch.equal(found.measured["topk"].indices, measured["topk"].indices)
+    assert torch.equal(found.measured["max"].score, measured["max"].score)
+
+
+def test_its_size_is_linear_in_the_tokens(tmp_path):
+    sizes = []
+    for tokens in (1000, 2000):
+        x = torch.randn(1, 8, tokens, 16)
+        mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        recorded(regard.weights(x, x, mask=regard.ops.masks.to_spans(mask, (1, 8, tokens, tokens)))).save(
+            tmp_path / "a.regard"
+        )
+        sizes.append((tmp_path / "a.regard").stat().st_size)
+    assert sizes[1] < 2.1 * sizes[0]
+
+
+@pytest.fixture
+def whole(tmp_path):
+    x = torch.randn(1, 2, 5, 8)
+    recorded(regard.weights(x, x, mask=regard.Causal())).save(tmp_path / "whole.regard")
+    return tmp_path / "whole.regard"
+
+
+def changed(whole, change):
+    """The same file with other metadata."""
+    data = whole.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["regard"])
+    save_file(load_file(whole), whole, {"regard": json.dumps(change(about) or about)})
+
+
+def layer(about):
+    return about["layers"][0]["by name"]
+
+
+def rules(about):
+    return layer(about)["weights"]["weights"]["by name"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda about: about.update(version=2), "expected a recording of version 1, but it is of 2"),
+        (lambda about: layer(about).update(kind="other"), "a layer is Layer"),
+        (lambda about: layer(about).update(keys=["a"]), "encoder.0 has 5 keys, but 1 names of them"),
+        (lambda about: layer(about).update(keys=[1] * 5), "5 names of them, or none"),
+        (lambda about: layer(about).update(weights={"eval": "print(1)"}), "'eval' is no kind of thing"),
+        (lambda about: rules(about).update(mask={"Causal": {"by name": {"x": 1}}}), "unexpected keyword"),
+        (lambda about: rules(about).update(key={"tensor": "9"}), "damaged"),
+        (lambda about: rules(about).update(scale="x"), "scale: expected a number"),
+        (lambda about: about.update(layers=3), "damaged"),
+        (lambda about: about.update(title=[1]), "expected a text"),
+        (lambda about: about.update(more=1), "damaged"),
+        (lambda about: [1], "expected a recording of version 1"),
+    ],
+)
+def test_a_changed_file_is_an_error(whole, change, said):
+    changed(whole, change)
+    with pytest.raises(InvalidFile, match=said):
+        regard.open(whole)
+
+
+def test_what_is_no_recording_is_an_error(whole, tmp_path):
+    with pytest.raises(InvalidFile, match="there is no such file"):
+        regard.open(tmp_path / "b.regard")
+    data = whole.read_bytes()
+    for part in (b"", data[:5], data[:-10], b"\x80\x04" + data, data[: len(data) // 2]):
+        whole.write_bytes(part)
+        with pytest.raises(InvalidFile, match="is no recording, or a damaged one"):
+            regard.open(whole)
+    save_file({"x": torch.zeros(3)}, whole)
+    with pytest.raises(InvalidFile, match="is no recording: it says nothing of one"):
+        regard.open(whole)
+
+
+def test_a_layer_that_there_is_not_is_named():
+    x = torch.randn(1, 2, 5, 8)
+    with pytest.raises(InvalidArgument, match=r"there is no layer 'encoder.1', did you mean 'encoder.0'\?"):
+        recorded(regard.weights(x, x))["encoder.1"]

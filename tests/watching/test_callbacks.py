@@ -1,0 +1,88 @@
+"""The numbers that callbacks log, beside those of dense attention."""
+
+from __future__ import annotations
+
+import lightning as L
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+import regard
+from regard.errors import InvalidArgument
+from watching.families import SMALL, eager
+
+LENGTHS = torch.tensor([9, 6, 9, 4])
+
+
+def rows():
+    torch.manual_seed(0)
+    ids = torch.randint(3, 90, (4, 9))
+    mask = (torch.arange(9) < LENGTHS[:, None]).long()
+    return [{"input_ids": i, "attention_mask": m, "labels": i[0] % 2} for i, m in zip(ids, mask, strict=True)]
+
+
+def model():
+    torch.manual_seed(0)
+    options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertForSequenceClassification(BertConfig(**SMALL, **options))
+
+
+def expected():
+    """The numbers of the first step, by dense attention."""
+    batch = {name: torch.stack([row[name] for row in rows()]) for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        dense = eager(model())(**batch, output_attentions=True).attentions
+    found = {}
+    for number, weights in enumerate(dense):
+        real = batch["attention_mask"][:, None, :, None].double()
+        name = f"attention/bert.encoder.layer.{number}.attention.self"
+        total = (torch.special.entr(weights) * real).sum()
+        found[f"{name}/entropy"] = float(total / (real.sum() * weights.shape[1]))
+        received = (weights * real).sum(2).amax((1, 2)) / LENGTHS
+        found[f"{name}/received"] = float(received.max())
+    return found
+
+
+def test_the_trainer_of_transformers_logs_them(tmp_path):
+    arguments = TrainingArguments(
+        tmp_path, max_steps=3, per_device_train_batch_size=4, logging_steps=1, report_to=[], disable_tqdm=True,
+        save_strategy="no", use_cpu=True, learning_rate=1e-3,
+    )  # fmt: skip
+    trainer = Trainer(model(), arguments, train_dataset=rows(), callbacks=[regard.watching.trainer_callback(every=2)])
+    trainer.train()
+    logged = trainer.state.log_history
+    for name, number in expected().items():
+        assert logged[0][name] == pytest.approx(number, abs=1e-5)
+        assert logged[1][name] == logged[0][name]  # of the step before
+        assert logged[2][name] != logged[0][name]
+    assert logged[0]["attention/bert.encoder.layer.0.attention.self/score"] > 0
+
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = model()
+
+    def training_step(self, batch, index):
+        return self.model(**batch).loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
+def test_lightning_logs_them(tmp_path):
+    trainer = L.Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path, callbacks=[regard.watching.lightning_callback(every=1)],
+    )  # fmt: skip
+    trainer.fit(Module(), torch.utils.data.DataLoader(rows(), batch_size=4))
+    for name, number in expected().items():
+        logged = trainer.logged_metrics[name.replace("attention/", "attention/model.", 1)]
+        assert float(logged) == pytest.approx(number, abs=1e-5)
+
+
+@pytest.mark.parametrize("make", [regard.watching.trainer_callback, regard.watching.lightning_callback])
+def test_no_steps_between_are_refused(make):
+    with pytest.raises(InvalidArgument, match="every must be at least 1, but is 0"):
+        make(0)

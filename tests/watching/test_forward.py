@@ -1,0 +1,180 @@
+"""Models of transformers, watched in one forward pass: unchanged, and equal to what their dense attention gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.errors import InvalidArgument, InvalidType
+from watching.families import FAMILIES, attentions, built, eager, padding
+
+pytest.importorskip("transformers")
+CASES = [(name, side) for name, family in FAMILIES.items() for side in ("none", *(["left", "right"] * family.padded))]
+
+
+def inputs_of(name, side):
+    torch.manual_seed(1)
+    given = FAMILIES[name].inputs()
+    return given | ({"attention_mask": padding(side)} if FAMILIES[name].padded else {})
+
+
+@pytest.mark.parametrize(("name", "side"), CASES)
+def test_outputs_are_unchanged_and_weights_are_those_of_dense_attention(name, side):
+    model, given = built(name), inputs_of(name, side)
+    assert model.config._attn_implementation == ("sdpa" if FAMILIES[name].fused else "eager")
+    with torch.no_grad():
+        expected = model(**given)
+        with regard.watch(model, ["entropy", "received"]) as seen:
+            found = model(**given)
+        dense = attentions(eager(model)(**given, output_attentions=True))
+    assert torch.equal(found[0], expected[0])
+    assert len(seen.layers) == len(dense)
+    for layer, truth in zip(seen.layers, dense, strict=True):
+        weights = layer.weights.dense()
+        some = weights.sum(-1, keepdim=True) > 0  # a row that sees no key is 0, where dense attention makes it uniform
+        truth = truth * some
+        torch.testing.assert_close(weights, truth, atol=1e-5, rtol=0)
+        real = torch.ones(truth.shape[0], truth.shape[2]) if layer.real is None else layer.real
+        torch.testing.assert_close(
+            layer.measured["received"], (truth * real[:, None, :, None]).sum(2), atol=1e-5, rtol=1e-5
+        )
+        torch.testing.assert_close(layer.measured["entropy"], torch.special.entr(truth).sum(-1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_are_unchanged(name):
+    model, given = built(name), inputs_of(name, "right")
+    found = []
+    for watched in (False, True):
+        model.zero_grad()
+        if watched:
+            with regard.watch(model, "received", keep="measures"):
+                total = model(**given)[0].square().mean()
+        else:
+            total = model(**given)[0].square().mean()
+        total.backward()
+        found.append([None if each.grad is None else each.grad.clone() for each in model.parameters()])
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_kinds_names_and_order():
+    model = built("bart")
+    with regard.watch(model) as seen, torch.no_grad():
+        model(**inputs_of("bart", "none"))
+    assert [layer.kind for layer in seen.layers] == ["encoder"] * 2 + ["decoder", "cross"] * 2
+    assert [layer.name for layer in seen.cross] == [f"model.decoder.layers.{i}.encoder_attn" for i in range(2)]
+    assert seen["model.encoder.layers.1.self_attn"] is seen.encoder[1]
+    with pytest.raises(InvalidArgument, match=r"did you mean 'model\.encoder\.layers\.1\.self_attn'"):
+        seen["model.encoder.layer.1.self_attn"]
+
+
+def test_a_module_that_is_used_again_is_another_layer():
+    model = built("albert")
+    with regard.watch(model) as seen, torch.no_grad():
+        model(**inputs_of("albert", "none"))
+    first, second = seen.layers
+    assert second.name == f"{first.name}#2"
+
+
+def test_passes_are_kept_apart_and_chosen_layers_and_heads_are_kept():
+    model = built("llama")
+    chosen = "model.layers.1.self_attn"
+    with regard.watch(model, layers=[chosen], heads=[3, 1]) as seen, torch.no_grad():
+        for _ in range(3):
+            model(**inputs_of("llama", "left"), use_cache=False)
+    with regard.watch(model) as whole, torch.no_grad():
+        model(**inputs_of("llama", "left"), use_cache=False)
+    assert len(seen.passes) == 3
+    assert [layer.name for layer in seen.layers] == [chosen]
+    torch.testing.assert_close(seen[chosen].weights.dense(), whole[chosen].weights.dense()[:, [3, 1]])
+
+
+def test_a_loss_on_attention_reaches_the_weights_of_a_fused_model():
+    model, other, given = built("gpt2"), None, inputs_of("gpt2", "none")
+    other = eager(model)
+    with regard.watch(model, "entropy", keep="measures") as seen:
+        model(**given)
+    sum(layer.measured["entropy"].mean() for layer in seen.layers).backward()
+    dense = attentions(other(**given, output_attentions=True))
+    sum(-(each * each.clamp(min=1e-30).log()).sum(-1).mean() for each in dense).backward()
+    for name, parameter in model.named_parameters():
+        truth = other.get_parameter(name).grad
+        assert (parameter.grad is None) == (truth is None)
+        if truth is not None:
+            torch.testing.assert_close(parameter.grad, truth, atol=1e-5, rtol=1e-4)
+
+
+def test_a_layer_that_is_run_again_in_the_backward_pass_is_told_once():
+    model = built("llama").train()
+    model.activation_checkpointing_enable()
+    with regard.watch(model, "entropy") as seen:
+        model(**inputs_of("llama", "none"), use_cache=False)[0].sum().backward()
+    assert len(seen.passes) == 1
+    assert seen.layers[0].weights.shape == (2, 4, 11, 11)
+
+
+def test_lazy_weights_stand_where_fused_attention_gives_none():
+    model, given = built("bert"), inputs_of("bert", "right")
+    with regard.watch(model) as seen, torch.no_grad():
+        given_out = model(**given, output_attentions=True).attentions
+    for layer, view in zip(seen.layers, given_out, strict=True):
+        assert isinstance(view, regard.WeightMatrix)
+        assert torch.equal(view.dense(), layer.weights.dense())
+
+
+def test_everything_is_as_before_also_after_an_error():
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    model, before = built("bert"), dict(ALL_ATTENTION_FUNCTIONS)
+    with pytest.raises(IndexError), regard.watch(model):
+        model(torch.full((1, 3), 99))  # no word of it
+    assert dict(ALL_ATTENTION_FUNCTIONS) == before
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+def test_two_models_are_watched_at_once_and_one_not_twice():
+    one, other = built("bert"), built("gpt2")
+    first, second = regard.watch(one, "entropy"), regard.watch(other, "entropy")
+    first.__enter__()
+    with second, torch.no_grad():
+        with (
+            pytest.raises(InvalidArgument, match="BertModel is being watched already"),
+            regard.watch(one),
+        ):
+            pass
+        one(**inputs_of("bert", "none"))
+        first.__exit__(None, None, None)
+        one(**inputs_of("bert", "none"))
+        other(**inputs_of("gpt2", "none"))
+    assert [len(each.passes) for each in (first, second)] == [1, 1]
+    assert len(second.layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layers": ["h.0.atn"]}, "layers: unknown module 'h.0.atn', did you mean 'h.0.attn'"),
+        ({"keep": "all"}, "keep: expected 'matrix' or 'measures', got 'all'"),
+        ({"keep": "measures"}, "keep: 'measures' needs something to measure"),
+        ({"heads": [0, -1]}, "heads: expected numbers from 0, got -1"),
+    ],
+)
+def test_what_does_not_fit_is_named(options, said):
+    with pytest.raises(InvalidArgument, match=said):
+        regard.watch(built("gpt2").transformer, **options)
+
+
+def test_what_is_no_model_and_a_head_that_there_is_not():
+    with pytest.raises(InvalidType, match=r"model: expected a torch\.nn\.Module, got str"):
+        regard.watch("gpt2")
+    model, given = built("gpt2"), inputs_of("gpt2", "none")
+    with pytest.raises(InvalidArgument, match=r"h\.0\.attn has 4 heads, .* got 4"), regard.watch(model, heads=[0, 4]):
+        model(**given)
+
+
+def test_nothing_seen_is_an_error():
+    model = torch.nn.Linear(3, 3)
+    with pytest.raises(InvalidArgument, match="Linear: nothing was seen"), regard.watch(model):
+        model(torch.zeros(1, 3))

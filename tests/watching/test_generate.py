@@ -1,0 +1,118 @@
+"""Texts as they are written, watched: the same words, and one matrix of all steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.errors import InvalidArgument
+from watching.families import FAMILIES, LENGTH, attentions, built, eager, padding
+
+pytest.importorskip("transformers")
+WRITERS = [name for name, family in FAMILIES.items() if family.writes]
+NEW = 9
+CASES = [
+    (name, side, how)
+    for name in WRITERS
+    for side in ("none", "left")
+    for how in ("greedy", "sampled", *(["static"] * (not FAMILIES[name].both)))
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "side", "how"), CASES)
+def test_words_are_unchanged_and_all_steps_are_one_matrix(name, side, how):
+    family, model = FAMILIES[name], built(name)
+    torch.manual_seed(1)
+    ids, mask = torch.randint(3, 90, (2, LENGTH)), padding(side)
+    options = {"input_ids": ids, "attention_mask": mask, "max_new_tokens": NEW, "do_sample": how == "sampled"}
+    options |= {"cache_implementation": "static"} if how == "static" else {}
+    torch.manual_seed(3)
+    expected = model.generate(**options)
+    torch.manual_seed(3)
+    with regard.watch(model, ["entropy", "received"]) as seen:
+        found = model.generate(**options)
+    assert torch.equal(found, expected)
+    assert len(seen.passes) == 1
+    with torch.no_grad():
+        if family.both:
+            output = eager(model)(
+                input_ids=ids, attention_mask=mask, decoder_input_ids=found[:, :-1], output_attentions=True
+            )
+        else:
+            read = torch.cat([mask, torch.ones(2, NEW - 1, dtype=mask.dtype)], 1)
+            positions = (read.cumsum(1) - 1).clamp(min=0)
+            output = eager(model)(
+                input_ids=found[:, :-1], attention_mask=read, position_ids=positions, output_attentions=True
+            )
+    for layer, truth in zip(seen.layers, attentions(output), strict=True):
+        weights = layer.weights.dense()
+        truth = truth * (weights.sum(-1, keepdim=True) > 0)
+        torch.testing.assert_close(weights, truth, atol=1e-5, rtol=0)
+        torch.testing.assert_close(layer.measured["entropy"], layer.weights.entropy(), atol=1e-5, rtol=1e-5)
+        real = None if layer.real is None else layer.real[:, None]
+        received = layer.measured["received"]
+        torch.testing.assert_close(received[:, :, : truth.shape[3]], layer.weights.received(real), atol=1e-5, rtol=1e-5)
+        assert not received[:, :, truth.shape[3] :].any()  # a static cache has room behind
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("side", ["none", "left"])
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "t5", "bart"])
+def test_what_became_of_beams_is_one_matrix_for_each_text(name, side):
+    family, model = FAMILIES[name], built(name)
+    torch.manual_seed(1)
+    ids, mask = torch.randint(3, 90, (2, LENGTH)), padding(side)
+    options = {"input_ids": ids, "attention_mask": mask, "max_new_tokens": NEW, "do_sample": False, "num_beams": 4}
+    options |= {"num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True}
+    expected = model.generate(**options)
+    with regard.watch(model, ["entropy", "received"]) as seen:
+        found = model.generate(**options)
+    assert torch.equal(found.sequences, expected.sequences)
+    with pytest.raises(InvalidArgument, match=r"rows changed places .* seen\.select\(beam_indices\)"):
+        assert seen.decoder[-1].weights
+    with pytest.raises(InvalidArgument, match=r"beam_indices: expected .* below 8, of at least 9 steps, got"):
+        seen.select(found.beam_indices[:, :5])
+    texts = seen.select(found.beam_indices)
+    mask, read = mask.repeat_interleave(2, 0), found.sequences[:, :-1]
+    with torch.no_grad():
+        if family.both:
+            given = {"input_ids": ids.repeat_interleave(2, 0), "attention_mask": mask, "decoder_input_ids": read}
+        else:
+            mask = torch.cat([mask, torch.ones(4, NEW - 1, dtype=mask.dtype)], 1)
+            given = {"input_ids": read, "attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+        dense = attentions(eager(model)(**given, output_attentions=True))
+    for layer, truth in zip(texts.layers, dense, strict=True):
+        weights = layer.weights.dense()
+        truth = truth * (weights.sum(-1, keepdim=True) > 0)
+        torch.testing.assert_close(weights, truth, atol=1e-5, rtol=0)
+        torch.testing.assert_close(layer.measured["entropy"], torch.special.entr(truth).sum(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_generation_is_saved_and_opened_again_without_its_model(tmp_path):
+    model = built("mistral")
+    ids, mask = torch.randint(3, 90, (2, LENGTH)), padding("left")
+    with regard.watch(model, ["entropy", "received"]) as seen:
+        model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
+    with pytest.raises(InvalidArgument, match="sequence: there are 2; choose one, from 0 to 1"):
+        seen.save(tmp_path / "a.regard")
+    tokens = [f"token {number}" for number in range(LENGTH + NEW - 1)]
+    with pytest.raises(InvalidArgument, match=r"self_attn has 19, but 18 were named"):
+        seen.save(tmp_path / "a.regard", 1, tokens=tokens[1:])
+    assert list(tmp_path.iterdir()) == []
+    seen.save(tmp_path / "a.regard", 1, tokens=tokens)
+    found = regard.open(tmp_path / "a.regard")
+    assert found.model == "MistralForCausalLM"
+    for layer, truth in zip(found.decoder, seen.decoder, strict=True):
+        assert list(layer.keys) == tokens
+        torch.testing.assert_close(layer.weights.dense(), truth.weights.dense()[1:])
+        assert torch.equal(layer.measured["received"], truth.measured["received"][1:])
+
+
+def test_what_is_asked_of_whole_matrices_is_refused_step_by_step():
+    model, ids = built("gpt2"), torch.randint(3, 90, (1, LENGTH))
+    seen = regard.watch(model, regard.BlockMean(4))
+    said = "block_mean: is of whole matrices, and transformer.h.0.attn comes in several calls"
+    with pytest.raises(InvalidArgument, match=said), seen:
+        model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)

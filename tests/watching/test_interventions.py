@@ -1,0 +1,100 @@
+"""Heads that are silenced and cells that are forbidden, beside models that were changed by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.errors import InvalidArgument
+from watching.families import FAMILIES, LENGTH, built, eager
+
+OUTPUTS = {
+    "bert": ("encoder.layer.1.attention.self", "encoder.layer.1.attention.output.dense"),
+    "llama": ("model.layers.1.self_attn", "model.layers.1.self_attn.o_proj"),
+    "t5": ("decoder.block.1.layer.1.EncDecAttention", "decoder.block.1.layer.1.EncDecAttention.o"),
+    "gemma2": ("model.layers.1.self_attn", "model.layers.1.self_attn.o_proj"),
+}
+
+
+def given_to(name):
+    torch.manual_seed(1)
+    return FAMILIES[name].inputs()
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_silent_head_is_one_whose_part_of_the_projection_is_zero(name):
+    model, given = built(name), given_to(name)
+    path, projection = OUTPUTS[name]
+    with regard.watch(model, ablate={path: [0, 2]}) as seen, torch.no_grad():
+        found = model(**given)[0]
+    assert seen[path].weights.shape[1] == 4
+    with torch.no_grad():
+        untouched = model(**given)[0]
+        weight = model.get_submodule(projection).weight
+        width = weight.shape[1] // 4
+        weight[:, :width] = 0
+        weight[:, 2 * width : 3 * width] = 0
+        expected = model(**given)[0]
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(found, untouched, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
+def test_a_cell_that_is_knocked_out_is_one_that_the_mask_forbids(name):
+    model, given = built(name), given_to(name)
+    layers = [path for path, _ in model.named_modules() if path.endswith(("attention.self", "self_attn", ".attn"))]
+    pairs = [(5, 2), (5, 5), (9, 0)]
+    allowed = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
+    allowed = allowed if name == "bert" else allowed.tril()
+    for query, key in pairs:
+        allowed[query, key] = False
+    with regard.watch(model, knockout=dict.fromkeys(layers, pairs)) as seen, torch.no_grad():
+        found = model(**given)[0]
+    dense = eager(model)
+    with torch.no_grad():
+        mask = allowed[None, None].expand(2, -1, -1, -1)
+        expected = dense(**given, attention_mask=torch.where(mask, 0.0, torch.finfo(torch.float32).min))[0]
+    for layer in seen.layers:
+        assert not layer.weights.dense()[:, :, ~allowed].any()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_generation_without_a_cell():
+    model = built("gpt2")
+    ids = torch.randint(3, 90, (1, LENGTH))
+    name = "transformer.h.0.attn"
+    options = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 5, "do_sample": False}
+    with regard.watch(model, knockout={name: [(LENGTH + 2, 3), (4, 1)]}) as seen:
+        model.generate(**options)
+    weights = seen[name].weights.dense()
+    assert not weights[0, :, LENGTH + 2, 3].any()
+    assert not weights[0, :, 4, 1].any()
+    assert (weights[0, :, LENGTH + 1, 3] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ablate": {"h.0.atn": [0]}}, "ablate: unknown module 'h.0.atn', did you mean 'h.0.attn'"),
+        ({"ablate": {"h.0.attn": [-1]}}, "ablate: heads of h.0.attn are numbers from 0, got -1"),
+        (
+            {"knockout": {"h.0.attn": [(1, 2, 3)]}},
+            r"knockout: h.0.attn is given pairs .*, got \(1, 2, 3\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(options, said):
+    with pytest.raises(InvalidArgument, match=said):
+        regard.watch(built("gpt2").transformer, **options)
+
+
+def test_a_head_that_there_is_not_and_a_module_that_cannot_be_changed():
+    model, given = built("gpt2"), given_to("gpt2")
+    seen = regard.watch(model, ablate={"transformer.h.0.attn": [4]})
+    with pytest.raises(InvalidArgument, match=r"h\.0\.attn has 4 heads, numbered from 0; got 4"), seen:
+        model(**given)
+    layer = torch.nn.MultiheadAttention(8, 2)
+    seen = regard.watch(torch.nn.Sequential(layer), ablate={"0": [0]})
+    with pytest.raises(InvalidArgument, match="is a MultiheadAttention, which can be watched, but not changed"), seen:
+        layer(*[torch.randn(3, 1, 8)] * 3)

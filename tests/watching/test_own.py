@@ -1,0 +1,56 @@
+"""Regard's own models, watched: their layers give views themselves, and a generation is one pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.errors import InvalidArgument
+from regard.generation import beam_search, greedy
+from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig
+
+SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "max_length": 40}
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "relative", "alibi", "t5"])
+def test_a_generation_is_one_matrix(positions):
+    torch.manual_seed(0)
+    model = Gpt(GptConfig(50, num_layers=2, positions=positions, **SIZES)).eval()
+    prompts = torch.randint(3, 50, (2, 6))
+    with regard.watch(model, ["entropy", "received"]) as seen:
+        best = greedy(model, prompts, max_length=7, min_length=7)
+    assert len(seen.passes) == 1
+    words = torch.cat([prompts, torch.tensor([each.tokens for each in best])], 1)
+    with torch.no_grad():
+        whole = model(words[:, :-1], attentions=True).attentions
+    for layer, truth in zip(seen.layers, whole, strict=True):
+        torch.testing.assert_close(layer.weights.dense(), truth.weights.dense(), atol=1e-5, rtol=0)
+        torch.testing.assert_close(layer.measured["received"], truth.weights.received(), atol=1e-5, rtol=1e-5)
+    assert [layer.name for layer in seen.decoder] == ["decoder.layers.0.attention", "decoder.layers.1.attention"]
+
+
+def test_a_translator_and_a_bert():
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(50, num_encoder_layers=2, num_decoder_layers=2, **SIZES)).eval()
+    src, tgt, lengths = torch.randint(3, 50, (2, 6)), torch.randint(3, 50, (2, 5)), torch.tensor([6, 4])
+    with regard.watch(model) as seen, torch.no_grad():
+        expected = model(src, tgt, lengths, attentions=True).attentions
+    for kind in ("encoder", "decoder", "cross"):
+        for layer, truth in zip(getattr(seen, kind), getattr(expected, kind), strict=True):
+            torch.testing.assert_close(layer.weights.dense(), truth.weights.dense())
+    bert = Bert(BertConfig(50, num_layers=2, **SIZES)).eval()
+    with regard.watch(bert, "entropy", keep="measures") as seen, torch.no_grad():
+        bert(src, lengths)
+    assert [layer.measured["entropy"].shape for layer in seen.encoder] == [(2, 4, 6)] * 2
+    with pytest.raises(InvalidArgument, match="its weights were not kept"):
+        assert seen.encoder[0].weights
+
+
+def test_beams_can_be_watched():
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(50, num_encoder_layers=1, num_decoder_layers=1, **SIZES)).eval()
+    src = torch.randint(3, 50, (2, 6))
+    expected = beam_search(model, src, beam=3)
+    with regard.watch(model, "entropy", keep="measures"):
+        assert beam_search(model, src, beam=3) == expected

@@ -1,0 +1,178 @@
+"""torch's own attention, watched: the module of several heads, the layers made of it, and plain calls."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import regard
+from pairwise import pairwise
+
+BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 5, 7, 16, 4
+
+
+@pytest.mark.parametrize(
+    ("masked", "padded", "bias", "zero", "sides", "first", "told"),
+    pairwise(
+        ["none", "bool", "float", "of heads"],
+        ["none", "bool", "float"],
+        [True, False],
+        [True, False],
+        ["one", "two", "widths"],
+        [True, False],
+        [True, False],
+    ),
+)
+def test_weights_are_those_that_the_module_gives(masked, padded, bias, zero, sides, first, told):
+    torch.manual_seed(0)
+    widths = {"kdim": 6, "vdim": 9} if sides == "widths" else {}
+    attention = nn.MultiheadAttention(
+        WIDTH, HEADS, bias=bias, add_bias_kv=zero, add_zero_attn=zero, batch_first=first, **widths
+    ).eval()
+    query = torch.randn(BATCH, QUERIES, WIDTH)
+    key, value = (
+        torch.randn(BATCH, KEYS, widths.get("kdim", WIDTH)),
+        torch.randn(BATCH, KEYS, widths.get("vdim", WIDTH)),
+    )
+    key, value = (query, query) if sides == "one" else (key, value)
+    keys = key.shape[1]
+    hidden = (torch.rand(QUERIES, keys) < 0.3) & (torch.arange(keys) > 0)  # torch gives NaN for a row that sees none
+    padding = torch.arange(keys) >= torch.tensor([keys, keys - 1, keys - 2])[:, None]
+    options = {
+        "attn_mask": {
+            "none": None,
+            "bool": hidden,
+            "float": torch.randn(QUERIES, keys).masked_fill(hidden, -torch.inf),
+            "of heads": (torch.rand(BATCH * HEADS, QUERIES, keys) < 0.3) & (torch.arange(keys) > 0),
+        }[masked],
+        "key_padding_mask": {
+            "none": None,
+            "bool": padding,
+            "float": torch.zeros(BATCH, keys).masked_fill(padding, -torch.inf),
+        }[padded],
+    }
+    if masked == "float" and padded == "bool":  # torch wants both of one kind
+        options["key_padding_mask"] = torch.zeros(BATCH, keys).masked_fill(padding, -torch.inf)
+    if masked in ("bool", "of heads") and padded == "float":
+        options["key_padding_mask"] = padding
+    given = (query, key, value) if first else tuple(each.transpose(0, 1) for each in (query, key, value))
+    with torch.no_grad():
+        expected, truth = attention(*given, **options, average_attn_weights=False)
+        plain, _ = attention(*given, **options, need_weights=told)
+        with regard.watch(attention, "entropy") as seen:
+            found, _ = attention(*given, **options, need_weights=told)
+    assert torch.equal(found, plain)
+    torch.testing.assert_close(found, expected)
+    weights = seen.layers[0].weights.dense()
+    torch.testing.assert_close(weights, truth, atol=1e-6, rtol=1e-5)
+
+
+def _models():
+    layer = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": 32, "batch_first": True, "dropout": 0.0}
+    yield "encoder", nn.TransformerEncoder(nn.TransformerEncoderLayer(**layer), 2), 1
+    yield "decoder", nn.TransformerDecoder(nn.TransformerDecoderLayer(**layer), 2), 2
+    both = {"num_encoder_layers": 2, "num_decoder_layers": 2, **layer}
+    yield "both", nn.Transformer(**both), 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("training", [True, False])
+def test_transformers_of_torch_are_unchanged(number, training):
+    torch.manual_seed(0)
+    name, model, sides = list(_models())[number]
+    model.train(training)
+    given = (torch.randn(BATCH, KEYS, WIDTH), torch.randn(BATCH, QUERIES, WIDTH))[-sides:]
+    given = given[::-1] if name == "decoder" else given
+    causal = nn.Transformer.generate_square_subsequent_mask(QUERIES)
+    options = {} if name == "encoder" else {"tgt_mask": causal, "tgt_is_causal": True}
+    padding = torch.arange(KEYS) >= torch.tensor([KEYS, KEYS - 2, KEYS - 1])[:, None]
+    options |= {"src_key_padding_mask": padding} if name == "both" else {}
+    torch.backends.mha.set_fastpath_enabled(False)  # what has no hooks takes it; its last bits are others
+    try:
+        expected = model(*given, **options)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    with regard.watch(model, ["entropy", "received"]) as seen:
+        found = model(*given, **options)
+    assert torch.equal(found, expected)
+    kinds = {"encoder": ["encoder"] * 2, "decoder": ["decoder", "cross"] * 2}
+    assert [layer.kind for layer in seen.layers] == kinds.get(name, kinds["encoder"] + kinds["decoder"])
+    for layer in seen.decoder:
+        assert not layer.weights.dense().triu(1).any()
+    for layer in seen.encoder if name == "both" else ():
+        assert not layer.weights.dense().masked_select(padding[:, None, None]).any()
+
+
+class Plain(nn.Module):
+    """A user's own layer: a plain call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x, **options):
+        query, key, value = self.project(x).unflatten(-1, (3, HEADS, -1)).movedim(-3, 0).transpose(-2, -3)
+        return functional.scaled_dot_product_attention(query, key, value, **options)
+
+
+@pytest.mark.parametrize(("causal", "masked"), [(True, "none"), (False, "none"), (False, "bool"), (False, "float")])
+@pytest.mark.parametrize("lead", [(), (BATCH,), (2, BATCH)])
+def test_plain_calls_are_heard(causal, masked, lead):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Plain()), torch.randn(*lead, KEYS, WIDTH)
+    mask = torch.rand(KEYS, KEYS) < 0.7
+    mask[:, 0] = True
+    options = {"is_causal": causal, "scale": 0.7}
+    if masked != "none":
+        options["attn_mask"] = mask if masked == "bool" else torch.randn(KEYS, KEYS).masked_fill(~mask, -torch.inf)
+    plain = model[0]
+    with regard.watch(model, "received") as seen:
+        model[0].forward = lambda x, forward=plain.forward: forward(x, **options)
+        found = model(x)
+    query, key, value = plain.project(x).unflatten(-1, (3, HEADS, -1)).movedim(-3, 0).transpose(-2, -3)
+    assert torch.equal(found, functional.scaled_dot_product_attention(query, key, value, **options))
+    weights = seen["0"].weights
+    assert weights.shape[1:] == (HEADS, KEYS, KEYS)
+    torch.testing.assert_close((weights.dense() @ value.reshape(-1, *value.shape[-3:])).view_as(found), found)
+
+
+def test_a_mask_that_is_changed_in_place_is_read_again():
+    model, mask = nn.Sequential(Plain()), torch.ones(KEYS, KEYS, dtype=torch.bool)
+    forward = model[0].forward
+    model[0].forward = lambda x: forward(x, attn_mask=mask)
+    with regard.watch(model) as seen, torch.no_grad():
+        model(torch.randn(1, KEYS, WIDTH))
+        assert seen["0"].weights.dense().all()
+        mask[:, 3] = False
+        model(torch.randn(1, KEYS, WIDTH))
+    assert not seen["0"].weights.dense()[..., 3].any()
+
+
+def test_a_masked_model_of_torch_is_watched_where_there_is_no_transformers(tmp_path):
+    program = """
+import sys; sys.modules["transformers"] = None
+import torch, regard
+class Plain(torch.nn.Module):
+    def forward(self, x, mask): return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+mask = torch.ones(5, 5, dtype=torch.bool).tril()
+model = Plain()
+with regard.watch(model) as seen: model(torch.randn(1, 2, 5, 4), mask)
+assert not seen.layers[0].weights.dense().triu(1).any()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_within_leaves_nothing_behind():
+    model = nn.Sequential(Plain())
+    with pytest.raises(RuntimeError), regard.watch(model):
+        model(torch.randn(3, 2))
+    with regard.watch(model) as seen:
+        model(torch.randn(1, 4, WIDTH))
+    assert len(seen.passes) == 1
