@@ -155,6 +155,7 @@ RULES = [  # of a matrix of 1 sequence, 2 heads, 5 queries, 5 keys, with a head_
     (lambda: {"score": Alibi.of_heads(0)}, "count must be at least 1, but is 0"),
     (lambda: {"score": Buckets(torch.ones(32, 3))}, r"table of Buckets is \(32, 3\), expected .* = \(32, 2\)"),
     (lambda: {"score": Buckets(torch.ones(8, 2), max_distance=2)}, "with 8 buckets, max_distance must be above 2"),
+    (lambda: {"score": Buckets(torch.ones(8, 2), max_distance=10**9)}, "max_distance must be above 2, at most 1048576"),
     (lambda: {"score": Relative(torch.ones(4, 4))}, "must have an odd number of distances, from −k to k; it has 4"),
     (lambda: {"score": Relative(torch.ones(5, 3))}, r"table of Relative is \(5, 3\), expected .* = \(5, 4\)"),
     (lambda: {"score": Sinks(ScaledDot(), torch.ones(3))}, r"logits of Sinks is \(3,\), expected \(heads,\) = \(2,\)"),

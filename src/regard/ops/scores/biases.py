@@ -13,6 +13,9 @@ from regard.errors import InvalidArgument, count_objections, refuse
 from regard.ops.cells import Cells
 from regard.ops.scores.base import Score, Shape, tensor_objections
 
+FARTHEST = 2**20
+"""The largest `max_distance` of `Buckets`, which make a table of all distances up to it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Bias(Score):
@@ -121,10 +124,10 @@ class Buckets(Score):
         table: (buckets, heads).
         bidirectional: Half of the buckets are for keys after the query; if False, these all share the bucket of
             distance 0.
-        max_distance: Where the last bucket begins.
+        max_distance: Where the last bucket begins, at most 2²⁰.
 
     Raises:
-        InvalidArgument: If max_distance leaves no distance for the logarithmic buckets.
+        InvalidArgument: If max_distance leaves no distance for the logarithmic buckets, or is too large.
 
     Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
     section 2.1.
@@ -136,10 +139,11 @@ class Buckets(Score):
 
     def __post_init__(self) -> None:
         exact = self._exact
-        if exact < 1 or self.max_distance <= exact:
+        if exact < 1 or not exact < self.max_distance <= FARTHEST:
             raise InvalidArgument(
-                f"Buckets: with {len(self.table)} buckets, max_distance must be above {exact} and there must be at "
-                f"least {4 if self.bidirectional else 2} buckets; got max_distance {self.max_distance!r}"
+                f"Buckets: with {len(self.table)} buckets, max_distance must be above {exact}, at most {FARTHEST}, and "
+                f"there must be at least {4 if self.bidirectional else 2} buckets; got max_distance "
+                f"{self.max_distance!r}"
             )
 
     def __call__(
@@ -149,8 +153,10 @@ class Buckets(Score):
         scale: float,
         cells: Cells,
     ) -> Float[Tensor, "1 heads rows keys"]:
-        table = self.table[:, cells.heads].mT.to(query.dtype)  # (heads, buckets)
-        return table[None, :, self.bucket(cells.key - cells.position)]
+        reach = self.max_distance  # all beyond it share its bucket: one logarithm a distance, none a cell
+        of_distance = self.bucket(torch.arange(-reach, reach + 1, device=cells.device))
+        table = self.table[of_distance][:, cells.heads].mT.to(query.dtype)  # (heads, distances)
+        return table[None, :, (cells.key - cells.position).clamp(-reach, reach) + reach]
 
     def bucket(self, distance: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
         """The bucket of each distance j − position."""
