@@ -98,22 +98,77 @@ def shakespeare(
     seed: Seeds = None,
     output: Output = FOLDER,
 ) -> None:
-    """The validation loss of nanoGPT's recipe for a CPU: recipes/shakespeare-characters.yaml.
+    """The validation loss of nanoGPT's recipe for a CPU, beside transformers': recipes/shakespeare-characters.yaml.
 
     DATA holds input.txt, the tiny Shakespeare of char-rnn, of which the last tenth is measured whole.
     """
     text = (data / "input.txt").read_text(encoding="utf-8")
-    kept = text[len(text) - len(text) // 10 :]
-    found = {}
+    valid = text[len(text) - len(text) // 10 :]
+    ours, theirs = {}, {}
     for number in seed or [1]:
         name = f"shakespeare-{positions}-{number}"
         run = trained("shakespeare-characters", name, data, number, ["--model.positions", positions])
-        likelihood = Generator.load(run / "last", dtype=torch.float32).likelihood(kept)
-        found[number] = likelihood.nll / likelihood.words
+        likelihood = Generator.load(run / "last", dtype=torch.float32).likelihood(valid)
+        ours[number] = likelihood.nll / likelihood.words
+        peer = Path("runs") / f"shakespeare-gpt2-{number}.json"
+        theirs[number] = kept(peer, lambda number=number: gpt2_loss(data, text, valid, number))
     told = f"tiny Shakespeare, nanoGPT's recipe for a CPU, {positions} positions, validation loss"
-    published = "1.88 (of 20 random batches), nanoGPT's readme"
-    reached = f"{spread(list(found.values()), 3)} ({seeds(found)})"
-    finish(output, f"shakespeare-{positions}", told, reached, published, values=found)
+    published = (
+        f"1.88 (of 20 random batches), nanoGPT's readme; {spread(list(theirs.values()), 3)}, transformers' GPT-2 with "
+        f"the same settings and seeds (learned positions)"
+    )
+    reached = f"{spread(list(ours.values()), 3)} ({seeds(ours)})"
+    finish(output, f"shakespeare-{positions}", told, reached, published, ours=ours, theirs=theirs)
+
+
+def gpt2_loss(data: Path, text: str, valid: str, seed: int) -> float:
+    """What transformers' GPT-2 reaches with the settings of the recipe, on batches of random places as in nanoGPT."""
+    from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_with_min_lr_schedule_with_warmup
+
+    keys = read_recipe(RECIPES / "shakespeare-characters.yaml", ["--data.folder", str(data)])
+    shape, block, letters = keys.model, keys.data.block, sorted(set(text))
+    ids, kept_ids = (torch.tensor([letters.index(letter) for letter in part]) for part in (text[: -len(valid)], valid))
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(letters),
+        n_positions=block,
+        n_embd=shape.d_model,
+        n_layer=shape.num_layers,
+        n_head=shape.num_heads,
+        n_inner=shape.d_ff,
+        activation_function="gelu",
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    )
+    model = GPT2LMHeadModel(config)
+    weights = {name: parameter for name, parameter in model.named_parameters() if not name.endswith(".bias")}
+    model.requires_grad_(False)  # biases stay zero
+    for parameter in weights.values():
+        parameter.requires_grad_()
+    groups = [
+        {"params": [each for each in weights.values() if each.ndim > 1], "weight_decay": keys.optimizer.weight_decay},
+        {"params": [each for each in weights.values() if each.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, keys.optimizer.learning_rate, betas=keys.optimizer.betas)
+    steps = keys.trainer.max_steps
+    schedule = get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer, keys.optimizer.warmup_steps, steps, min_lr_rate=keys.optimizer.final_share
+    )
+
+    def loss(rows: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+        logits = model(rows[:, :-1]).logits.flatten(0, 1)
+        return torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten(), reduction=reduction)
+
+    for _ in range(steps):
+        starts = torch.randint(len(ids) - block, (keys.data.batch, 1))
+        optimizer.zero_grad()
+        loss(ids[starts + torch.arange(block + 1)]).backward()
+        torch.nn.utils.clip_grad_norm_(weights.values(), keys.optimizer.clip_norm)
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():  # as ours: in blocks that follow each other
+        starts = range(0, len(kept_ids) - 1, block)
+        total = sum(float(loss(kept_ids[None, start : start + block + 1], "sum")) for start in starts)
+    return total / (len(kept_ids) - 1)
 
 
 @app.command()
