@@ -101,6 +101,7 @@ def call_ops():
         W.lse(),
         W.mean_distance(),
         W.diagonal(),
+        W.mass(Causal()),
         W.by_distance(2),
         W.block_mean(2),
         W.received(),

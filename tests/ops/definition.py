@@ -54,6 +54,7 @@ def definition(
         "topk": weights.sort(-1, descending=True).values[..., : min(3, keys)],
         "max": (weights.amax(-1), scores.amax(-1)),
         "mean_distance": (weights * distance.abs()).sum(-1),
+        "mass": (weights * ((distance < -2) | (distance > 1))).sum(-1),
         "block_mean": torch.stack(
             [torch.stack([x.mean((-1, -2)) for x in rows.split(size, -1)], -1) for rows in weights.split(size, -2)], -2
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -13,6 +13,8 @@ from regard.errors import InvalidArgument, InvalidFile, nearest
 if TYPE_CHECKING:
     import torch
 
+    from regard.analysis.alignment import Alignment, Heads
+    from regard.analysis.heads import Columns
     from regard.ops.matrix import WeightMatrix
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -102,6 +104,18 @@ class Recording(Layers[Layer]):
     def nbytes(self) -> int:
         """The bytes of the queries and keys."""
         return sum(layer.weights.nbytes for layer in self.layers)
+
+    def heads(self, *, separators: Collection[Hashable] | None = None) -> Columns:
+        """Where the attention of each head goes, as columns of a table; see `regard.analysis.head_scores`."""
+        from regard.analysis.heads import SEPARATORS, head_scores
+
+        return head_scores(self, separators=SEPARATORS if separators is None else separators)
+
+    def alignment(self, heads: Heads = "mean", *, count: int = 4, merge: bool = True) -> Alignment:
+        """Which words of the target belong to which of the source; see `regard.analysis.align`."""
+        from regard.analysis.alignment import align
+
+        return align(self, heads, count=count, merge=merge)
 
     def save(self, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> None:
         """Write the recording as one file, of which `regard.open` makes the same again, without the model.

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import InvalidArgument, nearest
-from regard.explore.words import is_special, words
+from regard.text.words import is_special, words
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording

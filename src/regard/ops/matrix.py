@@ -11,12 +11,14 @@ from torch import Tensor
 from regard.errors import InvalidArgument, refuse
 from regard.ops.kernels.base import Job
 from regard.ops.kernels.choose import choose
+from regard.ops.masks import Mask
 from regard.ops.measures import (
     Asked,
     BlockMean,
     ByDistance,
     Diagonal,
     Grouped,
+    Mass,
     Measure,
     Pulled,
     Received,
@@ -100,6 +102,10 @@ class WeightMatrix(Matrix):
     def mean_distance(self) -> Float[Tensor, "batch heads queries"]:
         """How far each row looks, in keys, (batch, heads, queries). See `MeanDistance`."""
         return self.measure("mean_distance")["mean_distance"]
+
+    def mass(self, cells: Mask) -> Float[Tensor, "batch heads queries"]:
+        """The mass of each row on the cells that a rule allows, (batch, heads, queries). See `Mass`."""
+        return self.measure(Mass(cells))["mass"]
 
     def diagonal(self, d: int = 0) -> Float[Tensor, "batch heads queries"]:
         """The weight on the key at a distance, (batch, heads, queries). See `Diagonal`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regard.ops.measures.base import FORBIDDEN, Answer, Block, Entries, Measure, Shape, sunk
 from regard.ops.measures.distance import ByDistance, Diagonal, MeanDistance
+from regard.ops.measures.mass import Mass
 from regard.ops.measures.named import MEASURES, Asked, as_measures
 from regard.ops.measures.pooled import BlockMean, Grouped
 from regard.ops.measures.received import Pulled, Received
@@ -23,6 +24,7 @@ __all__ = [
     "Entropy",
     "Grouped",
     "Lse",
+    "Mass",
     "Max",
     "MeanDistance",
     "Measure",

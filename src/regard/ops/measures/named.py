@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from regard.errors import InvalidArgument, InvalidType, nearest, refuse
 from regard.ops.measures.base import Measure
 from regard.ops.measures.distance import ByDistance, Diagonal, MeanDistance
+from regard.ops.measures.mass import Mass
 from regard.ops.measures.pooled import BlockMean, Grouped
 from regard.ops.measures.received import Received
 from regard.ops.measures.rows import Entropy, Lse, Max
@@ -20,6 +21,7 @@ MEASURES: dict[str, type[Measure]] = {
     "entropy": Entropy,
     "grouped": Grouped,
     "lse": Lse,
+    "mass": Mass,
     "max": Max,
     "mean_distance": MeanDistance,
     "received": Received,
@@ -32,6 +34,7 @@ _EXAMPLES = {
     "by_distance": "ByDistance(16)",
     "diagonal": "Diagonal(-1)",
     "grouped": "Grouped(query_groups, key_groups)",
+    "mass": "Mass(mask)",
     "topk": "TopK(8)",
 }
 """Those that need to be told more than their name."""

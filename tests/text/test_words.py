@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.explore.words import is_special, words
 from regard.text.tokenizer import Tokenizer
+from regard.text.words import is_special, words
 
 WORDS = {
     "The animal didn't cross the street.": ["The", "animal", "didn't", "cross", "the", "street", "."],

@@ -1,0 +1,125 @@
+"""Figures of heads and of layers, by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from regard.analysis.heads import HEAD_SCORES, Columns
+from regard.analysis.recording import Layer
+from regard.errors import InvalidArgument, MissingExtra, nearest, refuse
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LARGEST = 1024
+"""How many rows and keys `plot_weights` shows as they are; of more it shows means of squares."""
+NAMED = 40
+"""How many tokens are named at an axis."""
+
+
+def plot_heads(scores: Columns, names: Sequence[str] | None = None) -> Figure:
+    """What heads do: for each score a map, a row for each layer and a column for each head.
+
+    Args:
+        scores: As `head_scores` gives them.
+        names: Which scores to show. Default: all that are told.
+
+    Returns:
+        A figure: ``figure.savefig("heads.png")``.
+
+    Raises:
+        InvalidArgument: If a score is unknown, or there is nothing to show.
+        MissingExtra: If matplotlib is not installed.
+    """
+    told = [name for name in HEAD_SCORES if name in scores and not np.isnan(scores[name]).all()]
+    refuse([f"names: no score {name!r}{nearest(name, told)}" for name in names or () if name not in told])
+    shown = told if names is None else list(names)
+    if not shown:
+        raise InvalidArgument("scores: there is nothing to show")
+    layers = list(dict.fromkeys(scores["layer"]))
+    heads = max(scores["head"]) + 1
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    size = max(2.4, 0.22 * heads + 1.2), max(1.8, 0.22 * len(layers) + 0.9)
+    figure = _figure((size[0] * columns, size[1] * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel, name in zip(panels, shown, strict=False):
+        grid = np.full((len(layers), heads), np.nan)
+        for layer, head, value in zip(scores["layer"], scores["head"], scores[name], strict=True):
+            grid[layers.index(layer), head] = value
+        whole = name in ("entropy", "distance")  # the others are shares
+        image = panel.imshow(grid, vmin=0, vmax=None if whole else 1, cmap="viridis", aspect="auto")
+        unit = {"entropy": " (nats)", "distance": " (tokens)"}.get(name, "")
+        panel.set(title=name + unit, xlabel="head", ylabel="layer")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.yaxis.get_major_locator().set_params(integer=True)
+        figure.colorbar(image, ax=panel)
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
+    return figure
+
+
+def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
+    """The weights of a layer: a map for each head, queries down and keys across.
+
+    Args:
+        layer: Of a recording.
+        heads: Which. Default: all.
+
+    Returns:
+        A figure. Of more than 1,024 tokens a cell is the mean of a square.
+
+    Raises:
+        InvalidArgument: If there is no such head.
+        MissingExtra: If matplotlib is not installed.
+    """
+    weights = layer.weights.detach()
+    _, count, queries, keys = weights.shape
+    numbers = list(range(count)) if heads is None else list(heads)
+    refuse(
+        [
+            f"heads: {layer.name} has {count} heads, numbered from 0; got {head!r}"
+            for head in numbers
+            if not 0 <= head < count
+        ]
+    )
+    if not numbers:
+        raise InvalidArgument("heads: expected at least one")
+    square = -(-max(queries, keys) // LARGEST)
+    chosen = weights.at(heads=numbers)
+    maps = (chosen.dense() if square == 1 else chosen.block_mean(square))[0].float().cpu().numpy()
+    columns = min(4, len(numbers))
+    rows = -(-len(numbers) // columns)
+    named = square == 1 and max(queries, keys) <= NAMED
+    side = 2.6 + (0.12 * max(queries, keys) if named else 0)
+    figure = _figure((side * columns, side * rows))
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel, head, values in zip(panels, numbers, maps, strict=False):
+        image = panel.imshow(values, vmin=0, vmax=1 if square == 1 else None, cmap="viridis", aspect="auto")
+        panel.set(title=f"{layer.name}, head {head}")
+        if named:
+            panel.set_xticks(range(keys), _plain(layer.keys), rotation=90, fontsize=7)
+            panel.set_yticks(range(queries), _plain(layer.queries), fontsize=7)
+        else:
+            unit = "" if square == 1 else f" (squares of {square})"
+            panel.set(xlabel=f"key{unit}", ylabel=f"query{unit}")
+        figure.colorbar(image, ax=panel)
+    for panel in panels[len(numbers) :]:
+        panel.set_axis_off()
+    return figure
+
+
+def _plain(tokens: Sequence[str]) -> list[str]:
+    """Tokens as text: a dollar sign would begin a formula."""
+    return [token.replace("$", r"\$") for token in tokens]
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("figures need matplotlib: install it with `pip install 'regard[plot]'`") from None
+    return Figure(figsize=size, layout="constrained")

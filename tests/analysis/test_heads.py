@@ -1,0 +1,105 @@
+"""What heads do, beside loops over the whole matrix."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.analysis import HEAD_SCORES, Layer, Recording, head_scores
+from regard.analysis.heads import HeadSums
+from regard.errors import InvalidArgument, InvalidType
+
+
+def recording(words: str, kind: str = "decoder", heads: int = 3, seed: int = 0) -> Recording:
+    torch.manual_seed(seed)
+    tokens = tuple(words.split())
+    query, key = torch.randn(2, 1, heads, len(tokens), 4)
+    weights = regard.weights(query, key, mask=regard.Causal() if kind == "decoder" else None)
+    return Recording("", "random", (Layer("a.0", kind, weights, tokens, tokens),))
+
+
+def by_hand(weights: Tensor, tokens: tuple[str, ...], kind: str) -> dict[str, float]:
+    """The scores of one head, (tokens, tokens)."""
+    size, P = len(tokens), weights.double()
+    rows: dict[str, list[float]] = {score: [] for score in HEAD_SCORES}
+    for i in range(size):
+        others = [j for j in range(size) if tokens[j] == tokens[i] and (j < i if kind == "decoder" else j != i)]
+        after = [j + 1 for j in others if j + 1 < size]
+        rows["first"].append(P[i, 0])
+        rows["self"].append(P[i, i])
+        rows["separator"].append(sum(P[i, j] for j in range(size) if tokens[j] == "[SEP]"))
+        rows["entropy"].append(-sum(p * math.log(p) for p in P[i] if p > 0))
+        rows["distance"].append(sum(P[i, j] * abs(i - j) for j in range(size)))
+        for name, keys in (("previous", [i - 1]), ("next", [i + 1]), ("duplicate", others), ("induction", after)):
+            if keys and all(0 <= j < size for j in keys):
+                rows[name].append(sum(P[i, j] for j in keys))
+    return {name: float(sum(values) / len(values)) if values else math.nan for name, values in rows.items()}
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+@pytest.mark.parametrize("words", ["a b c [SEP] a b d a [SEP]", "a a a b", "x y z"])
+def test_each_score_is_what_a_loop_finds(kind, words):
+    made = recording(words, kind)
+    layer = made.layers[0]
+    found = made.heads()
+    for head in range(3):
+        assert {name: found[name][head] for name in HEAD_SCORES} == pytest.approx(
+            by_hand(layer.weights.dense()[0, head], layer.keys, kind), abs=1e-6, nan_ok=True
+        )
+
+
+def test_several_texts_are_one_mean_over_all_rows():
+    texts = [recording("a b a b a", seed=1), recording("c d e c d f g", seed=2)]
+    found = head_scores(texts)
+    for name, rows in (("self", (5, 7)), ("duplicate", (3, 2)), ("previous", (4, 6))):
+        parts = [head_scores(text)[name] for text in texts]
+        mean = [(a * rows[0] + b * rows[1]) / sum(rows) for a, b in zip(*parts, strict=True)]
+        assert found[name] == pytest.approx(mean, abs=1e-6)
+
+
+def test_padding_counts_for_nothing():
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 1, 2, 9, 4)
+    tokens = list("abcabxbca")
+    alone, padded = HeadSums(["x"]), HeadSums(["x"])
+    alone.add("a", "encoder", regard.weights(query, key), [tokens])
+    for before, after in ((3, 0), (0, 3), (2, 2)):
+        padded = HeadSums(["x"])
+        rows, keys = (torch.nn.functional.pad(part, (0, 0, before, after), value=9.0) for part in (query, key))
+        real = torch.nn.functional.pad(torch.ones(1, 9, dtype=torch.bool), (before, after))
+        more = ["a"] * before + tokens + ["a"] * after
+        padded.add("a", "encoder", regard.weights(rows, keys, mask=regard.Padding(real)), [more], real)
+        ours, theirs = alone.means(), padded.means()
+        assert all(ours[name] == pytest.approx(theirs[name], abs=1e-6) for name in HEAD_SCORES), (before, after)
+
+
+def test_cross_attention_tells_what_it_can():
+    weights = regard.weights(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4))
+    cross = Recording("", "", (Layer("c", "cross", weights, tuple("abc"), ("a", "b", "a", "b", "</s>")),))
+    found = cross.heads()
+    told = {name for name in HEAD_SCORES if not math.isnan(found[name][0])}
+    assert told == {"first", "separator", "entropy"}
+    assert found["separator"] == pytest.approx(weights.dense()[0, ..., 4].mean(1).tolist(), abs=1e-6)
+
+
+def test_an_induction_head_is_found_on_tokens_that_come_twice():
+    """A head built by hand: it looks where the token after its own last occurrence stands."""
+    tokens = [f"t{number}" for number in torch.randperm(50).tolist()] * 2
+    scores = torch.full((100, 100), -20.0)
+    for i in range(100):
+        scores[i, i - 49 if i >= 50 else i] = 20.0
+    weights = regard.weights(scores[None, None], torch.eye(100)[None, None], scale=1.0)
+    found = Recording("", "", (Layer("a", "decoder", weights, tuple(tokens), tuple(tokens)),)).heads()
+    assert found["induction"] == pytest.approx([1.0], abs=1e-5)
+    assert found["duplicate"] == pytest.approx([0.0], abs=1e-5)
+
+
+def test_what_is_no_recording_is_refused():
+    with pytest.raises(InvalidType, match="expected Recordings, got Tensor"):
+        head_scores(torch.ones(2))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidArgument, match=r"tokens: a has 1 x 3 .* but there are 1 x 2"):
+        HeadSums().add("a", "encoder", recording("a b c", "encoder").layers[0].weights, [["a", "b"]])

@@ -1,0 +1,101 @@
+"""Numbers as tables, and tables as files and figures."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+
+import regard
+from regard.analysis import Layer, Recording, edges, plot_heads, plot_weights, row_table, save_table
+from regard.errors import InvalidArgument
+
+
+@pytest.fixture(scope="module")
+def made() -> Recording:
+    torch.manual_seed(0)
+    tokens = ("▁a", '▁"b', "▁,c", "▁$d$", "é☃")
+    query, key = torch.randn(2, 1, 2, 5, 4)
+    weights = regard.weights(query, key, mask=regard.Causal())
+    return Recording(
+        "",
+        "",
+        (
+            Layer("first", "decoder", weights, tokens, tokens),
+            Layer("second", "encoder", regard.weights(query, key), tokens, tokens),
+        ),
+    )
+
+
+def test_edges_are_the_strongest_weights(made):
+    found = edges(made, k=3)
+    rows = list(zip(*found.values(), strict=True))
+    assert len(rows) == 2 * (1 + 2 + 3 + 3 + 3) + 2 * 15  # a causal row sees no more
+    for layer, kind, head, query, key, query_token, key_token, weight in rows:
+        held = made[layer]
+        assert (kind, query_token, key_token) == (held.kind, held.queries[query], held.keys[key])
+        assert weight == pytest.approx(held.weights[0, head, query, key].item(), abs=1e-6)
+    best = {(row[0], row[2], row[3]): row[4] for row in reversed(rows)}
+    assert all(best[name, h, q] == int(made[name].weights[0, h, q].argmax()) for name, h, q in best)
+
+
+def test_rows_have_their_measures(made):
+    found = row_table(made, ["entropy", "max", regard.ByDistance(1)])
+    assert list(found)[5:] == ["entropy", "max_weight", "max_score", "by_distance_0", "by_distance_1", "by_distance_2"]
+    assert len({len(column) for column in found.values()}) == 1
+    at = [(a, b, c) for a, b, c in zip(found["layer"], found["head"], found["query"], strict=True)].index(
+        ("second", 1, 3)
+    )
+    weights = made["second"].weights
+    assert found["token"][at] == "▁$d$"
+    assert found["entropy"][at] == pytest.approx(weights.entropy()[0, 1, 3].item(), abs=1e-6)
+    assert found["by_distance_1"][at] == pytest.approx(weights[0, 1, 3, 3].item(), abs=1e-6)
+    with pytest.raises(InvalidArgument, match="'received' is not of rows"):
+        row_table(made, "received")
+
+
+def test_files_hold_what_the_table_holds(made, tmp_path):
+    table = edges(made, k=2)
+    for ending in ("csv", "npz", "parquet"):
+        save_table(table, tmp_path / f"edges.{ending}")
+    with (tmp_path / "edges.csv").open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [row["key_token"] for row in read] == table["key_token"]
+    assert [float(row["weight"]) for row in read] == table["weight"]
+    with np.load(tmp_path / "edges.npz") as arrays:  # without pickle
+        assert {name: arrays[name].tolist() for name in arrays} == table
+    assert parquet.read_table(tmp_path / "edges.parquet").to_pydict() == table
+
+
+def test_other_files_and_uneven_columns_are_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"ends with one of \.csv, \.npz, \.parquet, got 'a\.xlsx'"):
+        save_table({"a": [1]}, tmp_path / "a.xlsx")
+    with pytest.raises(InvalidArgument, match="one length for all, got 1, 2"):
+        save_table({"a": [1], "b": [1, 2]}, tmp_path / "a.csv")
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_show_the_numbers(made, tmp_path):
+    scores = made.heads()
+    figure = plot_heads(scores, ["self", "entropy"])
+    panels = [axis for axis in figure.axes if axis.images]
+    assert [panel.get_title() for panel in panels] == ["self", "entropy (nats)"]
+    assert panels[0].images[0].get_array().tolist() == np.array(scores["self"]).reshape(2, 2).tolist()
+    maps = plot_weights(made["first"], [1])
+    (panel,) = [axis for axis in maps.axes if axis.images]
+    assert np.allclose(panel.images[0].get_array(), made["first"].weights[0, 1].numpy())
+    assert [label.get_text() for label in panel.get_xticklabels()][3] == r"▁\$d\$"
+    for name, drawn in (("heads.png", figure), ("layer.svg", maps)):
+        drawn.savefig(tmp_path / name)
+    long = Layer("long", "encoder", regard.weights(*torch.randn(2, 1, 1, 2100, 4)), ("x",) * 2100, ("x",) * 2100)
+    (panel,) = [axis for axis in plot_weights(long).axes if axis.images]
+    assert panel.images[0].get_array().shape == (700, 700)
+    for wrong, error in (
+        (lambda: plot_heads(scores, ["slef"]), "did you mean 'self'"),
+        (lambda: plot_weights(made["first"], [2]), "has 2 heads"),
+    ):
+        with pytest.raises(InvalidArgument, match=error):
+            wrong()
