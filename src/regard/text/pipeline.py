@@ -163,7 +163,7 @@ class PipelineTokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece as readable text, ``▁`` for the space before a word."""
-        return [_readable(self._backend, index) for index in ids]
+        return [readable_piece(self._backend, index) for index in ids]
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` and what belongs to it into a folder.
@@ -213,7 +213,8 @@ def _content(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
 
 
-def _readable(backend: tokenizers.Tokenizer, index: int) -> str:
+def readable_piece(backend: tokenizers.Tokenizer, index: int) -> str:
+    """A piece as readable text, ``▁`` for the space before a word."""
     piece = backend.id_to_token(index) or ""
     added = backend.get_added_tokens_decoder()
     if index in added or backend.decoder is None:

