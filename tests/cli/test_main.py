@@ -150,7 +150,7 @@ def test_lines_are_utf8_whatever_the_locale(model):
 
 def test_a_picture_survives_a_narrow_terminal(model, tmp_path):
     process = start(
-        *("look", "the ☃", "--translation", "der ☃", "--model", model, "-o", tmp_path / "a.html"),
+        *("look", "the ☃", "--target", "der ☃", "--model", model, "-o", tmp_path / "a.html"),
         stdout=subprocess.PIPE,
         env={"PYTHONIOENCODING": "latin-1:strict"},
     )

@@ -84,6 +84,24 @@ def head_scores(
     return sums.means()
 
 
+def random_repeats(ids: Sequence[int], length: int, seed: int = 0) -> list[int]:
+    """Random words, and the same words once more, in which only induction tells what comes next.
+
+    Args:
+        ids: What to draw from.
+        length: How many words, of which each is drawn once as long as there are enough.
+        seed: Of the draw.
+
+    Example:
+        >>> random_repeats(range(100), 3)
+        [44, 19, 93, 44, 19, 93]
+    """
+    draw = torch.Generator().manual_seed(seed)
+    enough = length <= len(ids)
+    chosen = torch.randperm(len(ids), generator=draw) if enough else torch.randint(len(ids), (length,), generator=draw)
+    return [ids[place] for place in chosen[:length].tolist()] * 2
+
+
 class HeadSums:
     """Sums over rows, and how many there were, of which the scores of heads are the means.
 

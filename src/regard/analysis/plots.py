@@ -18,6 +18,8 @@ LARGEST = 1024
 """How many rows and keys `plot_weights` shows as they are; of more it shows means of squares."""
 NAMED = 40
 """How many tokens are named at an axis."""
+SHORT = 12
+"""How many letters the name of a layer has at most where it is an axis's."""
 
 
 def plot_heads(scores: Columns, names: Sequence[str] | None = None) -> Figure:
@@ -55,7 +57,10 @@ def plot_heads(scores: Columns, names: Sequence[str] | None = None) -> Figure:
         unit = {"entropy": " (nats)", "distance": " (tokens)"}.get(name, "")
         panel.set(title=name + unit, xlabel="head", ylabel="layer")
         panel.xaxis.get_major_locator().set_params(integer=True)
-        panel.yaxis.get_major_locator().set_params(integer=True)
+        if len(layers) <= NAMED and max(map(len, layers)) <= SHORT:
+            panel.set_yticks(range(len(layers)), layers, fontsize=7)
+        else:
+            panel.yaxis.get_major_locator().set_params(integer=True)
         figure.colorbar(image, ax=panel)
     for panel in panels[len(shown) :]:
         panel.set_axis_off()

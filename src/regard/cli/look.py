@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import refuse
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
@@ -15,20 +15,28 @@ if TYPE_CHECKING:
 
 def look(
     text: Annotated[str, typer.Argument(help="A sentence; in quotes, so that the shell leaves it whole.")],
-    translation: Annotated[
-        str | None, typer.Option(help="Look at this translation.", show_default="the one that the model finds")
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="What an encoder-decoder is to write; for a BERT, the second text.",
+            show_default="what the model writes",
+        ),
+    ] = None,
+    generate: Annotated[
+        int | None, typer.Option(min=1, help="Let the model write so many tokens first.", show_default="none")
     ] = None,
     layer: Annotated[
         str | None,
         typer.Option(
-            help="The layer of the table: cross.0, encoder.0, ...",
+            help="The layer of the table: cross.0, encoder.0, ...; in watched models the name of its module.",
             show_default="the mean over all; of a translator, of its cross-attention",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the page.")] = Path("attention.html"),
     model: Annotated[
-        Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
+        Path | None, typer.Option(help="The folder of a model, or minilm.", show_default="the embedded model")
     ] = None,
+    subwords: Annotated[bool, typer.Option("--subwords", help="A row for each piece of a word in the table.")] = False,
 ) -> None:
     """Give a model a sentence, and show what each word attended to.
 
@@ -39,41 +47,46 @@ def look(
 
     Language models and BERTs read, and the table is of what each word attended to:
 
-        regard look "ROMEO: But soft, what light?" --model runs/shakespeare/best
-        regard look "A story of two halves." --model minilm/ --layer encoder.0
+        regard look "ROMEO: But soft, what light?" --model runs/shakespeare/best --generate 20
+        regard look "A story of two halves." --model minilm --layer encoder.0
+
+    Any other model of Hugging Face's transformers in a folder is watched, its tokenizer beside it; one of images is
+    given the path of one:
+
+        regard look "summarize: The cat sat on the mat." --model t5/ --target "The cat sat."
+        regard look cat.png --model vit/
     """
-    refuse(
-        sentence_objections("TEXT", text)
-        + ([] if translation is None else sentence_objections("--translation", translation))
-    )
+    refuse(sentence_objections("TEXT", text) + ([] if target is None else sentence_objections("--target", target)))
     from rich.console import Console
 
     from regard.explore.page import write_page
     from regard.explore.terminal import table
 
-    recording = _record(model, text, translation)
-    shown = table(recording, layer)
+    recording = _record(model, text, target, generate)
+    shown = None if "image" in recording.texts else table(recording, layer, merge=not subwords)
     write_page(recording, output)  # before anything is printed: `| head` would end the command there
     console = Console()
-    if "translation" in recording.texts:
+    if recording.texts.get("translation"):
         console.print(recording.texts["translation"], style="bold", markup=False, highlight=False)
         console.print()
-    console.print(shown)
-    console.print(f"\nAll layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
+    if shown is not None:
+        console.print(shown)
+        console.print()
+    console.print(f"All layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _record(model: Path | None, text: str, translation: str | None) -> Recording:
+def _record(model: Path | None, text: str, target: str | None, generate: int | None) -> Recording:
     """What a model of any kind attended to."""
-    from regard.generation.load import load
-    from regard.generation.translator import Translator
+    from regard.cli.models import load_model
+    from regard.generation import Generator, Reader, Translator
 
-    loaded = load(model)
-    if isinstance(loaded, Translator):
-        return loaded.record(text, translation)
-    if translation is not None:
-        came = f"{model} holds a {type(loaded.model).__name__}"
-        raise InvalidArgument(f"--translation: {came}, which does not translate; leave it out")
-    return loaded.record(text)
+    loaded = load_model(model)
+    given = {"target": target, "generate": generate}
+    takes = {Translator: ("target",), Generator: ("generate",), Reader: ()}.get(type(loaded), tuple(given))
+    kind = {Translator: "translates", Generator: "goes on with a text", Reader: "reads one text"}.get(type(loaded))
+    idle = [name for name, value in given.items() if value is not None and name not in takes]
+    refuse([f"--{name}: the model {kind}; leave it out" for name in idle])
+    return loaded.record(text, **{name: given[name] for name in takes})
 
 
 def sentence_objections(name: str, text: str) -> list[str]:

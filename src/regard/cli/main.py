@@ -12,6 +12,7 @@ import typer
 from regard import __version__
 from regard.cli.evaluate import evaluate
 from regard.cli.generate import generate
+from regard.cli.heads import heads
 from regard.cli.info import info
 from regard.cli.look import look
 from regard.cli.trace import trace
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(look)
+app.command()(heads)
 app.command()(translate)
 app.command()(generate)
 app.command()(trace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ _SHADES = ((0.6, "█"), (0.35, "▓"), (0.15, "▒"), (0.05, "░"))
 _ASCII_SHADES = ((0.6, "#"), (0.35, "+"), (0.15, "-"), (0.05, "."))
 
 
-def table(recording: Recording, layer: str | None = None) -> RenderableType:
+def table(recording: Recording, layer: str | None = None, *, merge: bool = True) -> RenderableType:
     """Show what each word attended to, word by word: of a translation in the source, else in its own text.
 
     The weights are the mean over the heads of one layer, or of all: of the cross-attention, where a model has it, else
@@ -45,6 +45,7 @@ def table(recording: Recording, layer: str | None = None) -> RenderableType:
     Args:
         recording: With at least one layer.
         layer: The name of a layer; None takes the mean over all, of the cross-attention where there is one.
+        merge: Whether pieces are merged to words.
 
     Returns:
         A renderable for ``rich.print``: a table with bars, and a shaded map where the terminal is wide enough for it;
@@ -76,13 +77,13 @@ def table(recording: Recording, layer: str | None = None) -> RenderableType:
     for done, tokens in ((asking, layers[0].queries), ("read", layers[0].keys)):
         if all(map(is_special, tokens)):
             return Text(f"No word was {done}, only {' '.join(tokens)}: there is nothing to show.")
-    return _Picture(layers)
+    return _Picture(layers, words if merge else _pieces)
 
 
 class _Picture:
     """Words, their weights, and how rich draws them into the width that there is."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], words: Callable[[Sequence[str]], list[tuple[str, list[int]]]]) -> None:
         self.names = [layer.name for layer in layers]
         self.asking = "written" if layers[0].kind == "cross" else "word"
         rows, columns = words(layers[0].queries), words(layers[0].keys)
@@ -159,6 +160,11 @@ class _Picture:
         note = f"Share of attention, 0 to 1: mean over {heads} of {', '.join(self.names)}."
         marks = [f"{word} got {weight:.2f}" for word, weight in self.marks.items()]
         return f"{note} On average {' and '.join(marks)} of a row." if marks else note
+
+
+def _pieces(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Each piece as a word of its own; where nothing but a space would be left, it stays as it is."""
+    return [(token.replace("▁", " ").strip() or token, [place]) for place, token in enumerate(tokens)]
 
 
 def _chosen(recording: Recording, name: str | None) -> tuple[Layer, ...]:

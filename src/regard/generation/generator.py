@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from regard.analysis.heads import random_repeats
 from regard.analysis.recording import Layer, Recording
 from regard.analysis.steps import Trace
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
 from regard.generation.beam import beam_search
 from regard.generation.begin import Continuing
 from regard.generation.decoding import Hypothesis
@@ -223,20 +224,42 @@ class Generator:
             nll += float(torch.nn.functional.cross_entropy(logits, words[0, 1:], reduction="sum"))
         return Likelihood(nll, len(ids) - 1, len(text))
 
-    def record(self, text: str) -> Recording:
+    def record(self, text: str, *, generate: int | None = None) -> Recording:
         """Read a text, and keep what every layer and head attended to.
 
         Args:
             text: Not empty.
+            generate: So many words of the vocabulary are written behind it, the likeliest each. Default: none.
 
         Returns:
-            Recording: The layers; a row is a word of the text, which then told the next one.
+            Recording: The layers; a row is a word that was read, which then told the next one.
 
         Raises:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long.
         """
+        refuse(count_objections(generate=generate))
         (ids,) = self.read([text])
+        if generate is not None:
+            (written,) = greedy(self.model, *self._batch([ids]), max_length=generate)
+            ids = [*ids, *written.tokens]
+            text, ids = self.text(ids, []), ids[:-1]  # the last one was never read
+        return self._record(ids, text)
+
+    def repeats(self, length: int = 50, seed: int = 0) -> Recording:
+        """Read random words of the vocabulary twice, and keep what every layer and head attended to.
+
+        Args:
+            length: How many words; fewer where they would not fit.
+            seed: Of the draw.
+
+        Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
+        """
+        begin = self.read([""])[0] if self.model.config.bos_id is not None else []
+        length = min(length, (self.model.config.max_length - len(begin)) // 2)
+        return self._record([*begin, *random_repeats(self.tokenizer.word_ids, length, seed)], "random words, twice")
+
+    def _record(self, ids: list[int], text: str) -> Recording:
         with torch.no_grad():
             attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
         tokens = tuple(self.tokenizer.tokens(ids))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.analysis.heads import random_repeats
 from regard.analysis.recording import Layer, Recording
 from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
@@ -125,6 +126,14 @@ class Reader:
             found.append(Told(named[0], dict(zip(named, row, strict=True))))
         return found
 
+    def repeats(self, length: int = 50, seed: int = 0) -> Recording:
+        """Read random words of the vocabulary twice; see `Generator.repeats`."""
+        around = self.tokenizer.encode_whole([""])[0]
+        length = min(length, (self.model.config.max_length - len(around)) // 2)
+        return self._record(
+            [*around[:1], *random_repeats(self.tokenizer.word_ids, length, seed), *around[1:]], "random words, twice"
+        )
+
     def record(self, text: str) -> Recording:
         """Read a text, and keep what every layer and head attended to.
 
@@ -132,7 +141,9 @@ class Reader:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is too long.
         """
-        (ids,) = self._read([text], whole=True)
+        return self._record(self._read([text], whole=True)[0], text)
+
+    def _record(self, ids: list[int], text: str) -> Recording:
         with torch.no_grad():
             attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
         tokens = tuple(self.tokenizer.tokens(ids))

@@ -138,7 +138,7 @@ class Translator:
         results = iter(self._translated([ids for line in parts for ids in line], options))
         return [self._joined([each for _ in line for each in next(results)]) for line in parts]
 
-    def record(self, text: str, translation: str | None = None) -> Recording:
+    def record(self, text: str, target: str | None = None) -> Recording:
         """Translate a text, and keep what every layer and head attended to.
 
         The weights are views of one forward pass over the whole translation, in which every step reads the words
@@ -146,7 +146,7 @@ class Translator:
 
         Args:
             text: Not empty.
-            translation: The translation to look at. Default: the best that beam search finds.
+            target: The translation to look at. Default: the best that beam search finds.
 
         Returns:
             Recording: The layers of the encoder, of the decoder's self-attention and of its cross-attention; ``texts``
@@ -156,9 +156,9 @@ class Translator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long.
         """
-        source, target = self._read(text, translation)
-        texts = {"source": text, "translation": self.tokenizer.decode([target])[0]}
-        layers = teacher_forced(self.model, self.tokenizer, source, target)
+        source, words = self._read(text, target)
+        texts = {"source": text, "translation": self.tokenizer.decode([words])[0]}
+        layers = teacher_forced(self.model, self.tokenizer, source, words)
         return Recording(title=text, model=self.name, layers=layers, texts=texts)
 
     def trace(self, text: str, layer: str | None = None, translation: str | None = None) -> Trace:

@@ -98,6 +98,12 @@ class PipelineTokenizer:
         return self._backend.get_vocab_size()
 
     @property
+    def word_ids(self) -> list[int]:
+        """The ids of what is text, and no special token."""
+        marks = self._backend.get_added_tokens_decoder()
+        return [index for index in range(self.vocab_size) if index not in marks]
+
+    @property
     def fingerprint(self) -> str:
         """A digest of all that decides which ids a text gets."""
         return hashlib.sha256(self._backend.to_str().encode()).hexdigest()

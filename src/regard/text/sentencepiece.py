@@ -93,6 +93,12 @@ class PiecesTokenizer(KeptFiles):
         """The number of ids."""
         return self._backend.get_piece_size()
 
+    @property
+    def word_ids(self) -> list[int]:
+        """The ids of what is text, and no special token."""
+        tests = self._backend.is_control, self._backend.is_unknown, self._backend.is_unused
+        return [index for index in range(self.vocab_size) if not any(test(index) for test in tests)]
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of each text, without special tokens.
 

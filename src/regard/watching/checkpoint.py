@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.analysis.heads import random_repeats
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, MissingExtra, refuse
 from regard.text.lines import letter_objections
@@ -113,18 +114,44 @@ class Checkpoint:
             return self._of_generation(text, target, generate)
         return self._of_text(text, target)
 
+    def repeats(self, length: int = 50, seed: int = 0) -> Recording:
+        """Give the model random words of its vocabulary twice, and keep what every layer and head attended to.
+
+        Args:
+            length: How many words; fewer where they would not fit.
+            seed: Of the draw.
+
+        Raises:
+            InvalidArgument: If the model reads no text.
+
+        Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
+        """
+        if self.tokenizer is None:
+            raise InvalidArgument(f"{self.name} reads no text")
+        marks = set(self.tokenizer.all_special_ids)
+        vocabulary = [index for index in range(len(self.tokenizer)) if index not in marks]
+        empty = self._read("")["input_ids"][0].tolist()
+        before = empty[: (len(empty) + 1) // 2] if self.tokenizer.cls_token_id in empty[:1] else empty[:1]
+        length = min(length, (self._longest - len(empty)) // 2)
+        words = [*before, *random_repeats(vocabulary, length, seed), *empty[len(before) :]]
+        ids = torch.tensor([words])
+        return self._of_ids({"input_ids": ids}, "random words, twice", {})
+
     def _of_text(self, text: str, second: str | None) -> Recording:
-        ids = self._read(text, second)
-        part = getattr(self.model, "text_model", self.model)  # of a model of texts and images
-        with watch(part) as seen, torch.no_grad():
-            part(input_ids=ids)
         texts = {"text": text} | ({} if second is None else {"second text": second})
-        return self._recording(seen, text, texts, self.tokens(ids[0]))
+        return self._of_ids(self._read(text, second), text, texts)
+
+    def _of_ids(self, given: Mapping[str, Tensor], title: str, texts: dict[str, str]) -> Recording:
+        part = getattr(self.model, "text_model", self.model)  # of a model of texts and images
+        part = part.get_encoder() if self.model.config.is_encoder_decoder else part
+        with watch(self.model) as seen, torch.no_grad():
+            part(**given)
+        return self._recording(seen, title, texts, self.tokens(given["input_ids"][0]))
 
     def _of_generation(self, text: str, second: str | None, count: int) -> Recording:
         refuse([f"generate: {type(self.model).__name__} does not write"] if not self.model.can_generate() else [])
         refuse([f"target: {self.name} goes on with a text, and has no second one"] if second is not None else [])
-        ids = self._read(text)
+        ids = self._read(text)["input_ids"]
         self._check_length(ids.shape[1] + count - 1, "the text and what is to be written")
         with watch(self.model) as seen, torch.no_grad(), _quiet():
             written = self.model.generate(
@@ -135,7 +162,7 @@ class Checkpoint:
 
     def _of_pair(self, text: str, target: str | None, count: int | None) -> Recording:
         refuse(["generate: there is nothing to write where the target is given"] if target and count else [])
-        ids = self._read(text)
+        ids = self._read(text)["input_ids"]
         with watch(self.model) as seen, torch.no_grad(), _quiet():
             if target is None:
                 mask = torch.ones_like(ids)
@@ -146,9 +173,8 @@ class Checkpoint:
             else:
                 start = self.model.generation_config.decoder_start_token_id
                 start = self.model.config.decoder_start_token_id if start is None else start
-                asked = self._limited(
-                    self.tokenizer(text_target=target, return_tensors="pt")["input_ids"], "the target"
-                )
+                asked = self.tokenizer(text_target=target, return_tensors="pt", verbose=False)["input_ids"]
+                self._check_length(asked.shape[1], "the target")
                 words = torch.cat([asked.new_tensor([[start]]), asked], 1)
                 self.model(input_ids=ids, decoder_input_ids=words[:, :-1])
         read, wrote = self.tokens(words[0, :-1]), self.tokens(words[0, 1:])
@@ -166,7 +192,7 @@ class Checkpoint:
         except (OSError, UnidentifiedImageError) as error:
             raise InvalidFile(f"{path}: is no image that can be read: {error}") from error
         part = getattr(self.model, "vision_model", self.model)
-        with watch(part) as seen, torch.no_grad():
+        with watch(self.model) as seen, torch.no_grad():
             part(pixel_values=inputs["pixel_values"].to(self.model.dtype))
         return self._recording(seen, path.name, {"image": str(path)}, self._patches(seen))
 
@@ -200,24 +226,24 @@ class Checkpoint:
     ) -> Recording:
         return replace(seen.recording(tokens=tokens, target=target, title=title, model=self.name), texts=texts)
 
-    def _read(self, text: str, second: str | None = None) -> Tensor:
-        """The ids of a text, (1, tokens)."""
+    def _read(self, text: str, second: str | None = None) -> Mapping[str, Tensor]:
+        """What the model is given of a text, or of a pair, each (1, tokens)."""
         pair = () if second is None else (second,)
-        return self._limited(self.tokenizer(text, *pair, return_tensors="pt", verbose=False)["input_ids"], "the text")
+        given = self.tokenizer(text, *pair, return_tensors="pt", verbose=False)
+        self._check_length(given["input_ids"].shape[1], "the text")
+        return {name: given[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in given}
 
-    def _limited(self, ids: Tensor, what: str) -> Tensor:
-        self._check_length(ids.shape[1], what)
-        return ids
-
-    def _check_length(self, length: int, what: str) -> None:
+    @property
+    def _longest(self) -> int:
+        """How many tokens the model takes at once."""
         config = self.model.config.get_text_config()
         places = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
-        longest = min(
-            [self.tokenizer.model_max_length, *(place for place in places if isinstance(place, int) and place > 0)]
-        )
-        if length > longest:
+        return min([self.tokenizer.model_max_length, *(each for each in places if isinstance(each, int) and each > 0)])
+
+    def _check_length(self, length: int, what: str) -> None:
+        if length > self._longest:
             raise InvalidArgument(
-                f"{what}: {length} tokens, but {self.name} takes at most {longest} at once: shorten it"
+                f"{what}: {length} tokens, but {self.name} takes at most {self._longest} at once: shorten it"
             )
 
 

@@ -1,0 +1,171 @@
+"""``regard heads``: what each head of a model does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.look import sentence_objections
+from regard.errors import InvalidArgument, nearest, refuse
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from regard.analysis.heads import Columns
+    from regard.analysis.recording import Recording
+
+STRONGEST = 3
+WIDTH = 110
+"""How many columns the tables take: a narrower terminal breaks their lines, as numbers are not to be cut."""
+FIGURES = (".png", ".svg", ".pdf")
+TABLES = (".csv", ".npz", ".parquet")
+
+
+def heads(
+    text: Annotated[
+        str | None, typer.Argument(help="A text for the model to read; in quotes.", show_default="those of --file")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Read these texts, one a line.", show_default="none", dir_okay=False)
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Show all heads, sorted by this score.", show_default="the strongest of each score"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help=f"Write all scores as a table ({', '.join(TABLES)}) or as a figure ({', '.join(FIGURES)}).",
+            show_default="none",
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The folder of a model, or minilm.", show_default="the embedded model"),
+    ] = None,
+) -> None:
+    """Show what each head of a model does: where its attention goes, on average over the words of a text.
+
+    To the word before (previous), after (next), to itself (self), to the first, to marks as `[SEP]` (separator), to the
+    same word elsewhere (duplicate), to what came after it (induction); how spread it is (entropy, in nats), and how far
+    away (distance, in words). Duplicate and induction are measured on random words that come
+    twice; a translator's on the text.
+
+        regard heads "The cat sat on the mat." --model gpt2/
+        regard heads --file texts.txt --model minilm --by separator
+        regard heads --file texts.txt --model llama/ -o heads.png
+    """
+    from regard.analysis.heads import HEAD_SCORES, head_scores
+
+    given = [name for name, value in (("TEXT", text), ("--file", file)) if value is not None]
+    if len(given) != 1:
+        raise InvalidArgument("give a text, or --file with texts" + (", and not both" if given else ""))
+    refuse([] if text is None else sentence_objections("TEXT", text))
+    if by is not None and by not in HEAD_SCORES:
+        raise InvalidArgument(f"--by: no score {by!r}{nearest(by, HEAD_SCORES)} (known: {', '.join(HEAD_SCORES)})")
+    if output is not None and output.suffix not in (*TABLES, *FIGURES):
+        raise InvalidArgument(f"--output: expected a name with {', '.join((*TABLES, *FIGURES))}, got {output.name!r}")
+    from rich.console import Console
+
+    from regard.cli.models import load_model
+    from regard.generation import Translator
+
+    texts = [text] if text is not None else _lines(file)
+    loaded = load_model(model)
+    scores = head_scores(_recordings(loaded, texts))
+    if not isinstance(loaded, Translator):
+        again = head_scores(loaded.repeats())
+        at = {pair: row for row, pair in enumerate(zip(again["layer"], again["head"], strict=True))}
+        for score in ("duplicate", "induction"):
+            pairs = zip(scores["layer"], scores["head"], strict=True)
+            scores[score] = [again[score][at[pair]] if pair in at else math.nan for pair in pairs]
+    if output is not None:
+        _write(scores, output)
+    Console(width=max(Console().width, WIDTH)).print(_summary(scores) if by is None else _all(scores, by))
+
+
+def _lines(file: Path | None) -> list[str]:
+    from regard.text.lines import read_lines
+
+    assert file is not None
+    found = [line for line in read_lines(file) if line.strip()]
+    if not found:
+        raise InvalidArgument(f"--file: {file} has no text")
+    return found
+
+
+def _recordings(loaded: Any, texts: list[str]) -> Iterator[Recording]:
+    """What the model attended to in each text, one after the other."""
+    from rich.console import Console
+    from rich.progress import track
+
+    hidden = len(texts) == 1
+    for text in track(texts, "Reading", console=Console(stderr=True), transient=True, disable=hidden):
+        yield loaded.record(text)
+
+
+def _write(scores: Columns, path: Path) -> None:
+    from regard.analysis.tables import save_table
+    from regard.files import whole_file
+
+    if path.suffix in TABLES:
+        save_table(scores, path)
+        return
+    from regard.analysis.plots import plot_heads
+
+    figure = plot_heads(scores)
+    with whole_file(path) as file:
+        figure.savefig(file, format=path.suffix[1:])
+
+
+def _summary(scores: Columns) -> Table:
+    """The strongest heads of each score."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from regard.analysis.heads import HEAD_SCORES
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("score")
+    table.add_column("the strongest heads, by layer and number", overflow="fold")
+    for score in HEAD_SCORES:
+        rows = _order(scores, score)[:STRONGEST]
+        if rows:
+            table.add_row(score, Text("   ".join(f"{_name(scores, row)} {scores[score][row]:.2f}" for row in rows)))
+    return table
+
+
+def _all(scores: Columns, by: str) -> Table:
+    """All heads, strongest first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from regard.analysis.heads import HEAD_SCORES
+
+    told = [score for score in HEAD_SCORES if not all(map(math.isnan, scores[score]))]
+    if by not in told:
+        raise InvalidArgument(f"--by: {by} is told of no head of this model")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("head", no_wrap=True)
+    for score in told:
+        table.add_column(score, justify="right", no_wrap=True, style="bold" if score == by else None)
+    for row in _order(scores, by):
+        values = ("" if math.isnan(scores[score][row]) else f"{scores[score][row]:.2f}" for score in told)
+        table.add_row(Text(_name(scores, row)), *values)
+    return table
+
+
+def _order(scores: Columns, by: str) -> list[int]:
+    """The rows of which a score is told, strongest first."""
+    rows = [row for row, value in enumerate(scores[by]) if not math.isnan(value)]
+    return sorted(rows, key=lambda row: -scores[by][row])
+
+
+def _name(scores: Columns, row: int) -> str:
+    return f"{scores['layer'][row]}/{scores['head'][row]}"

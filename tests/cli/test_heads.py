@@ -1,0 +1,71 @@
+"""What heads do, from the command line."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from generation.writer import trained_writer
+from regard.models import save_model
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("writer")
+    trained = trained_writer()
+    save_model(folder, trained.model, trained.tokenizer)
+    return folder
+
+
+def test_the_strongest_heads_and_all_by_a_score(regard, writer, tmp_path):
+    done = regard("heads", "abc abc", "--model", writer)
+    assert done.code == 0, done.err
+    shown = {line.split()[0]: line.split()[1:] for line in done.out.splitlines()[1:]}
+    assert {"previous", "induction", "entropy"} <= set(shown)
+    done = regard("heads", "abc abc", "--model", writer, "--by", "previous")
+    assert done.code == 0, done.err
+    header, *rows = [line.split() for line in done.out.splitlines()]
+    column = [float(row[header.index("previous")]) for row in rows]
+    assert column == sorted(column, reverse=True)
+    assert rows[0][0] == shown["previous"][0]
+    assert rows[0][header.index("previous")] == shown["previous"][1]
+
+
+def test_texts_of_a_file_and_a_table(regard, writer, tmp_path):
+    (tmp_path / "texts.txt").write_text("abc abc\n\ndef\n", encoding="utf-8")
+    done = regard("heads", "--file", tmp_path / "texts.txt", "--model", writer, "-o", tmp_path / "heads.csv")
+    assert done.code == 0, done.err
+    with (tmp_path / "heads.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["kind"] for row in rows} == {"decoder"}
+    assert all(0 <= float(row["induction"]) <= 1 for row in rows)
+    done = regard("heads", "abc", "--model", writer, "-o", tmp_path / "heads.png")
+    assert done.code == 0, done.err
+    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_translator_and_the_minilm(regard):
+    done = regard("heads", "the cat sat")
+    assert done.code == 0, done.err
+    assert "encoder.2/" in done.out
+    done = regard("heads", "A cat. A dog.", "--model", "minilm", "--by", "separator")
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give a text, or --file with texts"),
+        (["a", "--file", "b"], "and not both"),
+        ([" "], "TEXT: expected a sentence, but it is empty"),
+        (["a", "--by", "inductoin"], "did you mean 'induction'?"),
+        (["a", "-o", "a.xls"], "expected a name with .csv"),
+        (["a", "--model", "nowhere"], "nowhere"),
+        (["--file", "nowhere.txt"], "nowhere.txt"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message_and_code_2(regard, arguments, said):
+    done = regard("heads", *arguments)
+    assert done.code == 2
+    assert said in " ".join(done.err.split())
