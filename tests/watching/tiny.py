@@ -1,0 +1,253 @@
+"""Any model of transformers, made tiny from its configuration, offline, and what to give it.
+
+Numbers in a configuration are made small by what they are called (`RULES`), lists that have one entry a layer by picking a
+layer of each kind, sub-configurations likewise; what a model is given follows from the names of its arguments (`INPUTS`).
+`OVERRIDES` and `GIVEN` have what some models need beyond that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel, models
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+LARGEST = 5_000_000
+WORDS, TARGETS, SIDE = 11, 7, 32
+
+RULES = [
+    (r"codebook_size|vocab_size|^num_embeddings|_vocab$", 200),
+    (r"image_size|crop_size|spec_size|img_size", SIDE),
+    (r"patch_size", 8),
+    (r"(key_value_heads|kv_heads|key_value_attention_heads|num_query_groups|num_key_heads)$", 2),
+    (r"(heads|n_head|num_heads)$", 4),
+    (r"head_dim|head_size|d_kv|dim_head|d_head$|kv_channels", 16),
+    (r"lora_rank|_rank$", 16),
+    (r"(experts_per_tok(en)?|top_?k|moe_k)$", 2),
+    (r"experts$|expert_num$", 4),
+    (r"^(n_group|topk_group|num_expert_group)s?$", 1),
+    (r"n_positions|n_ctx|max_position_embeddings|source_positions|target_positions|max_seq_len", 128),
+    (r"num_mel_bins|n_mels|mel_dim", 16),
+    (r"sliding_window(_size)?$|local_attention$", 4),
+    (r"num_queries|num_denoising|num_proposals", 6),
+    (r"layers(_per_stack)?$|n_layer$|^depth$|(num|n)_blocks$|n_layers$", 2),
+    (r"(hidden_sizes?|_hidden|d_model|n_embd|_dim|^dim|_size_global|d_ff|dff|d_inner|embedding_size|intermediate_size)$", 64),
+    (r"(_width|_channels?|_filters|embedding_dim|linear_units|_units|projection_size|feature_size|pooler_output_size)$", 64),
+]
+"""What a number is made at most, by the first pattern that is found in its name."""
+
+OVERRIDES: dict[str, dict[str, Any]] = {}
+"""What is set in the configurations of some models beyond that, by the names of these, with dots into sub-configurations."""
+
+
+def classes() -> dict[str, type[PreTrainedModel]]:
+    """One model class for each class of configurations, by name: the one that `AutoModel` takes, or else the first."""
+    for package in pkgutil.iter_modules(models.__path__):
+        for file in sorted(Path(models.__path__[0], package.name).glob("modeling_*.py")):
+            try:
+                importlib.import_module(f"transformers.models.{package.name}.{file.stem}")
+            except ImportError:  # of a package that is not here
+                continue
+    of_config: dict[type, list[type[PreTrainedModel]]] = defaultdict(list)
+    for model in _below(PreTrainedModel):
+        if inspect.isclass(model.config_class) and model.forward is not nn.Module.forward:
+            of_config[model.config_class].append(model)
+    found = {}
+    for config, several in of_config.items():
+        names = MODEL_MAPPING_NAMES.get(config.model_type, ())
+        names = names if isinstance(names, (tuple, list)) else (names,)
+        model = next((each for each in several if each.__name__ in names), several[0])
+        found[model.__name__] = model
+    return dict(sorted(found.items()))
+
+
+def _below(kind: type) -> Iterator[Any]:
+    seen = {}
+    for each in kind.__subclasses__():
+        seen |= {each: None} | dict.fromkeys(_below(each))
+    return iter(seen)
+
+
+def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
+    """A small configuration."""
+    config: Any = model.config_class
+    more = OVERRIDES.get(model.__name__, {})
+    start = {name: value for name, value in more.items() if "." not in name}
+    try:
+        values = _small(config())
+    except Exception:
+        values = _small(config(**start))
+    for path, value in more.items():
+        *parents, name = path.split(".")
+        place = values
+        for parent in parents:
+            place = place[parent]
+        place[name] = value
+    return config(**{name: value for name, value in values.items() if name != "model_type"})
+
+
+def _small(config: PreTrainedConfig) -> dict[str, Any]:
+    given = config.to_dict()
+    layers = next((given[name] for name in ("num_hidden_layers", "num_layers", "n_layer") if given.get(name)), None)
+    lists = {name: each for name, each in given.items() if _is_of_layers(each, layers)}
+    kinds = list(zip(*lists.values(), strict=True))
+    chosen = [number for number, kind in enumerate(kinds) if kinds.index(kind) == number]
+    chosen = sorted({*chosen, 0, 1})[:6] if kinds else []
+    found = {}
+    for name, value in given.items():
+        sub = getattr(config, name, None)
+        if isinstance(sub, PreTrainedConfig):
+            found[name] = _small(sub) | {"model_type": sub.model_type}
+        elif name in lists:
+            found[name] = [value[number] for number in chosen]
+        elif name in ("num_hidden_layers", "num_layers", "n_layer") and chosen:
+            found[name] = len(chosen)
+        else:
+            found[name] = _smaller(name, value, given)
+    return found
+
+
+def _is_of_layers(value: Any, layers: Any) -> bool:
+    return isinstance(value, (list, tuple)) and isinstance(layers, int) and len(value) == layers > 2
+
+
+def _smaller(name: str, value: Any, given: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict) and name.startswith("rope"):
+        return {key: _smaller(key, each, given) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        if name == "mrope_section":
+            return [2, 3, 3]
+        if name == "depths":
+            return [1] * len(value)
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if re.search(r"(token|_pad|_bos|_eos)_(id|index)$|_id$", name):
+        ids = [each for each in given if re.search(r"_(id|index)$", each)]
+        return value if 0 <= value < 3 else 190 - ids.index(name)
+    most = next((most for pattern, most in RULES if re.search(pattern, name)), value)
+    return min(most, value)
+
+
+def built(model: type[PreTrainedModel]) -> PreTrainedModel:
+    """A small model, always the same."""
+    config = config_of(model)
+    with torch.device("meta"):
+        size = sum(each.numel() for each in model(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"{model.__name__}: {size:,} parameters are not tiny")
+    torch.manual_seed(0)
+    made = model(config_of(model)).eval()
+    with torch.no_grad():
+        for module in made.modules():  # scores that differ, so that a wrong weight shows
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.1)
+        for each in made.parameters():
+            if not bool(each.isfinite().all()):
+                nn.init.normal_(each, std=0.1)
+    return made
+
+
+class Numbers:
+    """Numbers of a configuration, wherever they stand in it."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        self.config = config
+
+    def __call__(self, default: Any, *names: str) -> Any:
+        for each in _configs(self.config):
+            for name in names:
+                if getattr(each, name, None) is not None:
+                    return getattr(each, name)
+        return default
+
+    @property
+    def side(self) -> tuple[int, int]:
+        size = self(SIDE, "image_size", "img_size", "input_size")
+        if isinstance(size, dict):
+            size = size.get("height"), size.get("width")
+        return (size, size) if isinstance(size, int) else tuple(size)[-2:]
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        return self(3, "num_channels", "in_channels", "in_chans"), *self.side
+
+
+def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    yield config
+    for each in vars(config).values():
+        if isinstance(each, PreTrainedConfig):
+            yield from _configs(each)
+
+
+def _words(count: int) -> Tensor:
+    return torch.randint(3, 90, (2, count))
+
+
+def _padded(count: int) -> Tensor:
+    mask = torch.ones(2, count, dtype=torch.int64)
+    mask[1, -4:] = 0
+    return mask
+
+
+INPUTS: list[tuple[str, Callable[[Numbers], Any]]] = [
+    (r"^(input_ids|text_input_ids)$", lambda of: _words(WORDS)),
+    (r"^decoder_input_ids$", lambda of: _words(TARGETS)),
+    (r"^attention_mask$", lambda of: _padded(WORDS)),
+    (r"^bbox$", lambda of: torch.arange(4).expand(2, WORDS, 4) * 10),
+    (r"^(pixel_values_videos?|pixel_values_of_videos)$", lambda of: torch.randn(2, of(4, "num_frames"), *of.image)),
+    (r"^(pixel_values|images?)$", lambda of: torch.randn(2, *of.image)),
+    (r"^(input_features|audio_features|spectrogram)$", lambda of: torch.randn(2, of(16, "num_mel_bins"), 30)),
+    (r"^(input_values|audio_values|waveform)$", lambda of: torch.randn(2, 3200)),
+    (r"^(inputs_embeds|hidden_states|encoder_hidden_states)$", lambda of: torch.randn(2, WORDS, of(64, "hidden_size"))),
+]
+"""What is made for an argument, by the first pattern that is found in its name."""
+
+GIVEN: dict[str, Callable[[Numbers], dict[str, Any]]] = {}
+"""What some models are given instead, by their names."""
+
+
+def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
+    """What a model may be given, the likeliest first: what it needs, and then more and more of what it takes."""
+    of, name = Numbers(model.config), type(model).__name__
+    torch.manual_seed(1)
+    if name in GIVEN:
+        yield GIVEN[name](of)
+        return
+    arguments = inspect.signature(model.forward).parameters
+    needed = {
+        each.name for each in arguments.values() if each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD
+    }
+    needed |= {model.main_input_name} & set(arguments)
+    if "input_ids" in needed:
+        needed |= {"attention_mask"} & set(arguments)
+    both = needed | {"decoder_input_ids"} & set(arguments)
+    images = both | {"pixel_values"} & set(arguments)
+    sounds = both | {"input_features", "input_values"} & set(arguments)
+    for names in dict.fromkeys(map(frozenset, (both, images, sounds, needed - {"attention_mask"}))):
+        yield {each: _made(each, of) for each in sorted(names)}
+
+
+def _made(name: str, of: Numbers) -> Any:
+    for pattern, make in INPUTS:
+        if re.search(pattern, name):
+            return make(of)
+    raise KeyError(f"no input is known for the argument {name}")
+
+
+def quiet() -> None:
+    """Say nothing of what is unusual in tiny configurations."""
+    from transformers.utils import logging
+
+    warnings.filterwarnings("ignore")
+    logging.set_verbosity_error()
