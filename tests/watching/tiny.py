@@ -23,26 +23,32 @@ from transformers import PreTrainedConfig, PreTrainedModel, models
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 LARGEST = 5_000_000
-WORDS, TARGETS, SIDE = 11, 7, 32
+WORDS, TARGETS, SIDE, LENGTH, WIDTH = 11, 7, 32, 64, 64
 
 RULES = [
-    (r"codebook_size|vocab_size|^num_embeddings|_vocab$", 200),
+    (r"codebook_size", 128),
+    (r"vocab_size|^num_embeddings|_vocab$", 200),
+    (r"feat_extract_layers|kernel|stride", 99),
     (r"image_size|crop_size|spec_size|img_size", SIDE),
     (r"patch_size", 8),
     (r"(key_value_heads|kv_heads|key_value_attention_heads|num_query_groups|num_key_heads)$", 2),
-    (r"(heads|n_head|num_heads)$", 4),
+    (r"heads$|n_head$", 4),
     (r"head_dim|head_size|d_kv|dim_head|d_head$|kv_channels", 16),
     (r"lora_rank|_rank$", 16),
     (r"(experts_per_tok(en)?|top_?k|moe_k)$", 2),
     (r"experts$|expert_num$", 4),
     (r"^(n_group|topk_group|num_expert_group)s?$", 1),
-    (r"n_positions|n_ctx|max_position_embeddings|source_positions|target_positions|max_seq_len", 128),
-    (r"num_mel_bins|n_mels|mel_dim", 16),
-    (r"sliding_window(_size)?$|local_attention$", 4),
+    (r"source_positions", LENGTH // 2),
+    (r"n_positions|n_ctx|position_embeddings$|target_positions|max_seq_len", 128),
+    (r"num_mel_bins|n_mels|mel_dim|n_mel_bins|model_in_dim", LENGTH),
+    (r"sliding_window(_size)?$|local_attention$|chunk_size$", 4),
     (r"num_queries|num_denoising|num_proposals", 6),
-    (r"layers(_per_stack)?$|n_layer$|^depth$|(num|n)_blocks$|n_layers$", 2),
-    (r"(hidden_sizes?|_hidden|d_model|n_embd|_dim|^dim|_size_global|d_ff|dff|d_inner|embedding_size|intermediate_size)$", 64),
-    (r"(_width|_channels?|_filters|embedding_dim|linear_units|_units|projection_size|feature_size|pooler_output_size)$", 64),
+    (r"layers(_per_stack)?$|n_layer$|^depth$|(num|n)_blocks$|num_encoder_blocks$", 2),
+    (
+        r"(hidden_sizes?|_hidden|d_model|n_embd|_dims?|^dim|_size_global|d_ff|dff|d_inner|embedding_size|_width|channels?"
+        r"|intermediate_size|_filters|embedding_dimension|_units|projection_size|feature_size|output_size|_list)$",
+        WIDTH,
+    ),
 ]
 """What a number is made at most, by the first pattern that is found in its name."""
 
@@ -96,24 +102,47 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
     return config(**{name: value for name, value in values.items() if name != "model_type"})
 
 
+COUNTS = ("num_hidden_layers", "num_layers", "n_layer")
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+
+
 def _small(config: PreTrainedConfig) -> dict[str, Any]:
     given = config.to_dict()
-    layers = next((given[name] for name in ("num_hidden_layers", "num_layers", "n_layer") if given.get(name)), None)
-    lists = {name: each for name, each in given.items() if _is_of_layers(each, layers)}
+    count = next((name for name in COUNTS if given.get(name)), "")
+    lists = {name: each for name, each in given.items() if _is_of_layers(each, given.get(count))}
+    own = {int(number): each for number, each in (given.get("per_layer_config") or {}).items()}
+    if own:
+        lists["per_layer_config"] = [own.get(number, {}) for number in range(given[count])]
     kinds = list(zip(*lists.values(), strict=True))
     chosen = [number for number, kind in enumerate(kinds) if kinds.index(kind) == number]
     chosen = sorted({*chosen, 0, 1})[:6] if kinds else []
     found = {}
     for name, value in given.items():
-        sub = getattr(config, name, None)
+        sub = vars(config).get(name)
         if isinstance(sub, PreTrainedConfig):
-            found[name] = _small(sub) | {"model_type": sub.model_type}
+            found[name] = RESNET if sub.model_type == "timm_backbone" else _small(sub) | {"model_type": sub.model_type}
         elif name in lists:
-            found[name] = [value[number] for number in chosen]
-        elif name in ("num_hidden_layers", "num_layers", "n_layer") and chosen:
+            found[name] = [_smaller(name, lists[name][number], given) for number in chosen]
+        elif name == count and chosen:
             found[name] = len(chosen)
         else:
             found[name] = _smaller(name, value, given)
+    if own:
+        found["per_layer_config"] = {
+            number: {name: _smaller(name, each, given) for name, each in one.items()}
+            for number, one in enumerate(found["per_layer_config"])
+            if one
+        }
+    if count and len(given.get("stage_names") or ()) == given[count] + 1:  # each layer gives a feature
+        indices = given.get("out_indices") or given.get("_out_indices") or ()
+        found[count] = max(len(indices), 2)
+        found |= {name: None for name in ("out_features", "_out_features") if name in given}
+        found |= {name: list(range(1, len(indices) + 1)) for name in ("out_indices", "_out_indices") if name in given}
+        found["stage_names"] = ["stem", *(f"stage{number + 1}" for number in range(found[count]))]
+    rope = found.get("rope_parameters")
+    if isinstance(rope, dict) and not any(isinstance(each, dict) for each in rope.values()):
+        half = int((found.get("head_dim") or 16) * (rope.get("partial_rotary_factor") or 1)) // 2
+        rope["mrope_section"] = [half - 2 * (3 * half // 8), 3 * half // 8, 3 * half // 8]
     return found
 
 
@@ -122,21 +151,26 @@ def _is_of_layers(value: Any, layers: Any) -> bool:
 
 
 def _smaller(name: str, value: Any, given: Mapping[str, Any]) -> Any:
-    if isinstance(value, dict) and name.startswith("rope"):
-        return {key: _smaller(key, each, given) for key, each in value.items()}
+    if isinstance(value, dict):
+        return {key: _smaller(key, each, given) for key, each in value.items()} if name.startswith("rope") else value
+    if name in ("depths", "stage_numb_of_layers", "blocks_per_stage") and not isinstance(value, int):
+        return [1] * len(value)
+    most = next((most for pattern, most in RULES if re.search(pattern, name)), None)
     if isinstance(value, (list, tuple)):
-        if name == "mrope_section":
-            return [2, 3, 3]
-        if name == "depths":
-            return [1] * len(value)
-        return value
+        wide = most == WIDTH and value and all(isinstance(each, int) for each in value) and max(value) > WIDTH
+        return [max(each * WIDTH // max(value), 1) for each in value] if wide else value
+    if name == "head_dim" and value is None:
+        return 16
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if re.search(r"(token|_pad|_bos|_eos)_(id|index)$|_id$", name):
         ids = [each for each in given if re.search(r"_(id|index)$", each)]
         return value if 0 <= value < 3 else 190 - ids.index(name)
-    most = next((most for pattern, most in RULES if re.search(pattern, name)), value)
-    return min(most, value)
+    if "key_value" in name and value == given.get("num_attention_heads"):
+        most = 4
+    if name == "embed_dim" and isinstance(given.get("num_heads"), (list, tuple)):
+        return 8 * given["num_heads"][0]
+    return value if most is None else min(most, value)
 
 
 def built(model: type[PreTrainedModel]) -> PreTrainedModel:
@@ -163,6 +197,7 @@ class Numbers:
 
     def __init__(self, config: PreTrainedConfig) -> None:
         self.config = config
+        self.arguments: set[str] = set()
 
     def __call__(self, default: Any, *names: str) -> Any:
         for each in _configs(self.config):
@@ -177,6 +212,14 @@ class Numbers:
         if isinstance(size, dict):
             size = size.get("height"), size.get("width")
         return (size, size) if isinstance(size, int) else tuple(size)[-2:]
+
+    @property
+    def patches(self) -> tuple[int, ...]:
+        """Of two images with sixteen patches each."""
+        width = self(3, "num_channels", "in_channels", "in_chans") * self(8, "patch_size") ** 2
+        if "grid_thw" in self.arguments or "image_grid_thw" in self.arguments:
+            return 32, width * self(1, "temporal_patch_size")
+        return 2, 16, width
 
     @property
     def image(self) -> tuple[int, int, int]:
@@ -196,20 +239,34 @@ def _words(count: int) -> Tensor:
 
 def _padded(count: int) -> Tensor:
     mask = torch.ones(2, count, dtype=torch.int64)
-    mask[1, -4:] = 0
+    mask[1, -2:] = 0  # fewer than a window is long, so that no row is empty
     return mask
 
 
 INPUTS: list[tuple[str, Callable[[Numbers], Any]]] = [
-    (r"^(input_ids|text_input_ids)$", lambda of: _words(WORDS)),
+    (r"^(input_ids|text_input_ids|qformer_input_ids)$", lambda of: _words(WORDS)),
     (r"^decoder_input_ids$", lambda of: _words(TARGETS)),
     (r"^attention_mask$", lambda of: _padded(WORDS)),
-    (r"^bbox$", lambda of: torch.arange(4).expand(2, WORDS, 4) * 10),
-    (r"^(pixel_values_videos?|pixel_values_of_videos)$", lambda of: torch.randn(2, of(4, "num_frames"), *of.image)),
-    (r"^(pixel_values|images?)$", lambda of: torch.randn(2, *of.image)),
-    (r"^(input_features|audio_features|spectrogram)$", lambda of: torch.randn(2, of(16, "num_mel_bins"), 30)),
+    (r"^(input_features_mask|feature_attention_mask)$", lambda of: torch.ones(2, LENGTH, dtype=torch.int64)),
+    (r"^bbox$", lambda of: (torch.arange(4) * 10).expand(2, WORDS, 4)),
+    (r"grid_thw$", lambda of: torch.tensor([[1, 4, 4], [1, 4, 4]])),
+    (r"^target_sizes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
+    (r"^spatial_shapes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
+    (r"^pixel_attention_mask$", lambda of: torch.ones(2, 16, dtype=torch.int64)),
+    (r"^(past_values|past_observed_mask)$", lambda of: torch.randn(2, of(64, "context_length"), of(1, "num_input_channels"))),
+    (
+        r"^(hidden_states|pixel_values)$",
+        lambda of: torch.randn(of.patches)
+        if {"grid_thw", "image_grid_thw", "pixel_attention_mask"} & of.arguments
+        else torch.randn(2, *of.image)
+        if "pixel_values" in of.arguments
+        else torch.randn(2, WORDS, of(WIDTH, "hidden_size")),
+    ),
+    (r"^(pixel_values_videos?)$", lambda of: torch.randn(2, of(4, "num_frames"), *of.image)),
+    (r"^images?$", lambda of: torch.randn(2, *of.image)),
+    (r"^(input_features|audio_features|spectrogram|audio_mel)$", lambda of: torch.randn(2, of(LENGTH, "num_mel_bins"), LENGTH)),
     (r"^(input_values|audio_values|waveform)$", lambda of: torch.randn(2, 3200)),
-    (r"^(inputs_embeds|hidden_states|encoder_hidden_states)$", lambda of: torch.randn(2, WORDS, of(64, "hidden_size"))),
+    (r"embeds$|^encoder_hidden_states$|^context$", lambda of: torch.randn(2, WORDS, of(WIDTH, "hidden_size"))),
 ]
 """What is made for an argument, by the first pattern that is found in its name."""
 
@@ -229,6 +286,7 @@ def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
         each.name for each in arguments.values() if each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD
     }
     needed |= {model.main_input_name} & set(arguments)
+    of.arguments = set(arguments)
     if "input_ids" in needed:
         needed |= {"attention_mask"} & set(arguments)
     both = needed | {"decoder_input_ids"} & set(arguments)
