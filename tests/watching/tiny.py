@@ -185,10 +185,10 @@ def built(model: type[PreTrainedModel]) -> PreTrainedModel:
     with torch.no_grad():
         for module in made.modules():  # scores that differ, so that a wrong weight shows
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.1)
+                nn.init.normal_(module.weight, std=0.05)
         for each in made.parameters():
             if not bool(each.isfinite().all()):
-                nn.init.normal_(each, std=0.1)
+                nn.init.normal_(each, std=0.05)
     return made
 
 
@@ -253,18 +253,26 @@ INPUTS: list[tuple[str, Callable[[Numbers], Any]]] = [
     (r"^target_sizes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
     (r"^spatial_shapes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
     (r"^pixel_attention_mask$", lambda of: torch.ones(2, 16, dtype=torch.int64)),
-    (r"^(past_values|past_observed_mask)$", lambda of: torch.randn(2, of(64, "context_length"), of(1, "num_input_channels"))),
+    (
+        r"^(past_values|past_observed_mask)$",
+        lambda of: torch.randn(2, of(64, "context_length"), of(1, "num_input_channels")),
+    ),
     (
         r"^(hidden_states|pixel_values)$",
-        lambda of: torch.randn(of.patches)
-        if {"grid_thw", "image_grid_thw", "pixel_attention_mask"} & of.arguments
-        else torch.randn(2, *of.image)
-        if "pixel_values" in of.arguments
-        else torch.randn(2, WORDS, of(WIDTH, "hidden_size")),
+        lambda of: (
+            torch.randn(of.patches)
+            if {"grid_thw", "image_grid_thw", "pixel_attention_mask"} & of.arguments
+            else torch.randn(2, *of.image)
+            if "pixel_values" in of.arguments
+            else torch.randn(2, WORDS, of(WIDTH, "hidden_size"))
+        ),
     ),
     (r"^(pixel_values_videos?)$", lambda of: torch.randn(2, of(4, "num_frames"), *of.image)),
     (r"^images?$", lambda of: torch.randn(2, *of.image)),
-    (r"^(input_features|audio_features|spectrogram|audio_mel)$", lambda of: torch.randn(2, of(LENGTH, "num_mel_bins"), LENGTH)),
+    (
+        r"^(input_features|audio_features|spectrogram|audio_mel)$",
+        lambda of: torch.randn(2, of(LENGTH, "num_mel_bins"), LENGTH),
+    ),
     (r"^(input_values|audio_values|waveform)$", lambda of: torch.randn(2, 3200)),
     (r"embeds$|^encoder_hidden_states$|^context$", lambda of: torch.randn(2, WORDS, of(WIDTH, "hidden_size"))),
 ]
@@ -283,7 +291,9 @@ def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
         return
     arguments = inspect.signature(model.forward).parameters
     needed = {
-        each.name for each in arguments.values() if each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD
+        each.name
+        for each in arguments.values()
+        if each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD
     }
     needed |= {model.main_input_name} & set(arguments)
     of.arguments = set(arguments)

@@ -42,6 +42,7 @@ class Made:
         """The mask as a rule, None where every query sees every key, and what it adds to the scores."""
         version = None if mask.is_inference() else mask._version  # such a tensor counts no changes
         if self._read is None or version is None or self._read[0] != version:
+            mask = mask.expand(*mask.shape[:-2], *self.size)  # one row may speak of all
             allowed, bias = mask, None
             if mask.dtype != torch.bool:
                 allowed = mask > torch.finfo(mask.dtype).min / 2

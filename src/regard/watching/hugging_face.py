@@ -1,13 +1,13 @@
 """The door into transformers' models: their attention functions and masks, as they are, with an ear beside them.
 
 While a watch is on, the functions that transformers keeps in its `AttentionInterface` and `AttentionMaskInterface` are
-replaced, by its own ``register``, by such that call them and then tell the watch what they were given. So a model
-computes what it computed before; nothing is said to its configuration.
+replaced, by its own ``register``, by such that call them and then tell the watch what they were given; so is the dense
+attention of a model's own file where it is looked for. So a model computes what it computed before; nothing is said to
+its configuration.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -49,26 +49,31 @@ def _replaced() -> Iterator[None]:
 
     functions = dict(ALL_ATTENTION_FUNCTIONS)
     masks = dict(ALL_MASK_ATTENTION_FUNCTIONS)
+    find = AttentionInterface.get_interface
     try:
-        for name, function in {**functions, "eager": functions.get("eager", _eager)}.items():
+        AttentionInterface.get_interface = _finding(find)
+        for name, function in functions.items():
             AttentionInterface.register(name, _listening(name, function))
         for name, function in masks.items():
             AttentionMaskInterface.register(name, _remembering(function))
         yield
     finally:
         MASKS.clear()
+        AttentionInterface.get_interface = find
         for name, function in functions.items():
             AttentionInterface.register(name, function)
-        if "eager" not in functions:
-            AttentionInterface._global_mapping.pop("eager")
         for name, function in masks.items():
             AttentionMaskInterface.register(name, function)
 
 
-def _eager(module: nn.Module, *arguments: Any, **options: Any) -> Any:
-    """The dense attention that the file of a model brings."""
-    file = sys.modules[type(module).__module__]
-    return file.eager_attention_forward(module, *arguments, **options)
+def _finding(find: Callable[..., Any]) -> Callable[..., Any]:
+    """The dense attention that the file of a model brings is in no interface: it is what this is given as a default."""
+
+    def get_interface(interface: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        found = find(interface, attn_implementation, default)
+        return _listening("eager", default) if found is default else found
+
+    return get_interface
 
 
 def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
