@@ -8,8 +8,10 @@ its configuration.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -84,7 +86,9 @@ def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if watch is None:
             return function(module, query, key, value, attention_mask, *rest, **extra)
         path, kind = watch.name_of(module), watch.kind_of(module)
-        call = call_of(name, module, query, key, attention_mask, extra, kind)
+        named = _names(function)[5:]
+        given = dict(zip(named, rest, strict=False)) | extra
+        call = call_of(name, module, query, key, attention_mask, given, kind, named)
         mask = watch.interventions.forbid(path, attention_mask, call)
         with watch.deaf():  # torch's own function would be heard as well
             output, weights = function(module, query, key, value, mask, *rest, **extra)
@@ -92,6 +96,16 @@ def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return watch.interventions.silence(path, output), view if weights is None else weights
 
     return attention
+
+
+@lru_cache(maxsize=None)
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """What a function calls its parameters, but for those that take whatever is left."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a kernel
+        return ()
+    return tuple(each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
 
 
 def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
