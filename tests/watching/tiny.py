@@ -14,10 +14,12 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, models
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
@@ -39,6 +41,10 @@ RULES = [
     (r"experts$|expert_num$", 4),
     (r"^(n_group|topk_group|num_expert_group)s?$", 1),
     (r"source_positions", LENGTH // 2),
+    (r"rotary_dim$|num_filters|n_filters|base_channels", 8),
+    (r"^window_size|window_size$", 4),
+    (r"expand$", 1),
+    (r"(upsample_groups|mamba_d_ssm)$", WIDTH),
     (r"n_positions|n_ctx|position_embeddings$|target_positions|max_seq_len", 128),
     (r"num_mel_bins|n_mels|mel_dim|n_mel_bins|model_in_dim", LENGTH),
     (r"sliding_window(_size)?$|local_attention$|chunk_size$", 4),
@@ -52,10 +58,51 @@ RULES = [
 ]
 """What a number is made at most, by the first pattern that is found in its name."""
 
-OVERRIDES: dict[str, dict[str, Any]] = {}
-"""What is set in the configurations of some models beyond that, by the names of these, with dots into sub-configurations."""
+OPEN = {
+    "head_dim": 16,
+    "prediction_length": 8,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 4,
+    "num_key_value_heads": 2,
+}
+"""What stands where a configuration leaves it open."""
+
+OVERRIDES: list[tuple[str, dict[str, Any]]] = [
+    (r"^Dbrx", {"attn_config.rope_theta": 1e4}),
+    (r"^MoonshineStreaming", {"num_key_value_heads": 4}),
+    (r"^Pix2StructText", {"initializer_range": 0.02}),
+    (r"^Qwen3OmniMoeTalker(Model|For)", {"text_config.shared_expert_intermediate_size": 64}),
+    (r"^T5Gemma2(Decoder|Encoder|TextEncoder)", {"dropout_rate": 0.0}),
+    (r"^Esm(Model)", {"vocab_size": 200, "pad_token_id": 1}),
+    (r"^Blt", {"num_hidden_layers": 2}),
+    (r"^(Chameleon|Emu3)Model", {"vocabulary_map": {"<image>": 150}}),
+    (r"^Llama4", {"intermediate_size_mlp": 64}),
+    (r"^Zamba2", {"mamba_headdim": 16}),
+    (r"^(BitModel)", {"num_groups": 4}),
+    (r"^Reformer", {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [8, 16]}),
+    (r"^Xmod", {"default_language": "en_XX"}),
+    (r"^Ernie4_5_VLMoe", {"moe_intermediate_size": [64, 64], "moe_num_experts": 4, "moe_k": 2}),
+    (r"^Glm5Next", {"index_topk": 16}),
+    (r"^Longcat", {"qk_rope_head_dim": 16, "head_dim": 16}),
+    (r"^(Jamba|RecurrentGemma)", {"num_hidden_layers": 6}),
+    (r"^LiltModel", {"hidden_size": 96}),
+    (r"^LayoutLMv3", {"coordinate_size": 11, "shape_size": 10}),
+    (r"^MobileBert", {"true_hidden_size": 64, "use_bottleneck": False}),
+    (r"^Swin2SR", {"embed_dim": 48}),
+    (r"^Dac", {"encoder_hidden_size": 4, "decoder_hidden_size": 32, "hidden_size": 64}),
+    (r"^(VibeVoice)", {"hidden_size": 64, "num_filters": 2}),
+    (r"^(LwDetr)", {"num_windows": 4}),
+    (r"^Levit", {"hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4]}),
+]
+"""What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands, or on
+top; with dots in a sub-configuration."""
 
 
+UNTRIED: frozenset[str] = frozenset()
+"""Models of which no small one is made here yet."""
+
+
+@lru_cache
 def classes() -> dict[str, type[PreTrainedModel]]:
     """One model class for each class of configurations, by name: the one that `AutoModel` takes, or else the first."""
     for package in pkgutil.iter_modules(models.__path__):
@@ -77,6 +124,18 @@ def classes() -> dict[str, type[PreTrainedModel]]:
     return dict(sorted(found.items()))
 
 
+def named(name: str) -> type[PreTrainedModel]:
+    """One of them, without looking at the others."""
+    found = getattr(transformers, name, None)
+    if found is None:  # a part of another model
+        files = (
+            path for path in Path(models.__path__[0]).glob("*/modeling_*.py") if f"class {name}(" in path.read_text()
+        )
+        path = next(files)
+        found = getattr(importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}"), name)
+    return found
+
+
 def _below(kind: type) -> Iterator[Any]:
     seen = {}
     for each in kind.__subclasses__():
@@ -87,19 +146,32 @@ def _below(kind: type) -> Iterator[Any]:
 def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
     """A small configuration."""
     config: Any = model.config_class
-    more = OVERRIDES.get(model.__name__, {})
-    start = {name: value for name, value in more.items() if "." not in name}
+    more = {
+        name: value for pattern, each in OVERRIDES if re.search(pattern, model.__name__) for name, value in each.items()
+    }
     try:
         values = _small(config())
-    except Exception:
-        values = _small(config(**start))
+    except Exception:  # its defaults alone are none
+        values = _small(config(**{name: value for name, value in more.items() if "." not in name}))
     for path, value in more.items():
-        *parents, name = path.split(".")
-        place = values
-        for parent in parents:
-            place = place[parent]
-        place[name] = value
+        if "." in path or not _set(values, path, value):
+            *parents, name = path.split(".")
+            place = values
+            for parent in parents:
+                place = place[parent]
+            place[name] = value
     return config(**{name: value for name, value in values.items() if name != "model_type"})
+
+
+def _set(values: dict[str, Any], name: str, value: Any) -> bool:
+    """Set a value wherever the name stands; give whether it stood anywhere."""
+    found = name in values
+    if found:
+        values[name] = value
+    for each in values.values():
+        if isinstance(each, dict):
+            found |= _set(each, name, value)
+    return found
 
 
 COUNTS = ("num_hidden_layers", "num_layers", "n_layer")
@@ -156,17 +228,19 @@ def _smaller(name: str, value: Any, given: Mapping[str, Any]) -> Any:
     if name in ("depths", "stage_numb_of_layers", "blocks_per_stage") and not isinstance(value, int):
         return [1] * len(value)
     most = next((most for pattern, most in RULES if re.search(pattern, name)), None)
+    if name == "image_size" and isinstance(value, (list, tuple)):
+        return [SIDE] * len(value)
     if isinstance(value, (list, tuple)):
         wide = most == WIDTH and value and all(isinstance(each, int) for each in value) and max(value) > WIDTH
         return [max(each * WIDTH // max(value), 1) for each in value] if wide else value
-    if name == "head_dim" and value is None:
-        return 16
+    if value is None:
+        return OPEN.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if re.search(r"(token|_pad|_bos|_eos)_(id|index)$|_id$", name):
         ids = [each for each in given if re.search(r"_(id|index)$", each)]
         return value if 0 <= value < 3 else 190 - ids.index(name)
-    if "key_value" in name and value == given.get("num_attention_heads"):
+    if "key_value" in name and value == given.get(name.replace("key_value", "attention")):
         most = 4
     if name == "embed_dim" and isinstance(given.get("num_heads"), (list, tuple)):
         return 8 * given["num_heads"][0]
@@ -250,6 +324,20 @@ INPUTS: list[tuple[str, Callable[[Numbers], Any]]] = [
     (r"^(input_features_mask|feature_attention_mask)$", lambda of: torch.ones(2, LENGTH, dtype=torch.int64)),
     (r"^bbox$", lambda of: (torch.arange(4) * 10).expand(2, WORDS, 4)),
     (r"grid_thw$", lambda of: torch.tensor([[1, 4, 4], [1, 4, 4]])),
+    (r"^visual_feats$", lambda of: torch.randn(2, 5, of(WIDTH, "visual_feat_dim"))),
+    (r"^visual_pos$", lambda of: torch.rand(2, 5, 4)),
+    (
+        r"^(text_features|vision_features|backbone_features|image_features|context_hidden_states)$",
+        lambda of: torch.randn(2, WORDS, WIDTH),
+    ),
+    (r"^audio_mel_mask$", lambda of: torch.zeros(2, LENGTH, dtype=torch.bool)),
+    (r"^mask$", lambda of: torch.ones(2, LENGTH, dtype=torch.bool)),
+    (r"^merge_sizes$", lambda of: torch.tensor([1, 1])),
+    (r"^flattened_patches$", lambda of: torch.randn(2, 16, of.patches[-1] + 2).abs()),
+    (r"^freq$", lambda of: torch.zeros(2, 1, dtype=torch.int64)),
+    (r"^aspect_ratio_ids$", lambda of: torch.ones(2, 1, dtype=torch.int64)),
+    (r"^aspect_ratio_mask$", lambda of: torch.ones(2, 1, 4, dtype=torch.int64)),
+    (r"^codebook_idx$", lambda of: 1),
     (r"^target_sizes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
     (r"^spatial_shapes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
     (r"^pixel_attention_mask$", lambda of: torch.ones(2, 16, dtype=torch.int64)),
@@ -300,7 +388,8 @@ def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
     if "input_ids" in needed:
         needed |= {"attention_mask"} & set(arguments)
     both = needed | {"decoder_input_ids"} & set(arguments)
-    images = both | {"pixel_values"} & set(arguments)
+    both |= {"bbox", "visual_feats", "visual_pos"} & set(arguments)
+    images = both | {"pixel_values", "pixel_attention_mask", "spatial_shapes"} & set(arguments)
     sounds = both | {"input_features", "input_values"} & set(arguments)
     for names in dict.fromkeys(map(frozenset, (both, images, sounds, needed - {"attention_mask"}))):
         yield {each: _made(each, of) for each in sorted(names)}

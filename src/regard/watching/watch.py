@@ -78,8 +78,8 @@ class Watch(Layers[Seen]):
         self._stack.close()
         if error[0] is None and not any(each.layers for each in self.passes):
             raise InvalidArgument(
-                f"{type(self.model).__name__}: nothing was seen: it computes attention in its own way, "
-                "or it was not called"
+                f"{type(self.model).__name__}: nothing was seen: it has no attention, computes it in its own way, "
+                "or was not called"
             )
 
     def _hook(self, handle: Any) -> None:
