@@ -96,13 +96,13 @@ def _accepted(model: PreTrainedModel) -> tuple[dict[str, Any], Any]:
             return given, _run(model, given)
         except Exception as error:
             errors.append(error)
-    raise errors[0]
+    raise errors[0] if errors else ValueError("no input is known")
 
 
 def _run(model: PreTrainedModel, given: Mapping[str, Any]) -> Any:
     torch.manual_seed(2)
     with torch.no_grad():
-        return model(**given)
+        return model(**copy.deepcopy(dict(given)))  # some write into what they are given
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

@@ -7,8 +7,10 @@ layer of each kind, sub-configurations likewise; what a model is given follows f
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 import warnings
@@ -24,17 +26,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, models
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-LARGEST = 5_000_000
+LARGEST = 15_000_000
 WORDS, TARGETS, SIDE, LENGTH, WIDTH = 11, 7, 32, 64, 64
 
 RULES = [
     (r"codebook_size", 128),
     (r"vocab_size|^num_embeddings|_vocab$", 200),
-    (r"feat_extract_layers|kernel|stride", 99),
+    (r"feat_extract_layers|kernel|stride|stem_channels|^in_channels", 9999),
     (r"image_size|crop_size|spec_size|img_size", SIDE),
     (r"patch_size", 8),
     (r"(key_value_heads|kv_heads|key_value_attention_heads|num_query_groups|num_key_heads)$", 2),
     (r"heads$|n_head$", 4),
+    (r"qk_head_dim", 32),
+    (r"image_embedding_size", 4),
+    (r"adapter_input_size|mask_input_channels", WIDTH),
     (r"head_dim|head_size|d_kv|dim_head|d_head$|kv_channels", 16),
     (r"lora_rank|_rank$", 16),
     (r"(experts_per_tok(en)?|top_?k|moe_k)$", 2),
@@ -49,6 +54,7 @@ RULES = [
     (r"num_mel_bins|n_mels|mel_dim|n_mel_bins|model_in_dim", LENGTH),
     (r"sliding_window(_size)?$|local_attention$|chunk_size$", 4),
     (r"num_queries|num_denoising|num_proposals", 6),
+    (r"num_frames", 2),
     (r"layers(_per_stack)?$|n_layer$|^depth$|(num|n)_blocks$|num_encoder_blocks$", 2),
     (
         r"(hidden_sizes?|_hidden|d_model|n_embd|_dims?|^dim|_size_global|d_ff|dff|d_inner|embedding_size|_width|channels?"
@@ -63,18 +69,21 @@ OPEN = {
     "prediction_length": 8,
     "num_experts_per_tok": 2,
     "n_routed_experts": 4,
-    "num_key_value_heads": 2,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
 }
 """What stands where a configuration leaves it open."""
 
 OVERRIDES: list[tuple[str, dict[str, Any]]] = [
-    (r"^Dbrx", {"attn_config.rope_theta": 1e4}),
-    (r"^MoonshineStreaming", {"num_key_value_heads": 4}),
+    (r"^Dbrx", {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0}),
+    (r"^MoonshineStreaming", {".num_key_value_heads": 4}),
     (r"^Pix2StructText", {"initializer_range": 0.02}),
     (r"^Qwen3OmniMoeTalker(Model|For)", {"text_config.shared_expert_intermediate_size": 64}),
     (r"^T5Gemma2(Decoder|Encoder|TextEncoder)", {"dropout_rate": 0.0}),
     (r"^Esm(Model)", {"vocab_size": 200, "pad_token_id": 1}),
-    (r"^Blt", {"num_hidden_layers": 2}),
+    (r"^BltModel", {".num_hidden_layers": 2}),
     (r"^(Chameleon|Emu3)Model", {"vocabulary_map": {"<image>": 150}}),
     (r"^Llama4", {"intermediate_size_mlp": 64}),
     (r"^Zamba2", {"mamba_headdim": 16}),
@@ -91,7 +100,82 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Swin2SR", {"embed_dim": 48}),
     (r"^Dac", {"encoder_hidden_size": 4, "decoder_hidden_size": 32, "hidden_size": 64}),
     (r"^(VibeVoice)", {"hidden_size": 64, "num_filters": 2}),
-    (r"^(LwDetr)", {"num_windows": 4}),
+    (r"^LwDetr", {"num_windows": 4, "image_size": 64}),
+    (r"^LED", {"attention_window": 8}),
+    (r"Swin(?!2SR)|^Clap", {"image_size": 64, "spec_size": 64, "window_size": 2}),
+    (r"^(Chameleon|Emu3|Janus)", {"base_channels": 32}),
+    (r"^MuseGlimmerAssistant", {"target_layer_ids": [0]}),
+    (
+        r"^CohereCompass(Text)?Model",
+        {
+            "rope_parameters": {
+                k: {"rope_type": "default", "rope_theta": 1e4} for k in ("full_attention", "sliding_attention")
+            }
+        },
+    ),
+    (r"^Nemotron(Model)", {"num_key_value_heads": 2}),
+    (r"^Mistral4", {"head_dim": 32}),
+    (
+        r"^MistralLarge4",
+        {"kv_source_layers": None, "num_hidden_layers": 4, "layer_types": None, "mlp_layer_types": None},
+    ),
+    (r"^Ernie4_5_VL", {"rope_parameters.mrope_section": [3, 3, 2]}),
+    (r"^Zamba2", {"mamba_expand": 2, "n_mamba_heads": 8}),
+    (r"^Bros", {"dim_bbox_projection": 16}),
+    (r"^Mllama", {"intermediate_layers_indices": [0, 1]}),
+    (r"^Llama4VisionModel", {"intermediate_size": 256}),
+    (
+        r"^Qwen4Exp",
+        {
+            "indexer_n_heads": 2,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": 16,
+            "indexer_budget": 8,
+            "indexer_compress_ratio": 2,
+        },
+    ),
+    (r"^DeepseekOcr2(Text)?Model", {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1}),
+    (r"^Lfm2MoeModel", {"num_hidden_layers": 2}),
+    (r"^(Informer|Autoformer|TimeSeries)", {"context_length": 57, "num_time_features": 1}),
+    (
+        r"^Sam2HieraDet|^Sam2(Video|Vision)?Model|^EdgeTamVideo",
+        {"hidden_size": 96, "embed_dim_per_stage": [96, 64, 64, 64]},
+    ),
+    (r"^T5Gemma2Encoder", {"text_config.dropout_rate": 0.0, "text_config.pad_token_id": 0}),
+    (r"^PeAudio", {"encoder_hidden_size": 4, "hidden_size": 64}),
+    (r"^FunAsrNanoModel", {"adaptor_config.intermediate_size": 16}),
+    (r"^Gemma4Assistant", {".text_config": {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2}}),
+    (r"^Molmo2Model", {"adapter_config.vision_feature_layer": [0, 1]}),
+    (r"^VibeVoiceAsr", {"acoustic_tokenizer_chunk_size": 3200}),
+    (r"^Muse(Glimmer|Spark)Vision", {}),
+    (r"^EsmFold2", {"head_dim": 64}),
+    (r"^Shield", {"yes_token_index": 5, "no_token_index": 6}),
+    (r"^Pix2StructVision|^Pix2StructFor", {"patch_embed_hidden_size": 192}),
+    (r"^Cvt", {"embed_dim": [16, 48, 96]}),
+    (
+        r"^(Bamba|GraniteMoeHybrid|Jamba)Model",
+        {
+            "layer_types": ["mamba", "attention"],
+            "attn_layer_indices": [1],
+            "attn_layer_offset": 1,
+            "attn_layer_period": 2,
+        },
+    ),
+    (r"^FalconH1", {"mamba_d_ssm": 64, "mamba_d_head": 16, "mamba_n_heads": 4}),
+    (r"^MobileViTModel", {"hidden_sizes": [32, 48, 64], "image_size": 64}),
+    (r"^MobileViTV2", {"image_size": 64}),
+    (r"^DepthPro", {"patch_size": 8, "image_size": 32, "patch_model_config.image_size": 32}),
+    (r"^Qwen3OmniMoeCode2WavTrans|^Qwen3OmniMoeTalkerCode", {}),
+    (r"^Step3p7", {"sliding_window": 4}),
+    (r"^Mgpstr", {"num_bpe_labels": 50, "num_wordpiece_labels": 50}),
+    (r"^Perceiver", {"d_latents": 64, "num_latents": 8, "num_self_attends_per_block": 2}),
+    (r"^FastSpeech2", {"encoder_linear_units": 64, "decoder_linear_units": 64}),
+    (r"^Gemma3nAudio", {"input_feat_size": 64}),
+    (r"^Phi4MultimodalAudio", {"input_size": 64}),
+    (r"^AST", {"max_length": 64}),
+    (r"^Dots1", {"first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 1, "topk_group": 1}),
+    (r"^Lfm2Moe", {"layer_types": ["conv", "full_attention"]}),
+    (r"^(DeepseekOcr2|Qwen4Exp)", {"num_attention_heads": 4}),
     (r"^Levit", {"hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4]}),
 ]
 """What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands, or on
@@ -155,7 +239,7 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
         values = _small(config(**{name: value for name, value in more.items() if "." not in name}))
     for path, value in more.items():
         if "." in path or not _set(values, path, value):
-            *parents, name = path.split(".")
+            *parents, name = path.strip(".").split(".")
             place = values
             for parent in parents:
                 place = place[parent]
@@ -255,7 +339,11 @@ def built(model: type[PreTrainedModel]) -> PreTrainedModel:
     if size > LARGEST:
         raise ValueError(f"{model.__name__}: {size:,} parameters are not tiny")
     torch.manual_seed(0)
-    made = model(config_of(model)).eval()
+    config = config_of(model)
+    for each in _configs(config):
+        if getattr(each, "use_cache", False):
+            each.use_cache = False
+    made = model(config).eval()
     with torch.no_grad():
         for module in made.modules():  # scores that differ, so that a wrong weight shows
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -269,9 +357,8 @@ def built(model: type[PreTrainedModel]) -> PreTrainedModel:
 class Numbers:
     """Numbers of a configuration, wherever they stand in it."""
 
-    def __init__(self, config: PreTrainedConfig) -> None:
-        self.config = config
-        self.arguments: set[str] = set()
+    def __init__(self, config: PreTrainedConfig, grids: bool) -> None:
+        self.config, self.grids = config, grids
 
     def __call__(self, default: Any, *names: str) -> Any:
         for each in _configs(self.config):
@@ -288,12 +375,9 @@ class Numbers:
         return (size, size) if isinstance(size, int) else tuple(size)[-2:]
 
     @property
-    def patches(self) -> tuple[int, ...]:
-        """Of two images with sixteen patches each."""
-        width = self(3, "num_channels", "in_channels", "in_chans") * self(8, "patch_size") ** 2
-        if "grid_thw" in self.arguments or "image_grid_thw" in self.arguments:
-            return 32, width * self(1, "temporal_patch_size")
-        return 2, 16, width
+    def patches(self) -> int:
+        """How many numbers a patch has."""
+        return self(3, "num_channels", "in_channels", "in_chans") * self(8, "patch_size") ** 2
 
     @property
     def image(self) -> tuple[int, int, int]:
@@ -307,8 +391,8 @@ def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
             yield from _configs(each)
 
 
-def _words(count: int) -> Tensor:
-    return torch.randint(3, 90, (2, count))
+def _words(of: Numbers, count: int) -> Tensor:
+    return torch.randint(3, min(90, of(99, "vocab_size") - 9), (2, count))
 
 
 def _padded(count: int) -> Tensor:
@@ -317,89 +401,127 @@ def _padded(count: int) -> Tensor:
     return mask
 
 
-INPUTS: list[tuple[str, Callable[[Numbers], Any]]] = [
-    (r"^(input_ids|text_input_ids|qformer_input_ids)$", lambda of: _words(WORDS)),
-    (r"^decoder_input_ids$", lambda of: _words(TARGETS)),
-    (r"^attention_mask$", lambda of: _padded(WORDS)),
-    (r"^(input_features_mask|feature_attention_mask)$", lambda of: torch.ones(2, LENGTH, dtype=torch.int64)),
-    (r"^bbox$", lambda of: (torch.arange(4) * 10).expand(2, WORDS, 4)),
-    (r"grid_thw$", lambda of: torch.tensor([[1, 4, 4], [1, 4, 4]])),
-    (r"^visual_feats$", lambda of: torch.randn(2, 5, of(WIDTH, "visual_feat_dim"))),
-    (r"^visual_pos$", lambda of: torch.rand(2, 5, 4)),
-    (
-        r"^(text_features|vision_features|backbone_features|image_features|context_hidden_states)$",
-        lambda of: torch.randn(2, WORDS, WIDTH),
-    ),
-    (r"^audio_mel_mask$", lambda of: torch.zeros(2, LENGTH, dtype=torch.bool)),
-    (r"^mask$", lambda of: torch.ones(2, LENGTH, dtype=torch.bool)),
-    (r"^merge_sizes$", lambda of: torch.tensor([1, 1])),
-    (r"^flattened_patches$", lambda of: torch.randn(2, 16, of.patches[-1] + 2).abs()),
-    (r"^freq$", lambda of: torch.zeros(2, 1, dtype=torch.int64)),
-    (r"^aspect_ratio_ids$", lambda of: torch.ones(2, 1, dtype=torch.int64)),
-    (r"^aspect_ratio_mask$", lambda of: torch.ones(2, 1, 4, dtype=torch.int64)),
-    (r"^codebook_idx$", lambda of: 1),
-    (r"^target_sizes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
-    (r"^spatial_shapes$", lambda of: torch.tensor([[4, 4], [4, 4]])),
-    (r"^pixel_attention_mask$", lambda of: torch.ones(2, 16, dtype=torch.int64)),
-    (
-        r"^(past_values|past_observed_mask)$",
-        lambda of: torch.randn(2, of(64, "context_length"), of(1, "num_input_channels")),
-    ),
-    (
-        r"^(hidden_states|pixel_values)$",
-        lambda of: (
-            torch.randn(of.patches)
-            if {"grid_thw", "image_grid_thw", "pixel_attention_mask"} & of.arguments
-            else torch.randn(2, *of.image)
-            if "pixel_values" in of.arguments
-            else torch.randn(2, WORDS, of(WIDTH, "hidden_size"))
-        ),
-    ),
-    (r"^(pixel_values_videos?)$", lambda of: torch.randn(2, of(4, "num_frames"), *of.image)),
-    (r"^images?$", lambda of: torch.randn(2, *of.image)),
-    (
-        r"^(input_features|audio_features|spectrogram|audio_mel)$",
-        lambda of: torch.randn(2, of(LENGTH, "num_mel_bins"), LENGTH),
-    ),
-    (r"^(input_values|audio_values|waveform)$", lambda of: torch.randn(2, 3200)),
-    (r"embeds$|^encoder_hidden_states$|^context$", lambda of: torch.randn(2, WORDS, of(WIDTH, "hidden_size"))),
-]
-"""What is made for an argument, by the first pattern that is found in its name."""
+Maker = Callable[[Numbers], Any]
 
-GIVEN: dict[str, Callable[[Numbers], dict[str, Any]]] = {}
-"""What some models are given instead, by their names."""
+INPUTS: list[tuple[str, list[Maker]]] = [
+    (r"^decoder_input_ids$", [lambda of: _words(of, TARGETS), lambda of: _words(of, TARGETS).repeat(4, 1)]),
+    (
+        r"input_ids$|^codes?$",
+        [
+            lambda of: _words(of, WORDS),
+            lambda of: _words(of, WORDS).repeat(4, 1),
+            lambda of: _words(of, WORDS)[:, :, None].expand(
+                -1, -1, of(9, "num_codebooks", "num_channels", "n_codes_total")
+            ),
+            lambda of: _words(of, WORDS)[:, None].expand(-1, of(9, "num_quantizers", "num_code_groups"), -1),
+        ],
+    ),
+    (r"^attention_mask$", [lambda of: _padded(WORDS)]),
+    (r"^(bbox|boxes)$", [lambda of: (torch.arange(4) * 10).expand(2, WORDS, 4)]),
+    (r"grid_thw$", [lambda of: torch.tensor([[1, 4, 4], [1, 4, 4]])]),
+    (r"^(target_sizes|spatial_shapes)$", [lambda of: torch.tensor([[4, 4], [4, 4]])]),
+    (r"^merge_sizes$", [lambda of: torch.tensor([1, 1])]),
+    (r"^feature_lens$|^aftercnn_lens$", [lambda of: torch.tensor([LENGTH, LENGTH])]),
+    (r"^pixel_position_ids$", [lambda of: torch.cartesian_prod(torch.arange(4), torch.arange(4)).expand(2, 16, 2)]),
+    (r"^aspect_ratio_ids$", [lambda of: torch.ones(2, 1, dtype=torch.int64)]),
+    (r"^aspect_ratio_mask$", [lambda of: torch.ones(2, 1, 4, dtype=torch.int64)]),
+    (r"^codebook_idx$", [lambda of: 1]),
+    (r"^freq$", [lambda of: torch.zeros(2, 1, dtype=torch.int64)]),
+    (r"^visual_pos$", [lambda of: torch.rand(2, 5, 4)]),
+    (r"^visual_feats$", [lambda of: torch.randn(2, 5, of(WIDTH, "visual_feat_dim"))]),
+    (r"^pixel_attention_mask$", [lambda of: torch.ones(2, 16, dtype=torch.int64)]),
+    (r"^audio_mel_mask$", [lambda of: torch.zeros(2, LENGTH, dtype=torch.bool)]),
+    (
+        r"mask$",
+        [lambda of: torch.ones(2, LENGTH, dtype=torch.int64), lambda of: torch.ones(2, LENGTH, dtype=torch.bool)],
+    ),
+    (r"^past_time_features$", [lambda of: torch.rand(2, 64, 1)]),
+    (
+        r"^past_(values|observed_mask|\w+padding)$",
+        [
+            lambda of: torch.rand(
+                2, of(64, "context_length") + max(of([0], "lags_sequence")), of(1, "num_input_channels")
+            ),
+            lambda of: torch.rand(2, of(64, "context_length") + max(of([0], "lags_sequence"))),
+        ],
+    ),
+    (r"^decoder_input_values$", [lambda of: torch.randn(2, TARGETS, of(LENGTH, "num_mel_bins"))]),
+    (
+        r"(embeds|encoder_hidden_states|context)$",
+        [lambda of: torch.randn(2, WORDS, of(WIDTH, "hidden_size", "d_model")), lambda of: torch.randn(2, 1, 3840)],
+    ),
+    (r"^flattened_patches$", [lambda of: torch.randint(1, 9, (2, 16, of.patches + 2)).float()]),
+    (
+        r"^(pixel_values.*|images?|hidden_states|.*embeds|.*features|.*_hidden_states|input_values|audio_\w+|context|waveform"
+        r"|spectrogram|\w*values|inputs|mel_spectrogram|latents)$",
+        [
+            lambda of: (
+                torch.randn(32, of.patches * of(1, "temporal_patch_size")) if of.grids else torch.randn(2, *of.image)
+            ),
+            lambda of: torch.randn(2, of(LENGTH, "num_mel_bins", "n_mels"), LENGTH),
+            lambda of: torch.randn(2, 3200),
+            lambda of: torch.randn(2, WORDS, of(WIDTH, "hidden_size", "d_model")),
+            lambda of: torch.randn(2, 1, 3840),
+            lambda of: torch.randn(2, of(2, "num_frames"), *of.image),
+            lambda of: torch.randn(2, 16, of.patches),
+            lambda of: torch.randn(LENGTH, 2 * LENGTH),
+            lambda of: torch.randn(1, 32, of(3, "num_channels"), of(8, "patch_size"), of(8, "patch_size")),
+            lambda of: torch.randn(2, 2, *of.image),
+            lambda of: torch.randn(32, of(3, "num_channels"), of(8, "patch_size"), of(8, "patch_size")),
+            lambda of: torch.randn(2, 1, 4, *of.image),
+        ],
+    ),
+]
+"""What may be made for an argument, by the first pattern that is found in its name: the model takes the first that fits."""
+
+MOST = 40
+"""How many combinations are tried."""
 
 
 def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
     """What a model may be given, the likeliest first: what it needs, and then more and more of what it takes."""
-    of, name = Numbers(model.config), type(model).__name__
-    torch.manual_seed(1)
-    if name in GIVEN:
-        yield GIVEN[name](of)
-        return
     arguments = inspect.signature(model.forward).parameters
+    of = Numbers(model.config, any(name.endswith("grid_thw") for name in arguments))
     needed = {
         each.name
         for each in arguments.values()
         if each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD
     }
     needed |= {model.main_input_name} & set(arguments)
-    of.arguments = set(arguments)
     if "input_ids" in needed:
         needed |= {"attention_mask"} & set(arguments)
-    both = needed | {"decoder_input_ids"} & set(arguments)
-    both |= {"bbox", "visual_feats", "visual_pos"} & set(arguments)
-    images = both | {"pixel_values", "pixel_attention_mask", "spatial_shapes"} & set(arguments)
-    sounds = both | {"input_features", "input_values"} & set(arguments)
-    for names in dict.fromkeys(map(frozenset, (both, images, sounds, needed - {"attention_mask"}))):
-        yield {each: _made(each, of) for each in sorted(names)}
+    both = needed | {
+        "decoder_input_ids",
+        "bbox",
+        "visual_feats",
+        "visual_pos",
+        "encoder_hidden_states",
+        "decoder_input_values",
+    } & set(arguments)
+    images = both | {"pixel_values", "pixel_attention_mask", "spatial_shapes", "target_sizes", "image_grid_thw"} & set(
+        arguments
+    )
+    sounds = both | {"input_features", "input_values", "input_features_mask", "feature_lens"} & set(arguments)
+    text = {"input_ids", "attention_mask", "qformer_input_ids"} & set(arguments)
+    sets = (
+        both,
+        images,
+        sounds,
+        images | text,
+        needed,
+        needed - {"attention_mask"},
+        both - {"input_ids"} | {"inputs_embeds"} & set(arguments),
+    )
+    for names in dict.fromkeys(map(frozenset, sets)):
+        choices = [[(name, make) for make in _makers(name)] for name in sorted(names)]
+        for choice in itertools.islice(itertools.product(*choices), MOST):
+            torch.manual_seed(1)
+            with contextlib.suppress(ArithmeticError, TypeError, RuntimeError):
+                yield {name: make(of) for name, make in choice}
 
 
-def _made(name: str, of: Numbers) -> Any:
-    for pattern, make in INPUTS:
-        if re.search(pattern, name):
-            return make(of)
-    raise KeyError(f"no input is known for the argument {name}")
+def _makers(name: str) -> list[Maker]:
+    return next((makers for pattern, makers in INPUTS if re.search(pattern, name)), [])
 
 
 def quiet() -> None:
