@@ -19,6 +19,9 @@ from regard.watching.calls import Call
 REFUSED = {"indices", "block_indices", "top_k_indices"}
 """What attention to chosen keys is given, which no mask says."""
 
+UNDERSTOOD = {"dropout", "scaling", "softcap", "s_aux", "position_bias", "is_causal", "sliding_window"}
+"""What an attention function may name among its parameters: each changes the weights in a way that is known here."""
+
 
 @dataclass(eq=False)
 class Made:
@@ -43,6 +46,7 @@ class Made:
         """The mask as a rule, None where every query sees every key, and what it adds to the scores."""
         version = None if mask.is_inference() else mask._version  # such a tensor counts no changes
         if self._read is None or version is None or self._read[0] != version:
+            mask = mask.expand(*mask.shape[:-2], *self.size)  # one row may speak of all
             allowed, bias = mask, None
             if mask.dtype != torch.bool:
                 allowed = mask > torch.finfo(mask.dtype).min / 2
@@ -123,6 +127,7 @@ def call_of(
     mask: Any,
     extra: dict[str, Any],
     kind: Kind,
+    named: Sequence[str] = (),
 ) -> Call:
     """What an attention function was given, as a call.
 
@@ -134,15 +139,27 @@ def call_of(
         mask: (batch or 1, heads or 1, rows, keys): bool, or a number that is added to scores; or None.
         extra: The further arguments by name.
         kind: What the layer is.
+        named: Those of them that the function itself knows, which does something with them.
 
     Raises:
-        InvalidArgument: If attention is to keys that are chosen otherwise than by a mask.
+        InvalidArgument: If weights do not follow from query, key and what is understood here.
     """
+    if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 4):
+        raise InvalidArgument(
+            f"{type(module).__name__} computes by {name!r}, whose mask is no matrix: watch it after "
+            'model.set_attn_implementation("sdpa")'
+        )
     sparse = [word for word in REFUSED if extra.get(word) is not None]
     if sparse:
         raise InvalidArgument(
             f"{type(module).__name__} attends to keys that it chooses itself ({', '.join(sparse)}): what it sees is no "
             "matrix of query and key alone, and cannot be watched"
+        )
+    unknown = [word for word in named if word not in UNDERSTOOD and extra.get(word) is not None]
+    if unknown:
+        raise InvalidArgument(
+            f"{type(module).__name__} gives its attention {', '.join(unknown)}, of which it is not known here what they do "
+            "to the weights"
         )
     rows, keys = query.shape[2], key.shape[2]
     made = MASKS.find(mask, (rows, keys), kind)

@@ -1,15 +1,17 @@
 """The door into transformers' models: their attention functions and masks, as they are, with an ear beside them.
 
 While a watch is on, the functions that transformers keeps in its `AttentionInterface` and `AttentionMaskInterface` are
-replaced, by its own ``register``, by such that call them and then tell the watch what they were given. So a model
-computes what it computed before; nothing is said to its configuration.
+replaced, by its own ``register``, by such that call them and then tell the watch what they were given; so is the dense
+attention of a model's own file where it is looked for. So a model computes what it computed before; nothing is said to
+its configuration.
 """
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -49,26 +51,31 @@ def _replaced() -> Iterator[None]:
 
     functions = dict(ALL_ATTENTION_FUNCTIONS)
     masks = dict(ALL_MASK_ATTENTION_FUNCTIONS)
+    find = AttentionInterface.get_interface
     try:
-        for name, function in {**functions, "eager": functions.get("eager", _eager)}.items():
+        AttentionInterface.get_interface = _finding(find)
+        for name, function in functions.items():
             AttentionInterface.register(name, _listening(name, function))
         for name, function in masks.items():
             AttentionMaskInterface.register(name, _remembering(function))
         yield
     finally:
         MASKS.clear()
+        AttentionInterface.get_interface = find
         for name, function in functions.items():
             AttentionInterface.register(name, function)
-        if "eager" not in functions:
-            AttentionInterface._global_mapping.pop("eager")
         for name, function in masks.items():
             AttentionMaskInterface.register(name, function)
 
 
-def _eager(module: nn.Module, *arguments: Any, **options: Any) -> Any:
-    """The dense attention that the file of a model brings."""
-    file = sys.modules[type(module).__module__]
-    return file.eager_attention_forward(module, *arguments, **options)
+def _finding(find: Callable[..., Any]) -> Callable[..., Any]:
+    """The dense attention that the file of a model brings is in no interface: it is what this is given as a default."""
+
+    def get_interface(interface: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        found = find(interface, attn_implementation, default)
+        return _listening("eager", default) if found is default else found
+
+    return get_interface
 
 
 def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +86,9 @@ def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if watch is None:
             return function(module, query, key, value, attention_mask, *rest, **extra)
         path, kind = watch.name_of(module), watch.kind_of(module)
-        call = call_of(name, module, query, key, attention_mask, extra, kind)
+        named = _names(function)[5:]
+        given = dict(zip(named, rest, strict=False)) | extra
+        call = call_of(name, module, query, key, attention_mask, given, kind, named)
         mask = watch.interventions.forbid(path, attention_mask, call)
         with watch.deaf():  # torch's own function would be heard as well
             output, weights = function(module, query, key, value, mask, *rest, **extra)
@@ -87,6 +96,16 @@ def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return watch.interventions.silence(path, output), view if weights is None else weights
 
     return attention
+
+
+@lru_cache(maxsize=None)
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """What a function calls its parameters, but for those that take whatever is left."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a kernel
+        return ()
+    return tuple(each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
 
 
 def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:

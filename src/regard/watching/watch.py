@@ -25,6 +25,7 @@ from regard.watching.given import MASKS
 from regard.watching.hugging_face import WATCHES, ears
 from regard.watching.interventions import Interventions
 from regard.watching.seen import Keep, Pass, Seen
+from regard.watching.sources import calls_torch, is_its_own
 from regard.watching.torch_functions import Listening, call_of_module
 
 OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
@@ -52,6 +53,7 @@ class Watch(Layers[Seen]):
         self.passes: list[Pass] = []
         """All passes, in order."""
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._of_transformers = _is_of_transformers(model)
         self._mode = None if _tells_all(model) else Listening(self)
         self._inside: list[nn.Module] = []
         self._deaf = False
@@ -78,8 +80,8 @@ class Watch(Layers[Seen]):
         self._stack.close()
         if error[0] is None and not any(each.layers for each in self.passes):
             raise InvalidArgument(
-                f"{type(self.model).__name__}: nothing was seen: it computes attention in its own way, "
-                "or it was not called"
+                f"{type(self.model).__name__}: nothing was seen: it has no attention, computes it in its own way, "
+                "or was not called"
             )
 
     def _hook(self, handle: Any) -> None:
@@ -94,6 +96,11 @@ class Watch(Layers[Seen]):
                 self._mode.__enter__()
         self._inside.append(module)
         self._entries[id(module)] += 1
+        if self._chosen is None and self._of_transformers and is_its_own(type(module)):
+            raise InvalidArgument(
+                f"{self._names[id(module)]}, a {type(module).__name__}, computes attention in its own way, by no function "
+                "that can be heard: choose other modules by layers=[...]"
+            )
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         try:
@@ -294,12 +301,22 @@ def call_of_view(weights: WeightMatrix) -> Call:
 
 def _tells_all(model: nn.Module) -> bool:
     """Whether all attention of a model passes through transformers' interface, so that torch need not be heard."""
-    if not sys.modules.get("transformers"):
+    if not _is_of_transformers(model):
         return False
     from transformers import PreTrainedModel
 
-    parts = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    return isinstance(model, PreTrainedModel) and all(part._can_set_attn_implementation() for part in parts)
+    return not any(
+        calls_torch(type(module)) or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
+        for module in model.modules()
+    )
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    if not sys.modules.get("transformers"):  # what is not loaded has no models
+        return False
+    from transformers import PreTrainedModel
+
+    return isinstance(model, PreTrainedModel)
 
 
 def watch(

@@ -1,0 +1,271 @@
+"""What comes of watching a model of transformers: exactly its weights, or a reason why not."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+import regard
+from regard.errors import RegardError
+from watching import tiny
+
+Place = tuple[str, int]
+"""A module by name, and which of its calls in one pass it was."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Args:
+        kind: Every weight was the one of dense attention; or watching was refused; or the model cannot be built here.
+        said: Why.
+    """
+
+    kind: Literal["exact", "refused", "not built"]
+    said: str = ""
+
+
+def outcome(kind: type[PreTrainedModel]) -> Outcome:
+    """What comes of watching a tiny model.
+
+    Raises:
+        AssertionError: If outputs change, or if weights are missing or wrong.
+    """
+    try:
+        model = tiny.built(kind)
+    except ImportError as error:
+        package = re.search(r"requires the (\w+) library", str(error))
+        assert package, error
+        return Outcome("not built", f"needs {package[1]}")
+    given, expected = _accepted(model)
+    try:
+        with regard.watch(model) as seen:
+            found = _run(model, given)
+    except RegardError as error:
+        return Outcome("refused", str(error))
+    changed = [
+        number
+        for number, (one, other) in enumerate(zip(_tensors(found), _tensors(expected), strict=True))
+        if not _same(one, other)
+    ]
+    assert not changed, f"outputs {changed} changed"
+    watched = {_place(layer.name): layer.weights.dense() for layer in seen.layers}
+    dense = copy.deepcopy(model)
+    if kind._can_set_attn_implementation():
+        dense.set_attn_implementation("eager")
+    with Truth(dense) as truth:
+        alike = all(map(_close, _tensors(_run(dense, given)), _tensors(expected)))
+    if not alike:  # as where a mask is missing, which fused attention takes to be causal
+        with Truth(model) as truth:
+            _run(model, given)
+    _compare(watched, truth.weights)
+    own = sorted({name for name in truth.softmaxes if "attention" in name.lower()})
+    assert not own, f"{own} compute weights that are not seen"
+    return Outcome("exact")
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, atol=1e-4, rtol=1e-3, equal_nan=True)
+
+
+def _place(name: str) -> Place:
+    module, _, entry = name.partition("#")
+    return module, int(entry or 1)
+
+
+def _accepted(model: PreTrainedModel) -> tuple[dict[str, Any], Any]:
+    """The first inputs that a model takes, and what it makes of them."""
+    errors = []
+    for given in tiny.inputs_of(model):
+        try:
+            return given, _run(model, given)
+        except Exception as error:
+            errors.append(error)
+    raise errors[0] if errors else ValueError("no input is known")
+
+
+def _run(model: PreTrainedModel, given: Mapping[str, Any]) -> Any:
+    torch.manual_seed(2)
+    with torch.no_grad():
+        return model(**copy.deepcopy(dict(given)))  # some write into what they are given
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for each in output.values():
+            yield from _tensors(each)
+    elif isinstance(output, (tuple, list)):
+        for each in output:
+            yield from _tensors(each)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _compare(found: Mapping[Place, Tensor], truth: Mapping[Place, list[Tensor]]) -> None:
+    assert truth, "dense attention gives no weights"
+    assert set(found) >= set(truth), f"not seen: {sorted(set(truth) - set(found))}, seen: {sorted(found)}"
+    assert set(truth) >= set(found), f"seen, but not there: {sorted(set(found) - set(truth))}, there: {sorted(truth)}"
+    for place, parts in truth.items():
+        weights = found[place]
+        if (
+            len(parts) > 1 and sum(part.shape[-1] for part in parts) == weights.shape[-1]
+        ):  # chunks, each of its own keys
+            expected = weights.new_zeros(weights.shape)
+            row = column = 0
+            for part in parts:
+                expected[..., row : row + part.shape[-2], column : column + part.shape[-1]] = part
+                row, column = row + part.shape[-2], column + part.shape[-1]
+        else:
+            expected = torch.cat(parts, -2)
+        assert weights.shape == expected.shape, f"{place}: {tuple(weights.shape)}, not {tuple(expected.shape)}"
+        expected = expected.nan_to_num() * (
+            weights.sum(-1, keepdim=True) > 0
+        )  # a row that sees no key is 0, not uniform
+        error = float((weights - expected).abs().max())
+        assert error <= 1e-5, f"{place}: weights are off by {error:.1e}"
+
+
+class Truth(TorchFunctionMode):
+    """The weights of all attention that is computed while it is on, by an independent route.
+
+    Transformers' dense attention returns them; so does `nn.MultiheadAttention` if it is asked; those of torch's fused
+    attention are computed here.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.weights: dict[Place, list[Tensor]] = defaultdict(list)
+        self.softmaxes: set[str] = set()
+        """The classes of modules that compute one themselves."""
+        self._names = {module: name for name, module in model.named_modules()}
+        self._entries: Counter[nn.Module] = Counter()
+        self._inside: list[nn.Module] = []
+        self._within = False
+
+    def __enter__(self) -> Any:
+        self._stack = ExitStack()
+        for module in self._names:
+            for handle in (module.register_forward_pre_hook(self._enter), module.register_forward_hook(self._leave)):
+                self._stack.callback(handle.remove)
+        for file in {sys.modules[base.__module__] for module in self._names for base in type(module).__mro__}:
+            for name, function in list(vars(file).items()):
+                if name.endswith("eager_attention_forward"):
+                    self._stack.enter_context(mock.patch.object(file, name, self._telling(function)))
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        self._stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._stack.close()
+
+    def _enter(self, module: nn.Module, given: object) -> None:
+        self._inside.append(module)
+        self._entries[module] += 1
+
+    def _leave(self, *given: object) -> None:
+        self._inside.pop()
+
+    def _tell(self, module: nn.Module, weights: Tensor) -> None:
+        self.weights[self._names[module], max(self._entries[module], 1)].append(weights)
+
+    def _telling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def attention(module: nn.Module, *arguments: Any, **options: Any) -> Any:
+            before, self._within = self._within, True
+            output, weights = function(module, *arguments, **options)
+            self._within = before
+            self._tell(module, weights if options.get("s_aux") is None else _with_sinks(weights, output, arguments[2]))
+            return output, weights
+
+        return attention
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._within:
+            return func(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            output, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
+            self._tell(self._inside[-1], weights if weights.ndim == 4 else weights[None])
+            return output, weights
+        found = func(*args, **kwargs)
+        if func is functional.scaled_dot_product_attention:
+            weights = _weights_of_fused(*args, **kwargs)
+            axes = weights.ndim
+            self._tell(self._inside[-1], weights.flatten(0, -4) if axes > 4 else weights[(None,) * (4 - axes)])
+        elif getattr(func, "__name__", "") == "softmax" and found.ndim > 2:
+            self.softmaxes.add(type(self._inside[-1]).__name__)
+        return found
+
+
+def _with_sinks(weights: Tensor, output: Tensor, value: Tensor) -> Tensor:
+    """The weights that gave an output: some families scale it by a sink's share instead of its rows."""
+    value = value.repeat_interleave(weights.shape[1] // value.shape[1], 1)
+    given, plain = output.transpose(1, 2), weights @ value
+    return weights * ((given * plain).sum(-1, keepdim=True) / plain.square().sum(-1, keepdim=True))
+
+
+def _weights_of_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return scores.softmax(-1).nan_to_num()
+
+
+def table(outcomes: Mapping[str, Outcome]) -> str:
+    """What came of each model, in Markdown: how many are exact, and why each other one is not."""
+    groups = defaultdict(list)
+    for name, each in sorted(outcomes.items()):
+        groups[each.kind].append((name, each.said))
+    lines = [
+        "# What can be watched",
+        "",
+        "Of each configuration class of transformers one model, made tiny and run:",
+        "",
+    ]
+    lines += [f"- {kind}: {len(groups[kind])}" for kind in ("exact", "refused", "not built")]
+    lines += ["", "## Exact", "", ", ".join(f"`{name}`" for name, _ in groups["exact"]) + "."]
+    for kind in ("refused", "not built"):
+        lines += ["", f"## {kind.capitalize()}", "", "| model | because |", "|---|---|"]
+        lines += [f"| `{name}` | {said} |" for name, said in groups[kind]]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    tiny.quiet()
+    torch.set_num_threads(1)
+    found = {name: outcome(kind) for name, kind in tiny.classes().items() if name not in tiny.UNTRIED}
+    found |= {name: Outcome("not built", "no small one is made here yet") for name in tiny.UNTRIED}
+    Path("docs", "watching.md").write_text(table(found))

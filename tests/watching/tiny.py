@@ -1,0 +1,532 @@
+"""Any model of transformers, made tiny from its configuration, offline, and what to give it.
+
+Numbers in a configuration are made small by what they are called (`RULES`), lists that have one entry a layer by picking a
+layer of each kind, sub-configurations likewise; what a model is given follows from the names of its arguments (`INPUTS`).
+`OVERRIDES` and `GIVEN` have what some models need beyond that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import itertools
+import pkgutil
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel, models
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+LARGEST = 15_000_000
+WORDS, TARGETS, SIDE, LENGTH, WIDTH = 11, 7, 32, 64, 64
+
+RULES = [
+    (r"codebook_size", 128),
+    (r"vocab_size|^num_embeddings|_vocab$", 200),
+    (r"feat_extract_layers|kernel|stride|stem_channels|^in_channels", 9999),
+    (r"image_size|crop_size|spec_size|img_size", SIDE),
+    (r"patch_size", 8),
+    (r"(key_value_heads|kv_heads|key_value_attention_heads|num_query_groups|num_key_heads)$", 2),
+    (r"heads$|n_head$", 4),
+    (r"qk_head_dim", 32),
+    (r"image_embedding_size", 4),
+    (r"adapter_input_size|mask_input_channels", WIDTH),
+    (r"head_dim|head_size|d_kv|dim_head|d_head$|kv_channels", 16),
+    (r"lora_rank|_rank$", 16),
+    (r"(experts_per_tok(en)?|top_?k|moe_k)$", 2),
+    (r"experts$|expert_num$", 4),
+    (r"^(n_group|topk_group|num_expert_group)s?$", 1),
+    (r"source_positions", LENGTH // 2),
+    (r"rotary_dim$|num_filters|n_filters|base_channels", 8),
+    (r"^window_size|window_size$", 4),
+    (r"expand$", 1),
+    (r"(upsample_groups|mamba_d_ssm)$", WIDTH),
+    (r"n_positions|n_ctx|position_embeddings$|target_positions|max_seq_len", 128),
+    (r"num_mel_bins|n_mels|mel_dim|n_mel_bins|model_in_dim", LENGTH),
+    (r"sliding_window(_size)?$|local_attention$|chunk_size$", 4),
+    (r"num_queries|num_denoising|num_proposals", 6),
+    (r"num_frames", 2),
+    (r"layers(_per_stack)?$|n_layer$|^depth$|(num|n)_blocks$|num_encoder_blocks$", 2),
+    (
+        r"(hidden_sizes?|_hidden|d_model|n_embd|_dims?|^dim|_size_global|d_ff|dff|d_inner|embedding_size|_width|channels?"
+        r"|intermediate_size|_filters|embedding_dimension|_units|projection_size|feature_size|output_size|_list)$",
+        WIDTH,
+    ),
+]
+"""What a number is made at most, by the first pattern that is found in its name."""
+
+OPEN = {
+    "head_dim": 16,
+    "prediction_length": 8,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 4,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
+}
+"""What stands where a configuration leaves it open."""
+
+OVERRIDES: list[tuple[str, dict[str, Any]]] = [
+    (r"^Dbrx", {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0}),
+    (r"^MoonshineStreaming", {".num_key_value_heads": 4}),
+    (r"^Pix2StructText", {"initializer_range": 0.02}),
+    (r"^Qwen3OmniMoeTalker(Model|For)", {"text_config.shared_expert_intermediate_size": 64}),
+    (r"^T5Gemma2(Decoder|Encoder|TextEncoder)", {"dropout_rate": 0.0}),
+    (r"^Esm(Model)", {"vocab_size": 200, "pad_token_id": 1}),
+    (r"^BltModel", {".num_hidden_layers": 2}),
+    (r"^(Chameleon|Emu3)Model", {"vocabulary_map": {"<image>": 150}}),
+    (r"^Llama4", {"intermediate_size_mlp": 64}),
+    (r"^Zamba2", {"mamba_headdim": 16}),
+    (r"^(BitModel)", {"num_groups": 4}),
+    (r"^Reformer", {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [8, 16]}),
+    (r"^Xmod", {"default_language": "en_XX"}),
+    (r"^Ernie4_5_VLMoe", {"moe_intermediate_size": [64, 64], "moe_num_experts": 4, "moe_k": 2}),
+    (r"^Glm5Next", {"index_topk": 16}),
+    (r"^Longcat", {"qk_rope_head_dim": 16, "head_dim": 16}),
+    (r"^(Jamba|RecurrentGemma)", {"num_hidden_layers": 6}),
+    (r"^LiltModel", {"hidden_size": 96}),
+    (r"^LayoutLMv3", {"coordinate_size": 11, "shape_size": 10}),
+    (r"^MobileBert", {"true_hidden_size": 64, "use_bottleneck": False}),
+    (r"^Swin2SR", {"embed_dim": 48}),
+    (r"^Dac", {"encoder_hidden_size": 4, "decoder_hidden_size": 32, "hidden_size": 64}),
+    (r"^(VibeVoice)", {"hidden_size": 64, "num_filters": 2}),
+    (r"^LwDetr", {"num_windows": 4, "image_size": 64}),
+    (r"^LED", {"attention_window": 8}),
+    (r"Swin(?!2SR)|^Clap", {"image_size": 64, "spec_size": 64, "window_size": 2}),
+    (r"^(Chameleon|Emu3|Janus)", {"base_channels": 32}),
+    (r"^MuseGlimmerAssistant", {"target_layer_ids": [0]}),
+    (
+        r"^CohereCompass(Text)?Model",
+        {
+            "rope_parameters": {
+                k: {"rope_type": "default", "rope_theta": 1e4} for k in ("full_attention", "sliding_attention")
+            }
+        },
+    ),
+    (r"^Nemotron(Model)", {"num_key_value_heads": 2}),
+    (r"^Mistral4", {"head_dim": 32}),
+    (
+        r"^MistralLarge4",
+        {"kv_source_layers": None, "num_hidden_layers": 4, "layer_types": None, "mlp_layer_types": None},
+    ),
+    (r"^Ernie4_5_VL", {"rope_parameters.mrope_section": [3, 3, 2]}),
+    (r"^Zamba2", {"mamba_expand": 2, "n_mamba_heads": 8}),
+    (r"^Bros", {"dim_bbox_projection": 16}),
+    (r"^Mllama", {"intermediate_layers_indices": [0, 1]}),
+    (r"^Llama4VisionModel", {"intermediate_size": 256}),
+    (
+        r"^Qwen4Exp",
+        {
+            "indexer_n_heads": 2,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": 16,
+            "indexer_budget": 8,
+            "indexer_compress_ratio": 2,
+        },
+    ),
+    (r"^DeepseekOcr2(Text)?Model", {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1}),
+    (r"^Lfm2MoeModel", {"num_hidden_layers": 2}),
+    (r"^(Informer|Autoformer|TimeSeries)", {"context_length": 57, "num_time_features": 1}),
+    (
+        r"^Sam2HieraDet|^Sam2(Video|Vision)?Model|^EdgeTamVideo",
+        {"hidden_size": 96, "embed_dim_per_stage": [96, 64, 64, 64]},
+    ),
+    (r"^T5Gemma2Encoder", {"text_config.dropout_rate": 0.0, "text_config.pad_token_id": 0}),
+    (r"^PeAudio", {"encoder_hidden_size": 4, "hidden_size": 64}),
+    (r"^FunAsrNanoModel", {"adaptor_config.intermediate_size": 16}),
+    (r"^Gemma4Assistant", {".text_config": {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2}}),
+    (r"^Molmo2Model", {"adapter_config.vision_feature_layer": [0, 1]}),
+    (r"^VibeVoiceAsr", {"acoustic_tokenizer_chunk_size": 3200}),
+    (r"^Muse(Glimmer|Spark)Vision", {}),
+    (r"^EsmFold2", {"head_dim": 64}),
+    (r"^Shield", {"yes_token_index": 5, "no_token_index": 6}),
+    (r"^Pix2StructVision|^Pix2StructFor", {"patch_embed_hidden_size": 192}),
+    (r"^Cvt", {"embed_dim": [16, 48, 96]}),
+    (
+        r"^(Bamba|GraniteMoeHybrid|Jamba)Model",
+        {
+            "layer_types": ["mamba", "attention"],
+            "attn_layer_indices": [1],
+            "attn_layer_offset": 1,
+            "attn_layer_period": 2,
+        },
+    ),
+    (r"^FalconH1", {"mamba_d_ssm": 64, "mamba_d_head": 16, "mamba_n_heads": 4}),
+    (r"^MobileViTModel", {"hidden_sizes": [32, 48, 64], "image_size": 64}),
+    (r"^MobileViTV2", {"image_size": 64}),
+    (r"^DepthPro", {"patch_size": 8, "image_size": 32, "patch_model_config.image_size": 32}),
+    (r"^Qwen3OmniMoeCode2WavTrans|^Qwen3OmniMoeTalkerCode", {}),
+    (r"^Step3p7", {"sliding_window": 4}),
+    (r"^Mgpstr", {"num_bpe_labels": 50, "num_wordpiece_labels": 50}),
+    (r"^Perceiver", {"d_latents": 64, "num_latents": 8, "num_self_attends_per_block": 2}),
+    (r"^FastSpeech2", {"encoder_linear_units": 64, "decoder_linear_units": 64}),
+    (r"^Gemma3nAudio", {"input_feat_size": 64}),
+    (r"^Phi4MultimodalAudio", {"input_size": 64}),
+    (r"^AST", {"max_length": 64}),
+    (r"^Dots1", {"first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 1, "topk_group": 1}),
+    (r"^Lfm2Moe", {"layer_types": ["conv", "full_attention"]}),
+    (r"^(DeepseekOcr2|Qwen4Exp)", {"num_attention_heads": 4}),
+    (r"^Levit", {"hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4]}),
+]
+"""What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands, or on
+top; with dots in a sub-configuration."""
+
+
+UNTRIED: frozenset[str] = frozenset()
+"""Models of which no small one is made here yet."""
+
+
+@lru_cache
+def classes() -> dict[str, type[PreTrainedModel]]:
+    """One model class for each class of configurations, by name: the one that `AutoModel` takes, or else the first."""
+    for package in pkgutil.iter_modules(models.__path__):
+        for file in sorted(Path(models.__path__[0], package.name).glob("modeling_*.py")):
+            try:
+                importlib.import_module(f"transformers.models.{package.name}.{file.stem}")
+            except ImportError:  # of a package that is not here
+                continue
+    of_config: dict[type, list[type[PreTrainedModel]]] = defaultdict(list)
+    for model in _below(PreTrainedModel):
+        if inspect.isclass(model.config_class) and model.forward is not nn.Module.forward:
+            of_config[model.config_class].append(model)
+    found = {}
+    for config, several in of_config.items():
+        names = MODEL_MAPPING_NAMES.get(config.model_type, ())
+        names = names if isinstance(names, (tuple, list)) else (names,)
+        model = next((each for each in several if each.__name__ in names), several[0])
+        found[model.__name__] = model
+    return dict(sorted(found.items()))
+
+
+def named(name: str) -> type[PreTrainedModel]:
+    """One of them, without looking at the others."""
+    found = getattr(transformers, name, None)
+    if found is None:  # a part of another model
+        files = (
+            path for path in Path(models.__path__[0]).glob("*/modeling_*.py") if f"class {name}(" in path.read_text()
+        )
+        path = next(files)
+        found = getattr(importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}"), name)
+    return found
+
+
+def _below(kind: type) -> Iterator[Any]:
+    seen = {}
+    for each in kind.__subclasses__():
+        seen |= {each: None} | dict.fromkeys(_below(each))
+    return iter(seen)
+
+
+def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
+    """A small configuration."""
+    config: Any = model.config_class
+    more = {
+        name: value for pattern, each in OVERRIDES if re.search(pattern, model.__name__) for name, value in each.items()
+    }
+    try:
+        values = _small(config())
+    except Exception:  # its defaults alone are none
+        values = _small(config(**{name: value for name, value in more.items() if "." not in name}))
+    for path, value in more.items():
+        if "." in path or not _set(values, path, value):
+            *parents, name = path.strip(".").split(".")
+            place = values
+            for parent in parents:
+                place = place[parent]
+            place[name] = value
+    return config(**{name: value for name, value in values.items() if name != "model_type"})
+
+
+def _set(values: dict[str, Any], name: str, value: Any) -> bool:
+    """Set a value wherever the name stands; give whether it stood anywhere."""
+    found = name in values
+    if found:
+        values[name] = value
+    for each in values.values():
+        if isinstance(each, dict):
+            found |= _set(each, name, value)
+    return found
+
+
+COUNTS = ("num_hidden_layers", "num_layers", "n_layer")
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+
+
+def _small(config: PreTrainedConfig) -> dict[str, Any]:
+    given = config.to_dict()
+    count = next((name for name in COUNTS if given.get(name)), "")
+    lists = {name: each for name, each in given.items() if _is_of_layers(each, given.get(count))}
+    own = {int(number): each for number, each in (given.get("per_layer_config") or {}).items()}
+    if own:
+        lists["per_layer_config"] = [own.get(number, {}) for number in range(given[count])]
+    kinds = list(zip(*lists.values(), strict=True))
+    chosen = [number for number, kind in enumerate(kinds) if kinds.index(kind) == number]
+    chosen = sorted({*chosen, 0, 1})[:6] if kinds else []
+    found = {}
+    for name, value in given.items():
+        sub = vars(config).get(name)
+        if isinstance(sub, PreTrainedConfig):
+            found[name] = RESNET if sub.model_type == "timm_backbone" else _small(sub) | {"model_type": sub.model_type}
+        elif name in lists:
+            found[name] = [_smaller(name, lists[name][number], given) for number in chosen]
+        elif name == count and chosen:
+            found[name] = len(chosen)
+        else:
+            found[name] = _smaller(name, value, given)
+    if own:
+        found["per_layer_config"] = {
+            number: {name: _smaller(name, each, given) for name, each in one.items()}
+            for number, one in enumerate(found["per_layer_config"])
+            if one
+        }
+    if count and len(given.get("stage_names") or ()) == given[count] + 1:  # each layer gives a feature
+        indices = given.get("out_indices") or given.get("_out_indices") or ()
+        found[count] = max(len(indices), 2)
+        found |= {name: None for name in ("out_features", "_out_features") if name in given}
+        found |= {name: list(range(1, len(indices) + 1)) for name in ("out_indices", "_out_indices") if name in given}
+        found["stage_names"] = ["stem", *(f"stage{number + 1}" for number in range(found[count]))]
+    rope = found.get("rope_parameters")
+    if isinstance(rope, dict) and not any(isinstance(each, dict) for each in rope.values()):
+        half = int((found.get("head_dim") or 16) * (rope.get("partial_rotary_factor") or 1)) // 2
+        rope["mrope_section"] = [half - 2 * (3 * half // 8), 3 * half // 8, 3 * half // 8]
+    return found
+
+
+def _is_of_layers(value: Any, layers: Any) -> bool:
+    return isinstance(value, (list, tuple)) and isinstance(layers, int) and len(value) == layers > 2
+
+
+def _smaller(name: str, value: Any, given: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _smaller(key, each, given) for key, each in value.items()} if name.startswith("rope") else value
+    if name in ("depths", "stage_numb_of_layers", "blocks_per_stage") and not isinstance(value, int):
+        return [1] * len(value)
+    most = next((most for pattern, most in RULES if re.search(pattern, name)), None)
+    if name == "image_size" and isinstance(value, (list, tuple)):
+        return [SIDE] * len(value)
+    if isinstance(value, (list, tuple)):
+        wide = most == WIDTH and value and all(isinstance(each, int) for each in value) and max(value) > WIDTH
+        return [max(each * WIDTH // max(value), 1) for each in value] if wide else value
+    if value is None:
+        return OPEN.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if re.search(r"(token|_pad|_bos|_eos)_(id|index)$|_id$", name):
+        ids = [each for each in given if re.search(r"_(id|index)$", each)]
+        return value if 0 <= value < 3 else 190 - ids.index(name)
+    if "key_value" in name and value == given.get(name.replace("key_value", "attention")):
+        most = 4
+    if name == "embed_dim" and isinstance(given.get("num_heads"), (list, tuple)):
+        return 8 * given["num_heads"][0]
+    return value if most is None else min(most, value)
+
+
+def built(model: type[PreTrainedModel]) -> PreTrainedModel:
+    """A small model, always the same."""
+    config = config_of(model)
+    with torch.device("meta"):
+        size = sum(each.numel() for each in model(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"{model.__name__}: {size:,} parameters are not tiny")
+    torch.manual_seed(0)
+    config = config_of(model)
+    for each in _configs(config):
+        if getattr(each, "use_cache", False):
+            each.use_cache = False
+    made = model(config).eval()
+    with torch.no_grad():
+        for module in made.modules():  # scores that differ, so that a wrong weight shows
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.05)
+        for each in made.parameters():
+            if not bool(each.isfinite().all()):
+                nn.init.normal_(each, std=0.05)
+    return made
+
+
+class Numbers:
+    """Numbers of a configuration, wherever they stand in it."""
+
+    def __init__(self, config: PreTrainedConfig, grids: bool) -> None:
+        self.config, self.grids = config, grids
+
+    def __call__(self, default: Any, *names: str) -> Any:
+        for each in _configs(self.config):
+            for name in names:
+                if getattr(each, name, None) is not None:
+                    return getattr(each, name)
+        return default
+
+    @property
+    def side(self) -> tuple[int, int]:
+        size = self(SIDE, "image_size", "img_size", "input_size")
+        if isinstance(size, dict):
+            size = size.get("height"), size.get("width")
+        return (size, size) if isinstance(size, int) else tuple(size)[-2:]
+
+    @property
+    def patches(self) -> int:
+        """How many numbers a patch has."""
+        return self(3, "num_channels", "in_channels", "in_chans") * self(8, "patch_size") ** 2
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        return self(3, "num_channels", "in_channels", "in_chans"), *self.side
+
+
+def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    yield config
+    for each in vars(config).values():
+        if isinstance(each, PreTrainedConfig):
+            yield from _configs(each)
+
+
+def _words(of: Numbers, count: int) -> Tensor:
+    return torch.randint(3, min(90, of(99, "vocab_size") - 9), (2, count))
+
+
+def _padded(count: int) -> Tensor:
+    mask = torch.ones(2, count, dtype=torch.int64)
+    mask[1, -2:] = 0  # fewer than a window is long, so that no row is empty
+    return mask
+
+
+Maker = Callable[[Numbers], Any]
+
+INPUTS: list[tuple[str, list[Maker]]] = [
+    (r"^decoder_input_ids$", [lambda of: _words(of, TARGETS), lambda of: _words(of, TARGETS).repeat(4, 1)]),
+    (
+        r"input_ids$|^codes?$",
+        [
+            lambda of: _words(of, WORDS),
+            lambda of: _words(of, WORDS).repeat(4, 1),
+            lambda of: _words(of, WORDS)[:, :, None].expand(
+                -1, -1, of(9, "num_codebooks", "num_channels", "n_codes_total")
+            ),
+            lambda of: _words(of, WORDS)[:, None].expand(-1, of(9, "num_quantizers", "num_code_groups"), -1),
+        ],
+    ),
+    (r"^attention_mask$", [lambda of: _padded(WORDS)]),
+    (r"^(bbox|boxes)$", [lambda of: (torch.arange(4) * 10).expand(2, WORDS, 4)]),
+    (r"grid_thw$", [lambda of: torch.tensor([[1, 4, 4], [1, 4, 4]])]),
+    (r"^(target_sizes|spatial_shapes)$", [lambda of: torch.tensor([[4, 4], [4, 4]])]),
+    (r"^merge_sizes$", [lambda of: torch.tensor([1, 1])]),
+    (r"^feature_lens$|^aftercnn_lens$", [lambda of: torch.tensor([LENGTH, LENGTH])]),
+    (r"^pixel_position_ids$", [lambda of: torch.cartesian_prod(torch.arange(4), torch.arange(4)).expand(2, 16, 2)]),
+    (r"^aspect_ratio_ids$", [lambda of: torch.ones(2, 1, dtype=torch.int64)]),
+    (r"^aspect_ratio_mask$", [lambda of: torch.ones(2, 1, 4, dtype=torch.int64)]),
+    (r"^codebook_idx$", [lambda of: 1]),
+    (r"^freq$", [lambda of: torch.zeros(2, 1, dtype=torch.int64)]),
+    (r"^visual_pos$", [lambda of: torch.rand(2, 5, 4)]),
+    (r"^visual_feats$", [lambda of: torch.randn(2, 5, of(WIDTH, "visual_feat_dim"))]),
+    (r"^pixel_attention_mask$", [lambda of: torch.ones(2, 16, dtype=torch.int64)]),
+    (r"^audio_mel_mask$", [lambda of: torch.zeros(2, LENGTH, dtype=torch.bool)]),
+    (
+        r"mask$",
+        [lambda of: torch.ones(2, LENGTH, dtype=torch.int64), lambda of: torch.ones(2, LENGTH, dtype=torch.bool)],
+    ),
+    (r"^past_time_features$", [lambda of: torch.rand(2, 64, 1)]),
+    (
+        r"^past_(values|observed_mask|\w+padding)$",
+        [
+            lambda of: torch.rand(
+                2, of(64, "context_length") + max(of([0], "lags_sequence")), of(1, "num_input_channels")
+            ),
+            lambda of: torch.rand(2, of(64, "context_length") + max(of([0], "lags_sequence"))),
+        ],
+    ),
+    (r"^decoder_input_values$", [lambda of: torch.randn(2, TARGETS, of(LENGTH, "num_mel_bins"))]),
+    (
+        r"(embeds|encoder_hidden_states|context)$",
+        [lambda of: torch.randn(2, WORDS, of(WIDTH, "hidden_size", "d_model")), lambda of: torch.randn(2, 1, 3840)],
+    ),
+    (r"^flattened_patches$", [lambda of: torch.randint(1, 9, (2, 16, of.patches + 2)).float()]),
+    (
+        r"^(pixel_values.*|images?|hidden_states|.*embeds|.*features|.*_hidden_states|input_values|audio_\w+|context|waveform"
+        r"|spectrogram|\w*values|inputs|mel_spectrogram|latents)$",
+        [
+            lambda of: (
+                torch.randn(32, of.patches * of(1, "temporal_patch_size")) if of.grids else torch.randn(2, *of.image)
+            ),
+            lambda of: torch.randn(2, of(LENGTH, "num_mel_bins", "n_mels"), LENGTH),
+            lambda of: torch.randn(2, 3200),
+            lambda of: torch.randn(2, WORDS, of(WIDTH, "hidden_size", "d_model")),
+            lambda of: torch.randn(2, 1, 3840),
+            lambda of: torch.randn(2, of(2, "num_frames"), *of.image),
+            lambda of: torch.randn(2, 16, of.patches),
+            lambda of: torch.randn(LENGTH, 2 * LENGTH),
+            lambda of: torch.randn(1, 32, of(3, "num_channels"), of(8, "patch_size"), of(8, "patch_size")),
+            lambda of: torch.randn(2, 2, *of.image),
+            lambda of: torch.randn(32, of(3, "num_channels"), of(8, "patch_size"), of(8, "patch_size")),
+            lambda of: torch.randn(2, 1, 4, *of.image),
+        ],
+    ),
+]
+"""What may be made for an argument, by the first pattern that is found in its name: the model takes the first that fits."""
+
+MOST = 40
+"""How many combinations are tried."""
+
+
+def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
+    """What a model may be given, the likeliest first: what it needs, and then more and more of what it takes."""
+    arguments = inspect.signature(model.forward).parameters
+    of = Numbers(model.config, any(name.endswith("grid_thw") for name in arguments))
+    needed = {
+        each.name
+        for each in arguments.values()
+        if each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD
+    }
+    needed |= {model.main_input_name} & set(arguments)
+    if "input_ids" in needed:
+        needed |= {"attention_mask"} & set(arguments)
+    both = needed | {
+        "decoder_input_ids",
+        "bbox",
+        "visual_feats",
+        "visual_pos",
+        "encoder_hidden_states",
+        "decoder_input_values",
+    } & set(arguments)
+    images = both | {"pixel_values", "pixel_attention_mask", "spatial_shapes", "target_sizes", "image_grid_thw"} & set(
+        arguments
+    )
+    sounds = both | {"input_features", "input_values", "input_features_mask", "feature_lens"} & set(arguments)
+    text = {"input_ids", "attention_mask", "qformer_input_ids"} & set(arguments)
+    sets = (
+        both,
+        images,
+        sounds,
+        images | text,
+        needed,
+        needed - {"attention_mask"},
+        both - {"input_ids"} | {"inputs_embeds"} & set(arguments),
+    )
+    for names in dict.fromkeys(map(frozenset, sets)):
+        choices = [[(name, make) for make in _makers(name)] for name in sorted(names)]
+        for choice in itertools.islice(itertools.product(*choices), MOST):
+            torch.manual_seed(1)
+            with contextlib.suppress(ArithmeticError, TypeError, RuntimeError):
+                yield {name: make(of) for name, make in choice}
+
+
+def _makers(name: str) -> list[Maker]:
+    return next((makers for pattern, makers in INPUTS if re.search(pattern, name)), [])
+
+
+def quiet() -> None:
+    """Say nothing of what is unusual in tiny configurations."""
+    from transformers.utils import logging
+
+    warnings.filterwarnings("ignore")
+    logging.set_verbosity_error()
