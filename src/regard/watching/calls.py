@@ -61,9 +61,12 @@ class Call:
         score = self.score if self.bias is None else self.score + Bias(self.bias)
         return weights(self.query, self.key, mask=self.mask, score=score, scale=self.scale, offset=self.offset)
 
-    def measure(self, measures: Mapping[str, Measure]) -> dict[str, Any]:
-        """The answers, in which padding queries give nothing to the keys."""
-        return self.weights.measure({name: self._weighed(each) for name, each in measures.items()}) if measures else {}
+    def measure(self, measures: Mapping[str, Measure], view: WeightMatrix | None = None) -> dict[str, Any]:
+        """The answers, in which padding queries give nothing to the keys; by a view, where one is there."""
+        if not measures:
+            return {}
+        view = self.weights if view is None else view
+        return view.measure({name: self._weighed(each) for name, each in measures.items()})
 
     def _weighed(self, measure: Measure) -> Measure:
         if self.real is None or not isinstance(measure, Received):
@@ -126,17 +129,19 @@ class Call:
         return found
 
 
-def joined(calls: Sequence[Call], how: How) -> Call:
+def joined(calls: Sequence[Call], how: How, key: Tensor | None = None) -> Call:
     """Several calls of a layer as one: rows under rows, and keys behind keys where each call brought its own.
 
     Args:
         calls: Where the tokens grew all but the first as `Call.own` gives them.
         how: How all but the first went on.
+        key: The keys of all calls, from the first one's on, where they lie together. Default: those that they hold.
 
     Which of the rows are padding is not told.
     """
     first = calls[0]
-    key = first.key if how == "queries" else torch.cat([call.key for call in calls], 2)
+    if key is None:
+        key = first.key if how == "queries" else torch.cat([call.key for call in calls], 2)
     begin = [0] * len(calls)  # which key is the first of each call
     if how == "tokens":
         begin = [call.first_key - first.first_key for call in calls]
@@ -157,6 +162,14 @@ def joined(calls: Sequence[Call], how: How) -> Call:
         bias = torch.cat(parts, -2)
     query = torch.cat([call.query for call in calls], 2)
     return replace(first, query=query, key=key, mask=Spans(*sides), bias=bias, real=None)
+
+
+def real_of(parts: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:
+    """(batch, rows) bool, which rows are no padding, from those of several calls and how many rows each has."""
+    known = next((real for real, _ in parts if real is not None), None)
+    if known is None:
+        return None
+    return torch.cat([known.new_ones(len(known), rows) if real is None else real for real, rows in parts], 1)
 
 
 def _stacked(sides: Sequence[Tensor]) -> Tensor:

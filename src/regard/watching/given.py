@@ -65,7 +65,11 @@ class Made:
             keys = Padding(_part(self.padding, self.first_key, self.size[1]))
         if self.pattern == "all":
             return keys
-        return Causal() if keys is None else Causal() & keys
+        rule = Causal() if keys is None else Causal() & keys
+        if keys is None or self.size[0] > 1:
+            return rule
+        # A step of a generation, which becomes one matrix with the others, in all layers.
+        return to_spans(rule, (len(keys.keys), 1, *self.size), self.first - self.first_key, keys.keys.device) or rule
 
 
 class Masks:

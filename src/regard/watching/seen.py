@@ -14,7 +14,8 @@ from regard.analysis.recording import Kind, Layer, Layers, Recording
 from regard.errors import InvalidArgument, refuse
 from regard.ops import Measure, WeightMatrix
 from regard.ops.tensors import replace_tensors
-from regard.watching.calls import Call, How, joined, merged
+from regard.watching.calls import Call, How, joined, merged, real_of
+from regard.watching.steps import Steps
 
 Keep = Literal["matrix", "measures"]
 
@@ -39,6 +40,8 @@ class Seen:
     _last: Tensor | None = field(default=None, repr=False)
     _moved: bool = False
     _joined: Call | None = field(default=None, repr=False)
+    _steps: Steps = field(default_factory=Steps, repr=False)
+    _measures: Mapping[str, Measure] = field(default_factory=dict, repr=False)
 
     @property
     def measured(self) -> Mapping[str, Any]:
@@ -48,6 +51,7 @@ class Seen:
             InvalidArgument: If rows changed places on the way, as beams do.
         """
         self._refuse_beams()
+        self.settle()
         return self._answers
 
     @property
@@ -62,12 +66,7 @@ class Seen:
     @property
     def real(self) -> Tensor | None:
         """(batch, queries) bool, which queries are no padding; None where all are real."""
-        parts = [real for real, _ in self._reals]
-        if all(real is None for real in parts):
-            return None
-        batch, device = next((len(real), real.device) for real in parts if real is not None)
-        ones = (torch.ones(batch, rows, dtype=torch.bool, device=device) for _, rows in self._reals)
-        return torch.cat([one if real is None else real for one, real in zip(ones, parts, strict=True)], 1)
+        return real_of(self._reals)
 
     @property
     def nbytes(self) -> int:
@@ -113,22 +112,24 @@ class Seen:
 
     def add(self, call: Call, how: How | None, measures: Mapping[str, Measure], keep: Keep) -> WeightMatrix:
         """Take up one more call, and give the view of its weights."""
-        view, answers = call.weights, call.measure(measures)
+        view, self._measures = call.weights, measures
         self._moved |= how == "tokens" and self._has_moved(call)
-        if self._moved:
-            answers = {}
-        begin = call.first_key if how == "tokens" else self._keys if how == "chunk" else 0
-        if how is not None:
+        if how is not None and not self._moved:
             refuse(
                 [
                     f"{name}: is of whole matrices, and {self.name} comes in several calls: ask it of seen.layers later"
-                    for name in answers
-                    if type(measures[name]).entries is not Measure.entries
+                    for name, measure in measures.items()
+                    if type(measure).entries is not Measure.entries
                 ]
             )
-        for name, answer in answers.items():
-            before = self._answers.get(name)
-            self._answers[name] = answer if before is None else merged(before, answer, measures[name], begin)
+        if self._moved:
+            self._steps.end()  # whose answers nobody can be given
+        elif measures and not (how == "tokens" and self._steps.take(call)):
+            self.settle()
+            begin = call.first_key if how == "tokens" else self._keys if how == "chunk" else 0
+            self._merge(call.measure(measures, view), begin)
+            if how == "tokens":
+                self._steps.follow(call)
         self._stop, self._keys = call.stop, self._keys + call.key.shape[2]
         last = call.stop - call.first_key
         self._last = call.key[:, :, last - 1 : last].detach().clone() if self.kind != "cross" and last > 0 else None
@@ -139,6 +140,20 @@ class Seen:
             self._calls.append(call.own() if how == "tokens" else call)
             self._how, self._joined = how or self._how, None
         return view
+
+    def settle(self) -> None:
+        """Measure the steps that wait to be, and let go of their keys."""
+        call = self._steps.end()
+        if call is not None:
+            with torch.no_grad():  # as when the steps were made
+                self._merge(call.measure(self._measures), call.first_key)
+
+    def _merge(self, answers: Mapping[str, Any], begin: int) -> None:
+        """Add answers about more rows, to keys that begin so far behind the first one."""
+        for name, answer in answers.items():
+            before = self._answers.get(name)
+            after = answer if before is None else merged(before, answer, self._measures[name], begin)
+            self._answers[name] = after
 
 
 @dataclass(eq=False)
@@ -155,6 +170,11 @@ class Pass(Layers[Seen]):
     def nbytes(self) -> int:
         """The bytes of the queries and keys that are kept."""
         return sum(layer.nbytes for layer in self.layers)
+
+    def settle(self) -> None:
+        """Measure what waits to be."""
+        for layer in self.layers:
+            layer.settle()
 
     def recording(
         self,

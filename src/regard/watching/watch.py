@@ -54,6 +54,7 @@ class Watch(Layers[Seen]):
         """All passes, in order."""
         self._names = {id(module): name for name, module in model.named_modules()}
         self._of_transformers = _is_of_transformers(model)
+        self._kinds: dict[int, Kind] = {}
         self._mode = None if _tells_all(model) else Listening(self)
         self._inside: list[nn.Module] = []
         self._deaf = False
@@ -72,17 +73,27 @@ class Watch(Layers[Seen]):
         for module in self.model.modules():
             WATCHES[id(module)] = self
             self._stack.callback(WATCHES.pop, id(module))
+            if self._mode is None and next(module.children(), None) is None and not isinstance(module, OWN):
+                continue  # what attends in transformers' models has parts; most modules have none, and hooks take time
             self._hook(module.register_forward_pre_hook(self._enter))
             self._hook(module.register_forward_hook(self._leave, with_kwargs=True, always_call=True))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-        if error[0] is None and not any(each.layers for each in self.passes):
+        if error[0] is not None:
+            return
+        self._settle()
+        if not any(each.layers for each in self.passes):
             raise InvalidArgument(
                 f"{type(self.model).__name__}: nothing was seen: it has no attention, computes it in its own way, "
                 "or was not called"
             )
+
+    def _settle(self) -> None:
+        """Measure what waits in the last pass, as nothing goes on from there."""
+        if self.passes:
+            self.passes[-1].settle()
 
     def _hook(self, handle: Any) -> None:
         self._stack.callback(handle.remove)
@@ -141,7 +152,9 @@ class Watch(Layers[Seen]):
 
     def kind_of(self, module: nn.Module) -> Kind:
         """What a layer is."""
-        return kind_of(self._names[id(module)], module, self._inside)
+        if id(module) not in self._kinds:
+            self._kinds[id(module)] = kind_of(self._names[id(module)], module, self._inside)
+        return self._kinds[id(module)]
 
     def heard(self, module: nn.Module, call: Call) -> None:
         """Take up a call whose module cannot be changed on the way."""
@@ -189,6 +202,7 @@ class Watch(Layers[Seen]):
             self._decided = True
             before = self.passes[-1].places if self.passes else {}
             if not self.passes or (place in before and not before[place].continues(call)):
+                self._settle()
                 self.passes.append(Pass())
         return self.passes[-1].places
 
@@ -339,7 +353,7 @@ def watch(
         layers: The modules to watch, by name. Default: all that attend.
         heads: The heads to watch, by number. Default: all.
         keep: ``"matrix"`` holds query and key of each layer, of which everything can be asked later; ``"measures"``
-            holds nothing but the answers.
+            holds nothing but the answers, and while a generation goes on its cache.
         ablate: Heads to silence, by the names of modules: their output is 0. In models of transformers.
         knockout: Pairs of positions, (query, key), that may not see each other, by the names of modules. In models of
             transformers.

@@ -1,0 +1,153 @@
+"""What watching a model costs: transformers' BERT base and GPT-2 small with random weights, watched and unwatched.
+
+Both models compute by SDPA, in float32; beside them BERT with dense attention, which returns all weights, and, where
+TransformerLens is installed, its `run_with_cache` of the same model, told to keep the weights alone. Generation is
+greedy, of one text. Memory is that above an unwatched run, each in a process of its own; the file is what
+`regard.open` reads, in times of the bytes that all weights would take in float32.
+
+Run: ``python benchmarks/watching.py``; smaller, to see that it runs: ``--lengths 128 --new 16 --longest 512``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from attention import peak
+from side_by_side import ratios, report
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, BertModel, GenerationConfig, GPT2Config, GPT2LMHeadModel
+
+import regard
+
+SEED, ROUNDS, VOCAB, PROMPT = 0, 7, 1000, 32
+ASKED = ["entropy", "received"]
+Run = Callable[[], object]
+
+
+def bert(tokens: int, attention: str = "sdpa") -> BertModel:
+    """BERT base, with as many positions as tokens; few words, which are no work before its head."""
+    config = BertConfig(vocab_size=VOCAB, max_position_embeddings=tokens, attn_implementation=attention)
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
+def reads(model: Any, words: Tensor, **options: Any) -> Run:
+    def run() -> object:
+        with torch.no_grad():
+            return model(words, **options)
+
+    return run
+
+
+def watched(model: Any, run: Run, **options: Any) -> Callable[[], regard.watching.Watch]:
+    def look() -> regard.watching.Watch:
+        with regard.watch(model, **options) as seen:
+            run()
+        return seen
+
+    return look
+
+
+def forward(tokens: int) -> dict[str, list[float]]:
+    """One text read, in times of the unwatched model."""
+    model, dense, words = bert(tokens), bert(tokens, "eager"), torch.randint(VOCAB, (1, tokens))
+    dense.load_state_dict(model.state_dict())
+    bare = reads(model, words)
+    ways: dict[str, Run] = {
+        "watched with entropy and received": watched(model, bare, measure=ASKED),
+        "watched, nothing asked": watched(model, bare),
+        "dense attention that returns its weights": reads(dense, words, output_attentions=True),
+    }
+    if importlib.util.find_spec("transformer_lens"):
+        ways["TransformerLens' run_with_cache of the weights"] = with_lens(dense, words)
+    return {f"BERT base, {name}, {tokens}": ratios(bare, way, ROUNDS) for name, way in ways.items()}
+
+
+def with_lens(model: BertModel, words: Tensor) -> Run:
+    from transformer_lens.model_bridge.sources._bridge_builder import (  # pyright: ignore[reportMissingImports]
+        build_bridge_from_module,
+    )
+
+    whole = BertForMaskedLM(model.config).eval()  # it knows BERT by this head, which is small here
+    whole.bert.load_state_dict(model.state_dict())
+    bridge = build_bridge_from_module(whole, "BertForMaskedLM", hf_config=copy.deepcopy(model.config)).eval()
+
+    def run() -> object:
+        with torch.no_grad():
+            _, cache = bridge.run_with_cache(words, names_filter=lambda name: name.endswith("hook_pattern"))
+        assert len(cache) == model.config.num_hidden_layers
+        return cache
+
+    return run
+
+
+def generation(new: int) -> dict[str, list[float]]:
+    """One text written, in times of the unwatched model."""
+    model = GPT2LMHeadModel(GPT2Config(attn_implementation="sdpa")).eval()
+    model.generation_config = GenerationConfig(pad_token_id=0)
+    prompt = torch.randint(3, 50257, (1, PROMPT))
+
+    def bare() -> object:
+        real = torch.ones_like(prompt)
+        return model.generate(prompt, attention_mask=real, do_sample=False, max_new_tokens=new, min_new_tokens=new)
+
+    ways: dict[str, Run] = {
+        "watched with received": watched(model, bare, measure=["received"], keep="measures"),
+        "watched, nothing asked": watched(model, bare),
+    }
+    return {f"GPT-2 small, generation of {new}, {name}": ratios(bare, way, ROUNDS) for name, way in ways.items()}
+
+
+def memory_of(tokens: int, watching: bool) -> float:
+    """Megabytes that reading one text takes, with the answers if it is watched."""
+    model, words = bert(tokens), torch.randint(VOCAB, (1, tokens))
+    reads(model, words[:, :64])()  # what is made once is not counted
+    bare = reads(model, words)
+    return peak(watched(model, bare, measure=ASKED, keep="measures") if watching else bare)
+
+
+def share_on_disk(tokens: int, dtype: torch.dtype) -> float:
+    """The size of a recording by that of all weights in float32."""
+    model = bert(tokens)
+    seen = watched(model, reads(model, torch.randint(VOCAB, (1, tokens))), measure=ASKED)()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bert.regard"
+        seen.save(path, dtype=dtype)
+        config = model.config
+        return path.stat().st_size / (config.num_hidden_layers * config.num_attention_heads * tokens**2 * 4)
+
+
+def alone(function: Callable[..., float], *arguments: Any) -> float:
+    """What a function gives in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(function, *arguments).result()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[512, 2048], help="tokens that BERT reads")
+    parser.add_argument("--new", type=int, default=256, help="tokens that GPT-2 writes")
+    parser.add_argument("--longest", type=int, default=8192, help="tokens of which memory is measured")
+    arguments = parser.parse_args()
+    torch.manual_seed(SEED)
+    longest = arguments.longest
+    unwatched, looked_at = (alone(memory_of, longest, watching) for watching in (False, True))
+    above = {"tokens": longest, "unwatched": round(unwatched, 1), "watched": round(looked_at - unwatched, 1)}
+    kinds = (torch.float32, torch.float16)
+    shares = {str(dtype).removeprefix("torch."): alone(share_on_disk, longest, dtype) for dtype in kinds}
+    print(f"megabytes above the unwatched run: {above}; share of all weights on disk: {shares}")
+    found = {what: each for tokens in arguments.lengths for what, each in forward(tokens).items()}
+    found |= generation(arguments.new)
+    report("watching", found, SEED, prompt=PROMPT, megabytes_above_unwatched=above, share_on_disk=shares)
+
+
+if __name__ == "__main__":
+    main()

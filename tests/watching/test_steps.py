@@ -1,0 +1,72 @@
+"""Steps of a generation are measured together, and give what each would have given by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.ops import ScaledDot
+from regard.watching.calls import Call
+from regard.watching.steps import MOST, Steps
+from watching.families import LENGTH, built
+
+pytest.importorskip("transformers")
+
+
+def test_more_steps_than_wait_are_one_matrix():
+    model, ids = built("mistral"), torch.randint(3, 90, (1, LENGTH))
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
+    with regard.watch(model, ["entropy", "received"]) as seen:
+        model.generate(**given, max_new_tokens=MOST + 20)
+    with regard.watch(model, ["entropy", "received"], keep="measures") as alone:
+        model.generate(**given, max_new_tokens=MOST + 20)
+    for layer, other in zip(seen.layers, alone.layers, strict=True):
+        assert layer.weights.shape[2:] == (LENGTH + MOST + 19,) * 2
+        for name, answer in layer.weights.measure("entropy", "received").items():
+            torch.testing.assert_close(layer.measured[name], answer, atol=1e-5, rtol=1e-5)
+            assert torch.equal(layer.measured[name], other.measured[name])
+
+
+def test_answers_are_there_between_the_steps_too():
+    model, ids = built("gpt2"), torch.randint(3, 90, (2, LENGTH))
+    cache = None
+    with torch.no_grad(), regard.watch(model, ["entropy", "received"]) as seen:
+        for step in range(6):
+            cache = model(ids[:, step : step + 1], past_key_values=cache).past_key_values
+            for layer in seen.layers:
+                if step != 3:
+                    assert layer.measured["entropy"].shape == (2, 4, step + 1)
+                    torch.testing.assert_close(layer.measured["received"].sum(-1), torch.full((2, 4), step + 1.0))
+
+
+def step(stop: int, key: torch.Tensor, **given: object) -> Call:
+    return Call(torch.randn(1, 2, 1, 4), key, None, ScaledDot(), None, None, **{"first": stop - 1} | given)
+
+
+def test_only_what_goes_on_from_another_call_waits():
+    key = torch.randn(1, 2, 20, 4)
+    steps = Steps()
+    with torch.no_grad():
+        assert not steps.take(step(7, key[:, :, :7].clone()))
+        steps.follow(step(7, key[:, :, :7].clone()))
+        assert steps.take(step(8, key[:, :, :8].clone()))
+        assert not steps.take(step(10, key[:, :, :10].clone()))  # two keys more
+        assert not steps.take(step(9, key[:, :, 1:9].clone(), first_key=1))  # a window that slides
+    assert not steps.take(step(9, key[:, :, :9].clone()))  # a loss may be made of it
+    with torch.no_grad():
+        assert steps.take(step(9, last := key[:, :, :9].clone()))
+        call = steps.end()
+        assert call is not None
+        assert call.key is last
+        assert call.query.shape[2] == 2
+        assert call.weights.dense().count_nonzero(-1)[0, 0].tolist() == [8, 9]
+        assert steps.end() is None
+        assert not steps.take(step(10, key[:, :, :10].clone()))
+
+
+def test_a_cache_that_is_written_into_is_measured_at_once():
+    key, steps = torch.randn(1, 2, 20, 4), Steps()
+    with torch.no_grad():
+        steps.follow(step(7, key[:, :, :7]))
+        assert not steps.take(step(8, key[:, :, :8]))
