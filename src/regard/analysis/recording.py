@@ -33,6 +33,7 @@ class Layer:
         keys: The tokens at the columns; for a decoder's self-attention the tokens that were read, the first ``<s>``.
             Where a decoder reads what is given, these are the rows' too.
         measured: What was measured as the layer was computed, by name.
+        value: (1, kv_heads, keys, value_dim), where it was kept.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Layer:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     measured: Mapping[str, Any] = field(default_factory=dict)
+    value: torch.Tensor | None = None
 
 
 Some = TypeVar("Some", bound=Any)
@@ -159,7 +161,7 @@ def open(path: str | os.PathLike[str]) -> Recording:  # noqa: A001 - which is `r
     told = read(path)
     wrong = f"{Path(path)}: is no recording, or a damaged one:"
     try:
-        layers = tuple(Layer(**{**each, "measured": each.get("measured", {})}) for each in told.pop("layers"))
+        layers = tuple(Layer(**each) for each in told.pop("layers"))
         recording = Recording(layers=layers, **told)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InvalidFile(f"{wrong} {error}") from error
@@ -177,6 +179,10 @@ def _check(layer: Layer, wrong: str) -> None:
 
     if not isinstance(layer.weights, WeightMatrix) or layer.kind not in KINDS or not isinstance(layer.name, str):
         raise InvalidFile(f"{wrong} a layer is {layer!r:.200}")
+    if layer.value is not None and (layer.value.ndim != 4 or layer.value.shape[2] != layer.weights.shape[3]):
+        raise InvalidFile(
+            f"{wrong} {layer.name} has {layer.weights.shape[3]} keys, but values {tuple(layer.value.shape)}"
+        )
     for axis, tokens, size in zip(
         ("queries", "keys"), (layer.queries, layer.keys), layer.weights.shape[2:], strict=True
     ):

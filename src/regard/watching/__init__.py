@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from regard.watching.callbacks import lightning_callback, trainer_callback
 from regard.watching.checkpoint import Checkpoint
+from regard.watching.effects import Effect, effect
 from regard.watching.seen import Pass, Seen
 from regard.watching.watch import Watch, watch
 
-__all__ = ["Checkpoint", "Pass", "Seen", "Watch", "lightning_callback", "trainer_callback", "watch"]
+__all__ = ["Checkpoint", "Effect", "Pass", "Seen", "Watch", "effect", "lightning_callback", "trainer_callback", "watch"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from torch.nn import functional
 from regard.errors import InvalidArgument
 from regard.ops import Bias, Mask, Measure, Received, Score, WeightMatrix, weights
 from regard.ops.masks import Spans, to_spans
+from regard.ops.tensors import replace_tensors
 
 How = Literal["tokens", "queries", "chunk"]
 """How a call goes on from those before: with more tokens, as the cache grew; with more queries to the same keys; or as
@@ -33,6 +34,7 @@ class Call:
         first: The position of the first row.
         first_key: The position of the first key.
         real: (batch, rows) False where a query is padding; None where none is.
+        value: (batch, kv_heads, keys, value_dim), where it is kept.
     """
 
     query: Tensor
@@ -44,6 +46,12 @@ class Call:
     first: int = 0
     first_key: int = 0
     real: Tensor | None = None
+    value: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of query and key, and of the value where it is kept."""
+        return sum(part.nbytes for part in (self.query, self.key, self.value) if part is not None)
 
     @property
     def stop(self) -> int:
@@ -81,7 +89,18 @@ class Call:
         bias = self.bias
         if bias is not None and bias.ndim > 2 and bias.shape[-3] > 1:
             bias = bias[..., chosen, :, :]
-        return replace(self, query=self.query[:, chosen], key=self.key[:, of_key], bias=bias)
+        return replace(self, query=self.query[:, chosen], bias=bias, **self._of_keys(lambda part: part[:, of_key]))
+
+    def _of_keys(self, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor | None]:
+        """Key and value, both changed."""
+        return {"key": change(self.key), "value": None if self.value is None else change(self.value)}
+
+    def to_cpu(self) -> Call:
+        """The same call with its rules on the CPU, where query and key are."""
+        mask = None if self.mask is None else self.mask.to(torch.device("cpu"))
+        score = replace_tensors(self.score, Tensor.cpu)
+        bias, real = (None if part is None else part.cpu() for part in (self.bias, self.real))
+        return replace(self, mask=mask, score=score, bias=bias, real=real)
 
     def of_rows(self, rows: Tensor) -> Call:
         """The same call of some rows of the batch; one that is below 0 is of none, and sees nothing."""
@@ -91,7 +110,8 @@ class Call:
         mask = Spans(starts, stops * there[:, :, None, None])
         bias = self.bias if self.bias is None or len(self.bias) == 1 else self.bias[at]
         real = there.expand(-1, self.query.shape[2]) if self.real is None else self.real[at] & there
-        return replace(self, query=self.query[at], key=self.key[at], mask=mask, bias=bias, real=real)
+        keys = self._of_keys(lambda part: part[at])
+        return replace(self, query=self.query[at], mask=mask, bias=bias, real=real, **keys)
 
     def cut(self) -> Call:
         """The same call where it holds the keys up to its last row: a cache of fixed size has room for more behind."""
@@ -101,12 +121,12 @@ class Call:
         bias = None if self.bias is None else self.bias[..., :keys]
         spans = self.spans()
         mask = Spans(spans.starts.clamp(max=keys), spans.stops.clamp(max=keys))
-        return replace(self, key=self.key[:, :, :keys].clone(), mask=mask, bias=bias)
+        return replace(self, mask=mask, bias=bias, **self._of_keys(lambda part: part[:, :, :keys].clone()))
 
     def own(self) -> Call:
         """The same call where it holds the keys of its own rows alone; its mask still speaks of all keys."""
-        first = max(self.offset, 0)
-        return replace(self, key=self.key[:, :, first : first + self.query.shape[2]].clone(), mask=self.spans())
+        own = slice(max(self.offset, 0), max(self.offset, 0) + self.query.shape[2])
+        return replace(self, mask=self.spans(), **self._of_keys(lambda part: part[:, :, own].clone()))
 
     def spans(self) -> Spans:
         """The mask as ranges of keys.
@@ -142,6 +162,9 @@ def joined(calls: Sequence[Call], how: How, key: Tensor | None = None) -> Call:
     first = calls[0]
     if key is None:
         key = first.key if how == "queries" else torch.cat([call.key for call in calls], 2)
+    value = first.value
+    if value is not None and how != "queries":
+        value = torch.cat([call.value for call in calls if call.value is not None], 2)
     begin = [0] * len(calls)  # which key is the first of each call
     if how == "tokens":
         begin = [call.first_key - first.first_key for call in calls]
@@ -161,7 +184,7 @@ def joined(calls: Sequence[Call], how: How, key: Tensor | None = None) -> Call:
         ]
         bias = torch.cat(parts, -2)
     query = torch.cat([call.query for call in calls], 2)
-    return replace(first, query=query, key=key, mask=Spans(*sides), bias=bias, real=None)
+    return replace(first, query=query, key=key, value=value, mask=Spans(*sides), bias=bias, real=None)
 
 
 def real_of(parts: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,8 @@ from regard.errors import InvalidArgument, refuse
 from regard.ops import Measure, WeightMatrix
 from regard.ops.tensors import replace_tensors
 from regard.watching.calls import Call, How, joined, merged, real_of
+from regard.watching.keeping import Keeping
 from regard.watching.steps import Steps
-
-Keep = Literal["matrix", "measures"]
 
 
 @dataclass(eq=False)
@@ -64,6 +63,18 @@ class Seen:
         return self._call.weights
 
     @property
+    def value(self) -> Tensor:
+        """What the weights are weights of, (batch, kv_heads, keys, value_dim).
+
+        Raises:
+            InvalidArgument: If values were not kept.
+        """
+        value = self._call.value
+        if value is None:
+            raise InvalidArgument(f"{self.name}: its values were not kept: watch a model of others with values=True")
+        return value
+
+    @property
     def real(self) -> Tensor | None:
         """(batch, queries) bool, which queries are no padding; None where all are real."""
         return real_of(self._reals)
@@ -71,7 +82,7 @@ class Seen:
     @property
     def nbytes(self) -> int:
         """The bytes of the queries and keys that are kept."""
-        return sum(call.query.nbytes + call.key.nbytes for call in self._calls)
+        return sum(call.nbytes for call in self._calls)
 
     @property
     def _call(self) -> Call:
@@ -110,7 +121,7 @@ class Seen:
         found._answers = found._call.measure(measures)
         return found
 
-    def add(self, call: Call, how: How | None, measures: Mapping[str, Measure], keep: Keep) -> WeightMatrix:
+    def add(self, call: Call, how: How | None, measures: Mapping[str, Measure], keeping: Keeping) -> WeightMatrix:
         """Take up one more call, and give the view of its weights."""
         view, self._measures = call.weights, measures
         self._moved |= how == "tokens" and self._has_moved(call)
@@ -134,10 +145,10 @@ class Seen:
         last = call.stop - call.first_key
         self._last = call.key[:, :, last - 1 : last].detach().clone() if self.kind != "cross" and last > 0 else None
         self._reals.append((call.real, call.query.shape[2]))
-        if keep == "matrix":
+        if keeping.what == "matrix":
             if how == "tokens" and self._how is None:
                 self._calls = [self._calls[0].cut()]
-            self._calls.append(call.own() if how == "tokens" else call)
+            self._calls.append(keeping.hold(self.name, call.own() if how == "tokens" else call))
             self._how, self._joined = how or self._how, None
         return view
 
@@ -212,7 +223,8 @@ class Pass(Layers[Seen]):
             axes = [given, tokens if seen.kind == "cross" else given]
             rows, keys = (_named(seen.name, axis, size) for axis, size in zip(axes, weights.shape[2:], strict=True))
             answers = replace_tensors(dict(seen.measured), lambda tensor, at=at: tensor[at : at + 1].detach())
-            layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers))
+            value = None if call.value is None else call.value.detach()
+            layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers, value))
         return Recording(title, model, tuple(layers))
 
     def heads(

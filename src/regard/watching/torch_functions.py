@@ -34,12 +34,14 @@ class Listening(TorchFunctionMode):
         found = func(*args, **kwargs)
         if func is functional.scaled_dot_product_attention and self.watch.listens:
             given = {"is_causal": False} | dict(zip(_NAMES, args, strict=False)) | kwargs
-            query, key, mask = (_four_axes(given.get(name)) for name in ("query", "key", "attn_mask"))
+            query, key, value, mask = (_four_axes(given.get(name)) for name in ("query", "key", "value", "attn_mask"))
             assert query is not None
             assert key is not None
             extra = {"is_causal": given["is_causal"], "scaling": given.get("scale")}
             module = self.watch.innermost
-            self.watch.heard(module, call_of("sdpa", module, query, key, mask, extra, self.watch.kind_of(module)))
+            call = call_of("sdpa", module, query, key, mask, extra, self.watch.kind_of(module))
+            call.value = value
+            self.watch.heard(module, call)
         return found
 
 
@@ -55,20 +57,20 @@ def _four_axes(tensor: Tensor | None) -> Tensor | None:
 def call_of_module(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> Call:
     """What a `torch.nn.MultiheadAttention` computes its weights of; its masks say True where a key is not seen."""
     given = _FORWARD.bind(module, *args, **kwargs).arguments
-    query, key = given["query"], given["key"]
-    if query.ndim == 2:
-        query, key = query[None], key[None]
+    parts = [given[name] for name in ("query", "key", "value")]
+    if parts[0].ndim == 2:
+        parts = [part[None] for part in parts]
     elif not module.batch_first:
-        query, key = query.transpose(0, 1), key.transpose(0, 1)
-    of_query, of_key = _projections(module)
-    query, key = functional.linear(query, *of_query), functional.linear(key, *of_key)
-    batch, heads, keys = len(query), module.num_heads, key.shape[1]
-    if module.bias_k is not None:
-        key = torch.cat([key, module.bias_k.expand(batch, -1, -1)], 1)
+        parts = [part.transpose(0, 1) for part in parts]
+    query, *of_keys = (functional.linear(part, *of) for part, of in zip(parts, _projections(module), strict=True))
+    batch, heads, keys = len(query), module.num_heads, of_keys[0].shape[1]
+    if module.bias_k is not None and module.bias_v is not None:
+        more = module.bias_k, module.bias_v
+        of_keys = [torch.cat([part, each.expand(batch, -1, -1)], 1) for part, each in zip(of_keys, more, strict=True)]
     if module.add_zero_attn:
-        key = torch.cat([key, key.new_zeros(batch, 1, key.shape[2])], 1)
-    more = key.shape[1] - keys  # keys that all may see
-    query, key = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, key))
+        of_keys = [torch.cat([part, part.new_zeros(batch, 1, part.shape[2])], 1) for part in of_keys]
+    more = of_keys[0].shape[1] - keys  # keys that all may see
+    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, *of_keys))
     rule: Mask | None = None
     bias: Tensor | None = None
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
@@ -84,7 +86,7 @@ def call_of_module(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> Cal
         rule = seen if rule is None else rule & seen
         added = None if mask.dtype == torch.bool else _added(mask, more)
         bias = added if bias is None else bias if added is None else bias + added
-    return Call(query, key, rule, ScaledDot(), bias, None)
+    return Call(query, key, rule, ScaledDot(), bias, None, value=value)
 
 
 def _added(mask: Tensor, more: int) -> Tensor | None:
@@ -94,12 +96,8 @@ def _added(mask: Tensor, more: int) -> Tensor | None:
 
 
 def _projections(module: nn.MultiheadAttention) -> tuple[tuple[Tensor, Tensor | None], ...]:
-    """Weight and bias of the query's projection, and of the key's."""
-    width, bias = module.embed_dim, module.in_proj_bias
-    weights = (
-        module.in_proj_weight.split(width)[:2]
-        if module.in_proj_weight is not None
-        else (module.q_proj_weight, module.k_proj_weight)
-    )
-    biases = (None, None) if bias is None else bias.split(width)[:2]
-    return tuple(zip(weights, biases, strict=True))
+    """Weight and bias of the projections of query, key and value."""
+    width, bias, whole = module.embed_dim, module.in_proj_bias, module.in_proj_weight
+    apart = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
+    weights = apart if whole is None else whole.split(width)
+    return tuple(zip(weights, (None,) * 3 if bias is None else bias.split(width), strict=True))

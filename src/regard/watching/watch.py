@@ -24,7 +24,8 @@ from regard.watching.calls import Call
 from regard.watching.given import MASKS
 from regard.watching.hugging_face import WATCHES, ears
 from regard.watching.interventions import Interventions
-from regard.watching.seen import Keep, Pass, Seen
+from regard.watching.keeping import Keep, Keeping
+from regard.watching.seen import Pass, Seen
 from regard.watching.sources import calls_torch, is_its_own
 from regard.watching.torch_functions import Listening, call_of_module
 
@@ -43,12 +44,12 @@ class Watch(Layers[Seen]):
         measures: Mapping[str, Measure],
         layers: Sequence[str] | None,
         heads: Sequence[int] | None,
-        keep: Keep,
+        keeping: Keeping,
         interventions: Interventions,
     ) -> None:
         self.model, self._measures = model, measures
         self.interventions = interventions
-        self.keep: Keep = keep
+        self.keeping = keeping
         self._chosen, self._heads = layers, heads
         self.passes: list[Pass] = []
         """All passes, in order."""
@@ -68,6 +69,7 @@ class Watch(Layers[Seen]):
         if taken:
             raise InvalidArgument(f"{type(self.model).__name__} is being watched already: end that watch first")
         self._stack = ExitStack()
+        self._stack.enter_context(torch.compiler.set_stance("force_eager"))  # what is compiled has no place for ears
         if sys.modules.get("transformers"):  # what is not loaded has no models
             self._stack.enter_context(ears())
         for module in self.model.modules():
@@ -169,6 +171,8 @@ class Watch(Layers[Seen]):
     def tell(self, module: nn.Module, kind: Kind, call: Call) -> WeightMatrix | None:
         """Take up a call of a module, and give a view of its weights."""
         name = self._names[id(module)]
+        if not self.keeping.values:
+            call.value = None
         if self._chosen is not None and name not in self._chosen:
             return None
         entry = max(self._entries[id(module)], 1)
@@ -194,7 +198,7 @@ class Watch(Layers[Seen]):
         else:
             how = "queries" if kind == "cross" else "tokens"
         self._called.add(place)
-        return layers[place].add(call, how, self._measures, self.keep)
+        return layers[place].add(call, how, self._measures, self.keeping)
 
     def _layers_for(self, place: tuple[str, int], call: Call) -> dict[tuple[str, int], Seen]:
         """Those of the pass that a call belongs to: the first call since the model was entered decides."""
@@ -216,7 +220,7 @@ class Watch(Layers[Seen]):
         Raises:
             InvalidArgument: If no steps were kept, or there are others.
         """
-        if self.keep != "matrix" or not self.passes:
+        if self.keeping.what != "matrix" or not self.passes:
             raise InvalidArgument("select: the steps were not kept: watch a generation with keep='matrix'")
         places = self.passes[-1].places
         batch, steps = (max(size[axis] for size in map(Seen.size, places.values())) for axis in (0, 1))
@@ -340,6 +344,9 @@ def watch(
     layers: Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
     keep: Keep = "matrix",
+    values: bool = False,
+    offload: str | os.PathLike[str] | None = None,
+    limit: int | None = None,
     ablate: Mapping[str, Sequence[int]] | None = None,
     knockout: Mapping[str, Sequence[tuple[int, int]]] | None = None,
 ) -> Watch:
@@ -354,6 +361,10 @@ def watch(
         heads: The heads to watch, by number. Default: all.
         keep: ``"matrix"`` holds query and key of each layer, of which everything can be asked later; ``"measures"``
             holds nothing but the answers, and while a generation goes on its cache.
+        values: Keep the values, too. The layers of this library do not tell them.
+        offload: Where queries and keys are kept: ``"cpu"``, or a folder for files without a name, which are gone when
+            nobody can ask any more. What is kept so has no gradients. Default: where they are.
+        limit: The most bytes to keep, of all passes. Default: no limit.
         ablate: Heads to silence, by the names of modules: their output is 0. In models of transformers.
         knockout: Pairs of positions, (query, key), that may not see each other, by the names of modules. In models of
             transformers.
@@ -366,10 +377,13 @@ def watch(
     Raises:
         InvalidType: If the model is no module.
         InvalidArgument: If a layer is unknown, or an option is none; when it is entered, if the model is being watched
-            already; when it is left, if nothing was seen.
+            already; when it is left, if nothing was seen. While the model computes: if the
+            limit would be passed.
 
     Memory: O(tokens · width) a layer with ``"matrix"``, and what the answers take with ``"measures"``; the matrix of
         tokens × tokens is not made.
+
+    A model that is compiled runs uncompiled while it is watched: the same function, if not to the last bit.
 
     Example:
         >>> import regard, torch, transformers
@@ -382,16 +396,16 @@ def watch(
         >>> seen.encoder[0].weights.shape, seen.encoder[1].measured["entropy"].shape
         (torch.Size([1, 4, 10, 10]), torch.Size([1, 4, 10]))
     """
+    model = getattr(model, "_orig_mod", model)  # of what torch.compile gave
     if not isinstance(model, nn.Module):
         raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     names = [name for name, _ in model.named_modules()]
     refuse([f"layers: unknown module {name!r}{nearest(name, names)}" for name in layers or () if name not in names])
-    if keep not in ("matrix", "measures"):
-        raise InvalidArgument(f"keep: expected 'matrix' or 'measures', got {keep!r}")
+    keeping = Keeping(keep, values, offload, limit)
     refuse([f"heads: expected numbers from 0, got {head}" for head in heads or () if head < 0])
     measures = as_measures(measure)
     if keep == "measures" and not measures:
         raise InvalidArgument("keep: 'measures' needs something to measure: measure=['entropy', 'received']")
     interventions = Interventions(ablate or {}, knockout or {})
     refuse(interventions.objections(names))
-    return Watch(model, measures, layers, heads, keep, interventions)
+    return Watch(model, measures, layers, heads, keeping, interventions)

@@ -1,0 +1,90 @@
+"""What a watch keeps of the calls that it hears, and where."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from regard.errors import InvalidArgument, InvalidFile, count_objections, refuse
+from regard.watching.calls import Call
+
+Keep = Literal["matrix", "measures"]
+
+SMALL = 2**16
+"""Tensors of fewer bytes, as of a step of a generation, are not worth a file."""
+
+
+@dataclass
+class Keeping:
+    """What is kept.
+
+    Args:
+        what: Queries and keys, too, or answers alone.
+        values: Whether values are kept beside the keys.
+        offload: None keeps tensors where they are; ``"cpu"`` moves them there; a folder holds them as files.
+        limit: The most bytes.
+    """
+
+    what: Keep = "matrix"
+    values: bool = False
+    offload: Literal["cpu"] | str | os.PathLike[str] | None = None
+    limit: int | None = None
+    _held: int = 0
+
+    def __post_init__(self) -> None:
+        refuse(count_objections(limit=self.limit))
+        if self.what not in get_args(Keep):
+            raise InvalidArgument(f"keep: expected 'matrix' or 'measures', got {self.what!r}")
+        if self.values and self.what != "matrix":
+            raise InvalidArgument("values: are kept beside queries and keys: keep='matrix'")
+        if self.offload not in (None, "cpu") and not Path(self.offload).is_dir():
+            raise InvalidArgument(f"offload: expected 'cpu' or a folder that is there, got {str(self.offload)!r}")
+
+    def hold(self, name: str, call: Call) -> Call:
+        """The call as it is kept.
+
+        Raises:
+            InvalidArgument: If it would pass the limit.
+        """
+        self._held += call.nbytes
+        if self.limit is not None and self._held > self.limit:
+            raise InvalidArgument(
+                f"watch: with {name} it would hold {self._held / 2**20:,.1f} MiB of queries and keys, above the limit "
+                f"of {self.limit / 2**20:,.1f} MiB: raise limit=, choose layers= or heads=, or keep='measures'"
+            )
+        put = self._put
+        if put is None:
+            return call
+        value = None if call.value is None else put(call.value)
+        return replace(call, query=put(call.query), key=put(call.key), value=value).to_cpu()
+
+    @property
+    def _put(self) -> Callable[[Tensor], Tensor] | None:
+        """What moves a tensor to where it is kept."""
+        if self.offload is None:
+            return None
+        folder = None if self.offload == "cpu" else Path(self.offload)
+        return lambda tensor: _to_file(tensor.detach(), folder) if folder else tensor.detach().cpu()
+
+
+def _to_file(tensor: Tensor, folder: Path) -> Tensor:
+    """A tensor whose memory is a file without a name, which is gone when the tensor is."""
+    if tensor.nbytes < SMALL:
+        return tensor.cpu()
+    try:
+        handle, path = tempfile.mkstemp(".kept", dir=folder)
+        os.close(handle)
+        try:
+            mapped = torch.from_file(path, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        finally:
+            os.unlink(path)
+        return mapped.view(tensor.shape).copy_(tensor)
+    except (OSError, RuntimeError) as error:
+        raise InvalidFile(f"offload: {folder}: {error}") from error

@@ -1,0 +1,50 @@
+"""Interventions beside the untouched run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument
+from regard.watching import effect
+from watching.families import FAMILIES, built
+
+NAME = {"gpt2": "transformer.h.1.attn", "bert": "encoder.layer.1.attention.self"}
+
+
+def test_what_a_head_does_to_the_words():
+    model, given = built("gpt2"), FAMILIES["gpt2"].inputs()
+    found = effect(model, given, ablate={NAME["gpt2"]: [0, 2]})
+    with torch.no_grad():
+        untouched = model(**given).logits
+        attention = model.transformer.h[1].attn  # silent heads are columns of the output's projection that are 0
+        kept = attention.c_proj.weight.clone()
+        attention.c_proj.weight[:8] = attention.c_proj.weight[16:24] = 0
+        silent = model(**given).logits
+        attention.c_proj.weight.copy_(kept)
+    assert torch.equal(found.before, untouched)
+    assert torch.allclose(found.after, silent, atol=1e-5)
+    expected = torch.nn.functional.kl_div(
+        silent.log_softmax(-1), untouched.log_softmax(-1), reduction="none", log_target=True
+    ).sum(-1)
+    assert torch.allclose(found.change, expected, atol=1e-5)
+    assert torch.equal(found.likeliest[1], silent.argmax(-1))
+    assert torch.equal(found.seen[0].layers[0].weights.dense(), found.seen[1].layers[0].weights.dense())
+
+
+def test_what_a_knockout_does_to_vectors():
+    model, given = built("bert"), FAMILIES["bert"].inputs()
+    found = effect(model, given, knockout={NAME["bert"]: [(3, 4), (3, 5)]})
+    changed = found.change > 1e-6  # the last layer's row of that query, and no other
+    assert changed.nonzero()[:, 1].unique().tolist() == [3]
+    ratio = (found.after - found.before).norm(dim=-1) / found.before.norm(dim=-1)
+    assert torch.allclose(found.change, ratio)
+    with pytest.raises(InvalidArgument, match="vectors, and no logits"):
+        found.likeliest  # noqa: B018 - it is asked
+
+
+def test_what_changes_nothing_is_refused():
+    with pytest.raises(InvalidArgument, match="give ablate= or knockout="):
+        effect(built("bert"), {})
+    with pytest.raises(InvalidArgument, match="unknown module"):
+        effect(built("bert"), FAMILIES["bert"].inputs(), ablate={"nowhere": [0]})

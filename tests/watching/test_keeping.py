@@ -1,0 +1,146 @@
+"""What is kept, and where: values, files, a limit; and models that are compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.errors import InvalidArgument
+from watching.families import FAMILIES, built
+
+SDPA = nn.functional.scaled_dot_product_attention
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "mistral", "t5"])
+def test_values_are_those_that_the_output_is_made_of(name):
+    model, given = built(name), FAMILIES[name].inputs()
+    found = {}
+    hooks = [
+        module.register_forward_hook(lambda module, args, output, name=each: found.update({name: output[0]}))
+        for each, module in model.named_modules()
+    ]
+    with regard.watch(model, values=True) as seen, torch.no_grad():
+        model(**given)
+    for hook in hooks:
+        hook.remove()
+    for layer in seen.layers:
+        value = layer.value
+        rows = layer.weights.dense() @ value.repeat_interleave(layer.weights.shape[1] // value.shape[1], 1)
+        rows = rows.transpose(1, 2).flatten(2)
+        module = model.get_submodule(layer.name)
+        last = next((part for part in ("c_proj", "o_proj", "o") if hasattr(module, part)), None)
+        rows = getattr(module, last)(rows) if last else rows
+        assert torch.allclose(rows, found[layer.name], atol=1e-5), layer.name
+
+
+def test_values_of_a_generation_are_joined():
+    model = built("gpt2")
+    ids = torch.randint(3, 90, (2, 5))
+    with regard.watch(model, values=True) as steps, torch.no_grad():
+        words = model.generate(ids, max_new_tokens=6, do_sample=False)
+    with regard.watch(model, values=True) as once, torch.no_grad():
+        model(words[:, :-1])
+    for one, other in zip(steps.layers, once.layers, strict=True):
+        assert torch.allclose(one.value, other.value, atol=1e-5)
+
+
+def test_values_of_torchs_own_module():
+    layer = nn.MultiheadAttention(32, 4, batch_first=True, add_bias_kv=True, kdim=8, vdim=12)
+    query, key, value = torch.randn(2, 5, 32), torch.randn(2, 7, 8), torch.randn(2, 7, 12)
+    with regard.watch(layer, values=True) as seen:
+        output, _ = layer(query, key, value)
+    rows = (seen.layers[0].weights.dense() @ seen.layers[0].value).transpose(1, 2).flatten(2)
+    assert torch.allclose(layer.out_proj(rows), output, atol=1e-5)
+
+
+def test_values_go_into_a_file(tmp_path):
+    model = built("gpt2")
+    with regard.watch(model, values=True) as seen, torch.no_grad():
+        model(torch.randint(3, 90, (1, 5)))
+    seen.save(tmp_path / "a.regard")
+    again = regard.open(tmp_path / "a.regard")
+    assert all(torch.equal(one.value, other.value) for one, other in zip(again.layers, seen.layers, strict=True))
+
+
+def test_values_that_were_not_kept_are_an_error():
+    model = built("bert")
+    with regard.watch(model) as seen, torch.no_grad():
+        model(**FAMILIES["bert"].inputs())
+    with pytest.raises(InvalidArgument, match=r"encoder\.layer\.0.* its values were not kept"):
+        seen.layers[0].value  # noqa: B018 - it is asked
+
+
+@pytest.mark.parametrize("where", ["cpu", "folder"])
+def test_what_lies_elsewhere_is_the_same(where, tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.watching.keeping.SMALL", 1)
+    model, ids = built("mistral"), torch.randint(3, 90, (2, 9))
+    with regard.watch(model) as here, torch.no_grad():
+        model.generate(ids, max_new_tokens=4, do_sample=False)
+    with regard.watch(model, offload=tmp_path if where == "folder" else "cpu") as there, torch.no_grad():
+        model.generate(ids, max_new_tokens=4, do_sample=False)
+    for one, other in zip(here.layers, there.layers, strict=True):
+        assert torch.equal(one.weights.dense(), other.weights.dense())
+    assert here.nbytes == there.nbytes
+    assert list(tmp_path.iterdir()) == []  # the files have no names
+
+
+def test_a_watch_that_would_pass_its_limit_says_so_before():
+    model, given = built("bert"), FAMILIES["bert"].inputs()
+    with regard.watch(model) as seen, torch.no_grad():
+        model(**given)
+    with regard.watch(model, limit=seen.nbytes) as all_of_it, torch.no_grad():
+        model(**given)
+    assert all_of_it.nbytes == seen.nbytes
+    stopped = regard.watch(model, limit=seen.nbytes - 1)
+    with pytest.raises(InvalidArgument, match=r"encoder\.layer\.1.*above the limit"), stopped, torch.no_grad():
+        model(**given)
+    assert len(stopped.layers) == 2
+    assert stopped.nbytes == seen.nbytes // 2
+    with regard.watch(model) as again, torch.no_grad():  # nothing is left behind
+        model(**given)
+    assert len(again.layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"offload": "nowhere"}, "offload: expected 'cpu' or a folder that is there, got 'nowhere'"),
+        ({"limit": 0}, "limit must be at least 1"),
+        ({"values": True, "keep": "measures", "measure": "entropy"}, "values: are kept beside queries and keys"),
+        ({"keep": "all"}, "keep: expected 'matrix' or 'measures', got 'all'"),
+    ],
+)
+def test_options_that_are_none_are_refused(options, error):
+    with pytest.raises(InvalidArgument, match=error):
+        regard.watch(built("bert"), **options)
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_a_compiled_model_is_watched(when):
+    """While it is watched it runs as it was written: afterwards it is compiled again."""
+    model, given = built("gpt2"), FAMILIES["gpt2"].inputs()
+    with torch.no_grad():
+        plain = model(**given).logits
+        compiled = torch.compile(model, backend="aot_eager")
+        if when == "before":
+            compiled(**given)
+        with regard.watch(compiled if when == "before" else model, "entropy") as seen:
+            output = compiled(**given).logits
+        assert torch.equal(output, plain)
+        assert [layer.name for layer in seen.layers] == ["transformer.h.0.attn", "transformer.h.1.attn"]
+        assert torch.allclose(compiled(**given).logits, plain, atol=1e-5)
+
+
+def test_two_watches_on_one_model_are_refused_and_on_two_are_not():
+    one, other = built("bert"), built("gpt2")
+    with regard.watch(one) as outer, torch.no_grad():
+        with pytest.raises(InvalidArgument, match="BertModel is being watched already"), regard.watch(one):
+            pass
+        with pytest.raises(InvalidArgument, match="BertEncoder is being watched already"), regard.watch(one.encoder):
+            pass
+        with regard.watch(other) as inner:
+            other(**FAMILIES["gpt2"].inputs())
+            one(**FAMILIES["bert"].inputs())
+    assert (len(outer.layers), len(inner.layers)) == (2, 2)
