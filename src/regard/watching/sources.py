@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from torch import nn
 
-INTERFACE, FUSED = "attention_interface(", "scaled_dot_product_attention("
+FUSED = "scaled_dot_product_attention("
+DOORS = "get_interface(", "ALL_ATTENTION_FUNCTIONS[", FUSED
 
 
 @lru_cache(maxsize=None)
@@ -18,11 +19,12 @@ def calls_torch(kind: type[nn.Module]) -> bool:
 
 @lru_cache(maxsize=None)
 def is_its_own(kind: type[nn.Module]) -> bool:
-    """Whether it is attention that multiplies its weights itself, where nobody hears of them."""
+    """Whether it is attention that passes through no door, so that nobody hears of its weights."""
     if "attention" not in kind.__name__.lower() or kind.__module__.startswith("torch."):
         return False
     source = _source(kind)
-    return "softmax(" in source and INTERFACE not in source and FUSED not in source
+    own = "softmax(" in source.lower() or "eager_attention_forward" in source
+    return own and not any(door in source for door in DOORS)
 
 
 def _source(kind: type[nn.Module]) -> str:
