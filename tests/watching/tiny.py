@@ -505,6 +505,8 @@ INPUTS: list[tuple[str, list[Maker]]] = [
 ]
 """What may be made for an argument, by the first pattern that is found in its name: the model takes the first that fits."""
 
+IMAGES = r"^(pixel_values|pixel_attention_mask|spatial_shapes|target_sizes)$|grid_thw$|^image_(attention|embeds_position)_mask$"
+
 MOST = 40
 """How many combinations are tried."""
 
@@ -530,9 +532,7 @@ def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
         "encoder_hidden_states",
         "decoder_input_values",
     } & set(arguments)
-    images = both | {"pixel_values", "pixel_attention_mask", "spatial_shapes", "target_sizes", "image_grid_thw"} & set(
-        arguments
-    )
+    images = both | {name for name in arguments if re.search(IMAGES, name)}
     sounds = both | {"input_features", "input_values", "input_features_mask", "feature_lens"} & set(arguments)
     text = {"input_ids", "attention_mask", "qformer_input_ids"} & set(arguments)
     sets = (
