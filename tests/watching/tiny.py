@@ -1,8 +1,8 @@
 """Any model of transformers, made tiny from its configuration, offline, and what to give it.
 
-Numbers in a configuration are made small by what they are called (`RULES`), lists that have one entry a layer by picking a
-layer of each kind, sub-configurations likewise; what a model is given follows from the names of its arguments (`INPUTS`).
-`OVERRIDES` and `GIVEN` have what some models need beyond that.
+Numbers in a configuration are made small by what they are called (`RULES`), lists that have one entry a layer by
+picking a layer of each kind, sub-configurations likewise; what a model is given follows from the names of its arguments
+(`INPUTS`). `OVERRIDES` has what some configurations need beyond that.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ RULES = [
     (r"num_frames", 2),
     (r"layers(_per_stack)?$|n_layer$|^depth$|(num|n)_blocks$|num_encoder_blocks$", 2),
     (
-        r"(hidden_sizes?|_hidden|d_model|n_embd|_dims?|^dim|_size_global|d_ff|dff|d_inner|embedding_size|_width|channels?"
-        r"|intermediate_size|_filters|embedding_dimension|_units|projection_size|feature_size|output_size|_list)$",
+        (
+            r"(hidden_sizes?|_hidden|d_model|n_embd|_dims?|^dim|_size_global|d_ff|dff|d_inner|_width|channels?|_units|_list|"
+            r"(embedding|intermediate|projection|feature|output)_size|_filters|embedding_dimension)$"
+        ),
         WIDTH,
     ),
 ]
@@ -171,15 +173,9 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Shield", {"yes_token_index": 5, "no_token_index": 6}),
     (r"^Pix2StructVision|^Pix2StructFor", {"patch_embed_hidden_size": 192}),
     (r"^Cvt", {"embed_dim": [16, 48, 96]}),
-    (
-        r"^(Bamba|GraniteMoeHybrid|Jamba)Model",
-        {
-            "layer_types": ["mamba", "attention"],
-            "attn_layer_indices": [1],
-            "attn_layer_offset": 1,
-            "attn_layer_period": 2,
-        },
-    ),
+    (r"^BambaModel", {"attn_layer_indices": [1]}),
+    (r"^GraniteMoeHybridModel", {"layer_types": ["mamba", "attention"]}),
+    (r"^JambaModel", {"num_hidden_layers": 2, "attn_layer_offset": 1, "attn_layer_period": 2}),
     (r"^FalconH1", {"mamba_d_ssm": 64, "mamba_d_head": 16, "mamba_n_heads": 4}),
     (r"^MobileViTModel", {"hidden_sizes": [32, 48, 64], "image_size": 64}),
     (r"^MobileViTV2", {"image_size": 64}),
@@ -197,8 +193,8 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^(DeepseekOcr2|Qwen4Exp)", {"num_attention_heads": 4}),
     (r"^Levit", {"hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4]}),
 ]
-"""What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands, or on
-top; with dots in a sub-configuration."""
+"""What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands,
+or else on top; with dots where exactly."""
 
 
 UNTRIED: frozenset[str] = frozenset()
@@ -254,7 +250,7 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
     }
     try:
         values = _small(config())
-    except Exception:  # its defaults alone are none
+    except Exception:  # noqa: BLE001 (its defaults alone are none)
         values = _small(config(**{name: value for name, value in more.items() if "." not in name}))
     for path, value in more.items():
         if "." in path or not _set(values, path, value):
@@ -481,8 +477,7 @@ INPUTS: list[tuple[str, list[Maker]]] = [
     ),
     (r"^flattened_patches$", [lambda of: torch.randint(1, 9, (2, 16, of.patches + 2)).float()]),
     (
-        r"^(pixel_values.*|images?|hidden_states|.*embeds|.*features|.*_hidden_states|input_values|audio_\w+|context|waveform"
-        r"|spectrogram|\w*values|inputs|mel_spectrogram|latents)$",
+        r"^(pixel_values.*|images?|inputs|latents|\w*(hidden_states|embeds|features|values|spectrogram)|audio_\w+)$",
         [
             lambda of: (
                 torch.randn(32, of.patches * of(1, "temporal_patch_size", "patch_temporal"))
@@ -503,9 +498,12 @@ INPUTS: list[tuple[str, list[Maker]]] = [
         ],
     ),
 ]
-"""What may be made for an argument, by the first pattern that is found in its name: the model takes the first that fits."""
+"""What may be made for an argument, by the first pattern that is found in its name; the first that fits is taken."""
 
-IMAGES = r"^(pixel_values|pixel_attention_mask|spatial_shapes|target_sizes)$|grid_thw$|^image_(attention|embeds_position)_mask$"
+IMAGES = (
+    r"^(pixel_values|spatial_shapes|target_sizes|(pixel_attention|image_(attention|embeds_position))_mask)$|grid_thw$"
+)
+"""What a picture comes as."""
 
 MOST = 40
 """How many combinations are tried."""
