@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import regard
 from pairwise import everything
+from regard.errors import InvalidArgument
 
 transformers = pytest.importorskip("transformers")
 from watching import tiny  # noqa: E402
@@ -42,3 +45,26 @@ def test_the_weights_of_every_model_are_exact_or_refused(name):
     assert found.kind == "exact" or found.said
     if found.kind == "not built":
         pytest.skip(found.said)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_heard_may_stand_beside_what_is_chosen():
+    tiny.quiet()
+    model = tiny.built(tiny.named("LongT5Model"))
+    given = {name: torch.randint(3, 90, (2, 11)) for name in ("input_ids", "decoder_input_ids")}
+    chosen = "decoder.block.1.layer.1.EncDecAttention"
+    with pytest.raises(InvalidArgument, match="a LongT5LocalAttention, computes"), regard.watch(model), torch.no_grad():
+        model(**given)
+    with regard.watch(model, layers=[chosen]) as seen, torch.no_grad():
+        model(**given)
+    assert [layer.name for layer in seen.layers] == [chosen]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_mask_that_is_no_matrix_is_refused():
+    tiny.quiet()
+    model = tiny.built(tiny.named("LlamaModel"))
+    model.set_attn_implementation("flex_attention")
+    said = r"'flex_attention', whose mask is no matrix: .*\(\"sdpa\"\)"
+    with pytest.raises(InvalidArgument, match=said), regard.watch(model), torch.no_grad():
+        model(torch.randint(3, 90, (2, 11)))

@@ -1,8 +1,8 @@
 """Any model of transformers, made tiny from its configuration, offline, and what to give it.
 
-Numbers in a configuration are made small by what they are called (`RULES`), lists that have one entry a layer by picking a
-layer of each kind, sub-configurations likewise; what a model is given follows from the names of its arguments (`INPUTS`).
-`OVERRIDES` and `GIVEN` have what some models need beyond that.
+Numbers in a configuration are made small by what they are called (`RULES`), lists that have one entry a layer by
+picking a layer of each kind, sub-configurations likewise; what a model is given follows from the names of its arguments
+(`INPUTS`). `OVERRIDES` has what some configurations need beyond that.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ WORDS, TARGETS, SIDE, LENGTH, WIDTH = 11, 7, 32, 64, 64
 RULES = [
     (r"codebook_size", 128),
     (r"vocab_size|^num_embeddings|_vocab$", 200),
-    (r"feat_extract_layers|kernel|stride|stem_channels|^in_channels", 9999),
+    (r"feat_extract_layers|kernel|stride|stem_channels|^in_channels|^stage_", 9999),
     (r"image_size|crop_size|spec_size|img_size", SIDE),
     (r"patch_size", 8),
     (r"(key_value_heads|kv_heads|key_value_attention_heads|num_query_groups|num_key_heads)$", 2),
     (r"heads$|n_head$", 4),
     (r"qk_head_dim", 32),
     (r"image_embedding_size", 4),
+    (r"num_pos_feats", WIDTH // 2),
     (r"adapter_input_size|mask_input_channels", WIDTH),
     (r"head_dim|head_size|d_kv|dim_head|d_head$|kv_channels", 16),
     (r"lora_rank|_rank$", 16),
@@ -57,8 +58,10 @@ RULES = [
     (r"num_frames", 2),
     (r"layers(_per_stack)?$|n_layer$|^depth$|(num|n)_blocks$|num_encoder_blocks$", 2),
     (
-        r"(hidden_sizes?|_hidden|d_model|n_embd|_dims?|^dim|_size_global|d_ff|dff|d_inner|embedding_size|_width|channels?"
-        r"|intermediate_size|_filters|embedding_dimension|_units|projection_size|feature_size|output_size|_list)$",
+        (
+            r"(hidden_sizes?|_hidden|d_model|n_embd|_dims?|^dim|_size_global|d_ff|dff|d_inner|_width|channels?|_units|_list|"
+            r"(embedding|intermediate|projection|feature|output)_size|_filters|embedding_dimension)$"
+        ),
         WIDTH,
     ),
 ]
@@ -80,7 +83,7 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Dbrx", {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0}),
     (r"^MoonshineStreaming", {".num_key_value_heads": 4}),
     (r"^Pix2StructText", {"initializer_range": 0.02}),
-    (r"^Qwen3OmniMoeTalker(Model|For)", {"text_config.shared_expert_intermediate_size": 64}),
+    (r"^Qwen3OmniMoeTalkerFor", {"text_config.shared_expert_intermediate_size": 64, ".spatial_merge_size": 2}),
     (r"^T5Gemma2(Decoder|Encoder|TextEncoder)", {"dropout_rate": 0.0}),
     (r"^Esm(Model)", {"vocab_size": 200, "pad_token_id": 1}),
     (r"^BltModel", {".num_hidden_layers": 2}),
@@ -119,7 +122,8 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
         r"^MistralLarge4",
         {"kv_source_layers": None, "num_hidden_layers": 4, "layer_types": None, "mlp_layer_types": None},
     ),
-    (r"^Ernie4_5_VL", {"rope_parameters.mrope_section": [3, 3, 2]}),
+    (r"^Ernie4_5_VLMoeText", {"rope_parameters.mrope_section": [3, 3, 2]}),
+    (r"^Ernie4_5_VLMoeModel", {"text_config.rope_parameters.mrope_section": [3, 3, 2]}),
     (r"^Zamba2", {"mamba_expand": 2, "n_mamba_heads": 8}),
     (r"^Bros", {"dim_bbox_projection": 16}),
     (r"^Mllama", {"intermediate_layers_indices": [0, 1]}),
@@ -149,18 +153,29 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^VibeVoiceAsr", {"acoustic_tokenizer_chunk_size": 3200}),
     (r"^Muse(Glimmer|Spark)Vision", {}),
     (r"^EsmFold2", {"head_dim": 64}),
+    (r"Blip(2|Video)?Model", {".image_token_index": 150, ".image_token_id": 150}),
+    (r"^LevitModel", {"patch_size": 16, "image_size": 64}),
+    (r"^ClvpEncoder", {"num_attention_heads": 2}),
+    (r"^Zamba2", {"attention_hidden_size": 128, "attention_head_dim": 32}),
+    (r"^Dots3Note(Text)?Model", {"num_key_value_heads": 4, "num_attention_heads": 4}),
+    (
+        r"^Sam2",
+        {
+            "window_size_per_stage": [2, 2, 2, 2],
+            "window_positional_embedding_background_size": [2, 2],
+            "image_size": 64,
+        },
+    ),
+    (r"^(Informer|Autoformer|TimeSeries)", {"feature_size": 10}),
+    (r"^Qwen3ASR", {"n_window": 32}),
+    (r"^Qwen3OmniMoeTalkerModel", {".shared_expert_intermediate_size": 64}),
+    (r"^Kosmos2Model", {"latent_query_num": 4}),
     (r"^Shield", {"yes_token_index": 5, "no_token_index": 6}),
     (r"^Pix2StructVision|^Pix2StructFor", {"patch_embed_hidden_size": 192}),
     (r"^Cvt", {"embed_dim": [16, 48, 96]}),
-    (
-        r"^(Bamba|GraniteMoeHybrid|Jamba)Model",
-        {
-            "layer_types": ["mamba", "attention"],
-            "attn_layer_indices": [1],
-            "attn_layer_offset": 1,
-            "attn_layer_period": 2,
-        },
-    ),
+    (r"^BambaModel", {"attn_layer_indices": [1]}),
+    (r"^GraniteMoeHybridModel", {"layer_types": ["mamba", "attention"]}),
+    (r"^JambaModel", {"num_hidden_layers": 2, "attn_layer_offset": 1, "attn_layer_period": 2}),
     (r"^FalconH1", {"mamba_d_ssm": 64, "mamba_d_head": 16, "mamba_n_heads": 4}),
     (r"^MobileViTModel", {"hidden_sizes": [32, 48, 64], "image_size": 64}),
     (r"^MobileViTV2", {"image_size": 64}),
@@ -178,8 +193,8 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^(DeepseekOcr2|Qwen4Exp)", {"num_attention_heads": 4}),
     (r"^Levit", {"hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4]}),
 ]
-"""What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands, or on
-top; with dots in a sub-configuration."""
+"""What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands,
+or else on top; with dots where exactly."""
 
 
 UNTRIED: frozenset[str] = frozenset()
@@ -235,7 +250,7 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
     }
     try:
         values = _small(config())
-    except Exception:  # its defaults alone are none
+    except Exception:  # noqa: BLE001 (its defaults alone are none)
         values = _small(config(**{name: value for name, value in more.items() if "." not in name}))
     for path, value in more.items():
         if "." in path or not _set(values, path, value):
@@ -244,7 +259,14 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
             for parent in parents:
                 place = place[parent]
             place[name] = value
-    return config(**{name: value for name, value in values.items() if name != "model_type"})
+    return config(
+        **{name: value for name, value in values.items() if name != "model_type" and not _is_fixed(config, name)}
+    )
+
+
+def _is_fixed(config: type, name: str) -> bool:
+    found = getattr(config, name, None)
+    return isinstance(found, property) and found.fset is None
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> bool:
@@ -264,7 +286,7 @@ RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 16
 
 def _small(config: PreTrainedConfig) -> dict[str, Any]:
     given = config.to_dict()
-    count = next((name for name in COUNTS if given.get(name)), "")
+    count = next((name for name in COUNTS if isinstance(given.get(name), int) and given[name]), "")
     lists = {name: each for name, each in given.items() if _is_of_layers(each, given.get(count))}
     own = {int(number): each for number, each in (given.get("per_layer_config") or {}).items()}
     if own:
@@ -404,6 +426,9 @@ def _padded(count: int) -> Tensor:
 Maker = Callable[[Numbers], Any]
 
 INPUTS: list[tuple[str, list[Maker]]] = [
+    (r"^task_inputs$", [lambda of: torch.randint(3, 90, (2, 77))]),
+    (r"^image_attention_mask$", [lambda of: torch.ones(2, WORDS, 2, dtype=torch.int64)]),
+    (r"^image_embeds_position_mask$", [lambda of: (torch.arange(WORDS) < 4).expand(2, -1)]),
     (r"^decoder_input_ids$", [lambda of: _words(of, TARGETS), lambda of: _words(of, TARGETS).repeat(4, 1)]),
     (
         r"input_ids$|^codes?$",
@@ -452,11 +477,12 @@ INPUTS: list[tuple[str, list[Maker]]] = [
     ),
     (r"^flattened_patches$", [lambda of: torch.randint(1, 9, (2, 16, of.patches + 2)).float()]),
     (
-        r"^(pixel_values.*|images?|hidden_states|.*embeds|.*features|.*_hidden_states|input_values|audio_\w+|context|waveform"
-        r"|spectrogram|\w*values|inputs|mel_spectrogram|latents)$",
+        r"^(pixel_values.*|images?|inputs|latents|\w*(hidden_states|embeds|features|values|spectrogram)|audio_\w+)$",
         [
             lambda of: (
-                torch.randn(32, of.patches * of(1, "temporal_patch_size")) if of.grids else torch.randn(2, *of.image)
+                torch.randn(32, of.patches * of(1, "temporal_patch_size", "patch_temporal"))
+                if of.grids
+                else torch.randn(2, *of.image)
             ),
             lambda of: torch.randn(2, of(LENGTH, "num_mel_bins", "n_mels"), LENGTH),
             lambda of: torch.randn(2, 3200),
@@ -472,7 +498,12 @@ INPUTS: list[tuple[str, list[Maker]]] = [
         ],
     ),
 ]
-"""What may be made for an argument, by the first pattern that is found in its name: the model takes the first that fits."""
+"""What may be made for an argument, by the first pattern that is found in its name; the first that fits is taken."""
+
+IMAGES = (
+    r"^(pixel_values|spatial_shapes|target_sizes|(pixel_attention|image_(attention|embeds_position))_mask)$|grid_thw$"
+)
+"""What a picture comes as."""
 
 MOST = 40
 """How many combinations are tried."""
@@ -487,7 +518,8 @@ def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
         for each in arguments.values()
         if each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD
     }
-    needed |= {model.main_input_name} & set(arguments)
+    main: Any = model.main_input_name
+    needed |= {*([main] if isinstance(main, str) else main)} & set(arguments)
     if "input_ids" in needed:
         needed |= {"attention_mask"} & set(arguments)
     both = needed | {
@@ -498,9 +530,7 @@ def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
         "encoder_hidden_states",
         "decoder_input_values",
     } & set(arguments)
-    images = both | {"pixel_values", "pixel_attention_mask", "spatial_shapes", "target_sizes", "image_grid_thw"} & set(
-        arguments
-    )
+    images = both | {name for name in arguments if re.search(IMAGES, name)}
     sounds = both | {"input_features", "input_values", "input_features_mask", "feature_lens"} & set(arguments)
     text = {"input_ids", "attention_mask", "qformer_input_ids"} & set(arguments)
     sets = (

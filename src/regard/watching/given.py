@@ -162,8 +162,8 @@ def call_of(
     unknown = [word for word in named if word not in UNDERSTOOD and extra.get(word) is not None]
     if unknown:
         raise InvalidArgument(
-            f"{type(module).__name__} gives its attention {', '.join(unknown)}, of which it is not known here what they do "
-            "to the weights"
+            f"{type(module).__name__} gives its attention {', '.join(unknown)}, of which it is not known here what "
+            "they do to the weights"
         )
     rows, keys = query.shape[2], key.shape[2]
     made = MASKS.find(mask, (rows, keys), kind)

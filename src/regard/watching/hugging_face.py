@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return attention
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
     """What a function calls its parameters, but for those that take whatever is left."""
     try:

@@ -25,8 +25,8 @@ from regard.watching.given import MASKS
 from regard.watching.hugging_face import WATCHES, ears
 from regard.watching.interventions import Interventions
 from regard.watching.keeping import Keep, Keeping
+from regard.watching.names import calls_torch, has_weights
 from regard.watching.seen import Pass, Seen
-from regard.watching.sources import calls_torch, is_its_own
 from regard.watching.torch_functions import Listening, call_of_module
 
 OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
@@ -58,6 +58,7 @@ class Watch(Layers[Seen]):
         self._kinds: dict[int, Kind] = {}
         self._mode = None if _tells_all(model) else Listening(self)
         self._inside: list[nn.Module] = []
+        self._told, self._told_before = 0, list[int]()
         self._deaf = False
         self._entries: Counter[int] = Counter()
         self._called: set[tuple[str, int]] = set()
@@ -109,11 +110,7 @@ class Watch(Layers[Seen]):
                 self._mode.__enter__()
         self._inside.append(module)
         self._entries[id(module)] += 1
-        if self._chosen is None and self._of_transformers and is_its_own(type(module)):
-            raise InvalidArgument(
-                f"{self._names[id(module)]}, a {type(module).__name__}, computes attention in its own way, by no function "
-                "that can be heard: choose other modules by layers=[...]"
-            )
+        self._told_before.append(self._told)
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         try:
@@ -121,12 +118,22 @@ class Watch(Layers[Seen]):
                 self.heard(module, call_of_view(output.weights))
             elif isinstance(module, nn.MultiheadAttention) and output is not None:
                 self.heard(module, call_of_module(module, args, kwargs))
+            if output is not None and self._told == self._told_before[-1] and self._hears_all_of(type(module)):
+                raise InvalidArgument(
+                    f"{self._names[id(module)]}, a {type(module).__name__}, computes attention in its own way, by no "
+                    "function that can be heard: choose other modules by layers=[...]"
+                )
         finally:
             self._inside.pop()
+            self._told_before.pop()
             if not self._inside:
                 MASKS.clear()
                 if self._mode is not None:
                     self._mode.__exit__(None, None, None)
+
+    def _hears_all_of(self, kind: type[nn.Module]) -> bool:
+        """Whether a module of this class that has told nothing is one too many."""
+        return self._of_transformers and self._chosen is None and has_weights(kind)
 
     @property
     def innermost(self) -> nn.Module:
@@ -170,6 +177,7 @@ class Watch(Layers[Seen]):
 
     def tell(self, module: nn.Module, kind: Kind, call: Call) -> WeightMatrix | None:
         """Take up a call of a module, and give a view of its weights."""
+        self._told += 1
         name = self._names[id(module)]
         if not self.keeping.values:
             call.value = None

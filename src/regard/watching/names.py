@@ -1,0 +1,44 @@
+"""What the code of a module's class speaks of: whether it may compute attention where nobody hears it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType
+
+from torch import nn
+
+
+@cache
+def calls_torch(kind: type[nn.Module]) -> bool:
+    """Whether it calls torch's fused attention itself."""
+    return "scaled_dot_product_attention" in _names(kind)
+
+
+@cache
+def has_weights(kind: type[nn.Module]) -> bool:
+    """Whether it is attention that makes its weights itself, unless it calls what is heard."""
+    return "attention" in kind.__name__.lower() and not _names(kind).isdisjoint(
+        {"softmax", "Softmax", "eager_attention_forward"}
+    )
+
+
+def _names(kind: type[nn.Module]) -> frozenset[str]:
+    """All names in the methods of a class and of those that it inherits from, but for torch's."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        if issubclass(base, nn.Module) and not base.__module__.startswith("torch."):
+            for method in vars(base).values():
+                if inspect.isfunction(method):
+                    for code in _codes(inspect.unwrap(method).__code__):
+                        found.update(code.co_names)
+    return frozenset(found)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A piece of code, and those within it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
