@@ -217,7 +217,7 @@ UNTRIED = frozenset(
     Sam3TrackerVideoModel Sam3VideoModel SegGptModel SuperGlueForKeypointMatching SuperPointForKeypointDetection
     TextNetModel TvpModel UVDocModel UnlimitedOcrVisionEncoder VitMatteForImageMatting VoxtralRealtimeModel
     VoxtralRealtimeTextModel Xcodec2Model XcodecModel Zamba2Model ZambaModel ZoeDepthForDepthEstimation
-    """.split()
+    """.split()  # noqa: SIM905 (a hundred names)
 )
 """Models of which no small one is made here yet."""
 
