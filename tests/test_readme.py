@@ -39,7 +39,8 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_python_blocks_run_in_their_order(document):
+def test_python_blocks_run_in_their_order(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where they write their files
     found = blocks(document, "python")
     assert found
     names: dict[str, object] = {"__name__": "__main__"}
