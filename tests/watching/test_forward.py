@@ -7,6 +7,7 @@ import torch
 
 import regard
 from regard.errors import InvalidArgument, InvalidType
+from regard.watching.given import call_of
 from watching.families import FAMILIES, attentions, built, eager, padding
 
 pytest.importorskip("transformers")
@@ -178,3 +179,15 @@ def test_nothing_seen_is_an_error():
     model = torch.nn.Linear(3, 3)
     with pytest.raises(InvalidArgument, match="Linear: nothing was seen"), regard.watch(model):
         model(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_flash_attention_is_told_its_window_by_a_number(causal):
+    """It is given no mask; it takes a GPU, so that its call is read alone."""
+    query, key = torch.randn(2, 1, 2, 9, 4)
+    options = {"sliding_window": 3, "is_causal": causal, "scaling": 0.5}
+    call = call_of("flash_attention_2", torch.nn.Identity(), query, key, None, options, "decoder")
+    distance = torch.arange(9) - torch.arange(9)[:, None]
+    allowed = (distance.abs() < 3) & ((distance <= 0) | (not causal))
+    expected = (query @ key.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
+    assert torch.allclose(call.weights.dense(), expected, atol=1e-6)

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.analysis.recording import Kind
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Mask, Padding, ScaledDot, Score, Sinks, SoftCap
+from regard.ops import Causal, Mask, Padding, ScaledDot, Score, Sinks, SoftCap, Window
 from regard.ops.masks import as_mask, to_spans
 from regard.watching.calls import Call
 
@@ -172,10 +172,14 @@ def call_of(
     if isinstance(mask, Tensor):
         rule, added = made.read(mask)
         bias = added if bias is None else bias if added is None else bias + added
-    elif name != "eager" and rows > 1:
+    elif name != "eager":
         causal = extra.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
-        rule = Causal() if causal else None
+        rule = Causal() if causal and rows > 1 else None
+        reach = extra.get("sliding_window")
+        if reach is not None and "flash" in name:  # which is given no mask of it; others have it in theirs
+            near = Window(reach - 1, reach - 1)
+            rule = near if rule is None else rule & near
     score: Score = ScaledDot()
     if extra.get("softcap") is not None:
         score = SoftCap(score, float(extra["softcap"]))
