@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.errors import InvalidArgument
-from watching.families import FAMILIES, LENGTH, attentions, built, eager, padding
+from watching.families import FAMILIES, LENGTH, attentions, built, eager, padding, sound
 
 pytest.importorskip("transformers")
 WRITERS = [name for name, family in FAMILIES.items() if family.writes]
@@ -116,3 +116,18 @@ def test_what_is_asked_of_whole_matrices_is_refused_step_by_step():
     said = "block_mean: is of whole matrices, and transformer.h.0.attn comes in several calls"
     with pytest.raises(InvalidArgument, match=said), seen:
         model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
+
+
+def test_whispers_alignment_heads_give_tokens_by_frames():
+    """What its time stamps are made of: the cross-attention of chosen heads, a row a token, a column a frame."""
+    model, given = built("whisper"), sound()
+    words = given["decoder_input_ids"]
+    layers = ["model.decoder.layers.0.encoder_attn", "model.decoder.layers.1.encoder_attn"]
+    with regard.watch(model) as seen, torch.no_grad():
+        model(**given)
+    theirs = eager(model)(**given, output_attentions=True).cross_attentions
+    found = seen.alignment(1, heads={layers[0]: [2], layers[1]: [0, 3]}, merge=False, target=words[1].tolist())
+    expected = torch.stack([theirs[0][1, 2], theirs[1][1, 0], theirs[1][1, 3]]).mean(0)
+    assert torch.allclose(found.weights, expected, atol=1e-5)
+    assert found.target == tuple(map(str, words[1].tolist()))
+    assert found.weights.shape == (words.shape[1], 15)
