@@ -111,8 +111,9 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
-        for each in output.values():
-            yield from _tensors(each)
+        for name, each in output.items():
+            if "attentions" not in name:  # which fused attention does not give
+                yield from _tensors(each)
     elif isinstance(output, (tuple, list)):
         for each in output:
             yield from _tensors(each)

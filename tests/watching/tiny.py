@@ -148,7 +148,11 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^T5Gemma2Encoder", {"text_config.dropout_rate": 0.0, "text_config.pad_token_id": 0}),
     (r"^PeAudio", {"encoder_hidden_size": 4, "hidden_size": 64}),
     (r"^FunAsrNanoModel", {"adaptor_config.intermediate_size": 16}),
-    (r"^Gemma4Assistant", {".text_config": {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2}}),
+    (
+        r"^Gemma4(Unified)?Assistant",
+        {"text_config.num_kv_shared_layers": 3, "text_config.num_hidden_layers": 3, "backbone_hidden_size": 64, "text_config.layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+    ),
+    (r"^Gemma4Assistant", {"text_config.hidden_size_per_layer_input": 0}),
     (r"^Molmo2Model", {"adapter_config.vision_feature_layer": [0, 1]}),
     (r"^VibeVoiceAsr", {"acoustic_tokenizer_chunk_size": 3200}),
     (r"^Muse(Glimmer|Spark)Vision", {}),
@@ -187,7 +191,7 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Perceiver", {"d_latents": 64, "num_latents": 8, "num_self_attends_per_block": 2}),
     (r"^FastSpeech2", {"encoder_linear_units": 64, "decoder_linear_units": 64}),
     (r"^Gemma3nAudio", {"input_feat_size": 64}),
-    (r"^Phi4MultimodalAudio", {"input_size": 64}),
+    (r"^Phi4MultimodalAudio", {"input_size": 80}),
     (r"^AST", {"max_length": 64}),
     (r"^Dots1", {"first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 1, "topk_group": 1}),
     (r"^Lfm2Moe", {"layer_types": ["conv", "full_attention"]}),
@@ -195,7 +199,7 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Levit", {"hidden_sizes": [32, 48, 64], "num_attention_heads": [2, 3, 4]}),
     (
         r"^(Align(Vision)?|EfficientNet)Model",
-        {"width_coefficient": 0.05, "depth_coefficient": 1.0, "out_channels": [16, 24, 40, 80, 112, 192, 320]},
+        {"width_coefficient": 0.05, "depth_coefficient": 1.0, "projection_dim": 16, "out_channels": [16, 24, 40, 80, 112, 192, 320]},
     ),
     (r"^(DFine|Deimv2|PPDocLayout)", {"encoder_in_channels": [512, 1024, 2048]}),
     (r"^Clap(Audio)?Model", {"num_mel_bins": 64, "spec_size": 256, "num_channels": 1}),
@@ -203,13 +207,44 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
         r"^CohereCompassModel",
         {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 1e4}},
     ),
-    (r"^DepthPro", {"image_size": 32, ".initializer_range": 0.02}),
-    (r"^EfficientLoFTR", {"hidden_size": 256, "num_attention_heads": 8}),
+    (r"^DepthPro", {".patch_size": 32}),
+    (r"^EfficientLoFTR", {"hidden_size": 256, "num_attention_heads": 8, "head_dim": 32}),
     (r"^TextNet", {"hidden_sizes": [64, 64, 128, 256, 512]}),
     (r"^Dots3NoteAudio", {"conv_output_size": 512 * 8 // 8}),
-    (r"^ClapModel", {"projection_dim": 64}),
+    (r"^ClapModel", {"projection_dim": 64, "patch_embeds_hidden_size": 8}),
+    (r"^PPDocLayoutV3", {"x4_feat_dim": 128}),
+    (r"^Super(Point|Glue)|^LightGlue", {"keypoint_decoder_dim": 65}),
+    (r"^UVDoc", {"out_features": [f"stage{number}" for number in range(1, 7)]}),
+    (
+        r"^PPOCRV6SmallDet",
+        {
+            "out_features": [f"stage{number}" for number in range(1, 5)],
+            "layer_list_out_channels": [96, 96, 192, 384],
+        },
+    ),
+    (r"^InstructBlipVideoModel", {".video_token_index": 150, ".video_token_id": 150}),
+    (r"^Nemotron3_5Asr", {"default_prompt_id": 1}),
+    (r"^Qwen3ASREncoder", {"n_window": 50}),
+    (r"^MimiModel", {"vector_quantization_hidden_dimension": 64}),
+    (r"^(NeuCodec|Xcodec2)", {"encoder_hidden_size": 4}),
+    (r"^Xcodec(Model)", {"codebook_dim": 64}),
+    (r"^OmDetTurbo", {"apply_layernorm_after_vision_backbone": False}),
+    (r"^Pvt(Model)", {"num_encoder_blocks": 4}),
+    (r"^Sam2(Video|Vision)?Model", {"window_size_per_stage": [4, 4, 4, 4]}),
+    (r"^Sam3Tracker", {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}),
+    (r"^SegGpt", {"image_size": [64, 32]}),
+    (r"^Tvp", {"max_img_size": 64, "visual_prompt_size": 8}),
+    (r"^VitMatte", {"patch_size": 16, "image_size": 64}),
+    (r"^Zamba2", {"hybrid_layer_ids": [2]}),
+    (
+        r"^Zamba(Model)",
+        {"num_hidden_layers": 5, "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] + ["linear_attention", "hybrid"]},
+    ),
+    (r"^ZoeDepth", {"bottleneck_features": 64}),
+    (r"^LwDetrModel", {"projector_scale_factors": [1.0]}),
+    (r"^Dots3Note(Text)?Model", {"text_config.head_dim": 32}),
     (r"^ClvpModelFor", {"decoder_config.hidden_size": 64, "text_config.num_attention_heads": 2, "speech_config.num_attention_heads": 2}),
-    (r"^Granite4VisionModel", {"deepstack_layer_map": [[-1, 0]], "spatial_target_layers": [1]}),
+    (r"^Granite4VisionModel", {"downsample_rate": "1/2", "deepstack_layer_map": [[-1, 0]], "spatial_target_layers": [1]}),
 ]
 """What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands,
 or else on top; with dots where exactly."""
@@ -289,7 +324,7 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
     try:
         values = _small(config())
     except Exception:  # noqa: BLE001 (its defaults alone are none)
-        values = _small(config(**{name: value for name, value in more.items() if "." not in name}))
+        values = _small(config(**_nested(more)))
     for path, value in more.items():
         if "." in path or not _set(values, path, value):
             *parents, name = path.strip(".").split(".")
@@ -300,6 +335,18 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
     return config(
         **{name: value for name, value in values.items() if name != "model_type" and not _is_fixed(config, name)}
     )
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by paths with dots, as dictionaries of dictionaries."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, name = path.strip(".").split(".")
+        place = found
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = value
+    return found
 
 
 def _is_fixed(config: type, name: str) -> bool:
@@ -560,7 +607,7 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         },
     ),
     (
-        r"^DeepseekOcr2VisionEncoder|^UnlimitedOcrVisionEncoder",
+        r"^DeepseekOcr2VisionEncoder",
         {"inputs_embeds": lambda of: torch.randn(2, WORDS, WIDTH), "num_patches": lambda of: 5},
     ),
     (
@@ -596,7 +643,15 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         },
     ),
     (
-        r"^(Align|Kosmos2)Model",
+        r"^AlignModel",
+        {
+            "input_ids": lambda of: _words(of, WORDS),
+            "attention_mask": lambda of: _padded(WORDS),
+            "pixel_values": lambda of: torch.randn(2, 3, 64, 64),
+        },
+    ),
+    (
+        r"^Kosmos2Model",
         {
             "input_ids": lambda of: _words(of, WORDS),
             "attention_mask": lambda of: _padded(WORDS),
@@ -615,7 +670,7 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
     }),
     (r"^InklingVision", {"pixel_values": lambda of: torch.randn(4, 2, 40, 40, 3)}),
     (r"^Inkling2Vision", {
-        "pixel_values": lambda of: torch.randn(32, 8, 8, 3).flatten(0, 2),
+        "pixel_values": lambda of: torch.randn(32, 16, 16, 3),
         "image_grid_thw": lambda of: torch.tensor([[1, 4, 4], [1, 4, 4]]),
     }),
     (r"^InstructBlipVideo", {
@@ -641,6 +696,7 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
     (r"^MuseGlimmerAssistant", {
         "noise_embeds": lambda of: torch.randn(2, of(16, "block_size"), WIDTH),
         "context_hidden_states": lambda of: torch.randn(2, WORDS, WIDTH),
+        "attention_mask": lambda of: torch.ones(2, WORDS + of(16, "block_size"), dtype=torch.int64),
     }),
     (r"^MuseSparkAudio", {"input_values": lambda of: torch.randn(2, 3840)}),
     (r"^Nemotron3_5Asr", {
@@ -648,8 +704,8 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         "decoder_input_ids": lambda of: _words(of, TARGETS),
     }),
     (r"^Qwen3ASREncoder", {
-        "input_features": lambda of: torch.randn(2, of(128, "num_mel_bins"), 2 * LENGTH),
-        "input_features_mask": lambda of: torch.ones(2, 2 * LENGTH, dtype=torch.int64),
+        "input_features": lambda of: torch.randn(2, of(128, "num_mel_bins"), 200),
+        "input_features_mask": lambda of: torch.ones(2, 200, dtype=torch.int64),
     }),
     (r"^(Mimi|Xcodec)Model", {"input_values": lambda of: torch.randn(2, 1, 3840)}),
     (r"^(NeuCodec|Xcodec2)", {
@@ -661,6 +717,7 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         "hidden_states": lambda of: torch.randn(2, 2 * LENGTH, of(80, "input_size")),
         "mask": lambda of: None,
     }),
+    (r"^UnlimitedOcrVisionEncoder", {"patch_embeds": lambda of: torch.randn(2, WIDTH, 4, 4)}),
     (r"^Sam3\w*DetrEncoder", {
         "vision_features": lambda of: [torch.randn(2, WIDTH, 4, 4)],
         "text_features": lambda of: torch.randn(2, WORDS, WIDTH),
@@ -681,6 +738,63 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         "prompt_features": lambda of: torch.randn(2, WORDS, WIDTH),
         "prompt_mask": lambda of: _padded(WORDS).bool(),
     }),
+    (r"^PPDocLayoutV2Hybrid", {"inputs_embeds": lambda of: [torch.randn(2, WIDTH, size, size) for size in (8, 4, 2)]}),
+    (r"^PPDocLayoutV2Reading", {
+        "boxes": lambda of: (torch.arange(4) * 10).expand(2, 6, 4),
+        "labels": lambda of: torch.ones(2, 6, dtype=torch.int64),
+        "mask": lambda of: torch.ones(2, 6, dtype=torch.bool),
+    }),
+    (r"^Rag", {
+        "input_ids": lambda of: _words(of, WORDS),
+        "attention_mask": lambda of: _padded(WORDS),
+        "context_input_ids": lambda of: _words(of, WORDS).repeat(of(5, "n_docs"), 1),
+        "context_attention_mask": lambda of: _padded(WORDS).repeat(of(5, "n_docs"), 1),
+        "doc_scores": lambda of: torch.randn(2, of(5, "n_docs")),
+        "decoder_input_ids": lambda of: _words(of, TARGETS),
+    }),
+    (r"^SegGpt", {
+        "pixel_values": lambda of: torch.randn(2, 3, 32, 32),
+        "prompt_pixel_values": lambda of: torch.randn(2, 3, 32, 32),
+        "prompt_masks": lambda of: torch.randn(2, 3, 32, 32),
+    }),
+    (r"^Tvp", {
+        "input_ids": lambda of: _words(of, WORDS),
+        "attention_mask": lambda of: _padded(WORDS),
+        "pixel_values": lambda of: torch.randn(2, of(2, "num_frames"), 3, 64, 64),
+    }),
+    (r"^VitMatte", {"pixel_values": lambda of: torch.randn(2, 4, 64, 64)}),
+    (r"^VoxtralRealtimeText", {
+        "input_ids": lambda of: _words(of, WORDS),
+        "attention_mask": lambda of: _padded(WORDS),
+        "t_cond": lambda of: torch.randn(1, 1, WIDTH),
+    }),
+    (r"^VoxtralRealtimeModel", {
+        "input_ids": lambda of: _words(of, LENGTH // 8),
+        "input_features": lambda of: torch.randn(2, of(LENGTH, "num_mel_bins"), LENGTH),
+    }),
+    (r"^DepthPro", {"pixel_values": lambda of: torch.randn(2, 3, 128, 128)}),
+    (r"^Qwen2_5OmniToken2WavDiT", {
+        "hidden_states": lambda of: torch.randn(2, 16, of(80, "mel_dim")),
+        "condition_vector": lambda of: torch.randn(2, 16, of(80, "mel_dim")),
+        "speaker_embedding": lambda of: torch.randn(2, 16, of(128, "enc_emb_dim")),
+        "quantized_code": lambda of: _words(of, 8),
+        "time_step": lambda of: torch.tensor(0.5),
+    }),
+    (r"^Qwen2_5OmniToken2WavModel", {
+        "code": lambda of: _words(of, 8)[:1],
+        "conditioning": lambda of: torch.randn(1, of(128, "enc_emb_dim")),
+        "reference_mel": lambda of: torch.randn(1, 16, of(80, "mel_dim")),
+        "num_steps": lambda of: 2,
+    }),
+    (r"^Gemma4(Unified)?Assistant", {
+        "inputs_embeds": lambda of: torch.randn(2, 1, 2 * of(WIDTH, "backbone_hidden_size")),
+        "position_ids": lambda of: torch.full((2, 1), WORDS),
+        "attention_mask": lambda of: _padded(WORDS),
+        "shared_kv_states": lambda of: {
+            kind: (torch.randn(2, 2, WORDS, 16), torch.randn(2, 2, WORDS, 16))
+            for kind in ("sliding_attention", "full_attention")
+        },
+    }),
     (r"^OmDetTurbo", {
         "pixel_values": lambda of: torch.randn(2, 3, 64, 64),
         "classes_input_ids": lambda of: _words(of, WORDS).repeat(2, 1),
@@ -689,9 +803,13 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         "tasks_attention_mask": lambda of: _padded(WORDS),
         "classes_structure": lambda of: torch.tensor([2, 2]),
     }),
-    (r"^PPOCRV\d\w*Rec", {"pixel_values": lambda of: torch.randn(2, 3, 48, 96)}),
+    (r"^PPOCRV\d\w*Rec", {"pixel_values": lambda of: torch.randn(2, 3, 96, 160)}),
     (
-        r"^Clap(Audio)?Model",
+        r"^ClapAudioModel",
+        {"input_features": lambda of: torch.randn(2, 1, 256, 64)},
+    ),
+    (
+        r"^ClapModel",
         {
             "input_ids": lambda of: _words(of, WORDS),
             "attention_mask": lambda of: _padded(WORDS),
@@ -717,7 +835,7 @@ def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
     given = next((makers for pattern, makers in GIVEN if re.search(pattern, type(model).__name__)), None)
     if given is not None:
         torch.manual_seed(1)
-        yield {name: make(of) for name, make in given.items() if name in arguments}
+        yield {name: make(of) for name, make in given.items()}
         return
     needed = {
         each.name
