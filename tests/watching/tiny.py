@@ -143,7 +143,22 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^(Informer|Autoformer|TimeSeries)", {"context_length": 57, "num_time_features": 1}),
     (
         r"^Sam2HieraDet|^Sam2(Video|Vision)?Model|^EdgeTamVideo",
-        {"hidden_size": 96, "embed_dim_per_stage": [96, 64, 64, 64]},
+        {
+            "embed_dim_per_stage": [16, 32, 48, 64],
+            "num_attention_heads_per_stage": [1, 2, 3, 4],
+            "backbone_channel_list": [64, 48, 32, 16],
+        },
+    ),
+    (r"^Sam2HieraDet", {"hidden_size": 16}),
+    (r"^Sam2VisionModel", {"backbone_config.hidden_size": 16}),
+    (
+        r"^Sam2(Video)?Model|^EdgeTamVideo",
+        {
+            "vision_config.backbone_config.hidden_size": 16,
+            "image_size": 64,
+            "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+            "memory_attention_rope_feat_sizes": [4, 4],
+        },
     ),
     (r"^T5Gemma2Encoder", {"text_config.dropout_rate": 0.0, "text_config.pad_token_id": 0}),
     (r"^PeAudio", {"encoder_hidden_size": 4, "hidden_size": 64}),
@@ -207,18 +222,19 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
         r"^CohereCompassModel",
         {"vision_config.rope_parameters": {"rope_type": "axial", "rope_theta": 1e4}},
     ),
-    (r"^DepthPro", {".patch_size": 32}),
-    (r"^EfficientLoFTR", {"hidden_size": 256, "num_attention_heads": 8, "head_dim": 32}),
+    (r"^DepthPro", {".patch_size": 32, "intermediate_hook_ids": [1, 1, 0, 0]}),
+    (r"^EfficientLoFTR", {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 32}),
     (r"^TextNet", {"hidden_sizes": [64, 64, 128, 256, 512]}),
     (r"^Dots3NoteAudio", {"conv_output_size": 512 * 8 // 8}),
     (r"^ClapModel", {"projection_dim": 64, "patch_embeds_hidden_size": 8}),
     (r"^PPDocLayoutV3", {"x4_feat_dim": 128}),
     (r"^Super(Point|Glue)|^LightGlue", {"keypoint_decoder_dim": 65}),
-    (r"^UVDoc", {"out_features": [f"stage{number}" for number in range(1, 7)]}),
+    (r"^UVDoc", {"out_features": [f"stage{number}" for number in range(1, 7)], "out_indices": list(range(1, 7))}),
     (
         r"^PPOCRV6SmallDet",
         {
             "out_features": [f"stage{number}" for number in range(1, 5)],
+            "out_indices": [1, 2, 3, 4],
             "layer_list_out_channels": [96, 96, 192, 384],
         },
     ),
@@ -227,22 +243,31 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Qwen3ASREncoder", {"n_window": 50}),
     (r"^MimiModel", {"vector_quantization_hidden_dimension": 64}),
     (r"^(NeuCodec|Xcodec2)", {"encoder_hidden_size": 4}),
-    (r"^Xcodec(Model)", {"codebook_dim": 64}),
-    (r"^OmDetTurbo", {"apply_layernorm_after_vision_backbone": False}),
+    (r"^Xcodec(Model)", {".codebook_dim": 128}),
+    (r"^OmDetTurbo", {
+            "apply_layernorm_after_vision_backbone": False,
+            "backbone_config.out_indices": [2, 3, 4],
+            "encoder_in_channels": [8, 16, 16],
+        }),
     (r"^Pvt(Model)", {"num_encoder_blocks": 4}),
     (r"^Sam2(Video|Vision)?Model", {"window_size_per_stage": [4, 4, 4, 4]}),
     (r"^Sam3Tracker", {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}),
     (r"^SegGpt", {"image_size": [64, 32]}),
     (r"^Tvp", {"max_img_size": 64, "visual_prompt_size": 8}),
-    (r"^VitMatte", {"patch_size": 16, "image_size": 64}),
+    (r"^VitMatte", {"patch_size": 16, "image_size": 64, "num_channels": 4}),
     (r"^Zamba2", {"hybrid_layer_ids": [2]}),
     (
         r"^Zamba(Model)",
-        {"num_hidden_layers": 5, "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] + ["linear_attention", "hybrid"]},
+        {"attention_hidden_size": 128, "attention_head_dim": 32, "num_hidden_layers": 5, "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] + ["linear_attention", "hybrid"]},
     ),
     (r"^ZoeDepth", {"bottleneck_features": 64}),
-    (r"^LwDetrModel", {"projector_scale_factors": [1.0]}),
-    (r"^Dots3Note(Text)?Model", {"text_config.head_dim": 32}),
+    (r"^LwDetrModel", {"projector_scale_factors": [1.0], "num_feature_levels": 1}),
+    (r"^Dots3NoteModel", {"text_config.head_dim": 32}),
+    (r"^Dots3NoteTextModel", {"head_dim": 32}),
+    (r"^JanusVQVAE", {"num_patches": 2}),
+    (r"^PPDocLayoutV2Reading", {"pred_token_id": 3}),
+    (r"^Qwen2_5OmniToken2Wav", {"enc_channels": [32, 32, 32, 32, 96]}),
+    (r"^Gemma4AssistantFor", {"text_config.vocab_size_per_layer_input": 0}),
     (r"^ClvpModelFor", {"decoder_config.hidden_size": 64, "text_config.num_attention_heads": 2, "speech_config.num_attention_heads": 2}),
     (r"^Granite4VisionModel", {"downsample_rate": "1/2", "deepstack_layer_map": [[-1, 0]], "spatial_target_layers": [1]}),
 ]
@@ -590,6 +615,24 @@ INPUTS: list[tuple[str, list[Maker]]] = [
 ]
 """What may be made for an argument, by the first pattern that is found in its name; the first that fits is taken."""
 
+def _session(of: Numbers, model: str) -> Any:
+    """A video with an object to be found in it."""
+    kind = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), SESSIONS[model])
+    side = of.side[0]
+    session = kind(video=torch.randn(3, 3, side, side), video_height=side, video_width=side, dtype=torch.float32)
+    point = {"point_coords": torch.full((1, 1, 1, 2), side / 3), "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
+    session.add_point_inputs(session.obj_id_to_idx(1), 0, point)
+    session.obj_with_new_inputs = [1]
+    return session
+
+
+SESSIONS = {
+    "sam2_video": "Sam2VideoInferenceSession",
+    "sam3_tracker_video": "Sam3TrackerVideoInferenceSession",
+    "edgetam_video": "EdgeTamVideoInferenceSession",
+}
+"""The classes of videos."""
+
 GIVEN: list[tuple[str, dict[str, Maker]]] = [
     (
         r"^BltLocalDecoder",
@@ -674,9 +717,9 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         "image_grid_thw": lambda of: torch.tensor([[1, 4, 4], [1, 4, 4]]),
     }),
     (r"^InstructBlipVideo", {
-        "pixel_values": lambda of: torch.randn(2, 4, 3, SIDE, SIDE),
+        "pixel_values": lambda of: torch.randn(2, 2, 3, SIDE, SIDE),
         "qformer_input_ids": lambda of: _words(of, TARGETS),
-        "input_ids": lambda of: torch.cat([torch.full((2, 128), 150), _words(of, WORDS)], 1),
+        "input_ids": lambda of: torch.cat([torch.full((2, 64), 150), _words(of, WORDS)], 1),
     }),
     (r"^Jev", {
         "input_ids": lambda of: _words(of, WORDS)[:1],
@@ -710,7 +753,7 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
     (r"^(Mimi|Xcodec)Model", {"input_values": lambda of: torch.randn(2, 1, 3840)}),
     (r"^(NeuCodec|Xcodec2)", {
         "input_values": lambda of: torch.randn(2, 1, 3200),
-        "input_features": lambda of: torch.randn(2, 10, 160),
+        "input_features": lambda of: torch.randn(2, 10, of(160, "feature_projection_input_dim")),
     }),
     (r"^LwDetrViTEncoder", {"hidden_states": lambda of: torch.randn(2 * of(16, "num_windows"), 16, WIDTH)}),
     (r"^Phi4MultimodalAudio", {
@@ -758,9 +801,9 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         "prompt_masks": lambda of: torch.randn(2, 3, 32, 32),
     }),
     (r"^Tvp", {
-        "input_ids": lambda of: _words(of, WORDS),
-        "attention_mask": lambda of: _padded(WORDS),
-        "pixel_values": lambda of: torch.randn(2, of(2, "num_frames"), 3, 64, 64),
+        "input_ids": lambda of: _words(of, WORDS)[:1],
+        "attention_mask": lambda of: _padded(WORDS)[1:],
+        "pixel_values": lambda of: torch.randn(1, of(2, "num_frames"), 3, 64, 64),
     }),
     (r"^VitMatte", {"pixel_values": lambda of: torch.randn(2, 4, 64, 64)}),
     (r"^VoxtralRealtimeText", {
@@ -795,6 +838,11 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
             for kind in ("sliding_attention", "full_attention")
         },
     }),
+    (r"^Sam2VideoModel", {"inference_session": lambda of: _session(of, "sam2_video"), "frame_idx": lambda of: 0}),
+    (r"^Sam3TrackerVideo", {
+        "inference_session": lambda of: _session(of, "sam3_tracker_video"), "frame_idx": lambda of: 0,
+    }),
+    (r"^EdgeTamVideo", {"inference_session": lambda of: _session(of, "edgetam_video"), "frame_idx": lambda of: 0}),
     (r"^OmDetTurbo", {
         "pixel_values": lambda of: torch.randn(2, 3, 64, 64),
         "classes_input_ids": lambda of: _words(of, WORDS).repeat(2, 1),
