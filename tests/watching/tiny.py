@@ -601,7 +601,14 @@ INPUTS: list[tuple[str, list[Maker]]] = [
     ),
     (r"^past_time_features$", [lambda of: torch.rand(2, 64, 1)]),
     (
-        r"^past_(values|observed_mask|\w+padding)$",
+        r"^past_\w+padding$",
+        [
+            lambda of: (torch.arange(of(64, "context_length")) < 8).float()[:, None].expand(2, -1, 1),
+            lambda of: (torch.arange(of(64, "context_length")) < 8).float().expand(2, -1),
+        ],
+    ),
+    (
+        r"^past_(values|observed_mask)$",
         [
             lambda of: torch.rand(
                 2, of(64, "context_length") + max(of([0], "lags_sequence")), of(1, "num_input_channels")
