@@ -79,6 +79,17 @@ OPEN = {
 }
 """What stands where a configuration leaves it open."""
 
+STRIPES = {f"{name}_channel": [1, 1, 0] for name in ("reduce", "return")} | {
+    f"{name}_{ratio}ratio": [size, 1, [each // 2 for each in size]]
+    for ratio, side in (("long", 7), ("mid", 5), ("short", 3))
+    for name, size in (
+        ("vertical_long_to_small_conv", [side, 1]),
+        ("horizontal_small_to_long_conv", [1, side]),
+        ("symmetric_conv_long", [side, side]),
+    )
+}
+"""The convolutions of some readers of text: of each kernel, stride and padding."""
+
 OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Dbrx", {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0}),
     (r"^MoonshineStreaming", {".num_key_value_heads": 4}),
@@ -287,6 +298,36 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Dots3NoteModel", {"text_config.head_dim": 32}),
     (r"^Dots3NoteTextModel", {"head_dim": 32}),
     (r"^JanusVQVAE", {"num_patches": 2}),
+    (
+        r"^EdgeTamVideo",
+        {
+            "perceiver_resampler_attention_head_dim": 64,
+            "perceiver_resampler_num_latents": 4,
+            "perceiver_resampler_num_latents_2d": 4,
+            "memory_attention_rope_k_sizes": [2, 2],
+        },
+    ),
+    (
+        r"^PPOCRV6(Medium|Small)Det",
+        {
+            "block_configs": [
+                [[3, 96, 96, 1, True]],
+                [[3, 96, 96, 2, False]],
+                [[3, 96, 192, 2, False]],
+                [[3, 192, 384, 2, False]],
+            ]
+        },
+    ),
+    (
+        r"^PPOCRV(5Server|6Medium)Det",
+        {
+            ".kernel_list": [3, 2, 2],
+            ".scale_factor_list": [1, 2, 4, 8],
+            ".intraclass_block_config": STRIPES,
+            "out_features": [f"stage{number}" for number in range(1, 5)],
+            "out_indices": [1, 2, 3, 4],
+        },
+    ),
     (r"^Sam3LiteTextText", {"num_hidden_layers": 4}),
     (r"^PPDocLayoutV2Reading", {"pred_token_id": 3}),
     (r"^Qwen2_5OmniToken2Wav", {"enc_channels": [32, 32, 32, 32, 96]}),
@@ -310,13 +351,9 @@ or else on top; with dots where exactly."""
 
 UNTRIED = frozenset(
     (
-        "EdgeTamVideoModel",
         "EsmFold2Model",
         "Gemma4AssistantForCausalLM",
         "Gemma4UnifiedAssistantForCausalLM",
-        "PPOCRV5ServerDetModel",
-        "PPOCRV6MediumDetModel",
-        "PPOCRV6SmallDetModel",
         "Sam3VideoModel",
     )
 )
