@@ -176,7 +176,7 @@ def test_what_is_no_model_and_a_head_that_there_is_not():
 
 def test_nothing_seen_is_an_error():
     model = torch.nn.Linear(3, 3)
-    with pytest.raises(InvalidArgument, match="Linear: nothing was seen: it has no attention$"), regard.watch(model):
+    with pytest.raises(InvalidArgument, match=r"Linear: nothing was seen: it has no attention$"), regard.watch(model):
         model(torch.zeros(1, 3))
-    with pytest.raises(InvalidArgument, match="Linear: nothing was seen: it was not called$"), regard.watch(model):
+    with pytest.raises(InvalidArgument, match=r"Linear: nothing was seen: it was not called$"), regard.watch(model):
         pass

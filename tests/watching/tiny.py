@@ -354,7 +354,6 @@ UNTRIED = frozenset(
         "EsmFold2Model",
         "Gemma4AssistantForCausalLM",
         "Gemma4UnifiedAssistantForCausalLM",
-        "Sam3VideoModel",
     )
 )
 """Models of which no small one is made here yet."""
@@ -689,7 +688,13 @@ def _session(of: Numbers, model: str) -> Any:
     kind = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), SESSIONS[model])
     side = of.side[0]
     session = kind(video=torch.randn(3, 3, side, side), video_height=side, video_width=side, dtype=torch.float32)
-    point = {"point_coords": torch.full((1, 1, 1, 2), side / 3), "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
+    if model == "sam3_video":
+        prompt = session.add_prompt("an animal")
+        session.prompt_input_ids[prompt] = _words(of, WORDS)[:1]
+        session.prompt_attention_masks[prompt] = torch.ones(1, WORDS, dtype=torch.int64)
+        return session
+    place = torch.full((1, 1, 1, 2), side / 3)
+    point = {"point_coords": place, "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
     session.add_point_inputs(session.obj_id_to_idx(1), 0, point)
     session.obj_with_new_inputs = [1]
     return session
@@ -699,6 +704,7 @@ SESSIONS = {
     "sam2_video": "Sam2VideoInferenceSession",
     "sam3_tracker_video": "Sam3TrackerVideoInferenceSession",
     "edgetam_video": "EdgeTamVideoInferenceSession",
+    "sam3_video": "Sam3VideoInferenceSession",
 }
 """The classes of videos."""
 
@@ -985,6 +991,7 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
             "frame_idx": lambda of: 0,
         },
     ),
+    (r"^Sam3VideoModel", {"inference_session": lambda of: _session(of, "sam3_video"), "frame_idx": lambda of: 0}),
     (r"^EdgeTamVideo", {"inference_session": lambda of: _session(of, "edgetam_video"), "frame_idx": lambda of: 0}),
     (
         r"^OmDetTurbo",
