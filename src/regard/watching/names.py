@@ -9,6 +9,9 @@ from types import CodeType
 
 from torch import nn
 
+SHARED = ("torch.", "transformers.modeling_utils", "transformers.generation")
+"""The modules of Python whose classes are no model's own."""
+
 
 @cache
 def calls_torch(kind: type[nn.Module]) -> bool:
@@ -24,11 +27,27 @@ def has_weights(kind: type[nn.Module]) -> bool:
     )
 
 
+@cache
+def may_attend(kind: type[nn.Module]) -> bool:
+    """Whether anything in it speaks of attention, or of the function that makes weights."""
+    return (
+        names_attention(kind)
+        or "softmax" in kind.__name__.lower()
+        or any("softmax" in name.lower() or "attention_forward" in name for name in _names(kind))
+        or calls_torch(kind)
+    )
+
+
+def names_attention(kind: type[nn.Module]) -> bool:
+    """Whether it is called attention, and computes something."""
+    return "attention" in kind.__name__.lower() and kind.forward is not nn.Module.forward
+
+
 def _names(kind: type[nn.Module]) -> frozenset[str]:
-    """All names in the methods of a class and of those that it inherits from, but for torch's."""
+    """All names in the methods of a class and of those that it inherits from, but for those that all models share."""
     found: set[str] = set()
     for base in kind.__mro__:
-        if issubclass(base, nn.Module) and not base.__module__.startswith("torch."):
+        if issubclass(base, nn.Module) and not base.__module__.startswith(SHARED):
             for method in vars(base).values():
                 if inspect.isfunction(method):
                     for code in _codes(inspect.unwrap(method).__code__):

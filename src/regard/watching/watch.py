@@ -25,12 +25,14 @@ from regard.watching.given import MASKS
 from regard.watching.hugging_face import WATCHES, ears
 from regard.watching.interventions import Interventions
 from regard.watching.keeping import Keep, Keeping
-from regard.watching.names import calls_torch, has_weights
+from regard.watching.names import calls_torch, has_weights, may_attend, names_attention
 from regard.watching.seen import Pass, Seen
 from regard.watching.torch_functions import Listening, call_of_module
 
 OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
 """The layers of this library, which give a view of their weights."""
+
+OWN_WAY = "computes attention in its own way, by no function that can be heard"
 
 CROSS = re.compile(r"cross|encoder_?attn|enc_?dec", re.IGNORECASE)
 
@@ -64,6 +66,7 @@ class Watch(Layers[Seen]):
         self._called: set[tuple[str, int]] = set()
         self._decided = False
         self._real: Tensor | None = None
+        self._was_called = False
 
     def __enter__(self) -> Watch:
         taken = [id(module) for module in self.model.modules() if id(module) in WATCHES]
@@ -88,10 +91,21 @@ class Watch(Layers[Seen]):
             return
         self._settle()
         if not any(each.layers for each in self.passes):
-            raise InvalidArgument(
-                f"{type(self.model).__name__}: nothing was seen: it has no attention, computes it in its own way, "
-                "or was not called"
-            )
+            raise InvalidArgument(f"{type(self.model).__name__}: nothing was seen: {self._why_nothing()}")
+
+    def _why_nothing(self) -> str:
+        """Why nothing was seen, as far as can be known."""
+        if not self._was_called:
+            return "it was not called"
+        if self._chosen is not None:
+            return "the modules that were chosen by layers=[...] did not attend"
+        if not any(may_attend(type(module)) for module in self.model.modules()):
+            return "it has no attention"
+        called = [(name, module) for name, module in self.model.named_modules() if names_attention(type(module))]
+        for name, module in called:
+            if not any(names_attention(type(part)) for part in module.modules() if part is not module):
+                return f"{name}, a {type(module).__name__}, {OWN_WAY}"
+        return "it has no attention, or computes it in its own way"
 
     def _settle(self) -> None:
         """Measure what waits in the last pass, as nothing goes on from there."""
@@ -103,6 +117,7 @@ class Watch(Layers[Seen]):
 
     def _enter(self, module: nn.Module, given: object) -> None:
         if not self._inside:
+            self._was_called = True
             self._entries.clear()
             self._called.clear()
             self._decided, self._real = False, None
@@ -120,8 +135,8 @@ class Watch(Layers[Seen]):
                 self.heard(module, call_of_module(module, args, kwargs))
             if output is not None and self._told == self._told_before[-1] and self._hears_all_of(type(module)):
                 raise InvalidArgument(
-                    f"{self._names[id(module)]}, a {type(module).__name__}, computes attention in its own way, by no "
-                    "function that can be heard: choose other modules by layers=[...]"
+                    f"{self._names[id(module)]}, a {type(module).__name__}, {OWN_WAY}: choose other modules by "
+                    "layers=[...]"
                 )
         finally:
             self._inside.pop()
