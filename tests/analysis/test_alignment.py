@@ -52,6 +52,8 @@ def test_pieces_are_words_and_marks_are_none():
     raw = made.alignment(merge=False)
     assert raw.source == ("▁c", "at", "▁x", "</s>")
     assert torch.allclose(raw.weights, torch.tensor(weights))
+    plain = Recording("", "", (cross("c", SHARP, source=("1", "2", "</s>"), target=("die", "Katze")),))
+    assert plain.alignment().target == ("die", "Katze")  # nothing says where words begin
     assert Alignment((), (), torch.zeros(0, 0), ()).pairs == []
 
 
@@ -59,7 +61,7 @@ def test_pieces_are_words_and_marks_are_none():
     ("heads", "error"),
     [
         ({"cross.2": [0]}, "no layer 'cross.2', did you mean 'cross"),
-        ({"cross.0": [2]}, "cross.0 has 2 heads, numbered from 0; got 2"),
+        ({"cross.0": [2]}, "cross.0 has the heads 0, 1; got 2"),
         ({}, "at least one head"),
         ("all", "expected 'mean', 'best' or heads by layers, got 'all'"),
     ],

@@ -151,3 +151,11 @@ def test_a_layer_that_there_is_not_is_named():
     x = torch.randn(1, 2, 5, 8)
     with pytest.raises(InvalidArgument, match=r"there is no layer 'encoder.1', did you mean 'encoder.0'\?"):
         recorded(regard.weights(x, x))["encoder.1"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, "float16"])
+def test_a_dtype_that_no_weights_follow_from_is_refused(dtype, tmp_path):
+    made = recorded(regard.weights(torch.randn(SHAPE), torch.randn(SHAPE)))
+    with pytest.raises(InvalidArgument, match=r"dtype: expected torch\.float32, float16, bfloat16 or float64"):
+        made.save(tmp_path / "a.regard", dtype=dtype)
+    assert not list(tmp_path.iterdir())

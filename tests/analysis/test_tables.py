@@ -95,7 +95,7 @@ def test_figures_show_the_numbers(made, tmp_path):
     assert panel.images[0].get_array().shape == (700, 700)
     for wrong, error in (
         (lambda: plot_heads(scores, ["slef"]), "did you mean 'self'"),
-        (lambda: plot_weights(made["first"], [2]), "has 2 heads"),
+        (lambda: plot_weights(made["first"], [2]), "has the heads 0, 1; got 2"),
     ):
         with pytest.raises(InvalidArgument, match=error):
             wrong()

@@ -13,7 +13,7 @@ import transformers as hf
 from PIL import Image
 
 import regard
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
 from regard.watching import Checkpoint
 from watching.families import BOTH, GROUPED, IMAGE, SMALL, SPECIAL
 
@@ -113,7 +113,7 @@ def test_an_encoder_decoder_writes_what_it_finds_or_is_given(folders, name, targ
 def test_a_model_of_images_names_its_patches(folders, tmp_path):
     path = tmp_path / "square.png"
     Image.fromarray((np.arange(16 * 16 * 3) % 255).astype(np.uint8).reshape(16, 16, 3)).save(path)
-    found = Checkpoint.load(folders / "vit").record(str(path))
+    found = Checkpoint.load(folders / "vit").record(path)
     assert found.encoder[0].keys[:3] == ("[CLS]", "0,0", "0,1")
     assert found.encoder[0].keys[-1] == "3,3"
     pixels = hf.ViTImageProcessor(size={"height": 16, "width": 16})(Image.open(path), return_tensors="pt")
@@ -134,6 +134,13 @@ def test_what_no_model_can_do_is_refused(folders):
             loaded.record(*texts, generate=3 if loaded is mistral else None)
     with pytest.raises(InvalidArgument, match="ElectraModel does not write"):
         electra.record("the cat", generate=3)
+    with pytest.raises(InvalidArgument, match="mistral goes on with a text"):
+        mistral.record("the cat", "a dog")
+    for wrong in (3, None, ["the cat"]):
+        with pytest.raises(InvalidType, match="text: expected a text, or the path of an image"):
+            electra.record(wrong)
+    with pytest.raises(InvalidArgument, match="length must be at least 1"):
+        electra.repeats(0)
     with pytest.raises(InvalidArgument, match="the text and what is to be written: 43 tokens"):
         mistral.record("the cat", generate=40)
 

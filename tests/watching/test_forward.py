@@ -179,6 +179,8 @@ def test_nothing_seen_is_an_error():
     model = torch.nn.Linear(3, 3)
     with pytest.raises(InvalidArgument, match=r"Linear: nothing was seen: it has no attention$"), regard.watch(model):
         model(torch.zeros(1, 3))
+    with pytest.raises(InvalidArgument, match=r"Linear: nothing was seen: it was not called$"), regard.watch(model):
+        pass
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -191,5 +193,3 @@ def test_flash_attention_is_told_its_window_by_a_number(causal):
     allowed = (distance.abs() < 3) & ((distance <= 0) | (not causal))
     expected = (query @ key.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
     assert torch.allclose(call.weights.dense(), expected, atol=1e-6)
-    with pytest.raises(InvalidArgument, match=r"Linear: nothing was seen: it was not called$"), regard.watch(model):
-        pass

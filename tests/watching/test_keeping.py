@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType, RegardError
 from watching.families import FAMILIES, built
 
 SDPA = nn.functional.scaled_dot_product_attention
@@ -144,3 +144,73 @@ def test_two_watches_on_one_model_are_refused_and_on_two_are_not():
             other(**FAMILIES["gpt2"].inputs())
             one(**FAMILIES["bert"].inputs())
     assert (len(outer.layers), len(inner.layers)) == (2, 2)
+
+
+def test_chosen_heads_keep_their_numbers(tmp_path):
+    model, given = built("bert"), FAMILIES["bert"].inputs()
+    with regard.watch(model) as whole, torch.no_grad():
+        model(**given)
+    with regard.watch(model, heads=torch.tensor([3, 1])) as some, torch.no_grad():
+        model(**given)
+    ids = given["input_ids"]
+    every, chosen = whole.heads(ids), some.heads(ids)
+    assert chosen["head"] == [3, 1, 3, 1]
+    assert chosen["entropy"] == pytest.approx([every["entropy"][place] for place in (3, 1, 7, 5)])
+    some.save(tmp_path / "some.regard", 0)
+    recording = regard.open(tmp_path / "some.regard")
+    assert set(regard.analysis.edges(recording, 1)["head"]) == {1, 3}
+    figure = regard.analysis.plot_weights(recording.layers[0], [1])
+    (panel,) = [axis for axis in figure.axes if axis.images]
+    assert panel.get_title().endswith("head 1")
+    assert torch.allclose(torch.tensor(panel.images[0].get_array()), whole.layers[0].weights.dense()[0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"heads": 1}, "heads: expected several of int, got 1"),
+        ({"heads": "1"}, "heads: expected several of int, got '1'"),
+        ({"heads": [True]}, "heads: expected several of int, got True"),
+        ({"heads": [1.0]}, "heads: expected several of int, got 1.0"),
+        ({"heads": []}, "heads: expected at least one"),
+        ({"heads": [1, 1]}, "a number comes twice"),
+        ({"layers": [0]}, "layers: expected several of str, got 0"),
+        ({"layers": "encoder.layer.9"}, "unknown module 'encoder.layer.9', did you mean"),
+        ({"ablate": [0]}, "ablate: expected a dict by the names of modules, got list"),
+        ({"ablate": {"encoder": 0}}, "ablate: expected for each module a list with at least one entry"),
+        ({"knockout": {"encoder": (0, 1)}}, r"knockout: encoder is given pairs of positions from 0, got 0"),
+        ({"offload": 1}, "offload: expected 'cpu' or a folder"),
+    ],
+)
+def test_options_of_other_kinds_are_told(options, error):
+    with pytest.raises(RegardError, match=error):
+        regard.watch(built("bert"), **options)
+
+
+def test_a_knockout_that_was_never_reached_is_told():
+    model, name = built("bert"), "encoder.layer.0.attention.self"
+    with (
+        pytest.raises(InvalidArgument, match=r"attention\.self had no query 0 with a key 1000"),
+        regard.watch(model, knockout={name: [(0, 1), (0, 1000)]}),
+        torch.no_grad(),
+    ):
+        model(**FAMILIES["bert"].inputs())
+
+
+def test_layers_by_name_and_number_and_what_a_watch_says():
+    model, given = built("bert"), FAMILIES["bert"].inputs()
+    with regard.watch(model) as seen, torch.no_grad():
+        model(**given)
+    name = "encoder.layer.1.attention.self"
+    assert seen[-1] is seen[name]
+    assert name in seen
+    assert "encoder" not in seen
+    assert repr(seen).startswith("Watch(BertModel: 1 passes, 2 layers in the last, ")
+    assert repr(seen[0]) == "Seen(name='encoder.layer.0.attention.self', kind='encoder', heads=None)"
+    assert seen.heads(given["input_ids"])["separator"] != seen.heads([["[SEP]"] * 11] * 2)["separator"]
+    for wrong in (3, "text"):
+        with pytest.raises(InvalidType, match="tokens: expected"):
+            seen.heads(wrong)
+    for wrong in ([[5]], torch.empty(0, 0), torch.tensor([[-2]])):
+        with pytest.raises(InvalidArgument, match=r"beam_indices: expected"):
+            seen.select(wrong)

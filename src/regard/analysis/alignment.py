@@ -56,7 +56,8 @@ def align(recording: Recording, heads: Heads = "mean", *, count: int = 4, merge:
             by `mutual_information`; or name layers and their heads: ``{"cross.2": [0, 5]}``, as Whisper's
             ``alignment_heads`` do.
         count: How many are the best.
-        merge: Whether pieces of words are merged. If not, rows and columns are those of the tokens, marks too: for a
+        merge: Whether pieces of words are merged: a word begins with ``▁``, and where no token has one each is a word.
+            If not, rows and columns are those of the tokens, marks too: for a
             Whisper, the tokens by frames of 0.02 s, of which time stamps are made by dynamic time warping.
 
     Raises:
@@ -81,13 +82,13 @@ def align(recording: Recording, heads: Heads = "mean", *, count: int = 4, merge:
     chosen = _chosen(cross, heads, count)
     total = torch.zeros(*cross[0].weights.shape[2:], dtype=torch.float64)
     for layer in cross:
-        numbers = [head for name, head in chosen if name == layer.name]
+        numbers = [layer.head_numbers.index(head) for name, head in chosen if name == layer.name]
         if numbers:
             total += layer.weights.detach().at(heads=numbers).dense()[0].sum(0, dtype=torch.float64).cpu()
     weights = (total / len(chosen)).float()
     target, source = cross[0].queries, cross[0].keys
     if merge:
-        rows, columns = ([each for each in words(axis) if not is_special(each[0])] for axis in (target, source))
+        rows, columns = ([each for each in _words(axis) if not is_special(each[0])] for axis in (target, source))
         weights = _merged(weights, [at for _, at in rows], [at for _, at in columns])
         target, source = (tuple(word for word, _ in axis) for axis in (rows, columns))
     return Alignment(target, source, weights, tuple(chosen))
@@ -107,7 +108,7 @@ def mutual_information(layer: Layer) -> Float[Tensor, " heads"]:
 
 def _chosen(cross: Sequence[Layer], heads: Heads, count: int) -> list[tuple[str, int]]:
     """Layers and heads, in order."""
-    every = [(layer.name, head) for layer in cross for head in range(layer.weights.shape[1])]
+    every = [(layer.name, head) for layer in cross for head in layer.head_numbers]
     if heads == "mean":
         return every
     if heads == "best":
@@ -120,12 +121,19 @@ def _chosen(cross: Sequence[Layer], heads: Heads, count: int) -> list[tuple[str,
         [f"heads: no layer {name!r}{nearest(name, names)} of cross-attention" for name in heads if name not in names]
     )
     asked = [(name, head) for name in names for head in heads.get(name, ())]
-    sizes = {layer.name: layer.weights.shape[1] for layer in cross}
+    known = {layer.name: ", ".join(map(str, layer.head_numbers)) for layer in cross}
     beyond = [pair for pair in asked if pair not in every]
-    refuse([f"heads: {name} has {sizes[name]} heads, numbered from 0; got {head!r}" for name, head in beyond])
+    refuse([f"heads: {name} has the heads {known[name]}; got {head!r}" for name, head in beyond])
     if not asked:
         raise InvalidArgument("heads: expected at least one head")
     return asked
+
+
+def _words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Words and the places of their pieces; tokens that do not say where words begin are words."""
+    if any("▁" in token for token in tokens):
+        return words(tokens)
+    return [(token, [place]) for place, token in enumerate(tokens)]
 
 
 def _merged(weights: Tensor, rows: Sequence[Sequence[int]], columns: Sequence[Sequence[int]]) -> Tensor:

@@ -80,7 +80,7 @@ def head_scores(
         if not isinstance(recording, Recording):
             raise InvalidType(f"recordings: expected Recordings, got {type(recording).__name__}")
         for layer in recording.layers:
-            sums.add(layer.name, layer.kind, layer.weights, [layer.keys])
+            sums.add(layer.name, layer.kind, layer.weights, [layer.keys], numbers=layer.head_numbers)
     return sums.means()
 
 
@@ -111,10 +111,16 @@ class HeadSums:
 
     def __init__(self, separators: Collection[Hashable] = SEPARATORS) -> None:
         self.separators = separators
-        self._sums: dict[tuple[str, Kind, int], dict[str, tuple[Tensor, int]]] = {}
+        self._sums: dict[tuple[str, Kind, tuple[int, ...]], dict[str, tuple[Tensor, int]]] = {}
 
     def add(
-        self, name: str, kind: Kind, weights: WeightMatrix, tokens: Tokens | None = None, real: Tensor | None = None
+        self,
+        name: str,
+        kind: Kind,
+        weights: WeightMatrix,
+        tokens: Tokens | None = None,
+        real: Tensor | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         """Count the rows of a layer in.
 
@@ -124,6 +130,7 @@ class HeadSums:
             weights: A view, (batch, heads, queries, keys).
             tokens: What stands at the keys of each sequence. Default: nobody knows, and what depends on it is not told.
             real: (batch, queries) bool, False where a query is padding. Default: all are real.
+            numbers: What the heads are called. Default: from 0.
 
         Raises:
             InvalidArgument: If there are not as many tokens as keys.
@@ -134,7 +141,7 @@ class HeadSums:
             raise InvalidArgument(
                 f"tokens: {name} has {batch} x {keys} (sequences x keys), but there are {len(tokens)} x {came}"
             )
-        into = self._sums.setdefault((name, kind, heads), {})
+        into = self._sums.setdefault((name, kind, tuple(range(heads) if numbers is None else numbers)), {})
         for score, (values, counted) in self._rows(kind, weights, tokens, real).items():
             total, count = into.get(score, (0.0, 0))
             found = (values * counted[:, None]).sum((0, 2), dtype=torch.float64).cpu()
@@ -143,10 +150,11 @@ class HeadSums:
     def means(self) -> Columns:
         """The scores by name, a row for each head."""
         found: Columns = {"layer": [], "kind": [], "head": [], **{score: [] for score in HEAD_SCORES}}
-        for (name, kind, heads), sums in self._sums.items():
+        for (name, kind, numbers), sums in self._sums.items():
+            heads = len(numbers)
             found["layer"] += [name] * heads
             found["kind"] += [kind] * heads
-            found["head"] += list(range(heads))
+            found["head"] += numbers
             for score in HEAD_SCORES:
                 total, count = sums.get(score, (torch.zeros(heads), 0))
                 found[score] += (total / count).tolist() if count else [math.nan] * heads
@@ -168,8 +176,9 @@ class HeadSums:
         counted = dict.fromkeys(asked, real)
         if tokens is not None:
             marks = [[token in self.separators for token in each] for each in tokens]
-            asked["separator"] = Mass(Padding(torch.tensor(marks, device=device)))
-            counted["separator"] = real
+            if any(map(any, marks)) or any(isinstance(token, str) for each in tokens for token in each):
+                asked["separator"] = Mass(Padding(torch.tensor(marks, device=device)))  # of numbers nobody knows
+                counted["separator"] = real
         if own:
             position = torch.arange(rows, device=device) + weights.request.offset
             asked |= {"previous": Diagonal(-1), "self": Diagonal(0), "next": Diagonal(1), "distance": MeanDistance()}

@@ -82,19 +82,20 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         MissingExtra: If matplotlib is not installed.
     """
     weights = layer.weights.detach()
-    _, count, queries, keys = weights.shape
-    numbers = list(range(count)) if heads is None else list(heads)
+    queries, keys = weights.shape[2:]
+    known = layer.head_numbers
+    numbers = list(known) if heads is None else list(heads)
     refuse(
         [
-            f"heads: {layer.name} has {count} heads, numbered from 0; got {head!r}"
+            f"heads: {layer.name} has the heads {', '.join(map(str, known))}; got {head!r}"
             for head in numbers
-            if not 0 <= head < count
+            if head not in known
         ]
     )
     if not numbers:
         raise InvalidArgument("heads: expected at least one")
     square = -(-max(queries, keys) // LARGEST)
-    chosen = weights.at(heads=numbers)
+    chosen = weights.at(heads=[known.index(head) for head in numbers])
     maps = (chosen.dense() if square == 1 else chosen.block_mean(square))[0].float().cpu().numpy()
     columns = min(4, len(numbers))
     rows = -(-len(numbers) // columns)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from regard.errors import InvalidArgument, InvalidFile, nearest
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,7 @@ class Layer:
             Where a decoder reads what is given, these are the rows' too.
         measured: What was measured as the layer was computed, by name.
         value: (1, kv_heads, keys, value_dim), where it was kept.
+        heads: The numbers of the heads in the model, where they are some of it. Default: all, from 0.
     """
 
     name: str
@@ -43,6 +44,12 @@ class Layer:
     keys: tuple[str, ...]
     measured: Mapping[str, Any] = field(default_factory=dict)
     value: torch.Tensor | None = None
+    heads: tuple[int, ...] | None = None
+
+    @property
+    def head_numbers(self) -> tuple[int, ...]:
+        """What the heads are called: their numbers in the model."""
+        return tuple(range(self.weights.shape[1])) if self.heads is None else self.heads
 
 
 Some = TypeVar("Some", bound=Any)
@@ -73,11 +80,18 @@ class Layers(Generic[Some]):
         """Cross-attention."""
         return self.of("cross")
 
-    def __getitem__(self, name: str) -> Some:
+    def __getitem__(self, name: str | int) -> Some:
+        if isinstance(name, int):
+            return self.layers[name]
+        if not isinstance(name, str):
+            raise InvalidType(f"a layer is asked for by name or number, got {type(name).__name__}")
         names = [layer.name for layer in self.layers]
         if name not in names:
             raise InvalidArgument(f"there is no layer {name!r}{nearest(name, names)} (known: {', '.join(names)})")
         return self.layers[names.index(name)]
+
+    def __contains__(self, layer: object) -> bool:
+        return any(each is layer or each.name == layer for each in self.layers)
 
     def __iter__(self) -> Iterator[Some]:
         return iter(self.layers)
@@ -179,6 +193,9 @@ def _check(layer: Layer, wrong: str) -> None:
 
     if not isinstance(layer.weights, WeightMatrix) or layer.kind not in KINDS or not isinstance(layer.name, str):
         raise InvalidFile(f"{wrong} a layer is {layer!r:.200}")
+    numbers = layer.head_numbers
+    if len(numbers) != layer.weights.shape[1] or not all(isinstance(each, int) for each in numbers):
+        raise InvalidFile(f"{wrong} {layer.name} has {layer.weights.shape[1]} heads, but the numbers {numbers!r:.80}")
     if layer.value is not None and (layer.value.ndim != 4 or layer.value.shape[2] != layer.weights.shape[3]):
         raise InvalidFile(
             f"{wrong} {layer.name} has {layer.weights.shape[3]} keys, but values {tuple(layer.value.shape)}"

@@ -63,6 +63,8 @@ def write(path: str | os.PathLike[str], about: Mapping[str, Any], dtype: torch.d
         InvalidArgument: If something is of a kind that no file can hold.
         InvalidFile: If the file cannot be written.
     """
+    if dtype not in (None, torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        raise InvalidArgument(f"dtype: expected torch.float32, float16, bfloat16 or float64, got {dtype!r}")
     tensors: dict[str, Tensor] = {}
     told = {"version": VERSION, **{name: _packed(part, tensors, dtype) for name, part in about.items()}}
     data = save(tensors, {"regard": json.dumps(told, ensure_ascii=False)})

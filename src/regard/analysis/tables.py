@@ -50,7 +50,8 @@ def edges(recording: Recording, k: int = 8) -> Columns:
     found: Columns = {name: [] for name in names}
     for layer in recording.layers:
         top = layer.weights.detach().measure(TopK(min(k, layer.weights.shape[3])))["topk"]
-        for head, (values, indices) in enumerate(zip(top.values[0].tolist(), top.indices[0].tolist(), strict=True)):
+        of_heads = zip(layer.head_numbers, top.values[0].tolist(), top.indices[0].tolist(), strict=True)
+        for head, values, indices in of_heads:
             for query, (weights, keys) in enumerate(zip(values, indices, strict=True)):
                 for weight, key in zip(weights, keys, strict=True):
                     if key < 0:  # the row sees fewer
@@ -81,9 +82,10 @@ def row_table(recording: Recording, measure: Asked = ("entropy", "max", "mean_di
     found: Columns = {name: [] for name in ("layer", "kind", "head", "query", "token")}
     for layer in recording.layers:
         _, heads, queries, _ = layer.weights.shape
+        numbers = layer.head_numbers
         found["layer"] += [layer.name] * heads * queries
         found["kind"] += [layer.kind] * heads * queries
-        found["head"] += [head for head in range(heads) for _ in range(queries)]
+        found["head"] += [head for head in numbers for _ in range(queries)]
         found["query"] += [*range(queries)] * heads
         found["token"] += [*layer.queries] * heads
         for name, answer in layer.weights.detach().measure(measures).items():

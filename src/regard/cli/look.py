@@ -80,7 +80,7 @@ def _record(model: Path | None, text: str, target: str | None, generate: int | N
     from regard.cli.models import load_model
     from regard.generation import Generator, Reader, Translator
 
-    loaded = load_model(model)
+    loaded = load_model(model, pair=target is not None)
     given = {"target": target, "generate": generate}
     takes = {Translator: ("target",), Generator: ("generate",), Reader: ()}.get(type(loaded), tuple(given))
     kind = {Translator: "translates", Generator: "goes on with a text", Reader: "reads one text"}.get(type(loaded))

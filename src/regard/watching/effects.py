@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.watching.interventions import Pairs
 from regard.watching.watch import Watch, watch
 
@@ -74,6 +74,8 @@ def effect(
         >>> found.change.shape, bool((found.change > 0).all())
         (torch.Size([1, 10]), True)
     """
+    if not isinstance(inputs, Mapping):
+        raise InvalidType(f"inputs: expected a dict by the names of the model's arguments, got {type(inputs).__name__}")
     if not ablate and not knockout:
         raise InvalidArgument("effect: nothing is to be changed: give ablate= or knockout=")
     found, watches = [], []

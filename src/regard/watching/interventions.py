@@ -28,18 +28,25 @@ class Interventions:
 
     ablate: Mapping[str, Sequence[int]] = field(default_factory=dict)
     knockout: Mapping[str, Pairs] = field(default_factory=dict)
+    _reached: set[tuple[str, int, int]] = field(default_factory=set, init=False, repr=False)
 
     def objections(self, names: Sequence[str]) -> list[str]:
         """Why they do not fit a model with modules of these names."""
         found = []
         for what, given in (("ablate", self.ablate), ("knockout", self.knockout)):
+            if not isinstance(given, Mapping):
+                return [f"{what}: expected a dict by the names of modules, got {type(given).__name__}"]
+            several = all(isinstance(each, Sequence) and len(each) for each in given.values())
+            found += [] if several else [f"{what}: expected for each module a list with at least one entry"]
             found += [f"{what}: unknown module {name!r}{nearest(name, names)}" for name in given if name not in names]
+        if found:
+            return found
         for name, heads in self.ablate.items():
             found += [
                 f"ablate: heads of {name} are numbers from 0, got {head!r}" for head in heads if not _is_number(head)
             ]
         for name, pairs in self.knockout.items():
-            wrong = [pair for pair in pairs if len(pair) != 2 or not all(map(_is_number, pair))]
+            wrong = [pair for pair in pairs if not _is_pair(pair)]
             found += [f"knockout: {name} is given pairs of positions from 0, got {pair!r}" for pair in wrong]
         return found
 
@@ -56,6 +63,7 @@ class Interventions:
         for query, key in self.knockout[name]:
             if 0 <= query - call.first < rows and 0 <= key - call.first_key < keys:
                 hit[query - call.first, key - call.first_key] = True
+                self._reached.add((name, query, key))
         if not bool(hit.any()):
             return mask
         before = call.mask
@@ -65,6 +73,15 @@ class Interventions:
         if mask is None:
             return to_dense(rule, (len(call.query), 1, rows, keys), call.offset, hit.device)
         return mask & ~hit if mask.dtype == torch.bool else mask.masked_fill(hit, torch.finfo(mask.dtype).min)
+
+    def unreached(self) -> list[str]:
+        """Say which pairs stand where no matrix was."""
+        return [
+            f"knockout: {name} had no query {query} with a key {key}, in no pass"
+            for name, pairs in self.knockout.items()
+            for query, key in pairs
+            if (name, query, key) not in self._reached
+        ]
 
     def silence(self, name: str, output: Tensor) -> Tensor:
         """The output (batch, rows, heads, width) without that of the heads that are silent.
@@ -80,6 +97,10 @@ class Interventions:
         loud = output.new_ones(output.shape[2])
         loud[heads] = 0
         return output * loud[:, None]
+
+
+def _is_pair(thing: object) -> bool:
+    return isinstance(thing, Sequence) and len(thing) == 2 and all(map(_is_number, thing))
 
 
 def _is_number(thing: object) -> bool:

@@ -44,7 +44,9 @@ class Keeping:
             raise InvalidArgument(f"keep: expected 'matrix' or 'measures', got {self.what!r}")
         if self.values and self.what != "matrix":
             raise InvalidArgument("values: are kept beside queries and keys: keep='matrix'")
-        if self.offload not in (None, "cpu") and not Path(self.offload).is_dir():
+        if self.offload is not None and not isinstance(self.offload, (str, os.PathLike)):
+            raise InvalidArgument(f"offload: expected 'cpu' or a folder that is there, got {self.offload!r:.80}")
+        if self.offload not in (None, "cpu") and not (str(self.offload) and Path(self.offload).is_dir()):
             raise InvalidArgument(f"offload: expected 'cpu' or a folder that is there, got {str(self.offload)!r}")
 
     def hold(self, name: str, call: Call) -> Call:
@@ -56,8 +58,8 @@ class Keeping:
         self._held += call.nbytes
         if self.limit is not None and self._held > self.limit:
             raise InvalidArgument(
-                f"watch: with {name} it would hold {self._held / 2**20:,.1f} MiB of queries and keys, above the limit "
-                f"of {self.limit / 2**20:,.1f} MiB: raise limit=, choose layers= or heads=, or keep='measures'"
+                f"watch: with {name} it would hold {self._held:,} bytes of queries and keys, above the limit of "
+                f"{self.limit:,}: raise limit=, choose layers= or heads=, or keep='measures'"
             )
         put = self._put
         if put is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.analysis.heads import SEPARATORS, Columns, HeadSums, Tokens
 from regard.analysis.recording import Kind, Layer, Layers, Recording
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.ops import Measure, WeightMatrix
 from regard.ops.tensors import replace_tensors
 from regard.watching.calls import Call, How, joined, merged, real_of
@@ -26,18 +26,20 @@ class Seen:
     Args:
         name: The module that attended, with ``#2`` and so on where it is used several times in a pass.
         kind: Self-attention of an encoder or a decoder, or cross-attention.
+        heads: The numbers of the heads in the model, where they are some of it; None for all.
     """
 
     name: str
     kind: Kind
+    heads: tuple[int, ...] | None = None
     _answers: dict[str, Any] = field(default_factory=dict, repr=False)
     _calls: list[Call] = field(default_factory=list, repr=False)
     _reals: list[tuple[Tensor | None, int]] = field(default_factory=list, repr=False)
-    _how: How | None = None
-    _stop: int = 0
-    _keys: int = 0
+    _how: How | None = field(default=None, repr=False)
+    _stop: int = field(default=0, repr=False)
+    _keys: int = field(default=0, repr=False)
     _last: Tensor | None = field(default=None, repr=False)
-    _moved: bool = False
+    _moved: bool = field(default=False, repr=False)
     _joined: Call | None = field(default=None, repr=False)
     _steps: Steps = field(default_factory=Steps, repr=False)
     _measures: Mapping[str, Measure] = field(default_factory=dict, repr=False)
@@ -100,9 +102,10 @@ class Seen:
 
     def _refuse_beams(self) -> None:
         if self._moved:
+            kept = "" if self._calls else "watch with keep='matrix', and "
             raise InvalidArgument(
-                f"{self.name}: rows changed places between the steps, or left, as beams do: choose what became of them "
-                "by seen.select(beam_indices)"
+                f"{self.name}: rows changed places between the steps, or left, as beams do: {kept}choose what became "
+                "of them by seen.select(beam_indices)"
             )
 
     def _has_moved(self, call: Call) -> bool:
@@ -117,7 +120,9 @@ class Seen:
     def select(self, rows: Tensor, measures: Mapping[str, Measure]) -> Seen:
         """What became of some rows: (sequences, steps) the row of each at each step, −1 where it had ended."""
         calls = [call.of_rows(rows[:, step]) for step, call in enumerate(self._calls)]
-        found = Seen(self.name, self.kind, {}, calls, [(call.real, call.query.shape[2]) for call in calls], self._how)
+        found = Seen(
+            self.name, self.kind, self.heads, {}, calls, [(call.real, call.query.shape[2]) for call in calls], self._how
+        )
         found._answers = found._call.measure(measures)
         return found
 
@@ -224,7 +229,7 @@ class Pass(Layers[Seen]):
             rows, keys = (_named(seen.name, axis, size) for axis, size in zip(axes, weights.shape[2:], strict=True))
             answers = replace_tensors(dict(seen.measured), lambda tensor, at=at: tensor[at : at + 1].detach())
             value = None if call.value is None else call.value.detach()
-            layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers, value))
+            layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers, value, seen.heads))
         return Recording(title, model, tuple(layers))
 
     def heads(
@@ -246,11 +251,22 @@ class Pass(Layers[Seen]):
             InvalidArgument: If tokens are not as many as a layer has, or if only measures were kept.
         """
         sums = HeadSums(separators)
+        tokens, target = _of_batch("tokens", tokens), _of_batch("target", target)
         for seen in self.layers:
             given = target if seen.kind == "decoder" and target is not None else tokens
-            at_keys = given.tolist() if isinstance(given, Tensor) else given
-            sums.add(seen.name, seen.kind, seen.weights, at_keys, seen.real)
+            sums.add(seen.name, seen.kind, seen.weights, given, seen.real, seen.heads)
         return sums.means()
+
+
+def _of_batch(name: str, tokens: Any) -> Tokens | None:
+    """Tokens as lists, one for each sequence; those of one sequence may come without the axis of the batch."""
+    if tokens is None:
+        return None
+    found = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise InvalidType(f"{name}: expected (batch, tokens) ids or words, got {type(tokens).__name__}")
+    alone = [each for each in found if isinstance(each, str) or not isinstance(each, Sequence)]
+    return [found] if alone else found
 
 
 def _named(layer: str, tokens: Sequence[str] | None, size: int) -> tuple[str, ...]:

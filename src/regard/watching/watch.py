@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, Sel
 
 OWN_WAY = "computes attention in its own way, by no function that can be heard"
 
+Thing = TypeVar("Thing")
+
 CROSS = re.compile(r"cross|encoder_?attn|enc_?dec", re.IGNORECASE)
 
 
@@ -45,7 +47,7 @@ class Watch(Layers[Seen]):
         model: nn.Module,
         measures: Mapping[str, Measure],
         layers: Sequence[str] | None,
-        heads: Sequence[int] | None,
+        heads: tuple[int, ...] | None,
         keeping: Keeping,
         interventions: Interventions,
     ) -> None:
@@ -90,6 +92,7 @@ class Watch(Layers[Seen]):
         if error[0] is not None:
             return
         self._settle()
+        refuse(self.interventions.unreached())
         if not any(each.layers for each in self.passes):
             raise InvalidArgument(f"{type(self.model).__name__}: nothing was seen: {self._why_nothing()}")
 
@@ -106,6 +109,10 @@ class Watch(Layers[Seen]):
             if not any(names_attention(type(part)) for part in module.modules() if part is not module):
                 return f"{name}, a {type(module).__name__}, {OWN_WAY}"
         return "it has no attention, or computes it in its own way"
+
+    def __repr__(self) -> str:
+        kept = f"{self.nbytes / 2**20:,.1f} MiB"
+        return f"Watch({type(self.model).__name__}: {len(self.passes)} passes, {len(self)} layers in the last, {kept})"
 
     def _settle(self) -> None:
         """Measure what waits in the last pass, as nothing goes on from there."""
@@ -215,7 +222,7 @@ class Watch(Layers[Seen]):
             return call.weights
         layers, how = self._layers_for(place, call), None
         if place not in layers:
-            layers[place] = Seen(name if entry == 1 else f"{name}#{entry}", kind)
+            layers[place] = Seen(name if entry == 1 else f"{name}#{entry}", kind, self._heads)
         elif place in self._called:
             how = "chunk"
         else:
@@ -247,11 +254,18 @@ class Watch(Layers[Seen]):
             raise InvalidArgument("select: the steps were not kept: watch a generation with keep='matrix'")
         places = self.passes[-1].places
         batch, steps = (max(size[axis] for size in map(Seen.size, places.values())) for axis in (0, 1))
-        rows = beam_indices
-        if rows.ndim != 2 or rows.is_floating_point() or rows.shape[1] < steps or int(rows.max()) >= batch:
+        rows = torch.as_tensor(beam_indices)
+        if (
+            not rows.numel()
+            or rows.ndim != 2
+            or rows.is_floating_point()
+            or rows.shape[1] < steps
+            or int(rows.max()) >= batch
+            or int(rows.min()) < -1
+        ):
             raise InvalidArgument(
                 f"beam_indices: expected (texts, steps) integers below {batch}, of at least {steps} steps, got "
-                f"{tuple(rows.shape)} with {rows.max()}"
+                f"{tuple(rows.shape)}" + (f" from {rows.min()} to {rows.max()}" if rows.numel() else "")
             )
         found = {}
         for place, seen in places.items():
@@ -340,6 +354,19 @@ def call_of_view(weights: WeightMatrix) -> Call:
     return Call(request.query, request.key, request.mask, request.score, None, request.scale, request.offset)
 
 
+def _all_of(name: str, given: Any, kind: type[Thing]) -> tuple[Thing, ...]:
+    """What an argument lists, of which all is of one kind."""
+    found = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise InvalidType(f"{name}: expected several of {kind.__name__}, got {given!r:.80}")
+    listed = tuple(found)
+    wrong = [each for each in listed if isinstance(each, bool) or not isinstance(each, kind)]
+    if wrong:
+        raise InvalidType(f"{name}: expected several of {kind.__name__}, got {wrong[0]!r:.80}")
+    refuse([] if listed else [f"{name}: expected at least one; leave it out for all"])
+    return listed
+
+
 def _tells_all(model: nn.Module) -> bool:
     """Whether all attention of a model passes through transformers' interface, so that torch need not be heard."""
     if not _is_of_transformers(model):
@@ -423,9 +450,12 @@ def watch(
     if not isinstance(model, nn.Module):
         raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     names = [name for name, _ in model.named_modules()]
+    layers = None if layers is None else _all_of("layers", [layers] if isinstance(layers, str) else layers, str)
+    heads = None if heads is None else _all_of("heads", heads, int)
     refuse([f"layers: unknown module {name!r}{nearest(name, names)}" for name in layers or () if name not in names])
     keeping = Keeping(keep, values, offload, limit)
     refuse([f"heads: expected numbers from 0, got {head}" for head in heads or () if head < 0])
+    refuse(["heads: a number comes twice"] if heads and len(set(heads)) < len(heads) else [])
     measures = as_measures(measure)
     if keep == "measures" and not measures:
         raise InvalidArgument("keep: 'measures' needs something to measure: measure=['entropy', 'received']")
