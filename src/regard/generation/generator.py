@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.analysis.heads import random_repeats
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
 from regard.generation.beam import beam_search
@@ -22,7 +22,7 @@ from regard.generation.greedy import greedy, likeliest
 from regard.generation.lines import batches_by_length, type_objections
 from regard.generation.sampling import Sampling, drawing, sample
 from regard.generation.single import steps
-from regard.generation.tracing import traced
+from regard.generation.tracing import read_once, traced
 from regard.models.checkpoint import load_as
 from regard.models.gpt import Gpt
 from regard.text.lines import letter_objections
@@ -260,14 +260,7 @@ class Generator:
         return self._record([*begin, *random_repeats(self.tokenizer.word_ids, length, seed)], "random words, twice")
 
     def _record(self, ids: list[int], text: str) -> Recording:
-        with torch.no_grad():
-            attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
-        tokens = tuple(self.tokenizer.tokens(ids))
-        layers = tuple(
-            Layer(name, "decoder", attended.weights, tokens, tokens)
-            for name, attended in zip(self.model.attention_layers, attentions or (), strict=True)
-        )
-        return Recording(title=text, model=self.name, layers=layers, texts={"text": text})
+        return read_once(self.model, "decoder", ids, self.tokenizer.tokens(ids), text, self.name)
 
     def trace(self, text: str, layer: str | None = None) -> Trace:
         """Read a text, and keep every number of one attention layer's calculation.

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from regard.analysis.heads import random_repeats
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, type_objections
-from regard.generation.tracing import traced
+from regard.generation.tracing import read_once, traced
 from regard.models.bert import Bert, Head
 from regard.models.checkpoint import load_as
 from regard.text.lines import letter_objections
@@ -144,14 +144,7 @@ class Reader:
         return self._record(self._read([text], whole=True)[0], text)
 
     def _record(self, ids: list[int], text: str) -> Recording:
-        with torch.no_grad():
-            attentions = self.model(torch.tensor([ids], device=self.device), attentions=True).attentions
-        tokens = tuple(self.tokenizer.tokens(ids))
-        layers = tuple(
-            Layer(name, "encoder", attended.weights, tokens, tokens)
-            for name, attended in zip(self.model.attention_layers, attentions or (), strict=True)
-        )
-        return Recording(title=text, model=self.name, layers=layers, texts={"text": text})
+        return read_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, self.name)
 
     def trace(self, text: str, layer: str | None = None) -> Trace:
         """Read a text, and keep every number of one attention layer's calculation.

@@ -1,4 +1,4 @@
-"""The calculation of one attention layer inside a model."""
+"""What a model attended to in one text, and the calculation of one of its layers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.analysis.recording import Kind, Layer, Recording
 from regard.analysis.steps import Trace
 from regard.analysis.trace import trace_layer
 from regard.errors import InvalidArgument, nearest
+from regard.models import Bert, Gpt
 
 
 def traced(
@@ -53,3 +55,26 @@ def traced(
     return trace_layer(
         layers[name], query, *memory, mask=mask, tokens=queries, key_tokens=keys, title=f"{name}: {title}"
     )
+
+
+def read_once(
+    model: Bert | Gpt, kind: Kind, ids: Sequence[int], tokens: Sequence[str], title: str, name: str
+) -> Recording:
+    """What every layer and head of a model attended to that read a text at once.
+
+    Args:
+        model: Of self-attention alone.
+        kind: What its layers are.
+        ids: Of the text.
+        tokens: What they are called.
+        title: What was read.
+        name: What the recording calls the model.
+    """
+    words = torch.tensor([list(ids)], device=next(model.parameters()).device)
+    with torch.no_grad():
+        attentions = model(words, attentions=True).attentions
+    layers = tuple(
+        Layer(each, kind, attended.weights, tuple(tokens), tuple(tokens))
+        for each, attended in zip(model.attention_layers, attentions or (), strict=True)
+    )
+    return Recording(title=title, model=name, layers=layers, texts={"text": title})

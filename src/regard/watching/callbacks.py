@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from regard.errors import MissingExtra, count_objections, refuse
+from regard.watching.listening import Watch
 from regard.watching.seen import Seen
-from regard.watching.watch import Watch, watch
+from regard.watching.watch import watch
 
 if TYPE_CHECKING:
     from lightning import Callback

@@ -26,7 +26,8 @@ from regard.errors import (
 )
 from regard.text.lines import letter_objections
 from regard.text.pipeline import readable_piece
-from regard.watching.watch import Watch, watch
+from regard.watching.listening import Watch
+from regard.watching.watch import watch
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 """The endings of files that are images."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from regard.errors import InvalidArgument, InvalidType
 from regard.watching.interventions import Pairs
-from regard.watching.watch import Watch, watch
+from regard.watching.listening import Watch
+from regard.watching.watch import watch
 
 
 @dataclass(frozen=True, eq=False)

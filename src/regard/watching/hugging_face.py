@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.watching.given import MASKS, Made, call_of
 
 if TYPE_CHECKING:
-    from regard.watching.watch import Watch
+    from regard.watching.listening import Watch
 
 WATCHES: dict[int, Watch] = {}
 """Who watches a module, by its id."""

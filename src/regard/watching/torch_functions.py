@@ -16,7 +16,7 @@ from regard.watching.calls import Call
 from regard.watching.given import call_of
 
 if TYPE_CHECKING:
-    from regard.watching.watch import Watch
+    from regard.watching.listening import Watch
 
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _FORWARD = inspect.signature(nn.MultiheadAttention.forward)

@@ -1,0 +1,371 @@
+"""What a watched model attends to: its calls of attention, kept apart by pass and by layer."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis.alignment import Alignment, Heads
+from regard.analysis.heads import Columns
+from regard.analysis.recording import Kind, Layers, Recording
+from regard.errors import InvalidArgument, refuse
+from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
+from regard.ops import Attended, Measure, WeightMatrix
+from regard.watching.calls import Call
+from regard.watching.given import MASKS
+from regard.watching.hugging_face import WATCHES, ears
+from regard.watching.interventions import Interventions
+from regard.watching.keeping import Keeping
+from regard.watching.names import calls_torch, has_weights, may_attend, names_attention
+from regard.watching.seen import Pass, Seen
+from regard.watching.torch_functions import Listening, call_of_module
+
+OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
+"""The layers of this library, which give a view of their weights."""
+
+OWN_WAY = "computes attention in its own way, by no function that can be heard"
+
+CROSS = re.compile(r"cross|encoder_?attn|enc_?dec", re.IGNORECASE)
+
+
+class Watch(Layers[Seen]):
+    """What a model attends to while it is watched; see `watch`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        measures: Mapping[str, Measure],
+        layers: Sequence[str] | None,
+        heads: tuple[int, ...] | None,
+        keeping: Keeping,
+        interventions: Interventions,
+    ) -> None:
+        self.model, self._measures = model, measures
+        self.interventions = interventions
+        self.keeping = keeping
+        self._chosen, self._heads = layers, heads
+        self.passes: list[Pass] = []
+        """All passes, in order."""
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._of_transformers = _is_of_transformers(model)
+        self._kinds: dict[int, Kind] = {}
+        self._mode = None if _tells_all(model) else Listening(self)
+        self._inside: list[nn.Module] = []
+        self._told, self._told_before = 0, list[int]()
+        self._deaf = False
+        self._entries: Counter[int] = Counter()
+        self._called: set[tuple[str, int]] = set()
+        self._decided = False
+        self._real: Tensor | None = None
+        self._was_called = False
+
+    def __enter__(self) -> Watch:
+        taken = [id(module) for module in self.model.modules() if id(module) in WATCHES]
+        if taken:
+            raise InvalidArgument(f"{type(self.model).__name__} is being watched already: end that watch first")
+        self._stack = ExitStack()
+        self._stack.enter_context(torch.compiler.set_stance("force_eager"))  # what is compiled has no place for ears
+        if sys.modules.get("transformers"):  # what is not loaded has no models
+            self._stack.enter_context(ears())
+        for module in self.model.modules():
+            WATCHES[id(module)] = self
+            self._stack.callback(WATCHES.pop, id(module))
+            if self._mode is None and next(module.children(), None) is None and not isinstance(module, OWN):
+                continue  # what attends in transformers' models has parts; most modules have none, and hooks take time
+            self._hook(module.register_forward_pre_hook(self._enter))
+            self._hook(module.register_forward_hook(self._leave, with_kwargs=True, always_call=True))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        if error[0] is not None:
+            return
+        self._settle()
+        refuse(self.interventions.unreached())
+        if not any(each.layers for each in self.passes):
+            raise InvalidArgument(f"{type(self.model).__name__}: nothing was seen: {self._why_nothing()}")
+
+    def _why_nothing(self) -> str:
+        """Why nothing was seen, as far as can be known."""
+        if not self._was_called:
+            return "it was not called"
+        if self._chosen is not None:
+            return "the modules that were chosen by layers=[...] did not attend"
+        if not any(may_attend(type(module)) for module in self.model.modules()):
+            return "it has no attention"
+        called = [(name, module) for name, module in self.model.named_modules() if names_attention(type(module))]
+        for name, module in called:
+            if not any(names_attention(type(part)) for part in module.modules() if part is not module):
+                return f"{name}, a {type(module).__name__}, {OWN_WAY}"
+        return "it has no attention, or computes it in its own way"
+
+    def __repr__(self) -> str:
+        kept = f"{self.nbytes / 2**20:,.1f} MiB"
+        return f"Watch({type(self.model).__name__}: {len(self.passes)} passes, {len(self)} layers in the last, {kept})"
+
+    def _settle(self) -> None:
+        """Measure what waits in the last pass, as nothing goes on from there."""
+        if self.passes:
+            self.passes[-1].settle()
+
+    def _hook(self, handle: Any) -> None:
+        self._stack.callback(handle.remove)
+
+    def _enter(self, module: nn.Module, given: object) -> None:
+        if not self._inside:
+            self._was_called = True
+            self._entries.clear()
+            self._called.clear()
+            self._decided, self._real = False, None
+            if self._mode is not None:
+                self._mode.__enter__()
+        self._inside.append(module)
+        self._entries[id(module)] += 1
+        self._told_before.append(self._told)
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        try:
+            if isinstance(module, OWN) and isinstance(output, Attended):
+                self.heard(module, call_of_view(output.weights))
+            elif isinstance(module, nn.MultiheadAttention) and output is not None:
+                self.heard(module, call_of_module(module, args, kwargs))
+            if output is not None and self._told == self._told_before[-1] and self._hears_all_of(type(module)):
+                raise InvalidArgument(
+                    f"{self._names[id(module)]}, a {type(module).__name__}, {OWN_WAY}: choose other modules by "
+                    "layers=[...]"
+                )
+        finally:
+            self._inside.pop()
+            self._told_before.pop()
+            if not self._inside:
+                MASKS.clear()
+                if self._mode is not None:
+                    self._mode.__exit__(None, None, None)
+
+    def _hears_all_of(self, kind: type[nn.Module]) -> bool:
+        """Whether a module of this class that has told nothing is one too many."""
+        return self._of_transformers and self._chosen is None and has_weights(kind)
+
+    @property
+    def innermost(self) -> nn.Module:
+        """The module that is computing."""
+        return self._inside[-1]
+
+    @property
+    def listens(self) -> bool:
+        """Whether calls of torch's attention are to be told: not those within what tells itself."""
+        own = (nn.MultiheadAttention, *OWN)
+        return not self._deaf and not any(isinstance(module, own) for module in self._inside)
+
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Where calls of torch's attention are not to be told."""
+        before, self._deaf = self._deaf, True
+        try:
+            yield
+        finally:
+            self._deaf = before
+
+    def name_of(self, module: nn.Module) -> str:
+        """What a module of the model is called."""
+        return self._names[id(module)]
+
+    def kind_of(self, module: nn.Module) -> Kind:
+        """What a layer is."""
+        if id(module) not in self._kinds:
+            self._kinds[id(module)] = kind_of(self._names[id(module)], module, self._inside)
+        return self._kinds[id(module)]
+
+    def heard(self, module: nn.Module, call: Call) -> None:
+        """Take up a call whose module cannot be changed on the way."""
+        name = self.name_of(module)
+        if self.interventions.touch(name):
+            raise InvalidArgument(
+                f"ablate and knockout: {name} is a {type(module).__name__}, which can be watched, but not changed: "
+                "that takes a model of transformers"
+            )
+        self.tell(module, self.kind_of(module), call)
+
+    def tell(self, module: nn.Module, kind: Kind, call: Call) -> WeightMatrix | None:
+        """Take up a call of a module, and give a view of its weights."""
+        self._told += 1
+        name = self._names[id(module)]
+        if not self.keeping.values:
+            call.value = None
+        if self._chosen is not None and name not in self._chosen:
+            return None
+        entry = max(self._entries[id(module)], 1)
+        place = name, entry
+        if self._heads is not None:
+            heads = call.query.shape[1]
+            beyond = [head for head in self._heads if head >= heads]
+            refuse([f"heads: {name} has {heads} heads, numbered from 0; got {head}" for head in beyond])
+            call = call.of_heads(self._heads)
+        if kind == "cross":
+            real = self._real
+            call.real = None if real is None or real.shape[1] != call.query.shape[2] else real
+        else:
+            self._real = call.real
+        if torch._C._current_graph_task_id() != -1:  # a checkpointed layer, run again in the backward pass
+            call.measure(self._measures)  # which its saved tensors are counted of, too
+            return call.weights
+        layers, how = self._layers_for(place, call), None
+        if place not in layers:
+            layers[place] = Seen(name if entry == 1 else f"{name}#{entry}", kind, self._heads)
+        elif place in self._called:
+            how = "chunk"
+        else:
+            how = "queries" if kind == "cross" else "tokens"
+        self._called.add(place)
+        return layers[place].add(call, how, self._measures, self.keeping)
+
+    def _layers_for(self, place: tuple[str, int], call: Call) -> dict[tuple[str, int], Seen]:
+        """Those of the pass that a call belongs to: the first call since the model was entered decides."""
+        if not self._decided:
+            self._decided = True
+            before = self.passes[-1].places if self.passes else {}
+            if not self.passes or (place in before and not before[place].continues(call)):
+                self._settle()
+                self.passes.append(Pass())
+        return self.passes[-1].places
+
+    def select(self, beam_indices: Tensor) -> Pass:
+        """What the texts attended to that a beam search gave, in the last pass.
+
+        Args:
+            beam_indices: (texts, steps) integers: which row of the batch each text was in at each step, −1 where it had
+                ended; as transformers' ``generate`` gives it with ``return_dict_in_generate=True``.
+
+        Raises:
+            InvalidArgument: If no steps were kept, or there are others.
+        """
+        if self.keeping.what != "matrix" or not self.passes:
+            raise InvalidArgument("select: the steps were not kept: watch a generation with keep='matrix'")
+        places = self.passes[-1].places
+        batch, steps = (max(size[axis] for size in map(Seen.size, places.values())) for axis in (0, 1))
+        rows = torch.as_tensor(beam_indices)
+        if (
+            not rows.numel()
+            or rows.ndim != 2
+            or rows.is_floating_point()
+            or rows.shape[1] < steps
+            or int(rows.max()) >= batch
+            or int(rows.min()) < -1
+        ):
+            raise InvalidArgument(
+                f"beam_indices: expected (texts, steps) integers below {batch}, of at least {steps} steps, got "
+                f"{tuple(rows.shape)}" + (f" from {rows.min()} to {rows.max()}" if rows.numel() else "")
+            )
+        found = {}
+        for place, seen in places.items():
+            beams = batch // seen.size()[0]  # of an encoder, which read each text once
+            found[place] = seen.select(torch.where(rows < 0, rows, rows // beams), self._measures)
+        return Pass(found)
+
+    @property
+    def _last_pass(self) -> Pass:
+        if not self.passes:
+            raise InvalidArgument("nothing was seen yet")
+        return self.passes[-1]
+
+    def recording(self, sequence: int | None = None, **about: Any) -> Recording:
+        """What one sequence attended to in the last pass; see `Pass.recording`."""
+        return self._last_pass.recording(sequence, **{"model": type(self.model).__name__, **about})
+
+    def heads(self, tokens: Any = None, target: Any = None, **options: Any) -> Columns:
+        """What each head did in the last pass; see `Pass.heads`."""
+        return self._last_pass.heads(tokens, target, **options)
+
+    def alignment(
+        self, sequence: int | None = None, *, heads: Heads = "mean", count: int = 4, merge: bool = True, **about: Any
+    ) -> Alignment:
+        """Which words of a target belong to which of its source; see `regard.analysis.align`.
+
+        Args:
+            sequence: As for `Pass.recording`.
+            heads: As for `regard.analysis.align`.
+            count: How many heads are the best.
+            merge: Whether pieces of words are merged.
+            about: ``tokens``, those of the source, and ``target``, what each row of the decoder wrote.
+        """
+        return self.recording(sequence, **about).alignment(heads, count=count, merge=merge)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        sequence: int | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        **about: Any,
+    ) -> None:
+        """Write what one sequence attended to as a file, for `regard.open`.
+
+        Args:
+            path: Where the file shall lie; mostly ``*.regard``.
+            sequence: As for `Pass.recording`.
+            dtype: As for `Recording.save`.
+            about: As for `Pass.recording`: ``tokens``, ``target``, ``title``, ``model``.
+
+        Raises:
+            InvalidArgument: As `Pass.recording` and `Recording.save`.
+            InvalidFile: If the file cannot be written.
+        """
+        self.recording(sequence, **about).save(path, dtype=dtype)
+
+    @property
+    def layers(self) -> tuple[Seen, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.passes[-1].layers if self.passes else ()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the queries and keys that are kept, of all passes."""
+        return sum(each.nbytes for each in self.passes)
+
+
+def kind_of(name: str, module: nn.Module, inside: Sequence[nn.Module]) -> Kind:
+    """What a layer is, by where it stands and what it says of itself."""
+    around = inside[-2] if len(inside) > 1 else None
+    if isinstance(around, nn.TransformerDecoderLayer):
+        return "cross" if module is around.multihead_attn else "decoder"
+    if getattr(module, "is_cross_attention", False) or CROSS.search(name):
+        return "cross"
+    parts = name.lower().split(".")
+    if any("decoder" in part for part in parts):
+        return "decoder"
+    if any("encoder" in part for part in parts):
+        return "encoder"
+    return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", False)) else "encoder"
+
+
+def call_of_view(weights: WeightMatrix) -> Call:
+    """The call of a layer of this library, which gives a view of its weights."""
+    request = weights.request
+    return Call(request.query, request.key, request.mask, request.score, None, request.scale, request.offset)
+
+
+def _tells_all(model: nn.Module) -> bool:
+    """Whether all attention of a model passes through transformers' interface, so that torch need not be heard."""
+    if not _is_of_transformers(model):
+        return False
+    from transformers import PreTrainedModel
+
+    return not any(
+        calls_torch(type(module)) or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
+        for module in model.modules()
+    )
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    if not sys.modules.get("transformers"):  # what is not loaded has no models
+        return False
+    from transformers import PreTrainedModel
+
+    return isinstance(model, PreTrainedModel)
