@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 import regard
 from regard.errors import RegardError
 from watching import tiny
+from watching.tiny_inputs import inputs_of
 
 Place = tuple[str, int]
 """A module by name, and which of its calls in one pass it was."""
@@ -99,7 +100,7 @@ def _place(name: str) -> Place:
 def _accepted(model: PreTrainedModel) -> tuple[dict[str, Any], Any]:
     """The first inputs that a model takes, and what it makes of them."""
     errors = []
-    for given in tiny.inputs_of(model):
+    for given in inputs_of(model):
         try:
             return given, _run(model, given)
         except Exception as error:  # noqa: BLE001 (whatever it says of what does not fit)
