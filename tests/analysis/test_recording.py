@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import regard
 from ops.rules import SCORES, masks
 from regard.analysis import Layer, Recording
+from regard.analysis.storage import checksum
 from regard.errors import InvalidArgument, InvalidFile
 from regard.generation import Translator
 
@@ -100,7 +101,8 @@ def changed(whole, change):
     data = whole.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["regard"])
-    save_file(load_file(whole), whole, {"regard": json.dumps(change(about) or about)})
+    text, tensors = json.dumps(change(about) or about), load_file(whole)
+    save_file(tensors, whole, {"regard": text, "checksum": checksum(text, tensors)})
 
 
 def layer(about):
@@ -114,7 +116,7 @@ def rules(about):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda about: about.update(version=2), "expected a recording of version 1, but it is of 2"),
+        (lambda about: about.update(version=1), "expected a recording of version 2, but it is of 1"),
         (lambda about: layer(about).update(kind="other"), "a layer is Layer"),
         (lambda about: layer(about).update(keys=["a"]), "encoder.0 has 5 keys, but 1 names of them"),
         (lambda about: layer(about).update(keys=[1] * 5), "5 names of them, or none"),
@@ -125,7 +127,7 @@ def rules(about):
         (lambda about: about.update(layers=3), "damaged"),
         (lambda about: about.update(title=[1]), "expected a text"),
         (lambda about: about.update(more=1), "damaged"),
-        (lambda about: [1], "expected a recording of version 1"),
+        (lambda about: [1], "expected a recording of version 2"),
     ],
 )
 def test_a_changed_file_is_an_error(whole, change, said):
@@ -145,6 +147,25 @@ def test_what_is_no_recording_is_an_error(whole, tmp_path):
     save_file({"x": torch.zeros(3)}, whole)
     with pytest.raises(InvalidFile, match="is no recording: it says nothing of one"):
         regard.open(whole)
+
+
+def test_a_flipped_bit_is_an_error(whole):
+    data = whole.read_bytes()
+    for at in range(8, len(data), 7):
+        whole.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with pytest.raises(InvalidFile, match="damaged|is no recording|of version 2"):
+            regard.open(whole)
+    whole.write_bytes(data)
+    regard.open(whole)
+
+
+def test_a_text_may_hold_what_no_utf_8_has(tmp_path):
+    x = torch.randn(1, 2, 1, 8)
+    tokens = ("\ud83d",)
+    layer = Layer("a", "encoder", regard.weights(x, x), tokens, tokens)
+    Recording("half a pair: \udc00", "\u0000", (layer,)).save(tmp_path / "a.regard")
+    again = regard.open(tmp_path / "a.regard")
+    assert (again.title, again.model, again[0].keys) == ("half a pair: \udc00", "\u0000", tokens)
 
 
 def test_a_layer_that_there_is_not_is_named():

@@ -10,6 +10,7 @@ from torch.func import vmap
 from ops.rules import SCORES, masks, measures
 from pairwise import pairwise, sampled
 from regard.ops import attend, product
+from regard.ops.kernels import blocks
 
 LAYOUTS = {
     "lying": lambda batch, heads, rows, columns: torch.randn(batch, heads, rows, columns),
@@ -38,7 +39,7 @@ def onednn(monkeypatch):
 def test_a_product_is_that_of_float64(onednn, left, right, heads, sizes):
     torch.manual_seed(0)
     rows, inner, columns = sizes
-    one, other = LAYOUTS[left](2, heads, rows, inner), LAYOUTS[right](2, heads, inner, columns)
+    one, other = LAYOUTS[left](1, heads, rows, inner), LAYOUTS[right](1, heads, inner, columns)
     expected = (one.double() @ other.double()).float()
     torch.testing.assert_close(product.product(one, other, often=True), expected, rtol=1e-5, atol=1e-5)
 
@@ -52,6 +53,7 @@ def test_only_large_products_of_float32_are_taken(monkeypatch):
         product.product(left, right.mT if right is small else right, often=True)
     product.product(large, large.mT, often=False)  # a program for it would be kept in vain
     product.product(torch.randn(1, 1, 256, 512), torch.randn(1, 1, 512, 64), often=True)  # sums of many terms
+    product.product(large.expand(1, 2, 512, 64), large.mT.expand(1, 2, 64, 512), often=True)  # several pairs
     assert taken == []
     product.product(large, large.mT, often=True)
     assert taken == [(1, 1, 512, 64)]
@@ -60,7 +62,7 @@ def test_only_large_products_of_float32_are_taken(monkeypatch):
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of torch, which calls it
 def test_derivatives_are_those_of_torch_s_own_product(onednn):
     torch.manual_seed(0)
-    one, other, weight = torch.randn(1, 2, 9, 6), torch.randn(1, 2, 6, 5), torch.randn(1, 2, 9, 5)
+    one, other, weight = torch.randn(1, 1, 9, 6), torch.randn(1, 1, 6, 5), torch.randn(1, 1, 9, 5)
 
     def multiplied(one, other):
         return product.product(one, other, often=True)
@@ -79,7 +81,7 @@ def test_derivatives_are_those_of_torch_s_own_product(onednn):
     expected = func_jvp(torch.matmul, (one, other), tangents)[1]
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(func_jvp(multiplied, (one, other), tangents)[1], expected)
-    several = torch.randn(3, 1, 2, 9, 6)
+    several = torch.randn(3, 1, 1, 9, 6)
     torch.testing.assert_close(vmap(multiplied, (0, None))(several, other), several @ other)
 
 
@@ -88,6 +90,7 @@ def test_derivatives_are_those_of_torch_s_own_product(onednn):
     sampled(pairwise(list(masks(1, 4, 30, 40)), list(SCORES), list(measures(30, 40)), [1, 2, 4]), 60),
 )
 def test_attention_is_the_same(onednn, monkeypatch, mask, score, name, kv_heads):
+    monkeypatch.setitem(blocks.CELLS, "cpu", 1)  # so that each block is of one head
     torch.manual_seed(0)
     given = [torch.randn(1, 4, 30, 8), torch.randn(1, kv_heads, 40, 8), torch.randn(1, kv_heads, 40, 6)]
     case, rule, measure = SCORES[score], masks(1, 4, 30, 40)[mask], measures(30, 40)[name]

@@ -1,11 +1,13 @@
 """A recording as one file: tensors, and how they belong together as JSON; nothing in it is code.
 
 The file is one of safetensors. Its metadata say for each layer what its weights follow from: masks and scores are named
-by their classes, of which the ones listed here are known, and hold tensors of the file.
+by their classes, of which the ones listed here are known, and hold tensors of the file. A checksum of all of it tells a
+damaged file from a whole one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
@@ -45,7 +47,7 @@ from regard.ops.measures.top import Top
 from regard.ops.request import AttentionRequest, make_request
 from regard.ops.scores import Sum
 
-VERSION = 1
+VERSION = 2
 RULES = (And, Or, Not, Causal, Window, Padding, Prefix, Documents, Neighbours, Dense, Spans)
 SCORES = (ScaledDot, General, Additive, Relative, Bias, Alibi, Buckets, SoftCap, Sinks, Sum)
 KNOWN = {kind.__name__: kind for kind in (*RULES, *SCORES, Strongest, Top)}
@@ -67,7 +69,8 @@ def write(path: str | os.PathLike[str], about: Mapping[str, Any], dtype: torch.d
         raise InvalidArgument(f"dtype: expected torch.float32, float16, bfloat16 or float64, got {dtype!r}")
     tensors: dict[str, Tensor] = {}
     told = {"version": VERSION, **{name: _packed(part, tensors, dtype) for name, part in about.items()}}
-    data = save(tensors, {"regard": json.dumps(told, ensure_ascii=False)})
+    text = json.dumps(told)  # in ASCII: a token may hold half a surrogate pair, which no UTF-8 has
+    data = save(tensors, {"regard": text, "checksum": checksum(text, tensors)})
     with whole_file(path) as file:
         file.write(data)
 
@@ -83,7 +86,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidFile(f"{place}: there is no such file")
     try:
         with safe_open(str(place), "pt") as file:
-            told = (file.metadata() or {}).get("regard")
+            metadata = file.metadata() or {}
+            told = metadata.get("regard")
             if told is None:
                 raise InvalidFile(f"{place}: is no recording: it says nothing of one")
             about = json.loads(told)
@@ -91,11 +95,22 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
                 came = about.get("version") if isinstance(about, dict) else None
                 raise InvalidFile(f"{place}: expected a recording of version {VERSION}, but it is of {came!r}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            if metadata.get("checksum") != checksum(told, tensors):
+                raise InvalidFile(f"{place}: is damaged: its checksum is not that of what it holds")
             return {name: _unpacked(part, tensors) for name, part in about.items() if name != "version"}
     except InvalidFile:
         raise
     except (SafetensorError, RegardError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidFile(f"{place}: is no recording, or a damaged one: {error}") from error
+
+
+def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of a text and of tensors."""
+    found = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> Any:

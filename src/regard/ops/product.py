@@ -1,8 +1,9 @@
 """Matrix products in float32 on a CPU, by the faster of the two libraries that torch brings.
 
 Torch multiplies float32 by MKL, which keeps the processors of other makers from their widest instructions. oneDNN,
-which torch has for convolutions and bfloat16, does not: on an AMD processor with AVX-512 it takes half the time, or
-less. It compiles a program for every new shape, which it keeps: half a megabyte each, up to a thousand of them.
+which torch has for convolutions and bfloat16, does not: on an AMD processor with AVX-512 it takes from half the time to
+nine tenths of it. It multiplies two matrices, not several pairs of them, and compiles a program for every new shape,
+which it keeps: half a megabyte each, up to a thousand of them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter, functional
 
 LARGE = 2**23
-"""From so many multiplications a head on: oneDNN compiles a program for every new shape, which takes as long as these
-do, and is called for the heads one by one."""
+"""From so many multiplications on: oneDNN compiles a program for every new shape, which takes as long as these do."""
 
 WIDE = 2**16
 """Linear maps of fewer weights gain little."""
@@ -73,22 +73,19 @@ class _Product(torch.autograd.Function):
 
 
 def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
+    """The product of one head."""
     if left.stride(3) != 1:  # which is slow on the left side, but not on the right
         if left.numel() > right.numel():
             return _by_onednn(right.mT, left.mT).mT
         left = left.contiguous()
-    multiply, columns = torch.ops.mkldnn._linear_pointwise.default, _without_gaps(right).mT.flatten(0, 1)
-    if len(columns) == 1:
-        return multiply(_without_gaps(left), columns[0], None, "none", [], "")
-    pairs = zip(_without_gaps(left).flatten(0, 1), columns, strict=True)
-    return torch.stack([multiply(rows, each, None, "none", [], "") for rows, each in pairs]).unflatten(
-        0, left.shape[:2]
-    )
+    column = _without_gaps(right)[0, 0].mT
+    return torch.ops.mkldnn._linear_pointwise.default(_without_gaps(left), column, None, "none", [], "")
 
 
 def _is_for_onednn(left: Tensor, right: Tensor) -> bool:
-    rows, inner, columns = *left.shape[2:], right.shape[3]
-    return inner <= TERMS and rows * inner * columns >= LARGE and _is_served(left, right)
+    batch, heads, rows, inner = left.shape
+    alone = batch == heads == 1  # several would be multiplied one by one and put together, which takes what was won
+    return alone and inner <= TERMS and rows * inner * right.shape[3] >= LARGE and _is_served(left, right)
 
 
 def _is_served(left: Tensor, right: Tensor) -> bool:
