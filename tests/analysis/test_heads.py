@@ -101,5 +101,7 @@ def test_an_induction_head_is_found_on_tokens_that_come_twice():
 def test_what_is_no_recording_is_refused():
     with pytest.raises(InvalidType, match="expected Recordings, got Tensor"):
         head_scores(torch.ones(2))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidArgument, match="recordings: expected at least one"):
+        head_scores([])
     with pytest.raises(InvalidArgument, match=r"tokens: a has 1 x 3 .* but there are 1 x 2"):
         HeadSums().add("a", "encoder", recording("a b c", "encoder").layers[0].weights, [["a", "b"]])

@@ -139,6 +139,8 @@ def test_a_changed_file_is_an_error(whole, change, said):
 def test_what_is_no_recording_is_an_error(whole, tmp_path):
     with pytest.raises(InvalidFile, match="there is no such file"):
         regard.open(tmp_path / "b.regard")
+    with pytest.raises(InvalidFile, match="is a folder; a recording is one file"):
+        regard.open(tmp_path)
     data = whole.read_bytes()
     for part in (b"", data[:5], data[:-10], b"\x80\x04" + data, data[: len(data) // 2]):
         whole.write_bytes(part)

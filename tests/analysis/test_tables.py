@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 import regard
 from regard.analysis import Layer, Recording, edges, plot_heads, plot_weights, row_table, save_table
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,8 @@ def test_other_files_and_uneven_columns_are_refused(tmp_path):
         save_table({"a": [1]}, tmp_path / "a.xlsx")
     with pytest.raises(InvalidArgument, match="one length for all, got 1, 2"):
         save_table({"a": [1], "b": [1, 2]}, tmp_path / "a.csv")
+    with pytest.raises(InvalidType, match="columns: expected lists by name"):
+        save_table([("a", 1)], tmp_path / "a.csv")
     assert not list(tmp_path.iterdir())
 
 
@@ -99,3 +101,10 @@ def test_figures_show_the_numbers(made, tmp_path):
     ):
         with pytest.raises(InvalidArgument, match=error):
             wrong()
+    for other, error in (
+        (lambda: plot_heads([1]), "scores: expected what `head_scores` gives, got list"),
+        (lambda: plot_heads({"layer": []}), "got dict without 'head'"),
+        (lambda: plot_weights(made), "layer: expected one of a recording, got Recording"),
+    ):
+        with pytest.raises(InvalidType, match=error):
+            other()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 
 import pytest
+import transformers as hf
+from PIL import Image
 
 from generation.writer import trained_writer
 from regard.models import save_model
+from watching.families import IMAGE
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,17 @@ def test_the_strongest_heads_and_all_by_a_score(regard, writer, tmp_path):
     assert column == sorted(column, reverse=True)
     assert rows[0][0] == shown["previous"][0]
     assert rows[0][header.index("previous")] == shown["previous"][1]
+
+
+def test_an_image_has_heads_too(regard, tmp_path):
+    hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(tmp_path / "vit")
+    hf.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    Image.new("RGB", (20, 30), "red").save(tmp_path / "a.png")
+    done = regard("heads", tmp_path / "a.png", "--model", tmp_path / "vit")
+    assert done.code == 0, done.err
+    shown = {line.split()[0] for line in done.out.splitlines()[1:]}
+    assert {"first", "previous", "entropy"} <= shown
+    assert not {"induction", "duplicate"} & shown  # of words
 
 
 def test_texts_of_a_file_and_a_table(regard, writer, tmp_path):

@@ -154,6 +154,14 @@ def test_the_product_is_that_of_the_dense_matrix(shape):
     torch.testing.assert_close(W @ x, W.dense() @ x, rtol=0, atol=1e-13)
 
 
+def test_a_product_may_have_the_heads_of_the_key():
+    query, key, value = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6)
+    W = weights(query, key)
+    torch.testing.assert_close(W @ value, W.dense() @ value.repeat_interleave(2, 1))
+    with pytest.raises(InvalidArgument, match="heads = 4 or 2, keys = 7"):
+        W @ torch.randn(2, 3, 7, 6)
+
+
 def test_a_product_may_be_in_float32_where_query_is_bfloat16():
     W, x = matrix(dtype=torch.bfloat16), torch.randn(K)
     assert (W @ x).dtype == torch.float32

@@ -15,6 +15,7 @@ from regard.text.marian import MarianTokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import PiecesTokenizer
 from regard.text.tokenizer import Tokenizer
+from regard.text.words import words
 from text.pieces import ENGLISH, GERMAN, write_llama, write_marian
 
 TEXTS = [*ENGLISH, "", "  two  spaces ", "Unknown Ω words, and CAPITALS.", "an end </s> in a text"]
@@ -91,6 +92,13 @@ def test_a_vocabulary_of_ones_own_keeps_text_as_it_is(tmp_path, kind):
     assert isinstance(loaded, PipelineTokenizer)
     assert loaded.encode_whole(texts) == tokenizer.encode_whole(texts) == theirs(tmp_path)(texts)["input_ids"]
     assert (loaded.pad_id, loaded.bos_id, loaded.eos_id, loaded.mask_id) == (0, 1, 2, 3)
+
+
+def test_a_piece_of_a_letter_is_shown_as_its_bytes():
+    tokenizer = PipelineTokenizer.train(["plain text, again and again"], 270)
+    pieces = tokenizer.tokens(tokenizer.encode(["so 猫!"])[0])
+    assert pieces[-4:] == ["<0xE7>", "<0x8C>", "<0xAB>", "!"]
+    assert [word for word, _ in words(pieces)] == ["so", "猫", "!"]
 
 
 def test_characters_that_the_vocabulary_lacks_are_named():

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import models
 
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.tokenizer import Tokenizer, _byte_letters
+from regard.text.tokenizer import Tokenizer
+from regard.text.words import BYTES
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",
@@ -90,10 +91,9 @@ def test_ids_that_a_model_made_up_have_text(tokenizer: Tokenizer, ids: list[int]
 def test_byte_letters_are_those_of_tokenizers() -> None:
     from tokenizers.pre_tokenizers import ByteLevel
 
-    assert sorted(_byte_letters().values()) == sorted(ByteLevel.alphabet())
-    assert ByteLevel(add_prefix_space=False).pre_tokenize_str("ü")[0][0] == "".join(
-        _byte_letters()[byte] for byte in "ü".encode()
-    )
+    assert sorted(BYTES) == sorted(ByteLevel.alphabet())
+    letters = ByteLevel(add_prefix_space=False).pre_tokenize_str("ü")[0][0]
+    assert bytes(BYTES[letter] for letter in letters) == "ü".encode()
 
 
 def test_save_and_load_give_the_same_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:

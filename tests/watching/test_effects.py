@@ -29,6 +29,7 @@ def test_what_a_head_does_to_the_words():
     ).sum(-1)
     assert torch.allclose(found.change, expected, atol=1e-5)
     assert torch.equal(found.likeliest[1], silent.argmax(-1))
+    assert repr(found).startswith(f"Effect({tuple(found.change.shape)} tokens: {found.change.mean():.3g} nats")
     assert torch.equal(found.seen[0].layers[0].weights.dense(), found.seen[1].layers[0].weights.dense())
 
 

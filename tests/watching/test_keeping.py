@@ -138,7 +138,10 @@ def test_two_watches_on_one_model_are_refused_and_on_two_are_not():
     with regard.watch(one) as outer, torch.no_grad():
         with pytest.raises(InvalidArgument, match="BertModel is being watched already"), regard.watch(one):
             pass
-        with pytest.raises(InvalidArgument, match="BertEncoder is being watched already"), regard.watch(one.encoder):
+        with (
+            pytest.raises(InvalidArgument, match="BertEncoder is being watched already, in a watch of BertModel"),
+            regard.watch(one.encoder),
+        ):
             pass
         with regard.watch(other) as inner:
             other(**FAMILIES["gpt2"].inputs())

@@ -81,7 +81,10 @@ def head_scores(
             raise InvalidType(f"recordings: expected Recordings, got {type(recording).__name__}")
         for layer in recording.layers:
             sums.add(layer.name, layer.kind, layer.weights, [layer.keys], numbers=layer.head_numbers)
-    return sums.means()
+    found = sums.means()
+    if not found["head"]:
+        raise InvalidArgument("recordings: expected at least one, with layers")
+    return found
 
 
 def random_repeats(ids: Sequence[int], length: int, seed: int = 0) -> list[int]:

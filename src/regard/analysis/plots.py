@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard.analysis.heads import HEAD_SCORES, Columns
 from regard.analysis.recording import Layer
-from regard.errors import InvalidArgument, MissingExtra, nearest, refuse
+from regard.errors import InvalidArgument, InvalidType, MissingExtra, nearest, refuse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,9 +33,15 @@ def plot_heads(scores: Columns, names: Sequence[str] | None = None) -> Figure:
         A figure: ``figure.savefig("heads.png")``.
 
     Raises:
+        InvalidType: If these are no scores.
         InvalidArgument: If a score is unknown, or there is nothing to show.
         MissingExtra: If matplotlib is not installed.
     """
+    missing = [name for name in ("layer", "head") if not isinstance(scores, Mapping) or name not in scores]
+    if missing:
+        raise InvalidType(
+            f"scores: expected what `head_scores` gives, got {type(scores).__name__} without {missing[0]!r}"
+        )
     told = [name for name in HEAD_SCORES if name in scores and not np.isnan(scores[name]).all()]
     refuse([f"names: no score {name!r}{nearest(name, told)}" for name in names or () if name not in told])
     shown = told if names is None else list(names)
@@ -78,9 +84,12 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         A figure. Of more than 1,024 tokens a cell is the mean of a square.
 
     Raises:
+        InvalidType: If it is no layer.
         InvalidArgument: If there is no such head.
         MissingExtra: If matplotlib is not installed.
     """
+    if not isinstance(layer, Layer):
+        raise InvalidType(f"layer: expected one of a recording, got {type(layer).__name__}")
     weights = layer.weights.detach()
     queries, keys = weights.shape[2:]
     known = layer.head_numbers

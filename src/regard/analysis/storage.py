@@ -82,6 +82,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         InvalidFile: If the file is missing, damaged, of another version, or something else.
     """
     place = Path(path)
+    if place.is_dir():
+        raise InvalidFile(f"{place}: is a folder; a recording is one file, as *.regard")
     if not place.is_file():
         raise InvalidFile(f"{place}: there is no such file")
     try:

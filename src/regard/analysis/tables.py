@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.analysis.heads import Columns
 from regard.analysis.recording import Recording
-from regard.errors import InvalidArgument, MissingExtra, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidType, MissingExtra, count_objections, refuse
 from regard.files import whole_file
 from regard.ops.measures import Asked, Strongest, Top, TopK, as_measures
 
@@ -113,10 +113,13 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
         path: ``*.csv``; ``*.npz``, an array for each column; or ``*.parquet``.
 
     Raises:
+        InvalidType: If the columns are no dict.
         InvalidArgument: If the name has another ending, or the columns are not of one length.
         InvalidFile: If the file cannot be written.
         MissingExtra: If it is to be Parquet, and pyarrow is not installed.
     """
+    if not isinstance(columns, Mapping):
+        raise InvalidType(f"columns: expected lists by name, as `edges` gives them, got {type(columns).__name__}")
     place, lengths = Path(path), {len(column) for column in columns.values()}
     if place.suffix not in ENDINGS:
         raise InvalidArgument(f"path: expected a name that ends with one of {', '.join(ENDINGS)}, got {place.name!r}")

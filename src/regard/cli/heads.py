@@ -27,7 +27,11 @@ TABLES = (".csv", ".npz", ".parquet")
 
 def heads(
     text: Annotated[
-        str | None, typer.Argument(help="A text for the model to read; in quotes.", show_default="those of --file")
+        str | None,
+        typer.Argument(
+            help="A text for the model to read, in quotes; for a model of images the path of one.",
+            show_default="those of --file",
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Read these texts, one a line.", show_default="none", dir_okay=False)
@@ -55,7 +59,7 @@ def heads(
     To the word before (previous), after (next), to itself (self), to the first, to marks as `[SEP]` (separator), to the
     same word elsewhere (duplicate), to what came after it (induction); how spread it is (entropy, in nats), and how far
     away (distance, in words). Duplicate and induction are measured on random words that come
-    twice; a translator's on the text.
+    twice; a translator's on the text. The words of an image are its patches.
 
         regard heads "The cat sat on the mat." --model gpt2/
         regard heads --file texts.txt --model minilm --by separator
@@ -75,11 +79,13 @@ def heads(
 
     from regard.cli.models import load_model
     from regard.generation import Translator
+    from regard.watching import Checkpoint
 
     texts = [text] if text is not None else _lines(file)
     loaded = load_model(model)
     scores = head_scores(_recordings(loaded, texts))
-    if not isinstance(loaded, Translator):
+    looks = isinstance(loaded, Checkpoint) and loaded.tokenizer is None  # at images, which have no words
+    if not isinstance(loaded, Translator) and not looks:
         again = head_scores(loaded.repeats())
         at = {pair: row for row, pair in enumerate(zip(again["layer"], again["head"], strict=True))}
         for score in ("duplicate", "induction"):

@@ -51,7 +51,7 @@ def look(
         regard look "A story of two halves." --model minilm --layer encoder.0
 
     Any other model of Hugging Face's transformers in a folder is watched, its tokenizer beside it; one of images is
-    given the path of one:
+    given the path of one, and has no table, but a page:
 
         regard look "summarize: The cat sat on the mat." --model t5/ --target "The cat sat."
         regard look cat.png --model vit/

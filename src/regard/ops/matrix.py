@@ -139,7 +139,8 @@ class WeightMatrix(Matrix):
         """The product with a vector or a matrix, as `dense() @ x`, without the dense.
 
         Args:
-            x: (keys,), (keys, columns), or (..., keys, columns) that broadcasts to batch and heads.
+            x: (keys,), (keys, columns), or (..., keys, columns) that broadcasts to batch and heads; where heads of the
+                query share one of the key, it may have as many heads as the key.
 
         Returns:
             (batch, heads, queries) or (batch, heads, queries, columns), in the dtype of x.
@@ -147,7 +148,7 @@ class WeightMatrix(Matrix):
         Raises:
             InvalidArgument: If x does not fit.
         """
-        value = columns_of("W @ x", x, self.shape, 3, self.device)
+        value = columns_of("W @ x", x, self.shape, 3, self.device, self.request.key.shape[1])
         self._check()
         job = Job(self.request, value.expand(self.shape[0], -1, -1, -1), {})
         output, _ = choose(job).run(job)

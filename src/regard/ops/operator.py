@@ -11,7 +11,9 @@ from torch import Tensor
 from regard.errors import InvalidArgument, InvalidType, MissingExtra
 
 
-def columns_of(what: str, x: Tensor, shape: Sequence[int], axis: int, device: torch.device) -> Tensor:
+def columns_of(
+    what: str, x: Tensor, shape: Sequence[int], axis: int, device: torch.device, kv_heads: int = 1
+) -> Tensor:
     """The right side of a product as (batch or 1, heads or 1, size, columns).
 
     Args:
@@ -20,6 +22,7 @@ def columns_of(what: str, x: Tensor, shape: Sequence[int], axis: int, device: to
         shape: (batch, heads, queries, keys) of the matrix that it is multiplied with.
         axis: The axis of the matrix that is summed over: 2 or 3.
         device: Where the matrix lies.
+        kv_heads: How many heads x may have besides, each for a group of the matrix's.
 
     Raises:
         InvalidArgument: If x does not fit.
@@ -32,11 +35,12 @@ def columns_of(what: str, x: Tensor, shape: Sequence[int], axis: int, device: to
     batch, heads, size, name = *shape[:2], shape[axis], ("queries", "keys")[axis - 2]
     columns = x[:, None] if x.ndim == 1 else x
     lead = (1, 1, *columns.shape[:-2])[-2:]
-    fits = 2 <= columns.ndim <= 4 and columns.shape[-2] == size and lead[0] in (1, batch) and lead[1] in (1, heads)
+    fits = 2 <= columns.ndim <= 4 and columns.shape[-2] == size
+    fits = fits and lead[0] in (1, batch) and lead[1] in (1, heads, kv_heads)
     if not fits or x.device != device:
         raise InvalidArgument(
             f"{what}: expected ({name},), ({name}, columns) or (batch, heads, {name}, columns) with batch = {batch}, "
-            f"heads = {heads}, {name} = {size} on {device}; got {tuple(x.shape)} on {x.device}"
+            f"heads = {f'{heads} or {kv_heads}' if 1 < kv_heads < heads else heads}, {name} = {size} on {device}; got {tuple(x.shape)} on {x.device}"
         )
     return columns.reshape(*lead, *columns.shape[-2:])
 

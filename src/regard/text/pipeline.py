@@ -15,6 +15,7 @@ from regard.errors import InvalidArgument, InvalidFile, refuse
 from regard.files import whole_file
 from regard.text.backends import learn_bpe, read_backend, write_backend
 from regard.text.lines import letter_objections
+from regard.text.words import BYTES, readable
 
 CONFIG = "tokenizer_config.json"
 # What checkpoints keep beside it; it is written again as it was read.
@@ -226,6 +227,8 @@ def readable_piece(backend: tokenizers.Tokenizer, index: int) -> str:
     if index in added or backend.decoder is None:
         return piece
     text = backend.decode([index], skip_special_tokens=False)
+    if "\ufffd" in text and all(letter in BYTES for letter in piece):
+        return readable(bytes(BYTES[letter] for letter in piece))
     if piece.startswith(("Ġ", "▁", " ")):
         return "▁" + text.lstrip(" ")
     if isinstance(backend.decoder, tokenizers.decoders.WordPiece):

@@ -13,9 +13,9 @@ from tokenizers import Regex, normalizers
 
 from regard.errors import InvalidFile, refuse
 from regard.text.backends import FILE, learn_bpe, read_backend, write_backend
+from regard.text.words import BYTES, readable
 
 SPECIALS = ("<pad>", "<s>", "</s>")
-_SPACE_MARK = "\u2581"
 # Contractions stay readable ("didn", "'t"), every digit is a piece of its own (numbers are copied, not memorised),
 # and the space belongs to the word that it stands before.
 _PIECES = r"['’](?:[sdmt]|ll|ve|re)(?![\p{L}\p{M}])| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+"
@@ -42,12 +42,11 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         backend.encode_special_tokens = True  # "</s>" in a text is text; the attribute is not part of the file
-        letters = {letter: byte for byte, letter in _byte_letters().items()}
         self._bytes: list[bytes] = []
         for index in range(backend.get_vocab_size()):
             piece = backend.id_to_token(index) or ""
             special = index < len(SPECIALS)
-            self._bytes.append(piece.encode() if special else bytes(letters[letter] for letter in piece))
+            self._bytes.append(piece.encode() if special else bytes(BYTES[letter] for letter in piece))
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -119,7 +118,7 @@ class Tokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece as readable text: ``▁`` is the space before a word, ``<0xC3>`` a byte of a cut letter."""
-        return [_readable(self._bytes[index]) for index in ids]
+        return [readable(self._bytes[index]) for index in ids]
 
     def word_numbers(self, ids: Sequence[int]) -> list[int]:
         """Give the word that each piece is of, from 0; words are what white space parts."""
@@ -146,17 +145,3 @@ class Tokenizer:
         if found != SPECIALS:
             raise InvalidFile(f"{Path(folder) / FILE}: the first entries should be {SPECIALS}, but are {found}")
         return cls(backend)
-
-
-def _byte_letters() -> dict[int, str]:
-    """The letter that byte-level BPE writes for each byte: itself where it is printable, else one from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + place) for place, byte in enumerate(others)}
-
-
-def _readable(piece: bytes) -> str:
-    try:
-        return piece.decode("utf-8").replace(" ", _SPACE_MARK)
-    except UnicodeDecodeError:
-        return "".join(_SPACE_MARK if byte == 0x20 else f"<0x{byte:02X}>" for byte in piece)

@@ -6,7 +6,13 @@ import re
 from collections.abc import Sequence
 
 _MARK = "▁"
-_BYTES = re.compile(rf"(?:{_MARK}|<0x[0-9A-F]{{2}}>)+")
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+"""The byte that byte-level BPE means by a letter: a printable one stands for itself, the others for letters from
+U+0100 on."""
+
+_RAW = re.compile(rf"(?:{_MARK}|<0x[0-9A-F]{{2}}>)+")
 _SPECIAL = re.compile(r"</?[a-z]+>|\[(?:CLS|SEP|MASK|PAD|UNK)\]|<\|\w+\|>")
 _JOINERS = "\u200c\u200d"
 """They have no shape of their own, but decide that of the letters and emoji at their sides."""
@@ -16,6 +22,14 @@ _WORD = re.compile(rf"\w+(?:['’\-{_JOINERS}]\w+)*|[^\w\s]+")
 def is_special(token: str) -> bool:
     """Whether a token is no text but a mark of the model's, as ``<s>``, ``[CLS]`` and ``<|endoftext|>``."""
     return _SPECIAL.fullmatch(token) is not None
+
+
+def readable(piece: bytes) -> str:
+    """A piece as text, ``▁`` for a space; ``<0xC3>`` for each of its bytes where it is part of a letter."""
+    try:
+        return piece.decode("utf-8").replace(" ", _MARK)
+    except UnicodeDecodeError:
+        return "".join(_MARK if byte == 0x20 else f"<0x{byte:02X}>" for byte in piece)
 
 
 def words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
@@ -65,7 +79,7 @@ def _words_of_run(tokens: Sequence[str], run: Sequence[int]) -> list[tuple[str, 
 
 
 def _bytes(token: str) -> bytes:
-    if _BYTES.fullmatch(token):
+    if _RAW.fullmatch(token):
         return bytes(0x20 if part == _MARK else int(part[3:5], 16) for part in re.findall(rf"{_MARK}|<0x..>", token))
     return token.replace(_MARK, " ").encode("utf-8", "replace")
 

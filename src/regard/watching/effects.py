@@ -35,6 +35,11 @@ class Effect:
     logits: bool
     seen: tuple[Watch, Watch]
 
+    def __repr__(self) -> str:
+        what = "nats between the words' distributions" if self.logits else "of the vectors' length"
+        mean, most = self.change.mean(), self.change.max()
+        return f"Effect({tuple(self.change.shape)} tokens: {mean:.3g} {what} in the mean, {most:.3g} at most)"
+
     @property
     def likeliest(self) -> tuple[Tensor, Tensor]:
         """The likeliest word at each place before and after, each (batch, tokens).

@@ -68,9 +68,11 @@ class Watch(Layers[Seen]):
         self._was_called = False
 
     def __enter__(self) -> Watch:
-        taken = [id(module) for module in self.model.modules() if id(module) in WATCHES]
-        if taken:
-            raise InvalidArgument(f"{type(self.model).__name__} is being watched already: end that watch first")
+        taken = next((module for module in self.model.modules() if id(module) in WATCHES), None)
+        if taken is not None:
+            by = WATCHES[id(taken)].model
+            part = "" if by is self.model else f", in a watch of {type(by).__name__}"
+            raise InvalidArgument(f"{type(taken).__name__} is being watched already{part}: end that watch first")
         self._stack = ExitStack()
         self._stack.enter_context(torch.compiler.set_stance("force_eager"))  # what is compiled has no place for ears
         if sys.modules.get("transformers"):  # what is not loaded has no models
