@@ -155,7 +155,7 @@ def test_a_flipped_bit_is_an_error(whole):
     data = whole.read_bytes()
     for at in range(8, len(data), 7):
         whole.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        with pytest.raises(InvalidFile, match="damaged|is no recording|of version 2"):
+        with pytest.raises(InvalidFile, match=r"damaged|is no recording|of version 2"):
             regard.open(whole)
     whole.write_bytes(data)
     regard.open(whole)

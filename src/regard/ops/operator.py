@@ -38,9 +38,10 @@ def columns_of(
     fits = 2 <= columns.ndim <= 4 and columns.shape[-2] == size
     fits = fits and lead[0] in (1, batch) and lead[1] in (1, heads, kv_heads)
     if not fits or x.device != device:
+        some = f"{heads} or {kv_heads}" if 1 < kv_heads < heads else heads
         raise InvalidArgument(
             f"{what}: expected ({name},), ({name}, columns) or (batch, heads, {name}, columns) with batch = {batch}, "
-            f"heads = {f'{heads} or {kv_heads}' if 1 < kv_heads < heads else heads}, {name} = {size} on {device}; got {tuple(x.shape)} on {x.device}"
+            f"heads = {some}, {name} = {size} on {device}; got {tuple(x.shape)} on {x.device}"
         )
     return columns.reshape(*lead, *columns.shape[-2:])
 
