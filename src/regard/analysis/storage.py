@@ -111,7 +111,7 @@ def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.flatten().view(torch.uint8).numpy())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
