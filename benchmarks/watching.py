@@ -2,8 +2,10 @@
 
 Both models compute by SDPA, in float32; beside them BERT with dense attention, which returns all weights, and, where
 TransformerLens is installed, its `run_with_cache` of the same model, told to keep the weights alone. Generation is
-greedy, of one text. Memory is that above an unwatched run, each in a process of its own; the file is what
-`regard.open` reads, in times of the bytes that all weights would take in float32.
+greedy, of one text. The C library is told to keep what is freed, for all ways alike: to be given memory anew, page by
+page, takes a virtual machine up to 2 ms a megabyte, which would be counted as the price of holding queries and keys, or
+weights. Memory is that above an unwatched run, each in a process of its own; the file is what `regard.open` reads, in
+times of the bytes that all weights would take in float32.
 
 Run: ``python benchmarks/watching.py``; smaller, to see that it runs: ``--lengths 128 --new 16 --longest 512``.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
 import importlib.util
 import tempfile
 from collections.abc import Callable
@@ -31,6 +34,17 @@ import regard
 SEED, ROUNDS, VOCAB, PROMPT = 0, 7, 1000, 32
 ASKED = ["entropy", "received"]
 Run = Callable[[], object]
+KEPT = {"M_TRIM_THRESHOLD": -1, "M_MMAP_THRESHOLD": -3}
+"""glibc's names for what decides whether freed memory is given back (mallopt(3))."""
+
+
+def keep_memory() -> bool:
+    """Have the C library keep what is freed; whether it does."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another library than glibc
+        return False
+    return all(mallopt(option, 2**31 - 1) for option in KEPT.values())
 
 
 def bert(tokens: int, attention: str = "sdpa") -> BertModel:
@@ -144,9 +158,10 @@ def main() -> None:
     kinds = (torch.float32, torch.float16)
     shares = {str(dtype).removeprefix("torch."): alone(share_on_disk, longest, dtype) for dtype in kinds}
     print(f"megabytes above the unwatched run: {above}; share of all weights on disk: {shares}")
+    kept = keep_memory()
     found = {what: each for tokens in arguments.lengths for what, each in forward(tokens).items()}
     found |= generation(arguments.new)
-    report("watching", found, SEED, prompt=PROMPT, megabytes_above_unwatched=above, share_on_disk=shares)
+    report("watching", found, SEED, prompt=PROMPT, memory_kept=kept, megabytes_above_unwatched=above, share_on_disk=shares)
 
 
 if __name__ == "__main__":
