@@ -185,7 +185,16 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Molmo2Model", {"adapter_config.vision_feature_layer": [0, 1]}),
     (r"^VibeVoiceAsr", {"acoustic_tokenizer_chunk_size": 3200}),
     (r"^Muse(Glimmer|Spark)Vision", {}),
-    (r"^EsmFold2", {"head_dim": 64}),
+    (
+        r"^EsmFold2",
+        {
+            "atom_encoder.head_dim": 32,
+            "structure_head.diffusion_module.atom_encoder.head_dim": 32,
+            "single_inputs_size": WIDTH + 67,
+            "atom_feature_dim": 389,
+            "num_loops": 1,
+        },
+    ),
     (r"Blip(2|Video)?Model", {".image_token_index": 150, ".image_token_id": 150}),
     (r"^LevitModel", {"patch_size": 16, "image_size": 64}),
     (r"^ClvpEncoder", {"num_attention_heads": 2}),
@@ -341,6 +350,32 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
         r"^Granite4VisionModel",
         {"downsample_rate": "1/2", "deepstack_layer_map": [[-1, 0]], "spatial_target_layers": [1]},
     ),
+    (r"^TimmBackbone", {"backbone": "test_vit", "out_indices": [1]}),
+    (r"^TimmWrapper", {"architecture": "test_vit", "model_args": {"img_size": SIDE, "patch_size": 8}}),
+    (
+        r"^(Pe(Audio)?Video|PerceptionLM)",
+        {
+            "architecture": "vit_pe_core_large_patch14_336",
+            "model_args": {"img_size": SIDE, "patch_size": 8, "embed_dim": WIDTH, "depth": 2, "num_heads": 4},
+        },
+    ),
+    (
+        r"^FastVlm",
+        {
+            "vision_config.hidden_size": 2 * WIDTH,
+            "model_args": {"inference_mode": True, "layers": [1] * 5, "embed_dims": [16, 32, 32, 64, WIDTH]},
+        },
+    ),
+    (r"^Gemma3nModel", {"vision_config.hidden_size": 2048, "model_args": {"channel_multiplier": 0.05}}),
+    (
+        r"^EdgeTam(Vision)?Model",
+        {
+            "architecture": "repvit_m1",
+            "backbone_channel_list": [384, 192, 96, 48],
+            "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+        },
+    ),
+    (r"^EdgeTamModel", {"image_size": 64, "prompt_encoder_config.patch_size": 16}),
 ]
 """What is set beyond that in the configurations of some models, by patterns of their names: wherever the name stands,
 or else on top; with dots where exactly."""
@@ -348,7 +383,6 @@ or else on top; with dots where exactly."""
 
 UNTRIED = frozenset(
     (
-        "EsmFold2Model",
         "Gemma4AssistantForCausalLM",
         "Gemma4UnifiedAssistantForCausalLM",
     )

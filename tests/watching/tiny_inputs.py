@@ -11,11 +11,12 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from watching.tiny import LENGTH, SIDE, TARGETS, WIDTH, WORDS, configs
 
@@ -169,6 +170,62 @@ SESSIONS = {
     "sam3_video": "Sam3VideoInferenceSession",
 }
 """The classes of videos."""
+
+_TEXT: dict[str, Maker] = {"input_ids": lambda of: _words(of, WORDS), "attention_mask": lambda of: _padded(WORDS)}
+_AUDIO: dict[str, Maker] = {"input_values": lambda of: torch.randn(2, 1, 3840)}
+_VIDEO: dict[str, Maker] = {
+    "pixel_values_videos": lambda of: torch.randn(2, 4, 3, SIDE, SIDE),
+    "padding_mask_videos": lambda of: _padded(4),
+}
+
+
+def _words_and_images(parts: int, *size: int) -> dict[str, Maker]:
+    """Words after an image of so many parts."""
+    return {
+        "input_ids": lambda of: torch.cat([torch.full((2, parts), of.config.image_token_id), _words(of, WORDS)], 1),
+        "attention_mask": lambda of: _padded(parts + WORDS),
+        "pixel_values": lambda of: torch.randn(2, *size),
+    }
+
+
+def _of_main(of: Numbers) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+    """What an assistant is given of its main model: of the last token, its embedding and state; all keys and values."""
+    own = of.config.get_text_config()
+    kinds = ["sliding_attention", "full_attention"]
+    shared = {"num_hidden_layers": 4, "layer_types": 2 * kinds, "num_kv_shared_layers": 2, "global_head_dim": 16}
+    config = type(own)(**{**own.to_dict(), "per_layer_config": None, **shared})
+    torch.manual_seed(3)
+    main = AutoModel.from_config(config).eval()
+    tokens = _words(of, WORDS)
+    with torch.no_grad():
+        options = {"output_hidden_states": True, "return_shared_kv_states": True}
+        found = main(tokens, attention_mask=_padded(WORDS).flip(1), **options)
+        last = main.get_input_embeddings()(tokens[:, -1:]), found.hidden_states[-1][:, -1:]
+    return torch.cat(last, -1), dict(found.shared_kv_states)
+
+
+def _of_proteins(name: str, of: Numbers) -> Any:
+    """A feature of two proteins of equal length."""
+    from transformers.models.esmfold2 import modeling_esmfold2, protein_utils
+
+    if name == "atom_inputs":
+        return modeling_esmfold2.EsmFold2AtomInputs(**{part: _of_proteins(part, of) for part in ATOMS})
+    features = [protein_utils.prepare_protein_features(residues) for residues in ("MKTAYIAKQRQ", "GSHMWSLEVLF")]
+    return torch.cat([each[name] for each in features])
+
+
+PROTEINS = (
+    *("token_index", "residue_index", "asym_id", "sym_id", "entity_id", "mol_type", "res_type", "token_bonds"),
+    *("attention_mask", "deletion_mean", "msa", "has_deletion", "deletion_value", "msa_attention_mask", "input_ids"),
+    "atom_inputs",
+)
+"""What a model that folds proteins takes."""
+
+ATOMS = (
+    *("ref_pos", "ref_charge", "ref_element", "ref_atom_name_chars", "ref_space_uid"),
+    *("atom_attention_mask", "atom_to_token"),
+)
+"""What it takes of their atoms, as one."""
 
 GIVEN: list[tuple[str, dict[str, Maker]]] = [
     (
@@ -436,15 +493,21 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
     (
         r"^Gemma4(Unified)?Assistant",
         {
-            "inputs_embeds": lambda of: torch.randn(2, 1, 2 * of(WIDTH, "backbone_hidden_size")),
-            "position_ids": lambda of: torch.full((2, 1), WORDS),
-            "attention_mask": lambda of: _padded(WORDS),
-            "shared_kv_states": lambda of: {
-                kind: (torch.randn(2, 2, WORDS, 16), torch.randn(2, 2, WORDS, 16))
-                for kind in ("sliding_attention", "full_attention")
-            },
+            "inputs_embeds": lambda of: _of_main(of)[0],
+            "position_ids": lambda of: torch.full((1, 1), WORDS - 1),
+            "attention_mask": lambda of: _padded(WORDS).flip(1),
+            "shared_kv_states": lambda of: _of_main(of)[1],
         },
     ),
+    (r"^EsmFold2", {name: partial(_of_proteins, name) for name in PROTEINS}),
+    (r"^FastVlm", _words_and_images(4, 3, 128, 128)),
+    (r"^PerceptionLM", _words_and_images(16, 1, 3, SIDE, SIDE)),
+    (r"^Gemma3nModel", _words_and_images(256, 3, 64, 64)),
+    (r"^EdgeTam(Vision)?Model", {"pixel_values": lambda of: torch.randn(2, 3, 64, 64)}),
+    (r"^PeVideoEncoder", _VIDEO),
+    (r"^PeVideoModel", _VIDEO | _TEXT),
+    (r"^PeAudioVideoEncoder", _VIDEO | _AUDIO),
+    (r"^PeAudioVideoModel", _VIDEO | _AUDIO | _TEXT),
     (r"^Sam2VideoModel", {"inference_session": lambda of: _session(of, "sam2_video"), "frame_idx": lambda of: 0}),
     (
         r"^Sam3TrackerVideo",
