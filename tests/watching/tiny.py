@@ -571,7 +571,11 @@ def built(model: type[PreTrainedModel]) -> PreTrainedModel:
     for each in configs(config):
         if getattr(each, "use_cache", False):
             each.use_cache = False
-    made = model(config).eval()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # what nobody initializes is NaN then, and found below
+    try:
+        made = model(config).eval()
+    finally:
+        torch.use_deterministic_algorithms(False)
     with torch.no_grad():
         for module in made.modules():  # scores that differ, so that a wrong weight shows
             if isinstance(module, (nn.Linear, nn.Embedding)):
