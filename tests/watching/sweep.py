@@ -9,14 +9,14 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -36,12 +36,22 @@ class Outcome:
     """What came of it.
 
     Args:
-        kind: Every weight was the one of dense attention; or watching was refused; or the model cannot be built here.
+        kind: Every weight was the one of dense attention; or watching was refused, or transformers builds no such one.
         said: Why.
     """
 
-    kind: Literal["exact", "refused", "not built"]
+    kind: Literal["exact", "refused"]
     said: str = ""
+
+
+UNBUILT = [
+    (r"requires the (\w+) library", r"it needs the package \1, which is not installed"),
+    (
+        r"^Gemma4(Unified)?Assistant.*: The set of layer types producing a cache is different",
+        "transformers itself builds no model whose layers all take their keys from another",
+    ),
+]
+"""Why transformers refuses to build a model, by patterns of its name and what is said."""
 
 
 def outcome(kind: type[PreTrainedModel]) -> Outcome:
@@ -52,11 +62,13 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
     """
     try:
         model = tiny.built(kind)
-    except ImportError as error:
-        package = re.search(r"requires the (\w+) library", str(error))
-        if package is None:
-            raise
-        return Outcome("not built", f"needs {package[1]}")
+    except (ImportError, ValueError) as error:
+        said = f"{kind.__name__}: {error}"
+        for pattern, why in UNBUILT:
+            found = re.search(pattern, said)
+            if found is not None:
+                return Outcome("refused", found.expand(why))
+        raise
     given, expected = _accepted(model)
     try:
         with regard.watch(model) as seen:
@@ -265,8 +277,8 @@ def _allowed(mask: Tensor) -> Tensor:
 
 
 SHORT = [
-    (r"needs (?P<more>\w+)$", "a package that is not here"),
-    (r"no small one", "no small one is made here yet"),
+    (r"needs the package (?P<more>\w+)", "needs a package that is not installed"),
+    (r"^transformers itself builds no", "transformers itself does not build it"),
     (r", an? (?P<more>\w+), computes attention in its own way", "computes attention in its own way"),
     (r"it has no attention$", "no attention"),
     (r"it has no attention, or", "no attention, or in its own way"),
@@ -285,6 +297,15 @@ def short(said: str) -> tuple[str, str]:
     return said, ""
 
 
+def versions() -> str:
+    """Of what a sweep is made, as far as it is installed."""
+    found = []
+    for name in ("torch", "transformers", "timm"):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return f"{', '.join(found[:-1])} and {found[-1]}"
+
+
 def table(outcomes: Mapping[str, Outcome], settable: Collection[str]) -> str:
     """What came of each model, in Markdown: how many are exact, and why each other one is not.
 
@@ -292,37 +313,36 @@ def table(outcomes: Mapping[str, Outcome], settable: Collection[str]) -> str:
         outcomes: By the names of models.
         settable: Those whose attention can be set, which is where transformers' interface is used.
     """
-    kinds = ("exact", "refused", "not built")
     lines = [
         "# What can be watched",
         "",
-        f"Of each configuration class of transformers {transformers.__version__} one model was made tiny, run and",
-        "watched, and all weights were compared with those of dense attention. `python -m watching.sweep` (in `tests`)",
-        "writes this page. A model can set its attention where it says so by `_can_set_attn_implementation()`.",
+        "Of each configuration class of transformers one model was made tiny, run and watched, and all weights were",
+        "compared with those of dense attention. `python -m watching.sweep` (in `tests`) writes this page; it was made",
+        f"with {versions()}. A model can set its attention where it says so by",
+        "`_can_set_attn_implementation()`.",
         "",
         "| | can set its attention | cannot | all |",
         "|---|---|---|---|",
     ]
-    for kind in kinds:
+    for kind in ("exact", "refused"):
         names = [name for name, each in outcomes.items() if each.kind == kind]
         can = sum(name in settable for name in names)
         lines.append(f"| {kind} | {can} | {len(names) - can} | {len(names)} |")
-    for kind, title in (("refused", "Refused, because"), ("not built", "Not built, because")):
-        groups: dict[str, list[str]] = defaultdict(list)
-        for name, each in sorted(outcomes.items()):
-            if each.kind == kind:
-                reason, more = short(each.said)
-                groups[reason].append(f"`{name}` ({more})" if more else f"`{name}`")
-        lines += ["", f"## {title}"]
-        for reason, models in sorted(groups.items(), key=lambda group: -len(group[1])):
-            lines += ["", f"**{reason}** ({len(models)}): " + ", ".join(models) + "."]
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, each in sorted(outcomes.items()):
+        if each.kind == "refused":
+            reason, more = short(each.said)
+            groups[reason].append(f"`{name}` ({more})" if more else f"`{name}`")
+    lines += ["", "## Refused, because"]
+    for reason, models in sorted(groups.items(), key=lambda group: -len(group[1])):
+        lines += ["", f"**{reason}** ({len(models)}): " + ", ".join(models) + "."]
     exact = [f"`{name}`" for name, each in sorted(outcomes.items()) if each.kind == "exact"]
     lines += ["", "## Exact", "", ", ".join(exact) + "."]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Sweep, and write the page if all came to an end that is known, in time."""
+    """Sweep, and write the page if each is exact or refused, in time; timm is needed for those that are built on it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--minutes", type=float, default=9.5, help="how long it may take")
     parser.add_argument("--page", type=Path, default=Path(__file__).parents[2] / "docs" / "watching.md")
@@ -335,7 +355,7 @@ def main() -> None:
         if time.monotonic() > stop:
             sys.exit(f"{number - 1} of {len(kinds)} models in {options.minutes:g} minutes: give --minutes more")
         try:
-            found = Outcome("not built", "no small one") if name in tiny.UNTRIED else outcome(kind)
+            found = outcome(kind)
         except Exception as error:  # noqa: BLE001 (to be told with all others)
             failed.append(name)
             print(f"{number}/{len(kinds)} {name}: FAILED: {type(error).__name__}: {error}"[:500], flush=True)

@@ -381,15 +381,6 @@ OVERRIDES: list[tuple[str, dict[str, Any]]] = [
 or else on top; with dots where exactly."""
 
 
-UNTRIED = frozenset(
-    (
-        "Gemma4AssistantForCausalLM",
-        "Gemma4UnifiedAssistantForCausalLM",
-    )
-)
-"""Models of which no small one is made here yet."""
-
-
 @lru_cache
 def classes() -> dict[str, type[PreTrainedModel]]:
     """One model class for each class of configurations, by name: the one that `AutoModel` takes, or else the first."""
