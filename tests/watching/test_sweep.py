@@ -58,6 +58,22 @@ def test_what_cannot_be_heard_may_stand_beside_what_is_chosen():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_what_is_called_attention_for_short_is_not_missed_beside_what_is_heard(monkeypatch):
+    tiny.quiet()
+    codes = {f"IMGIMG{''.join('ABCDEFGHIJ'[int(digit)] for digit in str(code))}Z": 3 + code for code in range(64)}
+    more = {"vocabulary_map": {"<image>": 150, **codes}, "vq_config.num_embeddings": 64}
+    monkeypatch.setattr(tiny, "OVERRIDES", [*tiny.OVERRIDES, ("^ChameleonModel", more)])
+    model = tiny.built(tiny.named("ChameleonModel"))
+    words, picture = torch.tensor([[150, 5, 6, 7]]), torch.randn(1, 3, 16, 16)
+    with regard.watch(model) as seen, torch.no_grad():
+        model(words)
+    assert len(seen) == 2
+    said = "a ChameleonVQVAEEncoderAttnBlock, computes attention in its own way"
+    with pytest.raises(InvalidArgument, match=said), regard.watch(model), torch.no_grad():
+        model(words, picture)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_mask_that_is_no_matrix_is_refused():
     tiny.quiet()
     model = tiny.built(tiny.named("LlamaModel"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from functools import cache
 from types import CodeType
@@ -11,6 +12,9 @@ from torch import nn
 
 SHARED = ("torch.", "transformers.modeling_utils", "transformers.generation")
 """The modules of Python whose classes are no model's own."""
+
+ATTENTION = re.compile("attention|attn", re.IGNORECASE)
+"""How classes of attention are called."""
 
 
 @cache
@@ -22,7 +26,7 @@ def calls_torch(kind: type[nn.Module]) -> bool:
 @cache
 def has_weights(kind: type[nn.Module]) -> bool:
     """Whether it is attention that makes its weights itself, unless it calls what is heard."""
-    return "attention" in kind.__name__.lower() and not _names(kind).isdisjoint(
+    return ATTENTION.search(kind.__name__) is not None and not _names(kind).isdisjoint(
         {"softmax", "Softmax", "eager_attention_forward"}
     )
 
@@ -40,7 +44,7 @@ def may_attend(kind: type[nn.Module]) -> bool:
 
 def names_attention(kind: type[nn.Module]) -> bool:
     """Whether it is called attention, and computes something."""
-    return "attention" in kind.__name__.lower() and kind.forward is not nn.Module.forward
+    return ATTENTION.search(kind.__name__) is not None and kind.forward is not nn.Module.forward
 
 
 def _names(kind: type[nn.Module]) -> frozenset[str]:
