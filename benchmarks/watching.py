@@ -161,7 +161,8 @@ def main() -> None:
     kept = keep_memory()
     found = {what: each for tokens in arguments.lengths for what, each in forward(tokens).items()}
     found |= generation(arguments.new)
-    report("watching", found, SEED, prompt=PROMPT, memory_kept=kept, megabytes_above_unwatched=above, share_on_disk=shares)
+    settings = {"prompt": PROMPT, "memory_kept": kept, "megabytes_above_unwatched": above, "share_on_disk": shares}
+    report("watching", found, SEED, **settings)
 
 
 if __name__ == "__main__":
