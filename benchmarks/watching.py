@@ -4,10 +4,9 @@ Both models compute by SDPA, in float32; beside them BERT with dense attention, 
 TransformerLens is installed, its `run_with_cache` of the same model, told to keep the weights alone. Generation is
 greedy, of one text. The C library is told to keep what is freed, for all ways alike: to be given memory anew, page by
 page, takes a virtual machine up to 2 ms a megabyte, which would be counted as the price of holding queries and keys, or
-weights. Memory is that above an unwatched run, each in a process of its own; the file is what `regard.open` reads, in
-times of the bytes that all weights would take in float32.
+weights.
 
-Run: ``python benchmarks/watching.py``; smaller, to see that it runs: ``--lengths 128 --new 16 --longest 512``.
+Run: ``python benchmarks/watching.py``; smaller, to see that it runs: ``--lengths 128 --new 16``.
 """
 
 from __future__ import annotations
@@ -16,15 +15,10 @@ import argparse
 import copy
 import ctypes
 import importlib.util
-import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
-from attention import peak
 from side_by_side import ratios, report
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, GenerationConfig, GPT2Config, GPT2LMHeadModel
@@ -120,49 +114,16 @@ def generation(new: int) -> dict[str, list[float]]:
     return {f"GPT-2 small, generation of {new}, {name}": ratios(bare, way, ROUNDS) for name, way in ways.items()}
 
 
-def memory_of(tokens: int, watching: bool) -> float:
-    """Megabytes that reading one text takes, with the answers if it is watched."""
-    model, words = bert(tokens), torch.randint(VOCAB, (1, tokens))
-    reads(model, words[:, :64])()  # what is made once is not counted
-    bare = reads(model, words)
-    return peak(watched(model, bare, measure=ASKED, keep="measures") if watching else bare)
-
-
-def share_on_disk(tokens: int, dtype: torch.dtype) -> float:
-    """The size of a recording by that of all weights in float32."""
-    model = bert(tokens)
-    seen = watched(model, reads(model, torch.randint(VOCAB, (1, tokens))), measure=ASKED)()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bert.regard"
-        seen.save(path, dtype=dtype)
-        config = model.config
-        return path.stat().st_size / (config.num_hidden_layers * config.num_attention_heads * tokens**2 * 4)
-
-
-def alone(function: Callable[..., float], *arguments: Any) -> float:
-    """What a function gives in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(function, *arguments).result()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="*", default=[512, 2048], help="tokens that BERT reads")
     parser.add_argument("--new", type=int, default=256, help="tokens that GPT-2 writes")
-    parser.add_argument("--longest", type=int, default=8192, help="tokens of which memory is measured")
     arguments = parser.parse_args()
     torch.manual_seed(SEED)
-    longest = arguments.longest
-    unwatched, looked_at = (alone(memory_of, longest, watching) for watching in (False, True))
-    above = {"tokens": longest, "unwatched": round(unwatched, 1), "watched": round(looked_at - unwatched, 1)}
-    kinds = (torch.float32, torch.float16)
-    shares = {str(dtype).removeprefix("torch."): alone(share_on_disk, longest, dtype) for dtype in kinds}
-    print(f"megabytes above the unwatched run: {above}; share of all weights on disk: {shares}")
     kept = keep_memory()
     found = {what: each for tokens in arguments.lengths for what, each in forward(tokens).items()}
     found |= generation(arguments.new)
-    settings = {"prompt": PROMPT, "memory_kept": kept, "megabytes_above_unwatched": above, "share_on_disk": shares}
-    report("watching", found, SEED, **settings)
+    report("watching", found, SEED, prompt=PROMPT, memory_kept=kept)
 
 
 if __name__ == "__main__":

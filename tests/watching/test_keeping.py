@@ -180,7 +180,7 @@ def test_chosen_heads_keep_their_numbers(tmp_path):
         ({"layers": [0]}, "layers: expected several of str, got 0"),
         ({"layers": "encoder.layer.9"}, "unknown module 'encoder.layer.9', did you mean"),
         ({"ablate": [0]}, "ablate: expected a dict by the names of modules, got list"),
-        ({"ablate": {"encoder": 0}}, "ablate: expected for each module a list with at least one entry"),
+        ({"ablate": {"encoder": 0}}, "ablate: expected for encoder a list with at least one entry, got 0"),
         ({"knockout": {"encoder": (0, 1)}}, r"knockout: encoder is given pairs of positions from 0, got 0"),
         ({"offload": 1}, "offload: expected 'cpu' or a folder"),
     ],

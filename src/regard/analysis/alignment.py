@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis.recording import Layer, Recording
-from regard.errors import InvalidArgument, count_objections, nearest, refuse
-from regard.text.words import is_special, words
+from regard.errors import InvalidArgument, InvalidType, count_objections, nearest, refuse
+from regard.text.words import is_special, words_or_tokens
 
 Heads = Literal["mean", "best"] | Mapping[str, Sequence[int]]
 """All heads of cross-attention; those that tell most; or some, by the names of their layers."""
@@ -88,7 +88,9 @@ def align(recording: Recording, heads: Heads = "mean", *, count: int = 4, merge:
     weights = (total / len(chosen)).float()
     target, source = cross[0].queries, cross[0].keys
     if merge:
-        rows, columns = ([each for each in _words(axis) if not is_special(each[0])] for axis in (target, source))
+        rows, columns = (
+            [each for each in words_or_tokens(axis) if not is_special(each[0])] for axis in (target, source)
+        )
         weights = _merged(weights, [at for _, at in rows], [at for _, at in columns])
         target, source = (tuple(word for word, _ in axis) for axis in (rows, columns))
     return Alignment(target, source, weights, tuple(chosen))
@@ -120,6 +122,9 @@ def _chosen(cross: Sequence[Layer], heads: Heads, count: int) -> list[tuple[str,
     refuse(
         [f"heads: no layer {name!r}{nearest(name, names)} of cross-attention" for name in heads if name not in names]
     )
+    for name, some in heads.items():
+        if isinstance(some, str) or not isinstance(some, Sequence):
+            raise InvalidType(f"heads: expected a list of the heads of {name}, got {some!r:.80}")
     asked = [(name, head) for name in names for head in heads.get(name, ())]
     known = {layer.name: ", ".join(map(str, layer.head_numbers)) for layer in cross}
     beyond = [pair for pair in asked if pair not in every]
@@ -127,13 +132,6 @@ def _chosen(cross: Sequence[Layer], heads: Heads, count: int) -> list[tuple[str,
     if not asked:
         raise InvalidArgument("heads: expected at least one head")
     return asked
-
-
-def _words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Words and the places of their pieces; tokens that do not say where words begin are words."""
-    if any("▁" in token for token in tokens):
-        return words(tokens)
-    return [(token, [place]) for place, token in enumerate(tokens)]
 
 
 def _merged(weights: Tensor, rows: Sequence[Sequence[int]], columns: Sequence[Sequence[int]]) -> Tensor:

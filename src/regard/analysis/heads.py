@@ -113,6 +113,8 @@ class HeadSums:
     """
 
     def __init__(self, separators: Collection[Hashable] = SEPARATORS) -> None:
+        if isinstance(separators, str) or not isinstance(separators, Collection):
+            raise InvalidType(f"separators: expected several marks, as a list, got {separators!r:.80}")
         self.separators = separators
         self._sums: dict[tuple[str, Kind, tuple[int, ...]], dict[str, tuple[Tensor, int]]] = {}
 

@@ -42,7 +42,10 @@ def plot_heads(scores: Columns, names: Sequence[str] | None = None) -> Figure:
         raise InvalidType(
             f"scores: expected what `head_scores` gives, got {type(scores).__name__} without {missing[0]!r}"
         )
+    lengths = {len(scores[name]) for name in ("layer", "head", *HEAD_SCORES) if name in scores}
+    refuse(["scores: expected columns of one length"] if len(lengths) > 1 else [])
     told = [name for name in HEAD_SCORES if name in scores and not np.isnan(scores[name]).all()]
+    names = [names] if isinstance(names, str) else names
     refuse([f"names: no score {name!r}{nearest(name, told)}" for name in names or () if name not in told])
     shown = told if names is None else list(names)
     if not shown:
@@ -88,6 +91,8 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         InvalidArgument: If there is no such head.
         MissingExtra: If matplotlib is not installed.
     """
+    if heads is not None and (isinstance(heads, str) or not isinstance(heads, Sequence)):
+        raise InvalidType(f"heads: expected a list of numbers, got {heads!r:.80}")
     if not isinstance(layer, Layer):
         raise InvalidType(f"layer: expected one of a recording, got {type(layer).__name__}")
     weights = layer.weights.detach()

@@ -16,6 +16,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -122,6 +123,8 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
         name = str(len(tensors))
         tensors[name] = thing.detach().cpu().contiguous().clone()
         return {"tensor": name}
+    if isinstance(thing, bytes):
+        return {"bytes": _packed(torch.from_numpy(np.frombuffer(thing, np.uint8).copy()), tensors, dtype)}
     if isinstance(thing, WeightMatrix):
         return {"weights": _packed(_of_request(thing.request, dtype), tensors, dtype)}
     if isinstance(thing, Mapping):
@@ -157,6 +160,8 @@ def _unpacked(told: Any, tensors: Mapping[str, Tensor]) -> Any:
         return tuple(_unpacked(part, tensors) for part in told)
     if set(told) == {"tensor"}:
         return tensors[told["tensor"]]
+    if set(told) == {"bytes"}:
+        return tensors[told["bytes"]["tensor"]].numpy().tobytes()
     if set(told) == {"by name"}:
         return {name: _unpacked(part, tensors) for name, part in told["by name"].items()}
     if set(told) == {"weights"}:

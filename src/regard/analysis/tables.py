@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from regard.analysis.heads import Columns
-from regard.analysis.recording import Recording
+from regard.analysis.recording import Layers, Recording
 from regard.errors import InvalidArgument, InvalidType, MissingExtra, count_objections, refuse
 from regard.files import whole_file
 from regard.ops.measures import Asked, Strongest, Top, TopK, as_measures
@@ -45,6 +45,7 @@ def edges(recording: Recording, k: int = 8) -> Columns:
         >>> table["query_token"][0], round(sum(table["weight"]), 1) > 1
         ('▁Thank', True)
     """
+    _check(recording)
     refuse(count_objections(k=k))
     names = ("layer", "kind", "head", "query", "key", "query_token", "key_token", "weight")
     found: Columns = {name: [] for name in names}
@@ -76,6 +77,7 @@ def row_table(recording: Recording, measure: Asked = ("entropy", "max", "mean_di
     Raises:
         InvalidArgument: If a measure gives something else.
     """
+    _check(recording)
     measures = as_measures(measure)
     wrong = [name for name, each in measures.items() if each.axis != "queries"]
     refuse([f"measure: '{name}' is not of rows: ask it of a layer's weights" for name in wrong])
@@ -95,6 +97,12 @@ def row_table(recording: Recording, measure: Asked = ("entropy", "max", "mean_di
                 for column, values in _columns(part, value[0]).items():
                     found.setdefault(column, []).extend(values)
     return found
+
+
+def _check(recording: object) -> None:
+    if not isinstance(recording, Recording):
+        instead = ": give seen.recording()" if isinstance(recording, Layers) else ""
+        raise InvalidType(f"recording: expected a Recording, got {type(recording).__name__}{instead}")
 
 
 def _columns(name: str, answer: Tensor) -> Mapping[str, Sequence[Any]]:
@@ -120,12 +128,17 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(columns, Mapping):
         raise InvalidType(f"columns: expected lists by name, as `edges` gives them, got {type(columns).__name__}")
+    for name, column in columns.items():
+        if isinstance(column, str) or not hasattr(column, "__len__"):
+            raise InvalidType(f"columns: expected a list as {name!r}, got {column!r:.80}")
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidType(f"path: expected the path of a file, got {path!r:.80}")
     place, lengths = Path(path), {len(column) for column in columns.values()}
-    if place.suffix not in ENDINGS:
+    if place.suffix.lower() not in ENDINGS:
         raise InvalidArgument(f"path: expected a name that ends with one of {', '.join(ENDINGS)}, got {place.name!r}")
     if len(lengths) > 1:
         raise InvalidArgument(f"columns: expected one length for all, got {', '.join(map(str, sorted(lengths)))}")
-    data = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[place.suffix](columns)
+    data = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[place.suffix.lower()](columns)
     with whole_file(place) as file:
         file.write(data)
 
@@ -141,6 +154,8 @@ def _csv(columns: Columns) -> bytes:
 def _npz(columns: Columns) -> bytes:
     data = io.BytesIO()
     arrays: dict[str, Any] = {name: np.array(column) for name, column in columns.items()}
+    if "file" in arrays:
+        raise InvalidArgument("columns: NumPy's archives can hold none that is called 'file'; give it another name")
     np.savez_compressed(data, **arrays)
     return data.getvalue()
 
@@ -152,5 +167,9 @@ def _parquet(columns: Columns) -> bytes:
     except ImportError:
         raise MissingExtra("Parquet needs pyarrow: install it with `pip install pyarrow`") from None
     data = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns), data)
+    try:
+        table = pyarrow.table(dict(columns))
+    except (pyarrow.ArrowException, UnicodeEncodeError) as error:  # values of several kinds, or half a character
+        raise InvalidArgument(f"columns: Parquet cannot hold them: {error}") from error
+    parquet.write_table(table, data)
     return data.getvalue()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from regard.errors import MissingExtra, count_objections, refuse
+from regard.watching.hugging_face import WATCHES
 from regard.watching.listening import Watch
 from regard.watching.seen import Seen
 from regard.watching.watch import watch
@@ -48,6 +49,9 @@ def trainer_callback(every: int = 100) -> TrainerCallback:
         seen: Watch | None = None
         numbers: dict[str, float] = {}  # noqa: RUF012 - replaced, never changed
 
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            end_stale(given["model"])  # of a training that failed within a step
+
         def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if state.global_step % every == 0:
                 self.seen = begun(given["model"])
@@ -60,6 +64,7 @@ def trainer_callback(every: int = 100) -> TrainerCallback:
             if logs is not None and "loss" in logs:
                 logs.update(self.numbers)
                 state.log_history[-1].update(self.numbers)
+                self.numbers = {}  # each is told once
 
     return AttentionCallback()
 
@@ -107,7 +112,17 @@ def lightning_callback(every: int = 100) -> Callback:
 
 def begun(model: nn.Module) -> Watch:
     """A watch that is on, and keeps what is logged."""
-    return watch(model, MEASURES, keep="measures").__enter__()
+    end_stale(model)
+    seen = watch(model, MEASURES, keep="measures")
+    seen.ends_for_another = True  # its trainer may fail within a step, and has no way to tell
+    return seen.__enter__()
+
+
+def end_stale(model: nn.Module) -> None:
+    """End the watch of a trainer that failed."""
+    seen = WATCHES.get(id(model))
+    if seen is not None and seen.ends_for_another:
+        seen.__exit__(InterruptedError)
 
 
 def numbers_of(seen: Watch) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.analysis.heads import random_repeats
+from regard.analysis.picture import SIDE
 from regard.analysis.recording import Recording
 from regard.errors import (
     InvalidArgument,
@@ -200,14 +202,31 @@ class Checkpoint:
         from PIL import Image, UnidentifiedImageError
 
         try:
-            with Image.open(path) as image:
-                inputs = self.processor(images=image.convert("RGB"), return_tensors="pt")
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+                inputs = self.processor(images=image, return_tensors="pt")
         except (OSError, UnidentifiedImageError) as error:
             raise InvalidFile(f"{path}: is no image that can be read: {error}") from error
         part = getattr(self.model, "vision_model", self.model)
         with watch(self.model) as seen, torch.no_grad():
             part(pixel_values=inputs["pixel_values"].to(self.model.dtype))
-        return self._recording(seen, path.name, {"image": str(path)}, self._patches(seen))
+        found = self._recording(seen, path.name, {"image": str(path)}, self._patches(seen))
+        return replace(found, picture=self._picture(image))
+
+    def _picture(self, image: Any) -> bytes | None:
+        """What the model saw of an image, after it was cropped and resized, as a PNG; None where that is no picture."""
+        from PIL import Image
+
+        with _quiet():
+            seen = self.processor(images=image, return_tensors="pt", do_normalize=False, do_rescale=False)
+        pixels = seen["pixel_values"].float()  # (1, channels, height, width), from 0 to 255
+        if pixels.ndim != 4 or pixels.shape[:2] != (1, 3) or pixels.min() < 0:  # normalized nevertheless
+            return None
+        picture = Image.fromarray(pixels[0].permute(1, 2, 0).round().clamp(max=255).to(torch.uint8).numpy())
+        picture.thumbnail((SIDE, SIDE))
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        return file.getvalue()
 
     def tokens(self, ids: Tensor) -> list[str]:
         """Each token as readable text, ``▁`` for the space before a word."""

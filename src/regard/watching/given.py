@@ -73,20 +73,36 @@ class Made:
 
 
 class Masks:
-    """How masks were made: of a tensor as long as it is there, of no tensor until the model is left."""
+    """How masks were made: of a tensor as long as it is there, of no tensor until the model computes again.
+
+    Not only until it is left: a layer that is checkpointed runs again in the backward pass.
+    """
 
     def __init__(self) -> None:
         self._of_tensors = WeakTensorKeyDictionary()
         self._of_none: list[Made] = []
         self._held: list[Tensor] = []  # of which copies may come
+        self._are_old = False  # those of no tensor, made for what has been computed
 
     def clear(self) -> None:
         """Forget the masks of no tensor, and let go of the tensors."""
         self._of_none.clear()
         self._held.clear()
+        self._are_old = False
+
+    def enter(self) -> None:
+        """The model computes, or a mask is made for it to: those of before are forgotten."""
+        if self._are_old and torch._C._current_graph_task_id() == -1:  # no layer that runs again in the backward pass
+            self.clear()
+
+    def leave(self) -> None:
+        """The model has computed."""
+        self._held.clear()
+        self._are_old = True
 
     def add(self, mask: Any, made: Made) -> None:
         """Remember how a mask was made."""
+        self.enter()
         if isinstance(mask, Tensor):
             self._of_tensors[mask] = made
             self._held.append(mask)

@@ -90,7 +90,7 @@ def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         given = dict(zip(named, rest, strict=False)) | extra
         call = call_of(name, module, query, key, attention_mask, given, kind, named)
         call.value = value
-        mask = watch.interventions.forbid(path, attention_mask, call)
+        mask = watch.interventions.forbid(path, attention_mask, call, adds=name == "eager")
         with watch.deaf():  # torch's own function would be heard as well
             output, weights = function(module, query, key, value, mask, *rest, **extra)
             view = watch.tell(module, kind, call)

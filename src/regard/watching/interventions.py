@@ -29,6 +29,7 @@ class Interventions:
     ablate: Mapping[str, Sequence[int]] = field(default_factory=dict)
     knockout: Mapping[str, Pairs] = field(default_factory=dict)
     _reached: set[tuple[str, int, int]] = field(default_factory=set, init=False, repr=False)
+    _silenced: set[str] = field(default_factory=set, init=False, repr=False)
 
     def objections(self, names: Sequence[str]) -> list[str]:
         """Why they do not fit a model with modules of these names."""
@@ -36,9 +37,14 @@ class Interventions:
         for what, given in (("ablate", self.ablate), ("knockout", self.knockout)):
             if not isinstance(given, Mapping):
                 return [f"{what}: expected a dict by the names of modules, got {type(given).__name__}"]
-            several = all(isinstance(each, Sequence) and len(each) for each in given.values())
-            found += [] if several else [f"{what}: expected for each module a list with at least one entry"]
-            found += [f"{what}: unknown module {name!r}{nearest(name, names)}" for name in given if name not in names]
+            found += [
+                f"{what}: expected for {name} a list with at least one entry, got {each!r:.80}"
+                for name, each in given.items()
+                if isinstance(each, str) or not isinstance(each, Sequence) or not len(each)
+            ]
+            found += [
+                f"{what}: unknown module {name!r}{nearest(str(name), names)}" for name in given if name not in names
+            ]
         if found:
             return found
         for name, heads in self.ablate.items():
@@ -47,15 +53,26 @@ class Interventions:
             ]
         for name, pairs in self.knockout.items():
             wrong = [pair for pair in pairs if not _is_pair(pair)]
-            found += [f"knockout: {name} is given pairs of positions from 0, got {pair!r}" for pair in wrong]
+            how = "; write [(query, key)]" if wrong and all(map(_is_number, pairs)) else ""
+            found += [f"knockout: {name} is given pairs of positions from 0, got {pair!r}{how}" for pair in wrong[:1]]
         return found
 
     def touch(self, name: str) -> bool:
         """Whether a module's attention is changed."""
         return name in self.ablate or name in self.knockout
 
-    def forbid(self, name: str, mask: Any, call: Call) -> Any:
-        """The mask without the pairs that are knocked out, which the call then says, too."""
+    def forbid(self, name: str, mask: Any, call: Call, *, adds: bool = False) -> Any:
+        """The mask without the pairs that are knocked out, which the call then says, too.
+
+        Args:
+            name: The module.
+            mask: What its attention function is given.
+            call: What is told of it.
+            adds: Whether that function adds the mask to the scores, as dense attention does, whatever its dtype.
+
+        Raises:
+            InvalidArgument: If the function would add the mask to all scores of a row alike, which changes nothing.
+        """
         if name not in self.knockout:
             return mask
         rows, keys = call.query.shape[2], call.key.shape[2]
@@ -70,13 +87,34 @@ class Interventions:
         rule = as_mask(~hit) if before is None else before & as_mask(~hit)
         shape = (*call.query.shape[:3], keys)
         call.mask = to_spans(rule, shape, call.offset, hit.device) or rule  # pyright: ignore[reportArgumentType]
+        if adds:
+            shape = len(call.query), 1, rows, keys
+            left = to_dense(rule, shape, call.offset, hit.device)
+            was = torch.ones_like(left) if before is None else to_dense(before, shape, call.offset, hit.device)
+            if bool((was.any(-1) & ~left.any(-1)).any()):
+                raise InvalidArgument(
+                    f"knockout: of a query of {name} no key is left, and dense attention then looks at all alike: "
+                    'watch it after model.set_attn_implementation("sdpa")'
+                )
+            mask = call.query.new_zeros(left.shape) if mask is None else mask
+            return mask.masked_fill(hit, torch.finfo(mask.dtype).min)
         if mask is None:
             return to_dense(rule, (len(call.query), 1, rows, keys), call.offset, hit.device)
         return mask & ~hit if mask.dtype == torch.bool else mask.masked_fill(hit, torch.finfo(mask.dtype).min)
 
-    def unreached(self) -> list[str]:
-        """Say which pairs stand where no matrix was."""
-        return [
+    def unreached(self, heard: Sequence[str]) -> list[str]:
+        """Say which modules did not attend, and which pairs stand where no matrix was.
+
+        Args:
+            heard: The modules that attended.
+        """
+        found = []
+        for name in self.ablate:
+            if name not in self._silenced:
+                within = [each for each in dict.fromkeys(heard) if each.startswith(f"{name}.")]
+                instead = f"; within it, {', '.join(within)} did" if within else ""
+                found.append(f"ablate: {name} did not attend, in no pass{instead}")
+        return found + [
             f"knockout: {name} had no query {query} with a key {key}, in no pass"
             for name, pairs in self.knockout.items()
             for query, key in pairs
@@ -92,6 +130,7 @@ class Interventions:
         heads = list(self.ablate.get(name, ()))
         if not heads:
             return output
+        self._silenced.add(name)
         if max(heads) >= output.shape[2]:
             raise InvalidArgument(f"ablate: {name} has {output.shape[2]} heads, numbered from 0; got {max(heads)}")
         loud = output.new_ones(output.shape[2])

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidFile, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
 from regard.watching.calls import Call
 
 Keep = Literal["matrix", "measures"]
@@ -42,6 +42,8 @@ class Keeping:
         refuse(count_objections(limit=self.limit))
         if self.what not in get_args(Keep):
             raise InvalidArgument(f"keep: expected 'matrix' or 'measures', got {self.what!r}")
+        if not isinstance(self.values, bool):
+            raise InvalidType(f"values: expected True or False, got {self.values!r:.80}")
         if self.values and self.what != "matrix":
             raise InvalidArgument("values: are kept beside queries and keys: keep='matrix'")
         if self.offload is not None and not isinstance(self.offload, (str, os.PathLike)):

@@ -8,7 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from regard.analysis.alignment import Alignment, Heads
 from regard.analysis.heads import Columns
 from regard.analysis.recording import Kind, Layers, Recording
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
 from regard.ops import Attended, Measure, WeightMatrix
 from regard.watching.calls import Call
@@ -27,6 +28,10 @@ from regard.watching.keeping import Keeping
 from regard.watching.names import calls_torch, has_weights, may_attend, names_attention
 from regard.watching.seen import Pass, Seen
 from regard.watching.torch_functions import Listening, call_of_module
+
+if TYPE_CHECKING:
+    from regard.explore.frame import Frame
+    from regard.explore.widget import PageWidget
 
 OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
 """The layers of this library, which give a view of their weights."""
@@ -54,8 +59,9 @@ class Watch(Layers[Seen]):
         self._chosen, self._heads = layers, heads
         self.passes: list[Pass] = []
         """All passes, in order."""
+        self.ends_for_another = False
+        """Whether another watch of the model ends this one, and is not refused."""
         self._names = {id(module): name for name, module in model.named_modules()}
-        self._of_transformers = _is_of_transformers(model)
         self._kinds: dict[int, Kind] = {}
         self._mode = None if _tells_all(model) else Listening(self)
         self._inside: list[nn.Module] = []
@@ -65,15 +71,19 @@ class Watch(Layers[Seen]):
         self._called: set[tuple[str, int]] = set()
         self._decided = False
         self._real: Tensor | None = None
-        self._was_called = False
+        self._was_called, self._is_on = False, False
 
     def __enter__(self) -> Watch:
+        for module in self.model.modules():
+            other = WATCHES.get(id(module))
+            if other is not None and other.ends_for_another and not other._inside:
+                other.__exit__(InterruptedError)
         taken = next((module for module in self.model.modules() if id(module) in WATCHES), None)
         if taken is not None:
             by = WATCHES[id(taken)].model
             part = "" if by is self.model else f", in a watch of {type(by).__name__}"
             raise InvalidArgument(f"{type(taken).__name__} is being watched already{part}: end that watch first")
-        self._stack = ExitStack()
+        self._stack, self._is_on = ExitStack(), True
         self._stack.enter_context(torch.compiler.set_stance("force_eager"))  # what is compiled has no place for ears
         if sys.modules.get("transformers"):  # what is not loaded has no models
             self._stack.enter_context(ears())
@@ -88,10 +98,11 @@ class Watch(Layers[Seen]):
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+        self._is_on = False
         if error[0] is not None:
             return
         self._settle()
-        refuse(self.interventions.unreached())
+        refuse(self.interventions.unreached([layer.name for each in self.passes for layer in each]))
         if not any(each.layers for each in self.passes):
             raise InvalidArgument(f"{type(self.model).__name__}: nothing was seen: {self._why_nothing()}")
 
@@ -109,6 +120,11 @@ class Watch(Layers[Seen]):
                 return f"{name}, a {type(module).__name__}, {OWN_WAY}"
         return "it has no attention, or computes it in its own way"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._is_on:  # the hooks of the model hold it
+            raise InvalidArgument(f"{type(self.model).__name__} is being watched: copy or save it after the watch")
+        return super().__reduce_ex__(protocol)
+
     def __repr__(self) -> str:
         kept = f"{self.nbytes / 2**20:,.1f} MiB"
         return f"Watch({type(self.model).__name__}: {len(self.passes)} passes, {len(self)} layers in the last, {kept})"
@@ -124,6 +140,7 @@ class Watch(Layers[Seen]):
     def _enter(self, module: nn.Module, given: object) -> None:
         if not self._inside:
             self._was_called = True
+            MASKS.enter()
             self._entries.clear()
             self._called.clear()
             self._decided, self._real = False, None
@@ -148,13 +165,13 @@ class Watch(Layers[Seen]):
             self._inside.pop()
             self._told_before.pop()
             if not self._inside:
-                MASKS.clear()
+                MASKS.leave()
                 if self._mode is not None:
                     self._mode.__exit__(None, None, None)
 
     def _hears_all_of(self, kind: type[nn.Module]) -> bool:
         """Whether a module of this class that has told nothing is one too many."""
-        return self._of_transformers and self._chosen is None and has_weights(kind)
+        return self._chosen is None and has_weights(kind)
 
     @property
     def innermost(self) -> nn.Module:
@@ -180,23 +197,29 @@ class Watch(Layers[Seen]):
         """What a module of the model is called."""
         return self._names[id(module)]
 
-    def kind_of(self, module: nn.Module) -> Kind:
-        """What a layer is."""
+    def kind_of(self, module: nn.Module, is_causal: bool = False) -> Kind:
+        """What a layer is; where nothing says it, whether it is causal does."""
         if id(module) not in self._kinds:
-            self._kinds[id(module)] = kind_of(self._names[id(module)], module, self._inside)
+            self._kinds[id(module)] = kind_of(self._names[id(module)], module, self._inside, is_causal)
         return self._kinds[id(module)]
 
-    def heard(self, module: nn.Module, call: Call) -> None:
-        """Take up a call whose module cannot be changed on the way."""
+    def heard(self, module: nn.Module, call: Call, *, alone: bool = False) -> None:
+        """Take up a call whose module cannot be changed on the way.
+
+        Args:
+            module: Which computes it.
+            call: What it was given.
+            alone: Whether a module that calls more than once has several layers, and not one in pieces.
+        """
         name = self.name_of(module)
         if self.interventions.touch(name):
             raise InvalidArgument(
                 f"ablate and knockout: {name} is a {type(module).__name__}, which can be watched, but not changed: "
                 "that takes a model of transformers"
             )
-        self.tell(module, self.kind_of(module), call)
+        self.tell(module, self.kind_of(module), call, alone=alone)
 
-    def tell(self, module: nn.Module, kind: Kind, call: Call) -> WeightMatrix | None:
+    def tell(self, module: nn.Module, kind: Kind, call: Call, *, alone: bool = False) -> WeightMatrix | None:
         """Take up a call of a module, and give a view of its weights."""
         self._told += 1
         name = self._names[id(module)]
@@ -205,6 +228,8 @@ class Watch(Layers[Seen]):
         if self._chosen is not None and name not in self._chosen:
             return None
         entry = max(self._entries[id(module)], 1)
+        while alone and (name, entry) in self._called:
+            entry += 1
         place = name, entry
         if self._heads is not None:
             heads = call.query.shape[1]
@@ -251,6 +276,8 @@ class Watch(Layers[Seen]):
         """
         if self.keeping.what != "matrix" or not self.passes:
             raise InvalidArgument("select: the steps were not kept: watch a generation with keep='matrix'")
+        if not isinstance(beam_indices, (Tensor, Sequence)) or isinstance(beam_indices, str):
+            raise InvalidType(f"beam_indices: expected a tensor (texts, steps), got {beam_indices!r:.80}")
         places = self.passes[-1].places
         batch, steps = (max(size[axis] for size in map(Seen.size, places.values())) for axis in (0, 1))
         rows = torch.as_tensor(beam_indices)
@@ -322,6 +349,31 @@ class Watch(Layers[Seen]):
         """
         self.recording(sequence, **about).save(path, dtype=dtype)
 
+    def show(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        sequence: int | None = None,
+        *,
+        beside: Recording | None = None,
+        **about: Any,
+    ) -> Path | PageWidget | Frame:
+        """Show what one sequence attended to: in a notebook below the cell, elsewhere as a page in the browser.
+
+        Args:
+            path: As for `Recording.show`.
+            sequence: As for `Pass.recording`.
+            beside: Another recording, as ``other.recording(0)`` gives it, with which this one is compared.
+            about: As for `Pass.recording`: ``tokens``, ``target``, ``title``, ``model``.
+
+        Returns:
+            As `Recording.show`.
+
+        Raises:
+            InvalidArgument: As `Pass.recording` and `Recording.show`.
+            InvalidFile: If the page cannot be written there.
+        """
+        return self.recording(sequence, **about).show(path, beside=beside)
+
     @property
     def layers(self) -> tuple[Seen, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.passes[-1].layers if self.passes else ()
@@ -332,7 +384,7 @@ class Watch(Layers[Seen]):
         return sum(each.nbytes for each in self.passes)
 
 
-def kind_of(name: str, module: nn.Module, inside: Sequence[nn.Module]) -> Kind:
+def kind_of(name: str, module: nn.Module, inside: Sequence[nn.Module], is_causal: bool) -> Kind:
     """What a layer is, by where it stands and what it says of itself."""
     around = inside[-2] if len(inside) > 1 else None
     if isinstance(around, nn.TransformerDecoderLayer):
@@ -344,7 +396,7 @@ def kind_of(name: str, module: nn.Module, inside: Sequence[nn.Module]) -> Kind:
         return "decoder"
     if any("encoder" in part for part in parts):
         return "encoder"
-    return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", False)) else "encoder"
+    return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", is_causal)) else "encoder"
 
 
 def call_of_view(weights: WeightMatrix) -> Call:

@@ -38,7 +38,7 @@ class Seen:
     _how: How | None = field(default=None, repr=False)
     _stop: int = field(default=0, repr=False)
     _keys: int = field(default=0, repr=False)
-    _last: Tensor | None = field(default=None, repr=False)
+    _last: Tensor | int | None = field(default=None, repr=False)
     _moved: bool = field(default=False, repr=False)
     _joined: Call | None = field(default=None, repr=False)
     _steps: Steps = field(default_factory=Steps, repr=False)
@@ -53,7 +53,7 @@ class Seen:
         """
         self._refuse_beams()
         self.settle()
-        return self._answers
+        return Answers(self._answers)
 
     @property
     def weights(self) -> WeightMatrix:
@@ -110,8 +110,11 @@ class Seen:
 
     def _has_moved(self, call: Call) -> bool:
         """Whether the key that a cache holds of the last row before is not what that row brought."""
-        stop = self._stop - call.first_key
-        return self._last is not None and stop > 0 and not torch.equal(call.key[:, :, stop - 1 : stop], self._last)
+        stop, last = self._stop - call.first_key, self._last
+        if last is None or stop <= 0:
+            return False
+        held = call.key[:, :, stop - 1 : stop]
+        return not torch.equal(held, last) if isinstance(last, Tensor) else bool(_mark(held) != last)
 
     def size(self) -> tuple[int, int]:
         """How many rows the batch has, and how many calls there were."""
@@ -148,7 +151,7 @@ class Seen:
                 self._steps.follow(call)
         self._stop, self._keys = call.stop, self._keys + call.key.shape[2]
         last = call.stop - call.first_key
-        self._last = call.key[:, :, last - 1 : last].detach().clone() if self.kind != "cross" and last > 0 else None
+        self._last = _mark(call.key[:, :, last - 1 : last]) if self.kind != "cross" and last > 0 else None
         self._reals.append((call.real, call.query.shape[2]))
         if keeping.what == "matrix":
             if how == "tokens" and self._how is None:
@@ -170,6 +173,26 @@ class Seen:
             before = self._answers.get(name)
             after = answer if before is None else merged(before, answer, self._measures[name], begin)
             self._answers[name] = after
+
+
+class Answers(dict[str, Any]):
+    """Answers by name."""
+
+    def __missing__(self, name: str) -> Any:
+        asked = f"only {', '.join(self)} was asked" if self else "nothing was asked"
+        raise InvalidArgument(f"measured: there is no {name!r}: {asked}; watch with measure=[{name!r}]")
+
+
+def _mark(key: Tensor) -> Tensor | int:
+    """What tells a key from others: itself, and on a CPU a hash of its bytes.
+
+    A small tensor that lasts may lie where a large one of the model ended, and glibc (before 2.38, memalign(3)) then
+    never gives that place away again: one layer after another would need new ones.
+    """
+    key = key.detach()
+    if key.device.type != "cpu":  # whose hash would have to be waited for
+        return key.clone()
+    return hash(key.contiguous().view(torch.uint8).numpy().tobytes())
 
 
 @dataclass(eq=False)
@@ -214,6 +237,9 @@ class Pass(Layers[Seen]):
             InvalidArgument: If there are several sequences and none is chosen, if tokens are not as many as a layer
                 has, or if only measures were kept.
         """
+        if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int)):
+            raise InvalidType(f"sequence: expected a number of the batch, from 0, got {sequence!r:.80}")
+        tokens, target = _names_of("tokens", tokens), _names_of("target", target)
         layers = []
         for seen in self.layers:
             weights = seen.weights
@@ -226,7 +252,11 @@ class Pass(Layers[Seen]):
             call = seen._call.of_rows(torch.tensor([at], device=weights.device)) if batch > 1 else seen._call
             given = tokens if target is None or seen.kind == "encoder" else target
             axes = [given, tokens if seen.kind == "cross" else given]
-            rows, keys = (_named(seen.name, axis, size) for axis, size in zip(axes, weights.shape[2:], strict=True))
+            names = ("target" if given is target and target is not None else "tokens", "tokens")
+            rows, keys = (
+                _named(seen.name, name, axis, size)
+                for name, axis, size in zip(names, axes, weights.shape[2:], strict=True)
+            )
             answers = replace_tensors(dict(seen.measured), lambda tensor, at=at: tensor[at : at + 1].detach())
             value = None if call.value is None else call.value.detach()
             layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers, value, seen.heads))
@@ -269,10 +299,21 @@ def _of_batch(name: str, tokens: Any) -> Tokens | None:
     return [found] if alone else found
 
 
-def _named(layer: str, tokens: Sequence[str] | None, size: int) -> tuple[str, ...]:
+def _names_of(argument: str, tokens: Any) -> tuple[str, ...] | None:
+    """What tokens are called: texts, or ids as texts."""
+    if tokens is None:
+        return None
+    found = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if isinstance(found, str) or not isinstance(found, Sequence) or any(isinstance(each, list) for each in found):
+        raise InvalidType(f"{argument}: expected a name for each token of one sequence, got {tokens!r:.80}")
+    return tuple(map(str, found))
+
+
+def _named(layer: str, argument: str, tokens: Sequence[str] | None, size: int) -> tuple[str, ...]:
     """What stands at an axis."""
     if tokens is None:
         return tuple(map(str, range(1, size + 1)))
     if len(tokens) != size:
-        raise InvalidArgument(f"tokens: {layer} has {size}, but {len(tokens)} were named")
-    return tuple(map(str, tokens))
+        more = "; target= names those of the decoder" if argument == "tokens" else ""
+        raise InvalidArgument(f"{argument}: {layer} has {size}, but {len(tokens)} were named{more}")
+    return tuple(tokens)

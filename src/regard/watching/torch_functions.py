@@ -39,9 +39,10 @@ class Listening(TorchFunctionMode):
             assert key is not None
             extra = {"is_causal": given["is_causal"], "scaling": given.get("scale")}
             module = self.watch.innermost
-            call = call_of("sdpa", module, query, key, mask, extra, self.watch.kind_of(module))
+            kind = self.watch.kind_of(module, bool(given["is_causal"]))
+            call = call_of("sdpa", module, query, key, mask, extra, kind)
             call.value = value
-            self.watch.heard(module, call)
+            self.watch.heard(module, call, alone=True)
         return found
 
 

@@ -63,7 +63,11 @@ def watch(
     Memory: O(tokens · width) a layer with ``"matrix"``, and what the answers take with ``"measures"``; the matrix of
         tokens × tokens is not made.
 
-    A model that is compiled runs uncompiled while it is watched: the same function, if not to the last bit.
+    A model that is compiled runs uncompiled while it is watched, and `nn.TransformerEncoder` in evaluation without
+    torch's fast path, which leaves rows of padding 0: the same function for all tokens that are real, if not to the
+    last bit. With gradient checkpointing the backward pass belongs into the ``with``, too, and the reentrant kind
+    computes without a graph: the answers have no gradients then. A generation that takes tokens back, as with an
+    assistant or by looking up the prompt, comes in several passes.
 
     Example:
         >>> import regard, torch, transformers

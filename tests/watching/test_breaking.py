@@ -1,0 +1,259 @@
+"""What users did to break a watch: each has an answer, and the model goes on as it was."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import BertConfig, BertModel, Trainer, TrainerCallback, TrainingArguments
+
+import regard
+from regard.analysis import edges, save_table
+from regard.analysis.heads import HeadSums
+from regard.analysis.recording import Layer, Recording
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.watching.hugging_face import WATCHES
+
+
+@pytest.fixture
+def bert() -> BertModel:
+    torch.manual_seed(0)
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=99)
+    return BertModel._from_config(config, attn_implementation="sdpa").eval()
+
+
+IDS = torch.arange(20).view(2, 10)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "measures"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_checkpointed_layers_know_their_mask_in_the_backward_pass(bert, keep, padded):
+    mask = torch.ones_like(IDS)
+    if padded:
+        mask[1, 6:] = 0
+    gradients = []
+    for checkpointed in (False, True):
+        bert.train()
+        bert.zero_grad()
+        for module in bert.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        if checkpointed:
+            bert.activation_checkpointing_enable()
+        with regard.watch(bert, ["received", "entropy"], keep=keep) as seen:
+            output = bert(IDS, attention_mask=mask)[0]
+            loss = output.pow(2).mean() + sum(layer.measured["entropy"].mean() for layer in seen.layers)
+            loss.backward()
+        gradients.append(bert.embeddings.word_embeddings.weight.grad.clone())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-7)
+
+
+def test_heads_of_what_does_not_attend_cannot_be_silenced(bert):
+    inputs = {"input_ids": IDS}
+    message = (
+        "ablate: encoder.layer.1.attention did not attend, in no pass; within it, encoder.layer.1.attention.self did"
+    )
+    with pytest.raises(InvalidArgument, match=f"^{re.escape(message)}$"):
+        regard.watching.effect(bert, inputs, ablate={"encoder.layer.1.attention": [0, 1, 2, 3]})
+    assert regard.watching.effect(bert, inputs, ablate={"encoder.layer.1.attention.self": [0]}).change.max() > 0
+
+
+class Failing(TrainerCallback):
+    def on_step_end(self, args, state, control, **given):
+        raise RuntimeError("a step failed")
+
+
+def test_a_training_that_failed_can_be_begun_again(bert, tmp_path):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, input_ids, labels=None):
+            return {"loss": self.bert(input_ids)[0].mean()}
+
+    def trainer(model, *callbacks):
+        arguments = TrainingArguments(
+            tmp_path, max_steps=1, report_to=[], disable_tqdm=True, save_strategy="no", use_cpu=True, logging_steps=1
+        )
+        rows = [{"input_ids": row, "labels": 0} for row in IDS]
+        return Trainer(model, arguments, train_dataset=rows, callbacks=list(callbacks))
+
+    model = Model()
+    callback = regard.watching.trainer_callback(every=1)
+    with pytest.raises(RuntimeError, match="a step failed"):
+        trainer(model, Failing(), callback).train()
+    with regard.watch(bert) as seen:  # the callback's watch ends for another
+        bert(IDS)
+    assert len(seen) == 2
+    assert not WATCHES
+    again = trainer(model, regard.watching.trainer_callback(every=1))
+    again.train()
+    assert "attention/bert.encoder.layer.0.attention.self/entropy" in again.state.log_history[0]
+    assert not WATCHES
+
+
+class Several(nn.Module):
+    """Weights of several layers in one module."""
+
+    def forward(self, x, memory):
+        for _ in range(2):
+            x = functional.scaled_dot_product_attention(x, x, x)
+        return functional.scaled_dot_product_attention(x, memory, memory)
+
+
+def test_several_calls_in_one_module_are_several_layers():
+    x, memory = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
+    with regard.watch(Several(), ["entropy"]) as seen:
+        seen.model(x, memory)
+    assert [tuple(layer.weights.shape) for layer in seen.layers] == [(1, 2, 5, 5), (1, 2, 5, 5), (1, 2, 5, 7)]
+    assert [layer.name for layer in seen.layers] == ["", "#2", "#3"]
+    torch.testing.assert_close(seen.layers[0].weights.dense(), (x @ x.mT / 8**0.5).softmax(-1), rtol=1e-5, atol=1e-6)
+
+
+class Causal(nn.Module):
+    def forward(self, x):
+        return functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+def test_a_causal_layer_of_a_model_that_says_nothing_is_a_decoders():
+    with regard.watch(Causal()) as seen:
+        seen.model(torch.randn(1, 2, 6, 8))
+    assert [layer.kind for layer in seen.layers] == ["decoder"]
+
+
+class OwnAttention(nn.Module):
+    def forward(self, x):
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heard, self.my_attention = Causal(), OwnAttention()
+
+    def forward(self, x):
+        return self.my_attention(self.heard(x))
+
+
+def test_attention_of_ones_own_beside_what_is_heard_is_refused():
+    message = "my_attention, a OwnAttention, computes attention in its own way"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(Mixed()) as seen:
+        seen.model(torch.randn(1, 2, 6, 8))
+    with regard.watch(Mixed(), layers=["heard"]) as seen:
+        seen.model(torch.randn(1, 2, 6, 8))
+    assert len(seen) == 1
+
+
+def test_a_knockout_reaches_dense_attention_too(bert):
+    pairs = {"encoder.layer.0.attention.self": [(2, 3), (2, 4)]}
+    outputs = []
+    for implementation in ("sdpa", "eager"):
+        bert.set_attn_implementation(implementation)
+        with torch.no_grad(), regard.watch(bert, knockout=pairs) as seen:
+            found = bert(IDS, output_attentions=implementation == "eager")
+        outputs.append(found[0])
+    assert found.attentions[0][:, :, 2, 3:5].max() == 0
+    torch.testing.assert_close(seen.layers[0].weights.dense(), found.attentions[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
+
+
+def test_dense_attention_cannot_be_left_without_a_key(bert):
+    bert.set_attn_implementation("eager")
+    pairs = {"encoder.layer.0.attention.self": [(2, key) for key in range(10)]}
+    message = "of a query of encoder.layer.0.attention.self no key is left"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(bert, knockout=pairs):
+        bert(IDS)
+
+
+def test_a_watched_model_is_not_copied(bert):
+    with regard.watch(bert) as seen:
+        bert(IDS)
+        with pytest.raises(InvalidArgument, match="BertModel is being watched: copy or save it after the watch"):
+            copy.deepcopy(bert)
+    assert copy.deepcopy(bert)(IDS)[0].shape == (2, 10, 32)
+    assert len(seen) == 2
+
+
+def test_what_was_not_measured_is_named(bert):
+    with regard.watch(bert, ["entropy"]) as seen:
+        bert(IDS)
+    with pytest.raises(InvalidArgument, match=r"measured: there is no 'received': only entropy was asked"):
+        seen.layers[0].measured["received"]
+    assert "received" not in seen.layers[0].measured
+    with pytest.raises(InvalidArgument, match="there is no layer 5: there are 2, numbered from 0"):
+        seen[5]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda seen: seen.recording("0"), "sequence: expected a number of the batch, from 0, got '0'"),
+        (lambda seen: seen.recording(True), "sequence: expected a number of the batch, from 0, got True"),
+        (lambda seen: seen.recording(0, tokens=3), "tokens: expected a name for each token of one sequence, got 3"),
+        (lambda seen: seen.recording(0, tokens="abcdefghij"), "tokens: expected a name for each token of one sequence"),
+        (lambda seen: seen.select("x"), "beam_indices: expected a tensor (texts, steps), got 'x'"),
+        (lambda seen: edges(seen), "recording: expected a Recording, got Watch: give seen.recording()"),
+        (lambda seen: seen.save("a.regard", 0, title=3), "title: expected a text, got 3"),
+        (lambda seen: regard.open(3), "path: expected the path of a recording, got 3"),
+        (lambda seen: seen.heads(separators="[SEP]"), "separators: expected several marks, as a list, got '[SEP]'"),
+        (lambda seen: save_table({"a": 3}, "a.csv"), "columns: expected a list as 'a', got 3"),
+        (lambda seen: regard.watch(seen.model, values="no"), "values: expected True or False, got 'no'"),
+    ],
+)
+def test_other_types_are_named(bert, call, message):
+    with regard.watch(bert, ["entropy"]) as seen:
+        bert(IDS)
+    with pytest.raises(InvalidType, match=re.escape(message)):
+        call(seen)
+
+
+def test_tokens_may_be_ids_in_a_tensor(bert):
+    with regard.watch(bert) as seen:
+        bert(IDS)
+    assert seen.recording(0, tokens=IDS[0]).layers[0].queries[:3] == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ablate": {1: [0]}}, "ablate: unknown module 1"),
+        ({"ablate": {"encoder.layer.0.attention.self": 0}}, "a list with at least one entry, got 0"),
+        ({"knockout": {"encoder.layer.0.attention.self": (0, 5)}}, "got 0; write [(query, key)]"),
+    ],
+)
+def test_interventions_say_what_came(bert, given, message):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        regard.watch(bert, **given)
+
+
+def layer_of(batch: int = 1, **changes) -> Layer:
+    weights = regard.weights(torch.randn(batch, 2, 3, 4), torch.randn(batch, 2, 3, 4))
+    return Layer(
+        **{"name": "a", "kind": "encoder", "weights": weights, "queries": tuple("xyz"), "keys": tuple("xyz")} | changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("recording", "message"),
+    [
+        (Recording("t", "m", (layer_of(batch=2),)), "a is of 2 sequences, and not of one"),
+        (Recording("t", "m", (layer_of(), layer_of())), "two layers have one name"),
+        (Recording("t", "m", (layer_of(measured=3),)), "has 3 as what was measured"),
+        (Recording("t", "m", (layer_of(heads=(1, 1)),)), "has 2 heads, but the numbers (1, 1)"),
+        (Recording("t", "m", (layer_of(value="x"),)), "is no recording, or a damaged one"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be_is_refused(recording, message, tmp_path):
+    recording.save(tmp_path / "a.regard")
+    with pytest.raises(InvalidFile, match=re.escape(message)):
+        regard.open(tmp_path / "a.regard")
+
+
+def test_scores_take_marks_as_a_list():
+    with pytest.raises(InvalidType, match="separators: expected several marks"):
+        HeadSums(separators=3)
