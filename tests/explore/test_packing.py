@@ -1,72 +1,363 @@
-"""Packing: every weight within its stated error, every token whole, every objection at once."""
+"""Packing: every weight within its stated error, what a sketch leaves out is told, every objection comes at once."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from types import SimpleNamespace
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import regard
 from regard.analysis.recording import Layer, Recording
 from regard.errors import InvalidArgument
-from regard.explore.packing import MAX_WEIGHTS, pack
+from regard.explore.packing import NUMBERS, SIDE, THUMBNAIL, Sketch, pack, plan_of
+from regard.explore.page import page
+from regard.ops.matrix import WeightMatrix
+
+TOKENS = 600
+"""So many tokens are too many for a page to hold every weight."""
 
 
-def unpacked(header, data, layer):
-    """Read a layer's weights back as the docstring of `pack` says: the oracle of the page's own reader. NaN: masked."""
-    entry = next(entry for entry in header["layers"] if entry["name"] == layer.name)
-    shape = (entry["heads"], len(layer.queries), len(layer.keys))
-    numbers = np.frombuffer(data, "<u2")[entry["first"] : entry["first"] + int(np.prod(shape))]
-    return np.where(numbers == header["masked"], np.nan, numbers / header["steps"]).reshape(shape)
+# An independent reader of the format, as the docstring of `pack` describes it: the oracle of the page's own reader.
 
 
-def unmasked(dense: torch.Tensor) -> SimpleNamespace:
-    """What has dense weights and a score for each, as a view has."""
-    scores = SimpleNamespace(dense=lambda: torch.zeros_like(dense))
-    return SimpleNamespace(shape=tuple(dense.shape), dense=lambda: dense, scores=scores)
+@dataclass
+class Read:
+    """What a block says of a layer; NaN where all is masked."""
+
+    told: dict[str, Any]
+    squares: np.ndarray
+    named: np.ndarray | None = None
+    strongest: np.ndarray | None = None
+    left: np.ndarray | None = None
+    received: np.ndarray | None = None
+    allowed: np.ndarray | None = None
+    vectors: tuple[np.ndarray, ...] = ()
 
 
-def test_every_weight_is_read_back_within_the_error_that_is_stated(recording):
-    header, data = pack(recording)
-    for layer in recording.layers:
+class Bytes:
+    def __init__(self, block: bytes) -> None:
+        self.rest = zlib.decompress(block)
+
+    def take(self, count: int) -> bytes:
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        assert len(taken) == count
+        return taken
+
+    def integers(self, shape: tuple[int, ...], width: int) -> np.ndarray:
+        count = int(np.prod(shape))
+        ranks = np.frombuffer(self.take(count * width), np.uint8).reshape(width, count)
+        return sum(ranks[rank].astype(np.int64) * 256**rank for rank in range(width)).reshape(shape)
+
+    def weights(self, shape: tuple[int, ...]) -> np.ndarray:
+        return weight_of(self.integers(shape, 2))
+
+
+def weight_of(code: np.ndarray) -> np.ndarray:
+    """The inverse of the formula in the docstring of `encode`."""
+    assert ((code <= 283) | (code == 511)).all()
+    weights = np.where(code < 50, code * 0.0002, np.minimum(0.01 * 1.02 ** (code - 50.0), 1.0))
+    return np.where(code == 511, np.nan, weights)
+
+
+def read(header: dict[str, Any], blocks: list[bytes], number: int = 0) -> Read:
+    told = header["layers"][number]
+    heads = len(told["heads"])
+    queries, keys = (len(header["sequences"][told[side]]["tokens"]) for side in ("queries", "keys"))
+    block = Bytes(blocks[number + 1])
+    if told["form"] == "whole":
+        found = Read(told, block.weights((heads, queries, keys)))
+    else:
+        assert told["form"] == "sketch"
+        found = Read(told, block.weights((heads, *told["map"])))
+        found.named = block.integers((heads, queries, told["strongest"]), 2 if keys <= 65_536 else 4)
+        found.strongest = block.weights((heads, queries, told["strongest"]))
+        found.left = block.weights((heads, queries))
+        found.received = np.frombuffer(block.take(2 * heads * keys), "<f2").astype(np.float64).reshape(heads, keys)
+        found.allowed = mask_of(block, told["mask"], queries, keys)
+    found.vectors = tuple(
+        np.frombuffer(block.take(4 * int(np.prod(shape))), "<f4").reshape(shape) for shape in told["vectors"]
+    )
+    assert block.rest == b""
+    return found
+
+
+def mask_of(block: Bytes, boundaries: int | None, queries: int, keys: int) -> np.ndarray | None:
+    if boundaries is None:
+        return None
+    allowed = np.full((queries, keys), boundaries == 0)
+    if boundaries:
+        counts = block.integers((queries,), 4)
+        places = np.cumsum(block.integers((boundaries,), 4)) % 2**32
+        assert counts.sum() == boundaries
+        for row, own in zip(allowed, np.split(places, np.cumsum(counts)[:-1]), strict=True):
+            for begin, end in own.reshape(-1, 2):
+                row[begin:end] = True
+    return allowed
+
+
+# What is packed.
+
+
+def one(weights: WeightMatrix, **fields: Any) -> Recording:
+    """A recording of one layer, whose tokens have no names to speak of."""
+    _, _, queries, keys = weights.shape
+    return Recording("", "", (Layer("a", "encoder", weights, ("q",) * queries, ("k",) * keys, **fields),))
+
+
+def random_weights(queries: int, keys: int, heads: int = 2, **options: Any) -> WeightMatrix:
+    """Rows that are decided in one head and spread in the next."""
+    generator = torch.Generator().manual_seed(queries)
+    query = (
+        torch.randn(1, heads, queries, 8, generator=generator)
+        * torch.tensor([3.0, 0.5]).repeat(heads)[:heads, None, None]
+    )
+    return regard.weights(query, torch.randn(1, heads, keys, 8, generator=generator), **options)
+
+
+def long_weights(**options: Any) -> WeightMatrix:
+    return random_weights(TOKENS, TOKENS, **options)
+
+
+def near(read: np.ndarray, exact: np.ndarray, slack: float = 1e-6) -> bool:
+    """Whether what was read lies within the error that a page states."""
+    return bool((np.abs(read - exact) <= np.maximum(0.01 * exact, 1e-4) + slack).all())
+
+
+def pooled(dense: Tensor, size: int) -> np.ndarray:
+    """How much the queries of a square give to its keys, on their mean: (heads, rows, columns)."""
+    rows = torch.stack([part.mean(1) for part in dense.split(size, 1)], 1)
+    return torch.stack([part.sum(2) for part in rows.split(size, 2)], 2).numpy()
+
+
+# Whole matrices.
+
+
+def test_every_weight_of_a_small_layer_is_read_back_within_the_error_that_is_stated(recording):
+    header, blocks = pack(recording)
+    assert header["error"] == [0.01, 1e-4]
+    for number, layer in enumerate(recording.layers):
         exact = layer.weights.dense()[0].double().numpy()
-        read = unpacked(header, data, layer)
+        squares = read(header, blocks, number).squares
         later = np.triu(np.ones(exact.shape, dtype=bool), 1) & (layer.kind == "decoder")
-        assert (np.isnan(read) == later).all()
+        assert (np.isnan(squares) == later).all()
         assert (exact[later] == 0).all()
-        difference = np.abs(np.nan_to_num(read) - exact)
-        assert difference.max() <= header["error"] * (1 + 1e-6)
-        assert (difference <= np.maximum(0.01 * exact, 1e-4)).all()
+        assert near(np.nan_to_num(squares), exact)
 
 
 def test_the_stated_error_is_not_larger_than_it_has_to_be(make_weights):
-    shares = torch.rand(4, 50, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shares = torch.rand(4, 50, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 8
     weights = make_weights(shares / shares.sum(-1, keepdim=True))
-    layer = Layer("a", "encoder", weights, ("q",) * 50, ("k",) * 50)
-    header, data = pack(Recording("", "", (layer,)))
-    assert np.abs(unpacked(header, data, layer) - weights.dense()[0].numpy()).max() > 0.9 * header["error"]
+    exact = weights.dense()[0].numpy()
+    difference = np.abs(read(*pack(one(weights))).squares - exact)
+    assert difference[exact < 0.01].max() > 0.95e-4
+    assert (difference / exact)[exact > 0.01].max() > 0.0095
+
+
+def test_the_metadata_says_how_codes_are_read(recording):
+    header = pack(recording)[0]
+    told = {"fine": 2e-4, "coarse": 0.01, "growth": 1.02, "linear": 50, "last": 283, "masked": 511}
+    assert (header["format"], header["codes"]) == (3, told)
 
 
 def test_nothing_and_everything_are_exact():
-    layer = Layer("a", "encoder", unmasked(torch.eye(2)[None, None]), ("x", "y"), ("x", "y"))
-    assert unpacked(*pack(Recording("", "", (layer,))), layer).tolist() == [[[1.0, 0.0], [0.0, 1.0]]]
+    keys = torch.eye(2)[None, None]
+    weights = regard.weights(1000 * keys, keys, scale=1.0)
+    assert read(*pack(one(weights))).squares.tolist() == [[[1.0, 0.0], [0.0, 1.0]]]
 
 
 def test_what_is_masked_is_no_weight_and_a_row_may_be_masked_whole():
     mask = torch.tensor([[True, False], [False, False]])
     weights = regard.weights(torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 2, 1), mask=mask)
-    layer = Layer("a", "encoder", weights, ("x", "y"), ("x", "y"))
-    np.testing.assert_equal(unpacked(*pack(Recording("", "", (layer,))), layer), [[[1, np.nan], [np.nan, np.nan]]])
+    np.testing.assert_equal(read(*pack(one(weights))).squares, [[[1, np.nan], [np.nan, np.nan]]])
 
 
-def test_half_precision_may_round_a_little_beyond_one():
-    weights = unmasked(torch.tensor([[[[1.0005]]]]))
-    layer = Layer("a", "encoder", weights, ("x",), ("y",))
-    assert unpacked(*pack(Recording("", "", (layer,))), layer).tolist() == [[[1.0]]]
+def test_small_recordings_have_their_vectors_and_large_ones_do_not():
+    weights, value = random_weights(5, 7), torch.randn(1, 2, 7, 8)
+    query, key, of_value = read(*pack(one(weights, value=value))).vectors
+    np.testing.assert_array_equal(query, weights.request.query[0])
+    np.testing.assert_array_equal(key, weights.request.key[0])
+    np.testing.assert_array_equal(of_value, value[0])
+    wide = regard.weights(torch.ones(1, 1, 4, 2**17), torch.ones(1, 1, 4, 2**17))
+    assert read(*pack(one(wide))).vectors == ()
+
+
+# Sketches.
+
+
+@pytest.mark.parametrize("columns", [TOKENS, 433])
+def test_the_map_of_a_long_layer_is_its_weights_pooled(columns):
+    weights = random_weights(TOKENS, columns)
+    found = read(*pack(one(weights)))
+    size = found.told["size"]
+    assert found.told["form"] == "sketch"
+    assert size == 3
+    exact = pooled(weights.dense()[0].double(), size)
+    assert found.squares.shape == exact.shape
+    assert near(found.squares, exact)
+
+
+def test_the_strongest_keys_of_each_row_are_named_and_the_mass_of_the_others_is_told():
+    weights = long_weights()
+    dense = weights.dense()[0].double()
+    found = read(*pack(one(weights)))
+    top = dense.topk(found.told["strongest"]).values
+    named = dense.gather(-1, torch.from_numpy(found.named))
+    assert found.told["strongest"] == 16
+    assert all(len(set(row)) == 16 for head in found.named.tolist() for row in head)
+    torch.testing.assert_close(named, top, rtol=1e-4, atol=1e-6)  # the same keys, but where two weigh the same
+    assert near(found.strongest, top.numpy())
+    left = (dense.sum(-1) - top.sum(-1)).numpy()
+    assert left.max() > 0.5
+    assert near(found.left, left, slack=1e-5)
+
+
+def test_what_each_key_receives_is_told():
+    weights = long_weights(mask=regard.Causal())
+    found = read(*pack(one(weights)))
+    np.testing.assert_allclose(found.received, weights.dense()[0].sum(1), rtol=1e-3, atol=1e-5)
+
+
+def test_a_sink_takes_of_a_row_what_no_key_is_said_to_have():
+    sinks = regard.Sinks(regard.ScaledDot(), torch.tensor([2.0, 9.0]))
+    weights = long_weights(score=sinks)
+    dense = weights.dense()[0].double()
+    found = read(*pack(one(weights)))
+    assert dense[1].sum(-1).max() < 0.2  # else this would test nothing
+    left = dense.sum(-1) - dense.topk(16).values.sum(-1)
+    assert near(found.left, left.numpy(), slack=1e-5)
+    assert found.told["rule"] == "Sinks of ScaledDot"
+
+
+def blocks_of(keys: int) -> Tensor:
+    """A mask of few runs in each row, others in each, and of one row that sees nothing."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(TOKENS, keys // 60, generator=generator) < 0.5
+    coarse[7] = False
+    return coarse.repeat_interleave(60, 1)
+
+
+MASKS = {
+    "none": None,
+    "causal": regard.Causal(),
+    "window": regard.Window(40, 3),
+    "padding": regard.Padding(torch.tensor([451])),
+    "random": blocks_of(TOKENS),
+    "causal or some": torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril() | blocks_of(TOKENS),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_is_told_as_runs(name):
+    weights = long_weights(mask=MASKS[name])
+    found = read(*pack(one(weights)))
+    exact = (weights.scores.dense()[0, 0] > -torch.inf).numpy()
+    assert (found.told["mask"] == 0) == exact.all()
+    np.testing.assert_array_equal(found.allowed, exact)
+    seen = pooled(torch.from_numpy(exact)[None].double(), found.told["size"])[0] > 0
+    for squares in found.squares:
+        np.testing.assert_array_equal(~np.isnan(squares), seen)
+    assert near(np.nan_to_num(found.squares), pooled(weights.dense()[0].double(), 3))
+    assert found.left[:, ~exact.any(1)].sum() == 0  # a row that sees nothing leaves nothing out
+
+
+@pytest.mark.parametrize("kind", ["of each head", "of too many runs"])
+def test_a_mask_that_is_not_told_is_said_not_to_be(kind):
+    generator = torch.Generator().manual_seed(1)
+    heads = 2 if kind == "of each head" else 1
+    mask = torch.rand(1, heads, TOKENS, TOKENS, generator=generator) < 0.5
+    if kind == "of each head":
+        mask[:, 0] = True
+        mask[:, 1] = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+    found = read(*pack(one(long_weights(mask=mask))))
+    assert found.told["mask"] is None
+    assert found.allowed is None
+    exact = mask[0].expand(2, -1, -1).double()
+    np.testing.assert_array_equal(np.isnan(found.squares), pooled(exact, 3) == 0)
+
+
+@pytest.mark.parametrize("tokens", [20, 50, TOKENS])
+def test_thumbnails_come_first_and_are_small(tokens):
+    weights = random_weights(tokens, tokens, mask=regard.Causal())
+    header, blocks = pack(one(weights))
+    rows, columns = header["layers"][0]["thumbnail"]
+    assert max(rows, columns) <= THUMBNAIL
+    size = -(-tokens // rows)
+    read_back = Bytes(blocks[0]).weights((2, rows, columns))
+    if tokens == TOKENS:  # pooled twice: by 3, then by 7
+        assert (rows, columns) == (29, 29)
+        size = 21
+    assert near(np.nan_to_num(read_back), pooled(weights.dense()[0].double(), size))
+    assert np.isnan(read_back[:, 0, -1]).all()
+
+
+# Sizes.
+
+
+def test_twelve_layers_of_twelve_heads_at_128_tokens_take_less_than_four_megabytes():
+    generator = torch.Generator().manual_seed(0)
+    tokens = tuple(f"▁word{index}" for index in range(128))
+    spread = torch.linspace(0.3, 2.5, 12)[:, None, None]
+    layers = [
+        Layer(
+            f"encoder.{layer}",
+            "encoder",
+            regard.weights(
+                spread * torch.randn(1, 12, 128, 64, generator=generator),
+                torch.randn(1, 12, 128, 64, generator=generator),
+            ),
+            tokens,
+            tokens,
+        )
+        for layer in range(12)
+    ]
+    assert plan_of([layer.weights.shape for layer in layers]) == [None] * 12  # every weight is there
+    assert len(page(Recording("", "", tuple(layers)))) < 4_000_000
+
+
+def test_at_512_tokens_it_is_a_sketch_within_25_megabytes_and_at_4096_within_60():
+    for tokens, most, size in ((512, 25_000_000, 2), (4096, 60_000_000, 16)):
+        plan = plan_of([(1, 12, tokens, tokens)] * 12)
+        assert plan == [Sketch(size, 16)] * 12
+        squares, named = 144 * (tokens // size) ** 2, 144 * 16 * tokens
+        # Nine bits of a code and as many of a key as it has, in base64; and two numbers for each token and head.
+        bits = squares * 9 + named * (9 + np.log2(tokens)) + 144 * tokens * 25
+        assert bits / 8 * 4 / 3 < most
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "tokens", "expected"),
+    [
+        (12, 12, 256, None),
+        (12, 12, 257, Sketch(2, 16)),
+        (12, 12, 16_384, Sketch(64, 4)),
+        (32, 32, 4096, Sketch(64, 2)),
+        (80, 64, 4096, Sketch(128, 1)),
+    ],
+)
+def test_larger_models_have_coarser_sketches(layers, heads, tokens, expected):
+    plan = plan_of([(1, heads, tokens, tokens)] * layers)
+    assert plan == [expected] * layers
+    if expected is not None:
+        squares = layers * heads * (-(-tokens // expected.size)) ** 2
+        named = layers * heads * tokens * expected.strongest
+        assert squares <= NUMBERS or tokens / expected.size == THUMBNAIL
+        assert named <= NUMBERS or expected.strongest == 1
+
+
+def test_no_map_is_larger_than_a_page_shows_and_short_layers_stay_whole():
+    assert plan_of([(1, 8, 30, 30), (1, 8, 30_000, 30_000)]) == [None, Sketch(118, 16)]
+    for tokens in (300, 1000, 5000, 100_000):
+        (sketch,) = plan_of([(1, 1, tokens, tokens)])
+        assert -(-tokens // sketch.size) <= SIDE
+
+
+# What is told besides, and what is refused.
 
 
 def test_tokens_and_texts_are_whole(recording):
@@ -84,6 +375,15 @@ def test_a_sequence_is_stored_once_and_roles_are_kept_apart(recording):
     assert [sequence["role"] for sequence in header["sequences"]] == ["source", "written", "read"]
     ends = {(entry["kind"], entry["queries"], entry["keys"]) for entry in header["layers"]}
     assert ends == {("encoder", 0, 0), ("decoder", 1, 2), ("cross", 1, 0)}
+
+
+def test_what_heads_do_is_told_for_each(recording):
+    header, _ = pack(recording)
+    scores = recording.heads()
+    for entry in header["layers"]:
+        rows = [row for row, name in enumerate(scores["layer"]) if name == entry["name"]]
+        assert entry["scores"]["entropy"] == pytest.approx([scores["entropy"][row] for row in rows], abs=1e-5)
+        assert all(len(values) == len(entry["heads"]) for values in entry["scores"].values())
 
 
 def test_a_translation_that_equals_its_source_is_still_another_text(make_recording):
@@ -108,15 +408,32 @@ def test_a_recording_needs_a_layer(recording):
         pack(replace(recording, layers=()))
 
 
+class Claimed(WeightMatrix):
+    """A view that claims its weights to be others."""
+
+    claimed: Tensor
+
+    def dense(self) -> Tensor:
+        return self.claimed
+
+
+def claimed(value: float) -> Recording:
+    weights = Claimed(random_weights(1, 2, heads=1).request)
+    weights.claimed = torch.tensor([[[[value, 0.5]]]])
+    return one(weights)
+
+
 @pytest.mark.parametrize(("value", "told"), [(float("nan"), "nan"), (-0.5, "-0.5"), (1.5, "1.5")])
 def test_what_is_no_weight_is_refused(value, told):
-    weights = unmasked(torch.tensor([[[[value, 0.5]]]]))
     with pytest.raises(InvalidArgument, match=f"layer 'a': expected weights from 0 to 1, got values from .*{told}"):
-        pack(Recording("", "", (Layer("a", "encoder", weights, ("x",), ("y", "z")),)))
+        pack(claimed(value))
 
 
-def test_a_page_that_no_browser_could_hold_is_refused_before_it_is_computed():
-    tokens = ("x",) * 3000
-    weights = regard.weights(torch.zeros(1, 8, 3000, 1), torch.zeros(1, 8, 3000, 1))
-    with pytest.raises(InvalidArgument, match=f"at most {MAX_WEIGHTS:,} weights in one page, got 72,000,000"):
-        pack(Recording("", "", (Layer("a", "encoder", weights, tokens, tokens),)))
+def test_half_precision_may_round_a_little_beyond_one():
+    assert read(*pack(claimed(1.0005))).squares[0, 0, 0] == 1
+
+
+def test_a_long_layer_without_a_number_is_refused_too():
+    weights = regard.weights(torch.full((1, 1, TOKENS, 4), float("nan")), torch.ones(1, 1, TOKENS, 4))
+    with pytest.raises(InvalidArgument, match="layer 'a': expected weights from 0 to 1, got values from nan"):
+        pack(one(weights))

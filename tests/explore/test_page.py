@@ -51,12 +51,14 @@ def sha256(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_thirty_tokens_fit_in_a_megabyte_and_a_half(make_recording, tmp_path):
+def test_thirty_tokens_fit_in_less_than_a_megabyte(make_recording, tmp_path):
     tokens = tuple(f"▁wörtchen{index}" for index in range(30))
     path = write_page(make_recording(tokens, tokens, encoders=4, decoders=3, heads=8), tmp_path / "a.html")
-    assert path.stat().st_size < 500_000
+    assert path.stat().st_size < 1_000_000
     largest = make_recording(tokens, tokens, encoders=12, decoders=12, heads=16)
-    assert write_page(largest, tmp_path / "b.html").stat().st_size < 1_500_000
+    assert write_page(largest, tmp_path / "b.html").stat().st_size < 3_500_000
+    # Each page carries this, however little it shows.
+    assert sum((STATIC / name).stat().st_size for name in (*MODULES, "page.css", "page.html")) < 500_000
 
 
 def test_the_policy_allows_what_is_in_the_page_and_nothing_else(recording):

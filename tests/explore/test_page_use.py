@@ -9,7 +9,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.opened import FOUR_DIGITS, arcs, layer_of, token
+from explore.opened import arcs, as_shown, choose, layer_of, place_of, point_at, settle, spoken, spot, token, values
 from regard.analysis.recording import Layer, Recording
 
 pytestmark = pytest.mark.browser
@@ -32,6 +32,15 @@ HOSTILE = (
 )
 
 
+def tab_to(page, place: str) -> None:
+    """Press Tab until something is reached."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("place => document.activeElement.matches(place)", place):
+            return
+    raise AssertionError(f"Tab does not lead to {place}")
+
+
 def test_everything_works_by_keyboard(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=0")
     page.get_by_role("gridcell", name="encoder.0, head 0").focus()
@@ -45,20 +54,21 @@ def test_everything_works_by_keyboard(open_page, recording):
         assert page.locator(".head-name").text_content() == expected
         assert page.evaluate("document.activeElement.getAttribute('aria-label')") == expected
 
-    page.keyboard.press("Tab")  # to the text
+    tab_to(page, "#text .token")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.textContent") == "animal"
     assert arcs(page, "out")
     page.keyboard.press("Enter")
+    settle(page)
     assert token(page, 0, 1).get_attribute("aria-selected") == "true"
     page.wait_for_url("**#layer=encoder.1&head=2&token=source.1")
 
-    page.keyboard.press("Tab")  # to the matrix
+    tab_to(page, "#matrix canvas")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
     weight = layer_of(recording, "encoder.1").weights[0, 2, 2, 2].item()
-    assert float(page.locator(".tip .value").text_content()) == pytest.approx(weight, abs=2 * FOUR_DIGITS)
-    assert page.get_by_role("status").text_content().startswith("was attends to was with ")
+    assert values(page, ".tip .value") == [as_shown(weight)]
+    assert spoken(page).startswith("was attends to was with ")
     page.keyboard.press("Escape")
     page.wait_for_url("**#layer=encoder.1&head=2")
 
@@ -79,44 +89,55 @@ def test_a_text_of_many_lines_stands_as_a_column(open_page, make_recording):
     long_recording = make_recording(long, long)
     page = open_page(long_recording, "#layer=cross.0&head=0", width=400)
     token(page, 1, 3).focus()
+    settle(page)
     left, right = token(page, 0, 3).bounding_box(), token(page, 1, 3).bounding_box()
     assert left["x"] + left["width"] < right["x"]
+    settle(page)
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.textContent") == "word4"
     weights = layer_of(long_recording, "cross.0").weights[0, 0]
     assert arcs(page, "out") == {(4, key) for key in range(16) if weights[4, key] >= 0.01}
     page.keyboard.press("ArrowLeft")
     assert page.evaluate("document.activeElement.textContent") == "word0"
-    page.get_by_role("gridcell", name="encoder.0, head 0").click()
+    choose(page, "encoder.0, head 0")
     expect(page.locator(".stage")).to_have_class(re.compile("columns"))
     page.set_viewport_size({"width": 1900, "height": 900})
     expect(page.locator(".stage")).not_to_have_class(re.compile("columns"))
 
 
-def test_every_stop_of_the_tab_key_has_a_name_and_can_be_seen(open_page, recording):
-    page = open_page(recording, "#layer=cross.0&head=0")
+STOP = """() => {
+    const node = document.activeElement;
+    const shown = node.matches(".theme input") ? node.nextElementSibling : node;
+    const style = getComputedStyle(shown);
+    const named = node.labels?.length ? node.labels[0] : node;
+    const name = node.getAttribute("aria-label") || named.textContent;
+    return [node.tagName, name.trim(), style.outlineStyle, parseFloat(style.outlineWidth)];
+}"""
+
+
+def stops_of(page) -> list[tuple]:
+    """What Tab reaches, from the beginning to the end of the page."""
     stops = []
-    for _ in range(20):
+    for _ in range(100):
         page.keyboard.press("Tab")
-        stop = page.evaluate(
-            """() => {
-                const node = document.activeElement;
-                const shown = node.matches("input") ? node.nextElementSibling : node;
-                const style = getComputedStyle(shown);
-                const named = node.labels ? node.labels[0] : node;
-                const name = node.getAttribute("aria-label") || named.textContent;
-                return [node.tagName, name.trim(), style.outlineStyle, parseFloat(style.outlineWidth)];
-            }"""
-        )
+        stop = page.evaluate(STOP)
         if stop[0] == "BODY":
-            break
+            return stops
         stops.append(stop)
-    # The theme, the explanation, the maps, the two texts, the matrix: six stops, however many tokens and heads.
-    assert [tag for tag, *_ in stops] == ["INPUT", "SUMMARY", "DIV", "SPAN", "SPAN", "CANVAS"]
+    raise AssertionError(f"Tab does not come to the end of the page: {stops}")
+
+
+def test_every_stop_of_the_tab_key_has_a_name_and_can_be_seen(open_page, recording, make_recording):
+    stops = stops_of(open_page(recording, "#layer=cross.0&head=0"))
     for tag, name, outline, width in stops:
         assert name, tag
-        assert outline != "none", tag
-        assert width >= 1, tag
+        assert outline != "none", (tag, name)
+        assert width >= 1, (tag, name)
+    # As many stops, however many tokens and heads.
+    pieces = (*sentence(30), "s", "</s>")  # of words, as in the other
+    more = stops_of(open_page(make_recording(pieces, sentence(40), heads=8), "#layer=cross.0&head=0"))
+    assert [tag for tag, *_ in more] == [tag for tag, *_ in stops]
+    assert {"INPUT", "SUMMARY", "SELECT", "BUTTON", "DIV", "SPAN", "CANVAS"} <= {tag for tag, *_ in stops}
 
 
 def test_light_and_dark_follow_the_system_and_the_choice(open_page, recording):
@@ -167,11 +188,12 @@ def test_a_link_to_nothing_opens_the_page(open_page, recording, fragment):
 def test_nothing_overflows_sideways(open_page, make_recording, width):
     long = tuple(f"▁Wort{'lang' * (index % 4)}" for index in range(30))
     page = open_page(make_recording(long, long, heads=8), "#token=source.3", width=width)
-    page.locator("summary").click()
+    for summary in page.locator("summary:visible").all():
+        summary.click()
     apart = ".matrix-frame, .unseen, details, svg"
     edges = "(nodes, apart) => nodes.map(node => node.closest(apart) ? 0 : node.getBoundingClientRect().right)"
     for name in ("encoder.0", "decoder.0", "cross.0"):
-        page.get_by_role("gridcell", name=f"{name}, head 0").click()
+        choose(page, f"{name}, head 0")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert max(page.locator("main *, header *").evaluate_all(edges, apart)) <= width  # nor is anything cut off
 
@@ -180,14 +202,15 @@ def sentence(count: int) -> tuple[str, ...]:
     return tuple(f"▁word{index}" for index in range(count))
 
 
-@pytest.mark.parametrize(("count", "width"), [(72, 1280), (72, 2560), (30, 400), (110, 1280)])
-def test_the_matrix_of_a_long_sentence_fits(open_page, make_recording, count, width):
+@pytest.mark.parametrize(("count", "width", "least"), [(72, 1280, 6), (72, 2560, 6), (30, 400, 6), (110, 1280, 3)])
+def test_the_matrix_of_a_long_sentence_is_seen_whole(open_page, make_recording, count, width, least):
     long = sentence(count)
     page = open_page(make_recording(long, long, encoders=1, decoders=0), "#layer=encoder.0&head=0", width=width)
+    place = place_of(page)
     frame = page.locator(".matrix-frame").evaluate("node => [node.scrollWidth, node.clientWidth]")
     assert frame[0] <= frame[1]
-    assert page.locator(".matrix").get_attribute("class") == "matrix"
-    assert float(page.locator("#matrix canvas").get_attribute("data-cell")) >= 6
+    assert place["cell"] >= least
+    assert place["left"] + count * place["cell"] <= frame[1] + 1
     matrix, readout = (page.locator(place).bounding_box() for place in ("#matrix", "#readout"))
     apart = matrix["x"] + matrix["width"] <= readout["x"] or (
         matrix["y"] + matrix["height"] <= readout["y"] or readout["y"] + readout["height"] <= matrix["y"]
@@ -195,21 +218,115 @@ def test_the_matrix_of_a_long_sentence_fits(open_page, make_recording, count, wi
     assert apart
 
 
-def test_a_matrix_that_must_scroll_shows_that_it_goes_on(open_page, make_recording):
-    long = sentence(90)
-    page = open_page(make_recording(long, long, encoders=1, decoders=0), "#layer=encoder.0&head=0", width=400)
-    matrix = page.locator(".matrix")
-    fades = "node => ['::before', '::after'].map(side => getComputedStyle(node, side).opacity)"
-    assert matrix.evaluate(fades) == ["0", "1"]
-    page.locator("#matrix canvas").focus()
-    page.keyboard.press("End")
-    expect(matrix).to_have_class(re.compile("more-before"))
+@pytest.fixture(scope="module")
+def long_encoder(recording) -> Recording:
+    """Ninety tokens, of which one matrix is."""
+    words = sentence(90)
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(2, 1, 2, 90, 8, generator=generator)
+    return Recording("t", "m", (Layer("encoder.0", "encoder", regard.weights(*vectors), words, words),))
+
+
+def test_the_matrix_is_zoomed_and_moved_by_keys(open_page, long_encoder):
+    page = open_page(long_encoder, "#layer=encoder.0&head=0", width=400)
+    whole = place_of(page)
+    canvas = page.locator("#matrix canvas")
+    canvas.focus()
+    for key in ("End", "PageDown", "PageDown", "PageDown", "PageDown", "ArrowUp", "+", "+", "+", "+", "+"):
+        page.keyboard.press(key)
+    zoomed = place_of(page)
+    assert zoomed["cell"] == pytest.approx(whole["cell"] * 1.5**5, rel=0.01)
+    assert zoomed["row"] > 30
+    assert zoomed["column"] > 30
+    weights = layer_of(long_encoder, "encoder.0").weights[0, 0]
+    assert values(page, ".tip .value") == [as_shown(weights[88, 89].item())]
+    assert page.locator(".tip .places").text_content() == "88 → 89"
+    page.keyboard.press("Home")  # the matrix moves along
+    assert place_of(page)["column"] == 0
+    assert values(page, ".tip .value") == [as_shown(weights[88, 0].item())]
+    page.wait_for_timeout(400)  # the address follows
+    assert "&zoom=" in page.url
+    again = open_page(long_encoder, "#" + page.url.partition("#")[2], width=400)
+    assert place_of(again) == pytest.approx(place_of(page), abs=0.6)
+    page.keyboard.press("-")
+    assert place_of(page)["cell"] < zoomed["cell"]
+    page.keyboard.press("0")
+    assert place_of(page) == whole
     tip = page.locator(".tip").bounding_box()
     assert tip["x"] >= 0
     assert tip["x"] + tip["width"] <= 400
-    page.locator(".matrix-frame").evaluate("node => { node.scrollLeft = node.scrollWidth; }")
-    expect(matrix).not_to_have_class(re.compile("more-after"))
-    assert matrix.evaluate(fades) == ["1", "0"]
+
+
+def test_the_matrix_is_zoomed_and_moved_by_wheel_buttons_and_drag(open_page, long_encoder):
+    page = open_page(long_encoder, "#layer=encoder.0&head=1")
+    weights = layer_of(long_encoder, "encoder.0").weights[0, 1]
+    canvas = page.locator("#matrix canvas")
+    point_at(page, 40, 50)
+    whole = place_of(page)
+    page.mouse.wheel(0, -100)  # scrolls the page
+    assert place_of(page) == whole
+    point_at(page, 40, 50)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    zoomed = place_of(page)
+    assert zoomed["cell"] == pytest.approx(whole["cell"] * 2.718, rel=0.01)
+    point_at(page, 41, 50)
+    assert values(page, ".tip .value") == [as_shown(weights[41, 50].item())]
+
+    box = canvas.bounding_box()
+    x, y = spot(page, 41, 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + x - 50, box["y"] + y - 80, steps=4)
+    page.mouse.up()
+    moved = place_of(page)
+    assert moved["column"] - zoomed["column"] == pytest.approx(50 / zoomed["cell"], abs=0.2)
+    assert moved["row"] - zoomed["row"] == pytest.approx(80 / zoomed["cell"], abs=0.2)
+    point_at(page, 41, 50)
+    assert values(page, ".tip .value") == [as_shown(weights[41, 50].item())]
+
+    page.get_by_role("button", name="Zoom in").click()
+    assert place_of(page)["cell"] == pytest.approx(min(moved["cell"] * 1.5, 48), rel=0.01)
+    page.get_by_role("button", name="Fit the whole matrix").click()
+    assert place_of(page) == whole
+    page.get_by_role("button", name="Zoom out").click()
+    assert place_of(page) == whole
+
+
+def region_numbers(page) -> list[float]:
+    settle(page)
+    panel = page.locator(".panel", has_text="Region")
+    return panel.locator(".value").evaluate_all("nodes => nodes.map(node => +node.textContent)")
+
+
+def test_a_region_is_marked_by_mouse_keys_and_link_and_summed(open_page, recording):
+    weights = layer_of(recording, "encoder.0").weights[0, 1]
+    page = open_page(recording, "#layer=encoder.0&head=1&region=1.3.2.6")
+    total = weights[1:4, 2:7].sum().item()
+    assert region_numbers(page) == [as_shown(total), as_shown(total / 3)]
+
+    point_at(page, 6, 5)
+    box = page.locator("#matrix canvas").bounding_box()
+    x, y = spot(page, 4, 2)
+    page.keyboard.down("Shift")
+    page.mouse.down()
+    page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    total = weights[4:7, 2:6].sum().item()
+    assert region_numbers(page) == [as_shown(total), as_shown(total / 3)]
+    page.wait_for_url("**region=4.6.2.5")
+
+    page.locator("#matrix canvas").focus()
+    page.keyboard.press("Escape")
+    settle(page)
+    assert page.locator(".panel", has_text="Region").count() == 0
+    point_at(page, 2, 2)
+    for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown", "Shift+ArrowLeft"):
+        page.keyboard.press(key)
+    page.wait_for_url("**region=2.3.2.3")
+    total = weights[2:4, 2:4].sum().item()
+    assert region_numbers(page) == [as_shown(total), as_shown(total / 2)]
 
 
 @pytest.mark.parametrize("width", [1280, 2560])
@@ -218,6 +335,7 @@ def test_the_numbers_of_a_long_sentence_stay_in_sight(open_page, make_recording,
     page = open_page(make_recording(long, long), "#layer=encoder.0&head=0", width=width)
     for index in (0, 40, 71):
         token(page, 0, index).hover()
+        settle(page)
         box = page.locator("#readout .lists").bounding_box()
         assert 0 <= box["y"] < 500
 
@@ -239,33 +357,26 @@ def test_a_tap_is_as_good_as_a_hover(open_page, recording):
     token(page, 1, 2).tap()
     assert {query for query, _ in arcs(page, "out")} == {2}
     canvas = page.locator("#matrix canvas")
-    place = {name: float(value) for name, value in canvas.evaluate("node => ({...node.dataset})").items()}
-    canvas.tap(position={"x": place["left"] + 1.5 * place["cell"], "y": place["top"] + 3.5 * place["cell"]})
-    exact = layer_of(recording, "cross.0").weights[0, 0, 3, 1].item()
-    assert float(page.locator(".tip .value").text_content()) == pytest.approx(exact, abs=2 * FOUR_DIGITS)
+    x, y = spot(page, 3, 1)
+    canvas.tap(position={"x": x, "y": y})
+    assert values(page, ".tip .value") == [as_shown(layer_of(recording, "cross.0").weights[0, 0, 3, 1].item())]
 
 
-def test_hostile_tokens_are_text_and_run_nothing(open_page):
-    many = len(HOSTILE)
+def hostile_page(open_page, tokens: tuple[str, ...], **options):
+    """A page in which everything that can be harmful is, and that has stored each token as it is."""
+    many = len(tokens)
     weights = regard.weights(torch.randn(1, 1, many, 4), torch.randn(1, 1, many, 4))
-    layers = tuple(
-        Layer(f"{kind}</script>", kind, weights, HOSTILE, HOSTILE) for kind in ("encoder", "cross", "decoder")
-    )
-    page = open_page(Recording(HOSTILE[0], HOSTILE[1], layers, {HOSTILE[0]: HOSTILE[1]}))
+    kinds = ("encoder", "cross", "decoder")
+    layers = tuple(Layer(f"{kind}</script>", kind, weights, tokens, tokens) for kind in kinds)
+    page = open_page(Recording(HOSTILE[0], HOSTILE[1], layers, {HOSTILE[0]: HOSTILE[1]}), **options)
     stored = "JSON.parse(document.getElementById('recording').textContent).sequences.map(s => s.tokens)"
-    for tokens in page.evaluate(stored):
-        assert tuple(tokens) == HOSTILE
-    for cell in page.get_by_role("gridcell").all():
-        cell.click()
-        token(page, 0, 0).focus()
-        for _ in HOSTILE:
-            page.keyboard.press("ArrowRight")
-        page.locator("#matrix canvas").focus()
-        for _ in HOSTILE:
-            page.keyboard.press("ArrowDown")
-            page.keyboard.press("ArrowRight")
-        assert page.locator(".tip .pair").text_content()
-    texts = page.locator(".tokens").last.locator(".token").all_text_contents()
+    for read in page.evaluate(stored):
+        assert tuple(read) == tokens
+    return page
+
+
+def assert_unharmed(page) -> None:
+    texts = page.locator("#text .tokens").last.locator(".token").all_text_contents()
     assert texts[1] == HOSTILE[1][:31] + "…"
     assert texts[5] == "␀␇␛[2J"
     assert texts[6] == "⟨202E⟩evil⟨2066⟩"
@@ -277,3 +388,48 @@ def test_hostile_tokens_are_text_and_run_nothing(open_page):
     beyond = "[...document.querySelectorAll('*')].filter(x => x.getBoundingClientRect().right > innerWidth)"
     named = page.evaluate(beyond + ".map(x => `${x.tagName} ${x.className} ${x.getBoundingClientRect().right}`)")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), named
+
+
+def test_hostile_tokens_are_text_and_run_nothing(open_page):
+    page = hostile_page(open_page, HOSTILE)
+    for cell in page.get_by_role("gridcell").all():
+        cell.click()
+        settle(page)
+        token(page, 0, 0).focus()
+        for _ in HOSTILE:
+            page.keyboard.press("ArrowRight")
+        page.locator("#matrix canvas").focus()
+        for _ in HOSTILE:
+            page.keyboard.press("ArrowDown")
+            page.keyboard.press("ArrowRight")
+        settle(page)
+        assert page.locator(".tip .pair").text_content()
+    assert_unharmed(page)
+
+
+def test_hostile_tokens_of_a_long_text_run_nothing_either(open_page):
+    page = hostile_page(open_page, HOSTILE * 21, width=400)  # 294 tokens: the file holds sketches
+    layers = "JSON.parse(document.getElementById('recording').textContent).layers.map(layer => layer.form)"
+    assert page.evaluate(layers) == ["sketch"] * 3
+    for cell in page.get_by_role("gridcell").all():
+        cell.click()
+        settle(page)
+        token(page, 0, 14).focus()
+        for _ in HOSTILE:
+            page.keyboard.press("ArrowRight")
+        settle(page)
+        assert page.locator(".panel").first.text_content()
+        page.locator("#matrix canvas").focus()
+        for key in ("+", "+", "+", "+", "+", "+", "+", "+", *["ArrowDown", "ArrowRight"] * len(HOSTILE)):
+            page.keyboard.press(key)
+        settle(page)
+        assert page.locator(".tip .pair").text_content()
+        assert spoken(page)
+    for text in ("</script>", "\u202e", "\x00", "onerror"):
+        page.get_by_label("Find").fill(text)
+    settle(page)
+    assert_unharmed(page)
+    again = hostile_page(open_page, HOSTILE * 21)
+    again.evaluate("location.hash = '#search=' + encodeURIComponent('<img src=x onerror=\"window.harmed = 5\">')")
+    settle(again)
+    assert_unharmed(again)

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, nearest
+from regard.analysis.picture import picture_objections
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, nearest, refuse
 
 if TYPE_CHECKING:
     import torch
 
     from regard.analysis.alignment import Alignment, Heads
     from regard.analysis.heads import Columns
+    from regard.explore.frame import Frame
+    from regard.explore.widget import PageWidget
     from regard.ops.matrix import WeightMatrix
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -82,6 +85,8 @@ class Layers(Generic[Some]):
 
     def __getitem__(self, name: str | int) -> Some:
         if isinstance(name, int):
+            if not -len(self.layers) <= name < len(self.layers):
+                raise InvalidArgument(f"there is no layer {name}: there are {len(self.layers)}, numbered from 0")
             return self.layers[name]
         if not isinstance(name, str):
             raise InvalidType(f"a layer is asked for by name or number, got {type(name).__name__}")
@@ -109,12 +114,14 @@ class Recording(Layers[Layer]):
         model: The name of the model.
         layers: In the order in which they were computed.
         texts: Whole texts by role, as ``{"source": ..., "translation": ...}``.
+        picture: Of a model of images: what it saw, as a PNG of at most 512 pixels a side.
     """
 
     title: str
     model: str
     layers: tuple[Layer, ...]
     texts: dict[str, str] = field(default_factory=dict)
+    picture: bytes | None = None
 
     @property
     def nbytes(self) -> int:
@@ -148,8 +155,39 @@ class Recording(Layers[Layer]):
         """
         from regard.analysis.storage import write
 
+        for name, text in (("title", self.title), ("model", self.model), *self.texts.items()):
+            if not isinstance(text, str):
+                raise InvalidType(f"{name}: expected a text, got {text!r:.80}")
         layers = [{name: getattr(layer, name) for name in Layer.__annotations__} for layer in self.layers]
-        write(path, {"title": self.title, "model": self.model, "texts": self.texts, "layers": layers}, dtype)
+        about = {"title": self.title, "model": self.model, "texts": self.texts, "layers": layers}
+        write(path, about if self.picture is None else about | {"picture": self.picture}, dtype)
+
+    def show(
+        self, path: str | os.PathLike[str] | None = None, *, beside: Recording | None = None
+    ) -> Path | PageWidget | Frame:
+        """Show what attends to what: in a notebook below the cell, elsewhere as a page in the browser.
+
+        Args:
+            path: Where the page shall lie. Default: in a notebook nowhere, elsewhere ``attention.html`` in a new
+                temporary folder.
+            beside: Another recording, with which this one is compared.
+
+        Returns:
+            In a notebook a widget, or a frame where anywidget is not installed; elsewhere the path of the page. See
+            `regard.explore.show.show`.
+
+        Raises:
+            InvalidArgument: If a recording cannot be shown, or the two not be compared, with every reason.
+            InvalidFile: If the page cannot be written there.
+        """
+        from regard.explore.show import show
+
+        return show(self, path, beside=beside)
+
+    def _repr_html_(self) -> str:
+        from regard.explore.frame import preview
+
+        return preview(self)
 
 
 def open(path: str | os.PathLike[str]) -> Recording:  # noqa: A001 - which is `regard.open`
@@ -172,18 +210,23 @@ def open(path: str | os.PathLike[str]) -> Recording:  # noqa: A001 - which is `r
     """
     from regard.analysis.storage import read
 
-    told = read(path)
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidType(f"path: expected the path of a recording, got {path!r:.80}")
     wrong = f"{Path(path)}: is no recording, or a damaged one:"
     try:
+        told = read(path)
         layers = tuple(Layer(**each) for each in told.pop("layers"))
         recording = Recording(layers=layers, **told)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        for text in (recording.title, recording.model, *recording.texts, *recording.texts.values()):
+            if not isinstance(text, str):
+                raise InvalidFile(f"{wrong} expected a text, got {text!r:.80}")
+        for layer in layers:
+            _check(layer, wrong)
+        if len({layer.name for layer in layers}) < len(layers):
+            raise InvalidFile(f"{wrong} two layers have one name")
+        refuse([f"{wrong} {objection}" for objection in picture_objections(recording.picture)], InvalidFile)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:  # what a stranger wrote may be anything
         raise InvalidFile(f"{wrong} {error}") from error
-    for text in (recording.title, recording.model, *recording.texts, *recording.texts.values()):
-        if not isinstance(text, str):
-            raise InvalidFile(f"{wrong} expected a text, got {text!r:.80}")
-    for layer in layers:
-        _check(layer, wrong)
     return recording
 
 
@@ -193,8 +236,13 @@ def _check(layer: Layer, wrong: str) -> None:
 
     if not isinstance(layer.weights, WeightMatrix) or layer.kind not in KINDS or not isinstance(layer.name, str):
         raise InvalidFile(f"{wrong} a layer is {layer!r:.200}")
+    if layer.weights.shape[0] != 1:
+        raise InvalidFile(f"{wrong} {layer.name} is of {layer.weights.shape[0]} sequences, and not of one")
+    if not isinstance(layer.measured, Mapping):
+        raise InvalidFile(f"{wrong} {layer.name} has {layer.measured!r:.80} as what was measured")
     numbers = layer.head_numbers
-    if len(numbers) != layer.weights.shape[1] or not all(isinstance(each, int) for each in numbers):
+    different = len(set(numbers)) == layer.weights.shape[1] == len(numbers)
+    if not different or not all(isinstance(each, int) and each >= 0 for each in numbers):
         raise InvalidFile(f"{wrong} {layer.name} has {layer.weights.shape[1]} heads, but the numbers {numbers!r:.80}")
     if layer.value is not None and (layer.value.ndim != 4 or layer.value.shape[2] != layer.weights.shape[3]):
         raise InvalidFile(

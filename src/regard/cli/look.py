@@ -63,6 +63,8 @@ def look(
     from regard.explore.terminal import table
 
     recording = _record(model, text, target, generate)
+    if "image" in recording.texts:
+        refuse(["--layer: an image has no table, but a page with all layers; leave it out"] if layer else [])
     shown = None if "image" in recording.texts else table(recording, layer, merge=not subwords)
     write_page(recording, output)  # before anything is printed: `| head` would end the command there
     console = Console()

@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from regard import __version__
+from regard.cli.compare import compare
 from regard.cli.evaluate import evaluate
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.info import info
 from regard.cli.look import look
+from regard.cli.serve import serve
 from regard.cli.trace import trace
 from regard.cli.train import train
 from regard.cli.translate import translate
@@ -29,7 +31,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(look)
+app.command()(compare)
 app.command()(heads)
+app.command()(serve)
 app.command()(translate)
 app.command()(generate)
 app.command()(trace)

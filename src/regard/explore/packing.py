@@ -1,101 +1,395 @@
-"""A recording as data for the page: one small object of metadata and one binary block of weights."""
+"""A recording as data for the page: one small object of metadata, and a block of bytes for each layer.
+
+Where a layer's whole matrix is small, its block holds every weight. Where it is not, it holds a sketch: a map of means,
+the strongest keys of each row with what is left out, and what each key receives. Memory is linear in the tokens.
+"""
 
 from __future__ import annotations
 
+import base64
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from regard.errors import refuse
+from regard.analysis.heads import HEAD_SCORES
+from regard.analysis.picture import picture_objections
+from regard.analysis.recording import Layers
+from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.explore.codes import COARSE, ERROR, FINE, GROWTH, LAST, LINEAR, MASKED, encode, planes
+from regard.ops import BlockMean, Mass, Measure, Padding, Received, TopK
+from regard.ops.scores import ScaledDot, Score, Sum
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording
+    from regard.ops.request import AttentionRequest
 
-FORMAT = 2
-STEPS = 65_534
-"""Weights are stored as whole multiples of 1 / STEPS in 16 bits."""
-MASKED = 65_535
-"""What is stored in place of a weight where the mask forbids one."""
-MAX_WEIGHTS = 32_000_000
-"""A page that holds every weight is refused beyond this number of them: 64 MB of data, 85 MB of file."""
+FORMAT = 3
+SIDE = 256
+"""So many rows and columns a map has at most."""
+STRONGEST = 16
+"""So many keys of each row a sketch names at most."""
+NUMBERS = 10_000_000
+"""So many squares of maps, and so many strongest keys, a page holds at most; beyond, each head is given fewer."""
+THUMBNAIL = 32
+"""So many rows and columns the small map of a head has at most."""
+VECTORS = 2**21
+"""Queries, keys and values go into a page where they take no more bytes than this: small recordings have them."""
+RUNS = 16
+"""A mask of more runs than this in its rows, on average, is not told cell by cell."""
 ROUNDING = 1e-3
 """How far a weight may lie outside [0, 1] and still count as rounding in the model's own precision."""
+ROWS = 512
+"""So many rows of a mask are looked at at once."""
 
 
-def pack(recording: Recording) -> tuple[dict[str, Any], bytes]:
-    """Pack a recording into metadata, which JSON can hold, and the bytes of its weights.
+def pack(recording: Recording, beside: Recording | None = None) -> tuple[dict[str, Any], list[bytes]]:
+    """Pack a recording into metadata, which JSON can hold, and blocks of bytes.
 
-    Each weight w is stored as round(65534 w), a little-endian unsigned 16-bit integer, and read back as that number
-    divided by 65534, so that what is read is within 1 / 131068 (0.0000077) of what was computed. Where the mask lets
-    a query see no key, 65535 is stored: no weight is that large. The weights lie layer by layer in the order
-    (heads, queries, keys).
+    A weight is stored as a code of nine bits (`regard.explore.codes`), which is within 1 % of it, or within 0.0001. A
+    block is deflated (zlib); inside, numbers are unsigned and lie by rank: first the lowest byte of each, then the
+    next. Block 0 holds the thumbnails of all layers, (heads, rows, columns) codes of two bytes each. Of the others each
+    holds a layer:
+
+    ``whole``
+        The codes of all weights, (heads, queries, keys), two bytes each.
+    ``sketch``
+        The codes of the map, (heads, rows, columns), two bytes each: of how much a query gives to a square of keys, on
+        the mean over the queries of the square. The strongest keys of each row, (heads, queries, strongest), two bytes
+        each, four beyond 65,536 keys; their codes in the same order, two bytes each. What they leave out of each row,
+        (heads, queries) codes of two bytes. What each key receives from all queries, (heads, keys) as half floats.
+
+    After these comes what the mask allows, where ``mask`` is neither 0, for all, nor null, for what is not told: a
+    row's runs of allowed keys, as the key where each begins and the one after it ends; first how many such boundaries
+    each row has, then the ``mask`` boundaries, each less the one before, modulo 2³², all in four bytes. Last come
+    query, key and, where it was kept, value, in the shapes that ``vectors`` lists, as float32.
+
+    A second recording, to be compared with, has metadata of the same form under ``beside``; its blocks lie behind those
+    of the first, and are counted from there: its block 0 is number 1 + the layers of the first.
 
     Args:
         recording: At least one layer, each (1, heads, queries, keys) with a token for each row and column.
+        beside: Another one, of which at least one layer belongs to one of the first: by name, else by kind.
 
     Returns:
-        The metadata (``format``, ``title``, ``model``, ``texts``, ``steps``, ``masked``, ``error``, ``sequences``,
-        ``layers``) and the bytes. A layer names its tokens by their place in ``sequences``, and its weights by the
-        place of the first.
+        The metadata and the blocks. A layer names its tokens by their place in ``sequences``.
 
     Raises:
-        InvalidArgument: If there is no layer, names repeat, tokens and shapes do not fit, or weights are not weights.
+        InvalidArgument: If there is no layer, names repeat, tokens and shapes do not fit, weights are not weights, or
+            the two have no layer to compare.
+        InvalidType: If `beside` is no recording.
 
     Memory:
-        One layer's dense weights and scores at a time, and two bytes a weight in all.
+        O(queries + keys) for each head.
 
     Example:
         >>> import regard, torch
         >>> from regard.analysis.recording import Layer, Recording
         >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> layer = Layer("encoder.0", "encoder", weights, ("a",), ("b", "c"))
-        >>> header, data = pack(Recording("a title", "a model", (layer,)))
-        >>> header["layers"][0]["heads"], len(data)
-        (8, 32)
+        >>> header, blocks = pack(Recording("a title", "a model", (layer,)))
+        >>> header["layers"][0]["heads"], header["layers"][0]["form"], len(blocks)
+        ([0, 1, 2, 3, 4, 5, 6, 7], 'whole', 2)
     """
-    _check_shapes(recording)
-    sequences: dict[tuple[str, tuple[str, ...]], int] = {}
-    layers, blocks, first, objections = [], [], 0, []
-    for layer in recording.layers:
-        weights = layer.weights.dense()[0].detach().to("cpu", torch.float32)  # (heads, queries, keys)
-        objections += _outside(layer, weights)
-        masked = layer.weights.scores.dense()[0].detach().to("cpu") == -torch.inf
-        blocks.append(_quantised(weights, masked))
-        layers.append(
-            {
-                "name": layer.name,
-                "kind": layer.kind,
-                "heads": weights.shape[0],
-                "queries": sequences.setdefault((_query_role(layer), layer.queries), len(sequences)),
-                "keys": sequences.setdefault((_key_role(layer), layer.keys), len(sequences)),
-                "first": first,
-            }
-        )
-        first += weights.numel()
+    check(recording)
+    if beside is not None:
+        check_beside(recording, beside)
+    header = describe(recording, scores_of(recording))
+    plan = plan_of([layer.weights.shape for layer in recording.layers])
+    with_vectors = sum(tensor.nbytes for layer in recording.layers for tensor in vectors_of(layer)) <= VECTORS
+    thumbnails, blocks, objections = [], [], []
+    for layer, told, sketch in zip(recording.layers, header["layers"], plan, strict=True):
+        shown = shown_of(layer, sketch)
+        objections += _outside(layer, shown.squares)
+        small = shown.pooled(THUMBNAIL)
+        thumbnails.append(small.codes())
+        vectors = vectors_of(layer) if with_vectors else []
+        told |= {**shown.told, "thumbnail": list(small.squares.shape[1:]), "vectors": shapes_of(vectors)}
+        blocks.append(block_of(shown, vectors))
     refuse(objections)
-    header = {
+    packed = [zlib.compress(b"".join(thumbnails)), *blocks]
+    if beside is None:
+        return header, packed
+    with _naming_beside():
+        header["beside"], more = pack(beside)
+    return header, packed + more
+
+
+def block_of(shown: Shown, vectors: Sequence[Tensor]) -> bytes:
+    """The block of a layer."""
+    return zlib.compress(b"".join([*shown.parts, *(tensor.numpy().astype("<f4").tobytes() for tensor in vectors)]))
+
+
+def shapes_of(vectors: Sequence[Tensor]) -> list[list[int]]:
+    """What a page is told of a layer's vectors."""
+    return [list(tensor.shape) for tensor in vectors]
+
+
+def scores_of(recording: Recording) -> dict[str, dict[str, list[float | None]]]:
+    """What the heads of each layer do, by the layer's name: as `regard.analysis.head_scores`, null for NaN."""
+    found = recording.heads()
+    return {
+        layer.name: {
+            name: [
+                None if math.isnan(value) else round(value, 5)
+                for value, of in zip(found[name], found["layer"], strict=True)
+                if of == layer.name
+            ]
+            for name in HEAD_SCORES
+        }
+        for layer in recording.layers
+    }
+
+
+def describe(recording: Recording, scores: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page is told of a recording at once: its texts, tokens and layers.
+
+    Args:
+        recording: What is shown.
+        scores: What its heads do, by layer, as far as it is known.
+    """
+    sequences: dict[tuple[str, tuple[str, ...]], int] = {}
+    layers = [
+        {
+            "name": layer.name,
+            "kind": layer.kind,
+            "heads": list(layer.head_numbers),
+            "queries": sequences.setdefault((_query_role(layer), layer.queries), len(sequences)),
+            "keys": sequences.setdefault((_key_role(layer), layer.keys), len(sequences)),
+            "scale": layer.weights.request.scale,
+            "sinks": layer.weights.request.score.sinks is not None,
+            "rule": _rule(layer.weights.request.score),
+            "scores": scores.get(layer.name, {}),
+        }
+        for layer in recording.layers
+    ]
+    return {
         "format": FORMAT,
         "title": recording.title,
         "model": recording.model,
         "texts": dict(recording.texts),
-        "steps": STEPS,
-        "masked": MASKED,
-        "error": 0.5 / STEPS,
+        "picture": None if recording.picture is None else base64.b64encode(recording.picture).decode("ascii"),
+        "codes": {"fine": FINE, "coarse": COARSE, "growth": GROWTH, "linear": LINEAR, "last": LAST, "masked": MASKED},
+        "error": list(ERROR),
         "sequences": [{"role": role, "tokens": list(tokens)} for role, tokens in sequences],
         "layers": layers,
     }
-    return header, b"".join(blocks)
 
 
-def _quantised(weights: torch.Tensor, masked: torch.Tensor) -> bytes:
-    """Round weights to multiples of 1 / STEPS; what is not a number was already objected to."""
-    steps = weights.nan_to_num(0.0).clamp(0.0, 1.0).mul(STEPS).round_()
-    return steps.to(torch.int32).masked_fill_(masked, MASKED).numpy().astype("<u2").tobytes()
+@dataclass(frozen=True)
+class Sketch:
+    """How coarse the sketch of a layer is.
+
+    Args:
+        size: So many queries, and keys, are a square of the map.
+        strongest: So many keys of each row are named.
+    """
+
+    size: int
+    strongest: int
+
+
+def plan_of(shapes: Sequence[Sequence[int]]) -> list[Sketch | None]:
+    """How each layer, (1, heads, queries, keys), is stored; None where whole."""
+    side, strongest = SIDE, STRONGEST
+    while True:
+        plan = [_sketch_of(shape, side, strongest) for shape in shapes]
+        squares = sum(heads * _squares(sketch, *shape) for sketch, (_, heads, *shape) in zip(plan, shapes, strict=True))
+        named = sum(s.strongest * heads * rows for s, (_, heads, rows, _) in zip(plan, shapes, strict=True) if s)
+        if squares > NUMBERS and side > THUMBNAIL:
+            side //= 2
+        elif named > NUMBERS and strongest > 1:
+            strongest -= 1
+        else:
+            return plan
+
+
+def _sketch_of(shape: Sequence[int], side: int, strongest: int) -> Sketch | None:
+    """A sketch, unless the whole matrix takes no more."""
+    _, _, queries, keys = shape
+    sketch = Sketch(-(-max(queries, keys) // side), min(strongest, keys))
+    return None if queries * keys <= _squares(sketch, queries, keys) + 2 * sketch.strongest * queries else sketch
+
+
+def _squares(sketch: Sketch | None, queries: int, keys: int) -> int:
+    size = 1 if sketch is None else sketch.size
+    return -(-queries // size) * -(-keys // size)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page is given of a layer.
+
+    Args:
+        squares: (heads, rows, columns) How much a query of a square's rows gives to its keys, on the mean.
+        allowed: (1 or heads, rows, columns) Whether the mask allows any of a square.
+        counts: (rows,) How many queries each row of squares stands for.
+        told: What the metadata says of it.
+        parts: The bytes of its block.
+    """
+
+    squares: Tensor
+    allowed: Tensor
+    counts: Tensor
+    told: dict[str, Any]
+    parts: list[bytes]
+
+    def codes(self) -> bytes:
+        """The codes of the squares."""
+        return planes(encode(self.squares).masked_fill_(~self.allowed, MASKED), 2)
+
+    def pooled(self, most: int) -> Shown:
+        """The same with so many rows and columns at most."""
+        size = -(-max(self.squares.shape[1:]) // most)
+        rows = _pool(self.counts[None, :, None], size, 1)
+        squares = _pool(_pool(self.squares * self.counts[:, None], size, 1), size, 2) / rows
+        allowed = _pool(_pool(self.allowed.float(), size, 1), size, 2) > 0
+        return Shown(squares, allowed, rows.flatten(), self.told, [])
+
+
+def _pool(x: Tensor, size: int, axis: int) -> Tensor:
+    """Sums over `size` entries of an axis each."""
+    count = -(-x.shape[axis] // size)
+    places = torch.arange(x.shape[axis]) // size
+    return x.new_zeros(*x.shape[:axis], count, *x.shape[axis + 1 :]).index_add_(axis, places, x)
+
+
+def shown_of(layer: Layer, sketch: Sketch | None) -> Shown:
+    """A layer as a page shows it: whole, or as a sketch."""
+    return _whole(layer) if sketch is None else _sketched(layer, sketch)
+
+
+def _whole(layer: Layer) -> Shown:
+    """All weights of a small layer."""
+    weights = layer.weights.dense()[0].detach().to("cpu", torch.float32)  # (heads, queries, keys)
+    allowed = layer.weights.scores.dense()[0].detach().to("cpu") > -torch.inf
+    shown = Shown(weights, allowed, torch.ones(weights.shape[1]), {"form": "whole"}, [])
+    shown.parts.append(shown.codes())
+    return shown
+
+
+def _sketched(layer: Layer, sketch: Sketch) -> Shown:
+    """The map of a layer, the strongest keys of its rows, and what keys receive."""
+    queries, keys = layer.weights.shape[2:]
+    every = torch.ones(1, keys, dtype=torch.bool, device=layer.weights.device)
+    asked: dict[str, Measure] = {"map": BlockMean(sketch.size), "top": TopK(sketch.strongest), "received": Received()}
+    if layer.weights.request.score.sinks is not None:  # else a row sums up to 1, or to 0 where all is masked
+        asked["total"] = Mass(Padding(every))
+    answers = layer.weights.detach().measure(asked)
+    counts, widths = sides(queries, sketch.size), sides(keys, sketch.size)
+    squares = answers["map"][0].to("cpu", torch.float32) * widths
+    values, indices = (part[0].to("cpu") for part in answers["top"])
+    total = answers["total"][0].to("cpu") if "total" in asked else (values[..., 0] > 0).float()
+    received = answers["received"][0].to("cpu", torch.float32)
+    runs = Runs()
+    allowed = allowed_squares(layer.weights.request, sketch.size, runs)
+    told = {
+        "form": "sketch",
+        "size": sketch.size,
+        "map": list(squares.shape[1:]),
+        "strongest": sketch.strongest,
+        "mask": runs.count if runs.are_told else None,
+    }
+    shown = Shown(squares, allowed, counts, told, [])
+    shown.parts.extend(
+        [
+            shown.codes(),
+            planes(indices, 2 if keys <= 2**16 else 4),
+            planes(encode(values.float()), 2),
+            planes(encode((total - values.sum(-1)).float().clamp_(0, 1)), 2),
+            received.clamp(max=65504).numpy().astype("<f2").tobytes(),
+            *runs.parts(),
+        ]
+    )
+    return shown
+
+
+def sides(count: int, size: int) -> Tensor:
+    """How many cells the squares along an axis have."""
+    return torch.tensor([min(size, count - start) for start in range(0, count, size)], dtype=torch.float32)
+
+
+def allowed_squares(request: AttentionRequest, size: int, runs: Runs | None = None) -> Tensor:
+    """Which squares the mask allows any cell of, (1 or heads, rows, columns).
+
+    Args:
+        request: The matrix.
+        size: Cells of a side of a square.
+        runs: What is to be told of single cells, too.
+    """
+    _, heads, queries, keys = request.shape
+    if request.mask is None:
+        return torch.ones(1, len(sides(queries, size)), len(sides(keys, size)), dtype=torch.bool)
+    step = max(size, ROWS // size * size)
+    squares = []
+    for start in range(0, queries, step):
+        cells = request.cells(slice(0, 1), slice(0, heads), slice(start, min(start + step, queries)))
+        found = request.allowed(cells).to("cpu")
+        own = found.ndim == 4 and found.shape[1] > 1  # a mask for each head
+        found = found.expand(1, heads if own else 1, *cells.shape[2:])[0]
+        squares.append(_pool(_pool(found.float(), size, 1), size, 2) > 0)
+        if runs is not None:
+            runs.add(found)
+    return torch.cat(squares, 1)
+
+
+class Runs:
+    """Where the runs of allowed keys begin and end in each row of a mask that all heads share."""
+
+    def __init__(self) -> None:
+        self.are_told = True
+        self.count = 0
+        self._rows = 0
+        self._counts: list[np.ndarray] = []
+        self._places: list[np.ndarray] = []
+
+    def add(self, allowed: Tensor) -> None:
+        """Take up more rows, (1 or heads, rows, keys). What differs from head to head is not told, nor many runs."""
+        if not self.are_told:
+            return
+        edges = np.diff(np.pad(allowed[0].numpy().astype(np.int8), ((0, 0), (1, 1))), axis=1) != 0
+        self._counts.append(edges.sum(1))
+        self._places.append(np.nonzero(edges)[1])
+        self.count += len(self._places[-1])
+        self._rows += len(edges)
+        self.are_told = len(allowed) == 1 and self.count <= 2 * RUNS * self._rows
+
+    def parts(self) -> list[bytes]:
+        """How many boundaries each row has, and the boundaries, each less the one before."""
+        if not self.are_told or not self._counts:
+            return []
+        places = np.concatenate(self._places)
+        return [planes(np.concatenate(self._counts), 4), planes(np.diff(places, prepend=0) % 2**32, 4)]
+
+
+def vectors_of(layer: Layer) -> list[Tensor]:
+    """Query, key and, where it was kept, value, each (heads, tokens, features), in float32."""
+    request = layer.weights.request
+    tensors = [request.query, request.key, *([] if layer.value is None else [layer.value])]
+    return [tensor[0].detach().to("cpu", torch.float32).contiguous() for tensor in tensors]
 
 
 def _reads_itself(layer: Layer) -> bool:
     """Whether a layer's rows and columns are one text: in an encoder, and where a decoder reads what is given."""
     return layer.kind == "encoder" or (layer.kind == "decoder" and layer.queries == layer.keys)
+
+
+def _rule(score: Score) -> str | None:
+    """What the rule between query and key is called, without its tensors; None where it is the scaled product alone."""
+    return None if isinstance(score, ScaledDot) else _called(score)
+
+
+def _called(score: Score) -> str:
+    if isinstance(score, Sum):
+        return f"{_called(score.left)} + {_called(score.right)}"
+    inner = next((part for part in vars(score).values() if isinstance(part, Score)), None)
+    return type(score).__name__ + (f" of {_called(inner)}" if inner is not None else "")
 
 
 def _query_role(layer: Layer) -> str:
@@ -106,9 +400,14 @@ def _key_role(layer: Layer) -> str:
     return "read" if layer.kind == "decoder" and not _reads_itself(layer) else "source"
 
 
-def _check_shapes(recording: Recording) -> None:
-    """Collect everything about names, shapes and size that a page could not show."""
+def check(recording: Recording) -> None:
+    """Refuse what a page could not show: names, shapes, tokens and a picture.
+
+    Raises:
+        InvalidArgument: With all that is wrong.
+    """
     objections = [] if recording.layers else ["recording: expected at least one layer, got none"]
+    objections += picture_objections(recording.picture)
     names = [layer.name for layer in recording.layers]
     for name in sorted({name for name in names if names.count(name) > 1}):
         objections.append(
@@ -121,16 +420,40 @@ def _check_shapes(recording: Recording) -> None:
                 f"layer {layer.name!r}: expected weights (1, heads, {tokens[0]}, {tokens[1]}), a row for each query "
                 f"token and a column for each key token, none of them zero, got {shape}"
             )
-    total = sum(torch.Size(layer.weights.shape).numel() for layer in recording.layers)
-    if total > MAX_WEIGHTS:
-        objections.append(
-            f"recording: expected at most {MAX_WEIGHTS:,} weights in one page, got {total:,}; "
-            "record fewer tokens or layers"
-        )
     refuse(objections)
 
 
-def _outside(layer: Layer, weights: torch.Tensor) -> list[str]:
+def check_beside(recording: Recording, beside: Recording) -> None:
+    """Refuse a second recording that could not be shown, or not be compared.
+
+    Raises:
+        InvalidType: If it is none.
+        InvalidArgument: With all that is wrong.
+    """
+    if not isinstance(beside, Layers) or not isinstance(getattr(beside, "title", None), str):
+        kind = type(beside).__name__
+        raise InvalidType(
+            f"beside: expected a Recording, as seen.recording() and regard.open(path) give it, got {kind}"
+        )
+    with _naming_beside():
+        check(beside)
+    told, others = (", ".join(sorted({layer.kind for layer in each.layers})) for each in (recording, beside))
+    if not any(layer.name in beside or beside.of(layer.kind) for layer in recording.layers):
+        raise InvalidArgument(
+            f"beside: expected a layer of a name or of a kind ({told}) that the first recording has, got {others}"
+        )
+
+
+@contextmanager
+def _naming_beside() -> Iterator[None]:
+    """Say that an objection is to the second recording."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"beside: {error}") from None
+
+
+def _outside(layer: Layer, weights: Tensor) -> list[str]:
     low, high = weights.min().item(), weights.max().item()
     # A comparison with NaN is false, so NaN is objected to as well.
     if low >= -ROUNDING and high <= 1 + ROUNDING:

@@ -8,6 +8,7 @@ import html
 import json
 import os
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 MODULES = (
     "main.js",
     "data.js",
+    "bytes.js",
+    "heads.js",
+    "links.js",
+    "views.js",
+    "layer.js",
+    "remote.js",
     "tokens.js",
     "state.js",
     "colour.js",
@@ -33,13 +40,33 @@ MODULES = (
     "text.js",
     "arcs.js",
     "readout.js",
+    "words.js",
+    "alignment.js",
+    "translation.js",
+    "generation.js",
+    "image.js",
+    "rollout.js",
+    "graph.js",
+    "graph_plan.js",
+    "calculation.js",
+    "calculating.js",
+    "compare.js",
+    "pairing.js",
+    "differences.js",
+    "host.js",
+    "exports.js",
+    "svg.js",
+    "svg_context.js",
+    "shown.js",
+    "merging.js",
+    "hidden.js",
 )
 """The JavaScript modules of the page; each imports another as ``#name.js``."""
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
+def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Recording | None = None) -> Path:
     """Write a recording as one HTML file that shows what attends to what.
 
     The file is written whole or not at all (see :func:`regard.files.whole_file`).
@@ -47,6 +74,7 @@ def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
     Args:
         recording: What to show.
         path: Where the file shall lie; a file that is there is replaced.
+        beside: Another recording, with which the first is compared.
 
     Returns:
         The path of the file.
@@ -56,7 +84,7 @@ def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
         InvalidFile: If the file cannot be written there.
 
     Memory:
-        Eight bytes or so for each weight of the recording.
+        O(queries + keys) for each head.
 
     Example:
         >>> import regard, tempfile, torch
@@ -67,13 +95,13 @@ def write_page(recording: Recording, path: str | os.PathLike[str]) -> Path:
         ...     write_page(recording, Path(folder) / "attention.html").name
         'attention.html'
     """
-    content = page(recording).encode("utf-8", "xmlcharrefreplace")
+    content = page(recording, beside=beside).encode("utf-8", "xmlcharrefreplace")
     with whole_file(path) as file:
         file.write(content)
     return Path(path)
 
 
-def page(recording: Recording) -> str:
+def page(recording: Recording, *, beside: Recording | None = None) -> str:
     """Make the text of the page: a template with its style, its modules and the recording's data.
 
     Nothing is written into JavaScript or CSS: the modules are put in as they lie in ``static/``, as ``data:`` addresses
@@ -82,6 +110,7 @@ def page(recording: Recording) -> str:
 
     Args:
         recording: What to show.
+        beside: Another recording, with which the first is compared.
 
     Returns:
         A whole HTML document.
@@ -89,7 +118,12 @@ def page(recording: Recording) -> str:
     Raises:
         InvalidArgument: If the recording cannot be shown, with every reason.
     """
-    header, weights = pack(recording)
+    header, blocks = pack(recording, beside)
+    return document(header, blocks)
+
+
+def document(header: dict[str, Any], blocks: Sequence[bytes], connect: str = "'none'") -> str:
+    """The page of metadata and blocks, which may ask for more from `connect`, a source of the policy."""
     style, boot = static("page.css"), static("boot.js")
     modules = json.dumps({"imports": {f"#{name}": _data_url(static(name)) for name in MODULES}}, indent=1)
     policy = "; ".join(
@@ -99,18 +133,18 @@ def page(recording: Recording) -> str:
             f"script-src 'strict-dynamic' {hash_of(modules)} {hash_of(boot)}",
             f"style-src {hash_of(style)}",
             "img-src data:",
-            "connect-src 'none'",
+            f"connect-src {connect}",
             "base-uri 'none'",
             "form-action 'none'",
         ]
     )
     parts = {
         "policy": policy,
-        "title": html.escape(recording.title),
+        "title": html.escape(header["title"]),
         "style": style,
         "modules": modules,
         "recording": _inert(header),
-        "weights": base64.b64encode(weights).decode("ascii"),
+        "blocks": "\n".join(map(_block, range(len(blocks)), blocks)),
         "boot": boot,
     }
     # One pass over the template: what is put in is never looked through for places again.
@@ -120,6 +154,12 @@ def page(recording: Recording) -> str:
 def static(name: str) -> str:
     """The text of a file that lies beside this module, in ``static/``."""
     return (files("regard.explore") / "static" / name).read_text(encoding="utf-8")
+
+
+def _block(number: int, data: bytes) -> str:
+    """A block of bytes that no browser runs."""
+    text = base64.b64encode(data).decode("ascii")
+    return f'<script type="application/octet-stream" id="block-{number}">{text}</script>'
 
 
 def _data_url(source: str) -> str:

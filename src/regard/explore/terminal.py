@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import InvalidArgument, nearest
-from regard.text.words import is_special, words
+from regard.text.words import is_special, words_or_tokens
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording
@@ -77,7 +77,7 @@ def table(recording: Recording, layer: str | None = None, *, merge: bool = True)
     for done, tokens in ((asking, layers[0].queries), ("read", layers[0].keys)):
         if all(map(is_special, tokens)):
             return Text(f"No word was {done}, only {' '.join(tokens)}: there is nothing to show.")
-    return _Picture(layers, words if merge else _pieces)
+    return _Picture(layers, words_or_tokens if merge else _pieces)
 
 
 class _Picture:

@@ -32,6 +32,13 @@ def readable(piece: bytes) -> str:
         return "".join(_MARK if byte == 0x20 else f"<0x{byte:02X}>" for byte in piece)
 
 
+def words_or_tokens(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Words, as `words` merges them; tokens of which none says where a word begins are words themselves."""
+    if any(_MARK in token for token in tokens):
+        return words(tokens)
+    return [(token, [place]) for place, token in enumerate(tokens)]
+
+
 def words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Merge pieces into words: ``▁`` stands for a space, ``<0xC3>`` for one byte of a letter.
 

@@ -9,6 +9,7 @@ import { svgElement } from "#elements.js";
 
 const HEADROOM = 92; // how far an arc may rise above, or hang below, its line of text
 const LOOP = 7; // half the width of the loop of a token that attends to itself
+const FAR = 160; // CSS pixels between lines, beyond which an arc goes straight across
 const FAINTEST = 0.01; // an arc below this weight is not drawn
 
 /**
@@ -16,17 +17,21 @@ const FAINTEST = 0.01; // an arc below this weight is not drawn
  * @param {SVGElement} svg  As large as the stage on which the tokens stand.
  * @param {Record<string, import("#data.js").Link[]>} links  By direction: out, in, rest.
  * @param {HTMLElement[]} queries @param {HTMLElement[]} keys  The same where both are one text.
- * @param {{query: number | null, key: number | null, cell: boolean}} focus
+ * @param {{queries: number[], keys: number[], cell: boolean}} focus
  * @param {boolean} columns  Whether the texts stand as columns.
  */
 export function drawArcs(svg, links, queries, keys, focus, columns) {
   const frame = svg.getBoundingClientRect();
-  const boxes = new Map([...queries, ...keys].map((node) => [node, boxOf(node, frame, columns)]));
+  const boxes = new Map();
+  const box = (node) => {
+    if (!boxes.has(node)) boxes.set(node, boxOf(node, frame, columns));
+    return boxes.get(node);
+  };
   const one = queries === keys;
-  const drawn = ({ query, key, weight }) => weight >= FAINTEST || (focus.cell && key === focus.key);
+  const drawn = ({ key, weight }) => weight >= FAINTEST || (focus.cell && key === focus.keys[0]);
   const path = (direction, { query, key, weight }) => {
-    const [from, to] = [boxes.get(queries[query]), boxes.get(keys[key])];
-    const kind = !focus.cell ? "" : key === focus.key ? "chosen" : "beside";
+    const [from, to] = [box(queries[query]), box(keys[key])];
+    const kind = !focus.cell ? "" : key === focus.keys[0] ? "chosen" : "beside";
     return svgElement("path", {
       d: written(one ? bow(from, to, direction === "in") : link(from, to), columns),
       class: `arc ${direction} ${kind}`,
@@ -44,6 +49,12 @@ export function drawArcs(svg, links, queries, keys, focus, columns) {
 
 /** An arc within one text: over it for what a token attends to, under it for what attends to it. @param {Box} from @param {Box} to */
 function bow(from, to, under) {
+  if (Math.abs(from.top - to.top) > FAR) {
+    const [start, end] = [middle(from), middle(to)]; // of lines that lie apart
+    const bend = ((from.top + from.bottom) / 2 + (to.top + to.bottom) / 2) / 2;
+    const [leaves, arrives] = from.top < to.top ? [from.bottom, to.top] : [from.top, to.bottom];
+    return [[start, leaves], [start, bend], [end, bend], [end, arrives]];
+  }
   const side = under ? "bottom" : "top";
   const own = from === to ? LOOP : 0;
   const [x1, x2] = [middle(from) - own, middle(to) + own];

@@ -1,14 +1,24 @@
 // The page: reads the recording, makes the store and mounts every view on it.
 
+import { mountCalculation } from "#calculation.js";
+import { mountCompare } from "#compare.js";
 import { readRecording } from "#data.js";
 import { element } from "#elements.js";
+import { exportButtons } from "#exports.js";
+import { mountGeneration } from "#generation.js";
+import { mountGraph } from "#graph.js";
+import { bindHost, inFrame } from "#host.js";
+import { mountImage } from "#image.js";
 import { mountLegend } from "#legend.js";
 import { mountMatrix } from "#matrix.js";
 import { mountOverview } from "#overview.js";
 import { mountReadout } from "#readout.js";
+import { mountWords, Shown } from "#shown.js";
 import { bindFragment, createStore, fromFragment } from "#state.js";
 import { mountText } from "#text.js";
 import { mountTheme } from "#theme.js";
+import { mountTranslation } from "#translation.js";
+import { mountViews } from "#views.js";
 
 const HEADS = {
   encoder: ["Encoder", "Each row is a source token; it attends to the source tokens in the columns."],
@@ -18,29 +28,41 @@ const HEADS = {
 
 const READING = "Each row is a token; it attends to the tokens in the columns, itself and those before it.";
 
-const place = (id) => document.getElementById(id);
+const place = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const recording = readRecording(document);
 const store = createStore(fromFragment(window.location.hash, recording));
+recording.changed = () => store.set({}); // what was asked for has come
+const shown = new Shown(recording, store);
 
 place("model").textContent = recording.model;
 place("title").textContent = recording.title;
 for (const [role, text] of Object.entries(recording.texts)) {
   if (text !== recording.title) place("texts").append(element("dt", {}, role), element("dd", { dir: "auto" }, text));
 }
-place("precision").textContent = `Weights are stored in 16 bits: what is shown lies within ${recording.error.toFixed(6)} of what was computed.`;
+place("precision").textContent = `Weights are stored as ${100 * recording.error[0]} % of themselves or ${recording.error[1]}, whichever is more: so near is what is shown to what was computed. Where a text is long, each row names its strongest keys and says how much it gives to the others; what is not in the file is said to be so.`;
 
 mountTheme(place("theme"), store);
 mountOverview(place("overview"), recording, store);
 mountLegend(place("legend"), recording, store);
-mountText(place("text"), recording, store);
-mountMatrix(place("matrix"), recording, store);
-mountReadout(place("readout"), recording, store);
-bindFragment(store, recording);
+mountViews(place("views"), recording, store, {
+  text: shown.ofEither(mountText),
+  matrix: shown.sketched ? shown.ofTokens(mountMatrix) : shown.ofEither(mountMatrix),
+  translation: mountTranslation,
+  generation: mountGeneration,
+  image: mountImage,
+  graph: mountGraph,
+  calculation: mountCalculation,
+  compare: mountCompare,
+}, (name, title, body) => exportButtons(shown, name, title, body));
+shown.ofEither(mountReadout)(place("readout"), recording, store);
+mountWords(/** @type {Element} */ (place("views").firstElementChild), shown, store);
+(inFrame() ? bindHost : bindFragment)(store, recording);
 
 store.subscribe((state) => {
   const layer = recording.layers[state.layer];
   const [title, note] = HEADS[layer.kind];
-  place("head-heading").replaceChildren(title, element("span", { class: "head-name" }, `${layer.name}, head ${state.head}`));
+  const heads = state.heads.map((head) => layer.heads[head]);
+  place("head-heading").replaceChildren(title, element("span", { class: "head-name" }, `${layer.name}, head${heads.length > 1 ? "s" : ""} ${heads.join(", ")}${heads.length > 1 ? " (their mean)" : ""}`));
   const reading = layer.kind === "decoder" && layer.querySequence === layer.keySequence;
   place("head-note").textContent = reading ? READING : note;
 });

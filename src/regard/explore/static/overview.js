@@ -1,8 +1,10 @@
-// All layers and heads as small maps: a grid, a row for each layer, in which arrow keys move and choose.
+// All layers and heads as small maps: a grid, a row for each layer, in which arrow keys move and choose; or sorted by what heads do.
 
 import { drawPixels } from "#colour.js";
 import { element, rove } from "#elements.js";
 import { themeOf } from "#theme.js";
+
+/** @typedef {{layer: number, head: number, cell: HTMLElement, score: number | null}} Place  A head in the overview. */
 
 export const KINDS = [
   { kind: "encoder", title: "Encoder" },
@@ -10,54 +12,136 @@ export const KINDS = [
   { kind: "decoder", title: "Decoder" },
 ];
 
+/** What heads are sorted by, and what it means. Entropy and distance have no bound; the others are shares, from 0 to 1. */
+const SCORES = {
+  previous: "weight on the token before",
+  next: "weight on the token after",
+  self: "weight on the token itself",
+  first: "weight on the first token, a sink",
+  separator: "weight on marks such as [SEP]",
+  duplicate: "weight on the same token elsewhere",
+  induction: "weight on what came after the same token before",
+  entropy: "how spread rows are, in nats",
+  distance: "how many tokens away it looks",
+};
+const UNBOUNDED = ["entropy", "distance"];
+
+/** @param {HTMLElement} place @param {import("#data.js").Recording} recording @param {import("#state.js").Store} store */
 export function mountOverview(place, recording, store) {
-  const rows = []; // in the order in which they are seen, each {layer, cells}
+  const controls = new Controls(recording, store);
   const grid = element("div", { role: "grid", class: "grid", "aria-label": "Layers (rows) and heads (columns)" });
-  grid.style.setProperty("--heads", String(Math.max(...recording.layers.map(({ heads }) => heads))));
-  grid.append(headNumbers(Math.max(...recording.layers.map(({ heads }) => heads))));
-  for (const { kind, title } of KINDS) {
-    const layers = recording.layers.filter((layer) => layer.kind === kind);
-    if (layers.length === 0) continue;
-    const group = element("div", { role: "rowgroup", class: "group", "aria-label": title });
-    group.append(element("h3", { role: "presentation" }, title));
-    layers.forEach((layer, ordinal) => {
-      const cells = Array.from({ length: layer.heads }, (_, head) => thumbnail(layer, head));
-      const name = element("span", { role: "rowheader", class: "layer-name", title: layer.name, "aria-label": layer.name }, String(ordinal));
-      group.append(element("div", { role: "row", class: "row" }, name, ...cells));
-      rows.push({ layer: recording.layers.indexOf(layer), cells });
-    });
-    grid.append(group);
-  }
-  place.append(grid);
+  place.append(controls.node, grid);
+  const cells = recording.layers.map((layer) => layer.heads.map((_, head) => thumbnail(layer, head)));
+  /** @type {Place[][]} */
+  let rows = []; // as they are seen
 
-  const choose = (row, head) => {
-    const { layer, cells } = rows[Math.min(Math.max(row, 0), rows.length - 1)];
-    const bounded = Math.min(Math.max(head, 0), cells.length - 1);
-    store.set({ layer, head: bounded, hover: null });
-    return cells[bounded];
+  const choose = (/** @type {number} */ row, /** @type {number} */ column, more = false) => {
+    const line = rows[Math.min(Math.max(row, 0), rows.length - 1)];
+    const { layer, head, cell } = line[Math.min(Math.max(column, 0), line.length - 1)];
+    const { heads, layer: current } = store.get();
+    const others = heads.filter((other) => other !== head);
+    const several = more && layer === current && (others.length === heads.length || others.length > 0);
+    store.set({ layer, heads: several ? (others.length === heads.length ? [...heads, head].sort((a, b) => a - b) : others) : [head], hover: null });
+    return cell;
   };
-  rows.forEach(({ cells }, row) =>
-    cells.forEach((cell, head) => {
-      cell.addEventListener("click", () => choose(row, head).focus());
-      cell.addEventListener("keydown", (event) => {
-        const to = moved(event.key, row, head, cells.length);
-        if (!to) return;
-        event.preventDefault();
-        choose(...to).focus();
-      });
-    }),
-  );
-
-  let drawn = "";
-  store.subscribe((state) => {
-    const theme = themeOf(state);
-    if (theme !== drawn) for (const { layer, cells } of rows) cells.forEach((cell, head) => draw(cell, recording.layers[layer], head, theme));
-    drawn = theme;
-    const all = rows.flatMap(({ cells }) => cells);
-    const chosen = rows.find(({ layer }) => layer === state.layer).cells[state.head];
-    rove(all, all.indexOf(chosen));
-    for (const cell of all) cell.setAttribute("aria-selected", String(cell === chosen));
+  const placeOf = (/** @type {any} */ node) => {
+    for (const [row, line] of rows.entries()) {
+      const column = line.findIndex(({ cell }) => cell.contains(node));
+      if (column >= 0) return [row, column];
+    }
+    return null;
+  };
+  grid.addEventListener("click", (event) => {
+    const at = placeOf(event.target);
+    if (at) choose(at[0], at[1], event.ctrlKey || event.metaKey || event.shiftKey).focus();
   });
+  grid.addEventListener("keydown", (event) => {
+    const at = placeOf(event.target);
+    const to = at && moved(event.key, at[0], at[1], rows[at[0]].length);
+    if (!to) return;
+    event.preventDefault();
+    choose(to[0], to[1], event.ctrlKey || event.metaKey || event.shiftKey).focus();
+  });
+
+  const arrange = (/** @type {import("#state.js").State} */ { sort, least }) => {
+    const all = recording.layers.flatMap((layer, index) => layer.heads.map((_, head) => ({ layer: index, head, cell: cells[index][head], score: layer.scores[sort]?.[head] ?? null })));
+    const passes = ({ score }) => UNBOUNDED.includes(sort) || (score ?? 0) >= least;
+    if (sort === "order") {
+      const ordered = KINDS.flatMap(({ kind }) => recording.layers.map((layer, index) => ({ layer, index })).filter(({ layer }) => layer.kind === kind));
+      rows = ordered.map(({ index }) => all.filter(({ layer }) => layer === index));
+      grid.replaceChildren(...inOrder(recording, cells));
+    } else {
+      const wide = Math.min(Math.max(...recording.layers.map(({ heads }) => heads.length)), 12);
+      const sorted = all.filter(({ score }) => score !== null).sort((a, b) => Number(b.score) - Number(a.score)).filter(passes);
+      rows = Array.from({ length: Math.ceil(sorted.length / wide) }, (_, row) => sorted.slice(row * wide, (row + 1) * wide));
+      grid.style.setProperty("--heads", String(wide));
+      const lines = rows.map((line) => element("div", { role: "row", class: "row sorted" }, ...line.map(({ cell, score }) => captioned(cell, score))));
+      grid.replaceChildren(...(lines.length ? lines : [element("p", { class: "hint" }, "No head reaches that.")]));
+    }
+  };
+
+  let [arranged, drawn] = ["", ""];
+  const update = (state) => {
+    const name = `${state.sort} ${state.least}`;
+    if (name !== arranged) arrange(state);
+    arranged = name;
+    const looks = `${themeOf(state)} ${state.palette} ${state.scale} ${recording.layers[0].thumbnails.length}`;
+    if (looks !== drawn && recording.layers[0].thumbnails.length) {
+      recording.layers.forEach((layer, index) => layer.thumbnails.forEach((squares, head) => drawPixels(/** @type {HTMLCanvasElement} */ (cells[index][head].firstChild), squares, state, themeOf(state))));
+      drawn = looks;
+    }
+    const shown = rows.flat().map(({ cell }) => cell);
+    const chosen = state.heads.map((head) => cells[state.layer][head]);
+    rove(shown, Math.max(shown.indexOf(chosen[0]), 0));
+    for (const cell of shown) cell.setAttribute("aria-selected", String(chosen.includes(cell)));
+  };
+  store.subscribe(update);
+  recording.begun.then(() => update(store.get()));
+}
+
+/** Sorting and filtering. */
+class Controls {
+  constructor(recording, store) {
+    const known = Object.keys(SCORES).filter((name) => recording.layers.some(({ scores }) => scores[name]?.some((score) => score !== null)));
+    const options = [["order", "layer and head"], ...known.map((name) => [name, name])];
+    this.select = element("select", { id: "sort" }, ...options.map(([value, text]) => element("option", { value }, text)));
+    this.least = element("input", { type: "range", id: "least", min: "0", max: "1", step: "0.05" });
+    this.note = element("p", { class: "hint" });
+    const bound = element("output", { for: "least" });
+    this.filter = element("label", { class: "field", for: "least" }, "at least ", this.least, bound);
+    this.node = element("div", { class: "controls" }, element("label", { class: "field", for: "sort" }, "Sort by ", this.select), this.filter, this.note);
+    this.select.addEventListener("change", () => store.set({ sort: this.select.value, least: 0 }));
+    this.least.addEventListener("input", () => store.set({ least: Number(this.least.value) }));
+    store.subscribe(({ sort, least }) => {
+      this.select.value = sort;
+      this.least.value = String(least);
+      bound.textContent = least.toFixed(2);
+      this.filter.hidden = sort === "order" || UNBOUNDED.includes(sort);
+      this.note.textContent = SCORES[sort] ? `The number is the ${SCORES[sort]}, on the mean over the rows.` : "";
+    });
+  }
+}
+
+/** A row for each layer, in groups by kind. */
+function inOrder(recording, cells) {
+  const most = Math.max(...recording.layers.map(({ heads }) => heads.length));
+  const groups = KINDS.flatMap(({ kind, title }) => {
+    const layers = recording.layers.map((layer, index) => ({ layer, index })).filter(({ layer }) => layer.kind === kind);
+    if (layers.length === 0) return [];
+    const lines = layers.map(({ layer, index }, ordinal) => {
+      const name = element("span", { role: "rowheader", class: "layer-name", title: layer.name, "aria-label": layer.name }, String(ordinal));
+      return element("div", { role: "row", class: "row" }, name, ...cells[index]);
+    });
+    return element("div", { role: "rowgroup", class: "group", "aria-label": title }, element("h3", { role: "presentation" }, title), ...lines);
+  });
+  const made = [headNumbers(most), ...groups];
+  for (const node of made) node.style.setProperty("--heads", String(most));
+  return made;
+}
+
+/** @param {HTMLElement} cell @param {number | null} score */
+function captioned(cell, score) {
+  return element("div", { role: "presentation", class: "captioned" }, cell, element("span", { class: "caption", "aria-hidden": "true" }, Number(score).toFixed(2)));
 }
 
 function headNumbers(count) {
@@ -66,15 +150,11 @@ function headNumbers(count) {
 }
 
 function thumbnail(layer, head) {
-  const name = `${layer.name}, head ${head}`;
+  const name = `${layer.name}, head ${layer.heads[head]}`;
   return element("div", { role: "gridcell", class: "thumbnail", "aria-label": name, title: name }, element("canvas", { "aria-hidden": "true" }));
 }
 
-function draw(cell, layer, head, theme) {
-  drawPixels(cell.firstChild, layer.queries.length, layer.keys.length, (query, key) => layer.at(head, query, key), theme);
-}
-
-/** Where a key leads from a row and a head, or nothing. */
+/** Where a key leads from a row and a head, or nothing. @param {string} key @param {number} row @param {number} head @param {number} heads @returns {[number, number] | null} */
 function moved(key, row, head, heads) {
   switch (key) {
     case "ArrowLeft": return [row, head - 1];

@@ -1,73 +1,132 @@
-// The numbers: for what is pointed at or held, where it looks and what looks at it, strongest first.
+// The numbers: for what is pointed at or held, where it looks and what looks at it, strongest first; and what a region sums up to.
 
 import { strongest, written } from "#data.js";
 import { element } from "#elements.js";
+import { hides, links } from "#links.js";
 import { focusIn } from "#state.js";
 import { label } from "#tokens.js";
 
-const LENGTH = 6;
+const LENGTH = 8;
+const MOST_ROWS = 300; // of which the strongest links of a head are looked for
 
+/** @param {HTMLElement} place @param {import("#data.js").Recording} recording @param {import("#state.js").Store} store */
 export function mountReadout(place, recording, store) {
   const lists = element("div", { class: "lists" });
   const spoken = element("p", { class: "unseen", role: "status" });
   place.append(lists, spoken);
+  let asked = 0;
+  const paint = () => {
+    asked = 0;
+    const state = store.get();
+    const layer = recording.layers[state.layer];
+    const head = layer.head(state.heads);
+    if (!head) return lists.replaceChildren(element("p", { class: "hint" }, "Reading …"));
+    const focus = focusIn(layer, state);
+    lists.replaceChildren(...panels(layer, head, state, focus));
+    const sentence = spokenOf(layer, head, focus);
+    if (sentence !== spoken.textContent) spoken.textContent = sentence;
+  };
   store.subscribe((state) => {
     const layer = recording.layers[state.layer];
-    const focus = focusIn(layer, state);
-    lists.replaceChildren(...panels(layer, state.head, focus));
-    const sentence = spokenOf(layer, state.head, focus);
-    if (sentence !== spoken.textContent) spoken.textContent = sentence;
+    if (!layer.ready) layer.load().then(() => store.set({}));
+    asked ||= requestAnimationFrame(paint);
   });
 }
 
-function panels(layer, head, { query, key, cell }) {
+function panels(layer, head, state, { queries, keys, cell }) {
   const made = [];
-  if (query !== null) {
-    const rows = strongest(layer.row(head, query), LENGTH);
-    const entries = rows.map((link) => entry(label(layer.keys[link.key]), link.weight, "out", cell && link.key === key));
-    made.push(panel([named(layer.queries[query]), " attends to"], entries));
+  if (state.region) made.push(regionPanel(head.inTokens?.(state.region) ?? { head, ...state.region }));
+  if (queries.length) {
+    const found = head.rows(queries);
+    const entries = links(layer, found, state).slice(0, LENGTH).map((link) => entry(label(layer.keys[link.key]), link.weight, "out", cell && link.key === keys[0]));
+    made.push(panel([named(layer.queries, queries), queries.length > 1 ? " attend to, on the mean" : " attends to"], entries, found));
   }
-  if (key !== null) {
-    const rows = strongest(layer.column(head, key), LENGTH);
-    const entries = rows.map((link) => entry(label(layer.queries[link.query]), link.weight, "in", cell && link.query === query));
-    made.push(panel([named(layer.keys[key]), " is attended by"], entries));
+  if (keys.length) {
+    const found = head.columnsOf(keys);
+    const entries = found.links.slice(0, LENGTH).map((link) => entry(label(layer.queries[link.query]), link.weight, "in", cell && link.query === queries[0]));
+    const title = [named(layer.keys, keys), keys.length > 1 ? " together are attended by" : " is attended by"];
+    made.push(panel(title, entries, found, keys.every(hides(layer, state)) ? "Left out, as the legend says." : undefined));
   }
   if (made.length === 0) {
-    const rows = strongest(layer.links(head), LENGTH);
-    const entries = rows.map((link) => entry(`${label(layer.queries[link.query])} → ${label(layer.keys[link.key])}`, link.weight, "out", false));
-    made.push(panel(["Strongest in this head"], entries));
-    made.push(element("p", { class: "hint" }, "Point at a word or a cell, or go there with Tab and the arrow keys. Click or press Enter to hold it."));
+    if (layer.queries.length <= MOST_ROWS && layer.header.form !== "remote") {
+      const all = layer.queries.flatMap((_, query) => links(layer, head.row(query), state).slice(0, LENGTH));
+      const entries = strongest(all, LENGTH).map((link) => entry(`${label(layer.queries[link.query])} → ${label(layer.keys[link.key])}`, link.weight, "out", false));
+      made.push(panel(["Strongest in this head"], entries));
+    }
+    made.push(element("p", { class: "hint" }, "Point at a word or a cell, or go there with Tab and the arrow keys. Click or press Enter to hold it; with Ctrl or ⌘ hold several, with Shift all between; a double click, or W, holds a whole word."));
   }
   return made;
 }
 
-function panel(title, entries) {
-  const list = entries.length ? element("ol", {}, ...entries) : element("p", { class: "hint" }, "Nothing: the mask leaves it no token.");
-  return element("div", { class: "panel" }, element("h3", {}, ...title), list);
+/** How much of the attention of a region's rows goes to its columns. */
+function regionPanel({ head, queries, keys }) {
+  const [rows, columns] = [queries, keys].map(([first, last]) => last - first + 1);
+  const name = `${rows} × ${columns} cells: rows ${queries.join(" to ")}, columns ${keys.join(" to ")}`;
+  const { sum, exact } = regionSum(head, queries, keys);
+  const title = [element("b", {}, "Region"), ` of ${name}`];
+  const entries = [entry(exact ? "Sum of its weights" : "Sum, from the means of squares", sum, "out", false), entry("Share of its rows’ attention", sum / rows, "out", false)];
+  return panel(title, entries);
+}
+
+/** The sum of a region's weights; of a sketch by its squares, each by as much of it as lies within. */
+export function regionSum(head, queries, keys) {
+  const { squares } = head;
+  const { size } = squares;
+  const within = (index, [first, last]) => Math.max(0, Math.min((index + 1) * size - 1, last) - Math.max(index * size, first) + 1);
+  let sum = 0;
+  for (let row = Math.floor(queries[0] / size); row <= Math.floor(queries[1] / size); row++) {
+    for (let column = Math.floor(keys[0] / size); column <= Math.floor(keys[1] / size); column++) {
+      sum += ((squares.at(row, column) || 0) * within(row, queries) * within(column, keys)) / size;
+    }
+  }
+  return { sum, exact: size === 1 };
+}
+
+/** What is listed under a title, and what of the links is said beside them. */
+function panel(title, entries, { left = 0, rough = false, unscaled = false, waiting = false } = {}, none = left > 0 ? "None that this file names." : "Nothing: the mask leaves it no token.") {
+  if (waiting) return element("div", { class: "panel" }, element("h3", {}, ...title), element("p", { class: "hint" }, "Asking …"));
+  const list = entries.length ? element("ol", {}, ...entries) : element("p", { class: "hint" }, none);
+  const hints = [
+    ...(left >= 0.001 ? [`${rough ? "about " : ""}${written(left)} on others, which this file does not name`] : []),
+    ...(unscaled ? ["Not all is rescaled: of some rows this file does not tell exactly what is left out."] : []),
+  ];
+  return element("div", { class: "panel" }, element("h3", {}, ...title), list, ...hints.map((hint) => element("p", { class: "hint" }, hint)));
 }
 
 function entry(title, weight, direction, chosen) {
   const bar = element("span", { class: `bar ${direction}`, "aria-hidden": "true" });
-  bar.style.setProperty("--weight", String(weight));
+  bar.style.setProperty("--weight", String(Math.min(weight, 1)));
   const name = element("span", { class: "name", dir: "auto" }, title);
   return element("li", { class: chosen ? "chosen" : "" }, name, bar, element("span", { class: "value" }, written(weight)));
 }
 
-function named(token) {
-  return element("b", { dir: "auto" }, label(token));
+function named(tokens, chosen) {
+  return element("b", { dir: "auto" }, words(tokens, chosen));
 }
 
-function spokenOf(layer, head, { query, key, cell }) {
-  if (cell && Number.isNaN(layer.at(head, query, key))) return `${label(layer.queries[query])} may not see ${label(layer.keys[key])}.`;
-  if (cell) return `${label(layer.queries[query])} attends to ${label(layer.keys[key])} with ${written(layer.at(head, query, key))}.`;
-  const told = [];
-  if (query !== null) {
-    const links = strongest(layer.row(head, query), 3).map((link) => `${label(layer.keys[link.key])} ${written(link.weight)}`);
-    told.push(`${label(layer.queries[query])} attends to ${links.join(", ") || "nothing"}.`);
+/** What some tokens are called together. */
+function words(tokens, chosen) {
+  const names = chosen.slice(0, 4).map((index) => label(tokens[index]));
+  return names.join(" ") + (chosen.length > 4 ? ` … (${chosen.length} tokens)` : "");
+}
+
+function spokenOf(layer, head, { queries, keys, cell }) {
+  if (cell) {
+    const [[query], [key]] = [queries, keys];
+    const { state, weight, most } = head.cell(query, key);
+    const [from, to] = [label(layer.queries[query]), label(layer.keys[key])];
+    if (state === "masked") return `${from} may not see ${to}.`;
+    if (state === "hidden") return `${to} is left out.`;
+    return state === "known" ? `${from} attends to ${to} with ${written(weight)}.` : `${from} attends to ${to} with at most ${written(most)}; this file does not know more.`;
   }
-  if (key !== null) {
-    const links = strongest(layer.column(head, key), 3).map((link) => `${label(layer.queries[link.query])} ${written(link.weight)}`);
-    told.push(`${label(layer.keys[key])} is attended by ${links.join(", ") || "nothing"}.`);
+  const told = [];
+  if (queries.length) {
+    const some = head.rows(queries).links.slice(0, 3).map((link) => `${label(layer.keys[link.key])} ${written(link.weight)}`);
+    told.push(`${words(layer.queries, queries)} attends to ${some.join(", ") || "nothing"}.`);
+  }
+  if (keys.length) {
+    const some = head.columnsOf(keys).links.slice(0, 3).map((link) => `${label(layer.queries[link.query])} ${written(link.weight)}`);
+    told.push(`${words(layer.keys, keys)} is attended by ${some.join(", ") || "nothing"}.`);
   }
   return told.join(" ");
 }

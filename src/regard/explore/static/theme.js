@@ -5,12 +5,13 @@ import { THEMES } from "#state.js";
 
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 
-/** The theme that is seen now. @returns {"light" | "dark"} */
+/** The theme that is seen now. @param {{theme: string}} state @returns {"light" | "dark"} */
 export function themeOf(state) {
-  if (state.theme !== "auto") return state.theme;
+  if (state.theme !== "auto") return state.theme === "dark" ? "dark" : "light";
   return system.matches ? "dark" : "light";
 }
 
+/** @param {HTMLElement} place @param {import("#state.js").Store} store */
 export function mountTheme(place, store) {
   const inputs = THEMES.map((theme) => element("input", { type: "radio", name: "theme", value: theme }));
   const labels = inputs.map((input) => element("label", {}, input, element("span", {}, input.value)));

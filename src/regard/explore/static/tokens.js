@@ -1,19 +1,27 @@
 // How a token is shown: what a reader sees of a string that may hold anything.
 
 const MARKER = /^[▁Ġ ]/u; // what tokenizers put before a piece that begins a word
+const PATCH = /^\d+,\d+$/; // row and column of an image's patch
+// As <s>, </s>, <pad>, <extra_id_0>, <start_of_turn>; [CLS], [unused1]; <|endoftext|>, <|im_start|>, <｜begin▁of▁sentence｜>.
+const SPECIAL = /^(<\/?[A-Za-z][\w-]*>|\[([A-Z][A-Z0-9_]*|unused\d+)\]|<\|[^\s|<>]+\|>|<｜[^\s｜<>]+｜>)$/;
 const LONGEST = 32; // characters of a token that are shown
 
-/** Whether a piece begins a word, so that a space stands before it. */
+/** Whether a piece begins a word, so that a space stands before it. @param {string} token */
 export function beginsWord(token) {
   return MARKER.test(token);
 }
 
-/** Whether a token is no text but a mark of the model's, as the start and the end of a sentence. */
-export function isSpecial(token) {
-  return /^(<\/?[a-z]+>|\[[A-Z]+\]|<\|\w+\|>)$/.test(token);
+/** A token without its space marker. @param {string} token */
+export function unmarked(token) {
+  return token.replace(MARKER, "");
 }
 
-/** A token as running text shows it: without its space marker, with nothing invisible, and not without end. */
+/** Whether a token is no text but a mark of the model's, as the start and the end of a sentence. @param {string} token */
+export function isSpecial(token) {
+  return SPECIAL.test(token);
+}
+
+/** A token as running text shows it: without its space marker, with nothing invisible, and not without end. @param {string} token */
 export function shown(token) {
   const piece = token.replace(MARKER, "");
   const letters = Array.from(piece === "" ? "␣" : piece);
@@ -21,15 +29,37 @@ export function shown(token) {
   return cut.map(visible).join("");
 }
 
-/** A token as a label shows it: a piece that goes on within a word carries a dot before it. */
+/** The runs of tokens in which a text is found, whatever its case. @param {string[]} tokens @param {string} text @returns {number[][]} */
+export function matches(tokens, text) {
+  const wanted = text.trim().toLowerCase();
+  if (wanted === "") return [];
+  /** @type {number[]} */
+  const ends = [];
+  let whole = "";
+  for (const token of tokens) {
+    whole += (beginsWord(token) || isSpecial(token) ? " " : "") + token.replace(MARKER, "").toLowerCase();
+    ends.push(whole.length);
+  }
+  const found = [];
+  let token = 0;
+  for (let place = whole.indexOf(wanted); place >= 0; place = whole.indexOf(wanted, place + wanted.length)) {
+    while (ends[token] <= place) token++;
+    let last = token;
+    while (ends[last] < place + wanted.length) last++;
+    found.push(Array.from({ length: last - token + 1 }, (_, index) => token + index));
+  }
+  return found;
+}
+
+/** A token as a label shows it: a piece that goes on within a word carries a dot before it. @param {string} token */
 export function label(token) {
-  const goesOn = !beginsWord(token) && /^[\p{L}\p{N}]/u.test(token);
+  const goesOn = !beginsWord(token) && !PATCH.test(token) && /^[\p{L}\p{N}]/u.test(token);
   return (goesOn ? "·" : "") + shown(token);
 }
 
-/** Control characters as their pictures; marks that would turn or hide their surroundings as their code. */
+/** Control characters as their pictures; marks that would turn or hide their surroundings as their code. @param {string} character */
 function visible(character) {
-  const code = character.codePointAt(0);
+  const code = character.codePointAt(0) ?? 0;
   if (code < 0x20) return String.fromCodePoint(0x2400 + code);
   if (code === 0x7f) return "␡";
   const hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/u.test(character) && code !== 0x200d; // a joiner holds emoji together

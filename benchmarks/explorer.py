@@ -1,0 +1,174 @@
+"""The explorer's page: how large its file is, how long it takes to be written, and how fast it answers in Chromium.
+
+The model is transformers' BERT base with random weights, 12 layers of 12 heads, float32. Random weights attend nearly
+evenly, and what is even compresses well: so its queries are scaled by 1 and by 4, and the larger file counts. Writing
+is told in times of the model's own forward pass.
+
+In the browser, headless and with a network of its own machine alone: the first picture, from the beginning of the
+navigation to the first matrix that is drawn; an answer to a pointer that comes to a cell; and the frames while the
+matrix is zoomed and moved, from one to the next.
+
+Run: ``python benchmarks/explorer.py``; smaller, to see that it runs: ``--files 128 --served 512``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from side_by_side import report, seconds
+
+import regard
+from regard.analysis.recording import Recording
+from regard.explore.page import write_page
+from regard.explore.server import listening
+from watching import SEED, VOCAB, bert, reads
+
+SCALES = (1.0, 4.0)
+ROUNDS = 3
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+FIRST_PICTURE = """() => new Promise((done) => {
+  const drawn = () => document.querySelector("#matrix canvas[data-cell]");
+  const look = () => drawn() ? done(performance.now()) : requestAnimationFrame(look);
+  look();
+})"""
+
+HOVERS = """async (count) => {
+  const canvas = document.querySelector("#matrix canvas");
+  const place = Object.fromEntries(Object.entries(canvas.dataset).map(([name, value]) => [name, Number(value)]));
+  const box = canvas.getBoundingClientRect();
+  const frame = () => new Promise(requestAnimationFrame);
+  const found = [];
+  for (let at = 0; at < count; at++) {
+    const y = place.top + (box.height - place.top - 8) * (0.3 + (0.65 * at) / count);
+    const x = place.left + (box.width - place.left) * 0.3 * ((at % 7) / 7);
+    await frame();
+    const start = performance.now();
+    const at_cell = { clientX: box.left + x, clientY: box.top + y, bubbles: true, pointerType: "mouse" };
+    canvas.dispatchEvent(new PointerEvent("pointermove", at_cell));
+    const answered = () => /rank|masked|at most/.test(document.querySelector(".tip").textContent);
+    document.querySelector(".tip").replaceChildren();
+    do await frame(); while (!answered() && performance.now() - start < 5000);
+    found.push(performance.now() - start);
+  }
+  return found;
+}"""
+
+FRAMES = """async (count) => {
+  const canvas = document.querySelector("#matrix canvas");
+  const box = canvas.getBoundingClientRect();
+  const frame = () => new Promise(requestAnimationFrame);
+  const found = [];
+  let before = await frame();
+  for (let at = 0; at < count; at++) {
+    const zoom = { deltaY: at < count / 2 ? -40 : 40, ctrlKey: true };
+    const x = box.left + box.width * (0.4 + 0.2 * Math.sin(at / 5));
+    const place = { clientX: x, clientY: box.top + box.height * 0.6, bubbles: true, cancelable: true };
+    canvas.dispatchEvent(new WheelEvent("wheel", { ...zoom, ...place }));
+    const now = await frame();
+    found.push(now - before);
+    before = now;
+  }
+  return found;
+}"""
+
+
+def recorded(tokens: int, scale: float) -> tuple[Recording, float]:
+    """What the model attends to, and the seconds of its forward pass."""
+    model, words = bert(tokens), torch.randint(VOCAB, (1, tokens))
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.attention.self.query.weight.mul_(scale)
+    forward = reads(model, words)
+    forward()
+    taken = statistics.median(seconds(forward) for _ in range(ROUNDS))
+    with regard.watch(model) as seen:
+        forward()
+    names = [f"▁word{number}" for number in range(tokens)]
+    return seen.recording(0, tokens=names, title=f"{tokens} tokens", model="BERT base"), taken
+
+
+@contextmanager
+def served(recording: Recording) -> Iterator[str]:
+    """The recording on a server; yields its address."""
+    with listening(recording) as (server, address):
+        server.install_signal_handlers = lambda: None
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [server.bound]})
+        thread.start()
+        try:
+            yield address
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def looked_at(browser: Any, address: str) -> dict[str, list[float]]:
+    """Milliseconds: first pictures, answers to pointers, frames."""
+    found: dict[str, list[float]] = {"first picture": [], "hover": [], "frame": []}
+    for _ in range(ROUNDS):
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"{address}#views=matrix", wait_until="commit")
+        found["first picture"].append(page.evaluate(FIRST_PICTURE))
+        page.wait_for_timeout(3000)
+        found["hover"] += page.evaluate(HOVERS, 20)
+        found["frame"] += page.evaluate(FRAMES, 60)
+        page.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, nargs="*", default=[128, 512, 4096], help="tokens of what is in files")
+    parser.add_argument("--served", type=int, nargs="*", default=[4096, 16384], help="tokens of what is served")
+    arguments = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    torch.manual_seed(SEED)
+    megabytes: dict[str, float] = {}
+    milliseconds: dict[str, Any] = {}
+    writing: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        path = next(filter(None, map(shutil.which, NAMES)), playwright.chromium.executable_path)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        for tokens in arguments.files:
+            sizes = []
+            for scale in SCALES:
+                recording, forward = recorded(tokens, scale)
+                file = Path(folder) / "page.html"
+                start = time.perf_counter()
+                write_page(recording, file)
+                taken = time.perf_counter() - start
+                writing.setdefault(f"writing the page in times of the forward pass, {tokens}", []).append(
+                    taken / forward
+                )
+                sizes.append(file.stat().st_size / 1e6)
+            megabytes[str(tokens)] = round(max(sizes), 2)
+            milliseconds[f"file, {tokens}"] = looked_at(browser, file.as_uri())
+        for tokens in arguments.served:
+            recording, _ = recorded(tokens, SCALES[-1])
+            with served(recording) as address:
+                milliseconds[f"server, {tokens}"] = looked_at(browser, address)
+        browser.close()
+    medians = {
+        where: {what: round(statistics.median(values), 1) for what, values in found.items()}
+        for where, found in milliseconds.items()
+    }
+    print(f"explorer: megabytes of a file: {megabytes}")
+    for where, found in medians.items():
+        print(f"explorer: {where}: {', '.join(f'{what} {value:.0f} ms' for what, value in found.items())}")
+    report("explorer", writing, SEED, megabytes=megabytes, milliseconds=medians)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What a page asks of a recording while somebody looks at it: maps, rows and columns, computed when asked for."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import torch
+
+from regard.analysis.recording import Recording
+from regard.explore.codes import MASKED, encode, planes
+from regard.explore.packing import (
+    SIDE,
+    THUMBNAIL,
+    Shown,
+    allowed_squares,
+    block_of,
+    check,
+    describe,
+    plan_of,
+    scores_of,
+    shapes_of,
+    shown_of,
+    sides,
+    vectors_of,
+)
+
+KEPT = 2**28
+"""So many bytes of answers are kept, those that were asked for last."""
+FINER = 4
+"""From a level of squares to the next one, a side has so many times as many cells."""
+
+Answer = TypeVar("Answer")
+
+
+class Answers:
+    """Answers about a recording, for `regard serve`.
+
+    What takes longer than a row is computed one at a time, and kept.
+
+    Args:
+        recording: As for `pack`.
+
+    Memory: O(queries + keys) for each head, and 256 MB of answers that are kept.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        check(recording)
+        self.recording = recording
+        self.header = describe(recording, {})
+        self.header["remote"] = True
+        plan = plan_of([layer.weights.shape for layer in recording.layers])
+        for layer, told, sketch in zip(recording.layers, self.header["layers"], plan, strict=True):
+            told["thumbnail"] = [
+                -(-size // -(-max(layer.weights.shape[2:]) // THUMBNAIL)) for size in layer.weights.shape[2:]
+            ]
+            told["vectors"] = shapes_of(vectors_of(layer)) if sketch is None else []
+            if sketch is None:
+                told["form"] = "whole"
+                continue
+            queries, keys = layer.weights.shape[2:]
+            size = 1
+            while max(queries, keys) > SIDE * size:
+                size *= FINER
+            told |= {
+                "form": "remote",
+                "shape": {"queries": queries, "keys": keys},
+                "size": size,
+                "map": [len(sides(queries, size)), len(sides(keys, size))],
+            }
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._computing = threading.Lock()
+
+    def sizes(self, layer: int) -> list[int]:
+        """The levels of a layer that is asked for in squares: cells of a side, from single cells to its map."""
+        found = [1]
+        while found[-1] < self.header["layers"][layer]["size"]:
+            found.append(found[-1] * FINER)
+        return found
+
+    def tiles(self, layer: int, size: int) -> tuple[int, int]:
+        """How many tiles of a level lie under and beside each other."""
+        queries, keys = self.recording.layers[layer].weights.shape[2:]
+        return len(sides(queries, SIDE * size)), len(sides(keys, SIDE * size))
+
+    def block(self, layer: int) -> bytes:
+        """The block of a layer that is sent whole, as `pack` makes it."""
+
+        def compute() -> bytes:
+            whole = self.recording.layers[layer]
+            return block_of(shown_of(whole, None), vectors_of(whole))
+
+        return self._once(("block", layer), compute)
+
+    def thumbnail(self, layer: int, head: int) -> bytes:
+        """The small map of a head, (rows, columns) codes, deflated."""
+
+        def compute() -> bytes:
+            weights = self.recording.layers[layer].weights
+            size = -(-max(weights.shape[2:]) // THUMBNAIL)
+            return zlib.compress(self._squares(layer, slice(head, head + 1), size, slice(None)).codes())
+
+        return self._once(("thumbnail", layer, head), compute)
+
+    def squares(self, layer: int, head: int, size: int, row: int, column: int) -> bytes:
+        """A tile of squares of `size` cells a side: (256 or fewer, 256 or fewer) codes, deflated.
+
+        Args:
+            layer: Its number.
+            head: Which of the layer's, from 0.
+            size: Cells of a side.
+            row: Which tile, from above.
+            column: Which tile, from the left.
+        """
+
+        def band() -> torch.Tensor:
+            queries = slice(row * SIDE * size, (row + 1) * SIDE * size)
+            shown = self._squares(layer, slice(head, head + 1), size, queries)
+            return encode(shown.squares[0]).masked_fill_(~shown.allowed[0], MASKED)
+
+        found = self._once(("band", layer, head, size, row), band)
+        return zlib.compress(planes(found[:, column * SIDE : (column + 1) * SIDE], 2), 1)
+
+    def row(self, layer: int, head: int, query: int) -> bytes:
+        """The weights of a query, (keys,) as float32; NaN where masked."""
+        weights = self.recording.layers[layer].weights
+        found = weights[0, head, query].float()
+        return self._numbers(found.masked_fill(weights.scores[0, head, query] == -torch.inf, torch.nan))
+
+    def column(self, layer: int, head: int, key: int) -> bytes:
+        """What a key gets from each query, (queries,) as float32; NaN where masked."""
+
+        def compute() -> bytes:
+            weights = self.recording.layers[layer].weights.detach().at(heads=head)
+            found, scores = (matrix[0, 0, :, key : key + 1].float()[:, 0] for matrix in (weights, weights.scores))
+            return self._numbers(found.masked_fill(scores == -torch.inf, torch.nan))
+
+        return self._once(("column", layer, head, key), compute)
+
+    def scores(self) -> dict[str, dict[str, list[float | None]]]:
+        """What the heads of each layer do, by the layer's name."""
+        return self._once("scores", lambda: scores_of(self.recording))
+
+    def _squares(self, layer: int, heads: slice, size: int, queries: slice) -> Shown:
+        """Means of squares of some rows, as a page shows them."""
+        whole = self.recording.layers[layer]
+        weights = whole.weights.detach().at(heads=heads, queries=queries)
+        rows, keys = weights.shape[2:]
+        squares = weights.block_mean(size)[0].to("cpu", torch.float32) * sides(keys, size)
+        return Shown(squares, allowed_squares(weights.request, size), sides(rows, size), {}, [])
+
+    @staticmethod
+    def _numbers(found: torch.Tensor) -> bytes:
+        return found.detach().cpu().contiguous().numpy().astype("<f4").tobytes()
+
+    def _once(self, name: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """An answer that is kept, or computed now, one after the other."""
+        with self._computing:
+            if name not in self._kept:
+                self._kept[name] = compute()
+            self._kept.move_to_end(name)
+            while len(self._kept) > 1 and sum(map(_bytes, self._kept.values())) > KEPT:
+                self._kept.popitem(last=False)
+            return self._kept[name]
+
+
+def _bytes(answer: Any) -> int:
+    return answer.nbytes if isinstance(answer, torch.Tensor) else len(answer)

@@ -1,0 +1,75 @@
+// The numbers of a calculation: one query of one head, from its vectors to its output, as far as the page holds them.
+
+/**
+ * @typedef {{key: number, vector?: Float32Array, product?: number, scaled?: number, score: number, exp: number, weight: number,
+ *   stored: number | null, value?: Float32Array}} Row
+ *   `score` is what the softmax is taken of, less its maximum; `stored` is the weight that the page holds, if it names it.
+ * @typedef {{from: "vectors" | "products" | "weights", vector: Float32Array | null, rows: Row[], left: number, most: number, sum: number,
+ *   output: Float64Array | null, features: number}} Calculation
+ *   `from` says what the weights follow from: from vectors; or they are those that the page holds, beside products or alone.
+ *   `left` is the mass on keys that have no row.
+ */
+
+/** @param {import("#layer.js").Layer} layer  Which is read. @param {number} head @param {number} query @returns {Calculation} rows by falling weight */
+export function calculated(layer, head, query) {
+  const [queries, keys, values] = (layer.vectors ?? []).map((part) => (token) => vectorOf(part, layer, head, token));
+  const known = layer.head([head]);
+  if (!known) throw new Error(`layer ${layer.name}: is not read yet; call load() first`);
+  const { rule, scale, form, mask } = layer.header;
+  const multiplied = queries !== undefined && (rule === null || rule.includes("ScaledDot"));
+  const exact = multiplied && rule === null && (form === "whole" || mask !== null);
+  const vector = queries ? queries(query) : null;
+  const { links, left } = known.row(query);
+  const rows = (exact ? seen(layer, known, query) : links).map(({ key, weight }) => {
+    const row = /** @type {Row} */ ({ key, weight, stored: weight });
+    if (values) row.value = values(key);
+    row.score = Math.log(weight);
+    if (!vector || !multiplied) return row;
+    row.vector = keys(key);
+    row.product = dot(vector, row.vector);
+    row.scaled = scale * row.product;
+    if (exact) row.score = row.scaled;
+    return row;
+  });
+  const most = rows.reduce((highest, { score }) => Math.max(highest, score), -Infinity);
+  for (const row of rows) {
+    row.score -= most;
+    row.exp = Math.exp(row.score);
+  }
+  const sum = rows.reduce((total, { exp }) => total + exp, 0);
+  if (exact) for (const row of rows) row.weight = row.exp / sum;
+  rows.sort((a, b) => b.weight - a.weight);
+  const whole = exact || left === 0;
+  return { from: exact ? "vectors" : multiplied ? "products" : "weights", vector, rows, left: exact ? 0 : left, most, sum, output: whole && rows[0]?.value ? weighted(rows) : null, features: vector?.length ?? 0 };
+}
+
+/** The keys that a query may see, and their weights where the page names them. */
+function seen(layer, known, query) {
+  const cells = layer.keys.map((_, key) => ({ key, cell: known.cell(query, key) }));
+  return cells.filter(({ cell }) => cell.state !== "masked").map(({ key, cell }) => ({ key, weight: cell.state === "known" ? cell.weight : null }));
+}
+
+/** A token's vector; heads may share those of keys and values: head h of H has that of head ⌊h · shared / H⌋. @param {{shape: number[], values: Float32Array}} vectors */
+function vectorOf({ shape, values }, layer, head, token) {
+  const [heads, tokens, features] = shape;
+  const from = (Math.floor((head * heads) / layer.heads.length) * tokens + token) * features;
+  return values.subarray(from, from + features);
+}
+
+function dot(a, b) {
+  let sum = 0;
+  for (let index = 0; index < a.length; index++) sum += a[index] * b[index];
+  return sum;
+}
+
+/** Σ weight × value, of rows that have values. @param {Row[]} rows */
+export function weighted(rows) {
+  const sum = new Float64Array(rows[0]?.value?.length ?? 0);
+  for (const { weight, value } of rows) for (let index = 0; index < sum.length; index++) sum[index] += weight * (value?.[index] ?? 0);
+  return sum;
+}
+
+/** How far the weights lie from those that the page holds, at most; null where none was computed. @param {Calculation} calculation */
+export function difference({ from, rows }) {
+  return from === "vectors" ? rows.reduce((most, { weight, stored }) => (stored === null ? most : Math.max(most, Math.abs(weight - stored))), 0) : null;
+}

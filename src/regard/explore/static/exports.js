@@ -1,0 +1,121 @@
+// What is seen, as files: a view as PNG or SVG, and what is chosen as CSV.
+
+import { element } from "#elements.js";
+import { links } from "#links.js";
+import { focusIn } from "#state.js";
+import { short } from "#svg_context.js";
+import { svgOf } from "#svg.js";
+import { unmarked } from "#tokens.js";
+
+/**
+ * @typedef {import("#shown.js").Shown} Shown
+ * @typedef {import("#heads.js").Link} Link
+ */
+
+const SHARP = 2; // pixels of a PNG for each CSS pixel
+const MOST_PIXELS = 16_384; // of a side; browsers draw no larger canvas
+const COLUMNS = ["query index", "query token", "key index", "key token"];
+
+/**
+ * The buttons that save a view.
+ * @param {Shown} shown @param {string} name @param {string} title @param {() => HTMLElement} body  Where the view is drawn now.
+ */
+export function exportButtons(shown, name, title, body) {
+  const heading = () => `${title}: ${nameOf(shown, ", ")}`;
+  const button = (text, what, act) => {
+    const made = element("button", { type: "button", "aria-label": what, title: what }, text);
+    made.addEventListener("click", act);
+    return made;
+  };
+  return element(
+    "div",
+    { class: "exports", role: "group", "aria-label": `Save: ${title}` },
+    button("PNG", "Save this view as PNG", async () => save(await pngOf(svgOf(body(), heading())), `regard-${nameOf(shown)}-${name}.png`)),
+    button("SVG", "Save this view as SVG", () => save(new Blob([written(svgOf(body(), heading()))], { type: "image/svg+xml" }), `regard-${nameOf(shown)}-${name}.svg`)),
+    button("CSV", "Save what is chosen as CSV", () => {
+      const { text, what } = csvOf(shown);
+      save(new Blob([text], { type: "text/csv;charset=utf-8" }), `regard-${nameOf(shown)}-${what}.csv`);
+    }),
+  );
+}
+
+/** Which layer and heads are seen, as `encoder.0-head-3`. @param {Shown} shown */
+function nameOf(shown, between = "-") {
+  const { recording, store } = shown.now();
+  const { layer, heads } = store.get();
+  const { name, heads: numbers } = recording.layers[layer];
+  const head = heads.map((each) => numbers[each]).join("-");
+  return between === "-" ? `${name.replace(/[^\w.-]+/g, "-")}-head-${head}` : `${name}${between}head ${head}`;
+}
+
+/** Let the browser save a file. */
+function save(blob, name) {
+  const address = URL.createObjectURL(blob);
+  const link = element("a", { href: address, download: name });
+  document.body.append(link); // some browsers follow only links that are in the page
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+/** @param {SVGElement} svg */
+function written(svg) {
+  return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(svg)}\n`;
+}
+
+/** An SVG, drawn. @param {SVGElement} svg @returns {Promise<Blob>} */
+async function pngOf(svg) {
+  const [width, height] = ["width", "height"].map((side) => Number(svg.getAttribute(side)));
+  const times = Math.min(SHARP, MOST_PIXELS / Math.max(width, height));
+  svg.setAttribute("width", short(width * times));
+  svg.setAttribute("height", short(height * times));
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(written(svg))}`; // the page's policy allows data:, no blob:
+  await image.decode();
+  const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { width: Math.round(width * times), height: Math.round(height * times) }));
+  canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob((blob) => resolve(/** @type {Blob} */ (blob)), "image/png"));
+}
+
+/**
+ * The weights that are known of what is chosen: of a region, else of the tokens that are held, else of the whole head.
+ * @param {Shown} shown @returns {{text: string, what: string}}
+ */
+export function csvOf(shown) {
+  const { recording, store } = shown.now();
+  const state = store.get();
+  const layer = recording.layers[state.layer];
+  const { found, what } = chosen(layer, layer.head(state.heads), state);
+  const unit = state.hidden.length && state.rescale ? "weight, rescaled" : "weight";
+  const name = (token) => textCell(state.words ? unmarked(token) : token);
+  const lines = found.map(({ query, key, weight }) => [query, name(layer.queries[query]), key, name(layer.keys[key]), Number(weight.toPrecision(6))].join(","));
+  return { text: `\ufeff${[[...COLUMNS, unit].map(textCell).join(","), ...lines].join("\r\n")}\r\n`, what: state.words && shown.hasWords ? `words-${what}` : what };
+}
+
+/** @returns {{found: Link[], what: string}} */
+function chosen(layer, head, state) {
+  if (!head) return { found: [], what: "none" };
+  const row = (query) => links(layer, head.row(query), state);
+  const { queries, keys } = focusIn(layer, state);
+  if (state.region) {
+    const [[top, bottom], [left, right]] = [state.region.queries, state.region.keys];
+    const rows = Array.from({ length: bottom - top + 1 }, (_, index) => row(top + index));
+    return { found: rows.flatMap((some) => inOrder(some.filter(({ key }) => key >= left && key <= right))), what: "region" };
+  }
+  if (queries.length || keys.length) {
+    const all = [...queries.flatMap(row), ...keys.flatMap((key) => head.column(key).links)];
+    const place = ({ query, key }) => query * layer.keys.length + key;
+    return { found: [...new Map(all.map((link) => [place(link), link])).values()], what: "tokens" };
+  }
+  return { found: layer.queries.flatMap((_, query) => inOrder(row(query))), what: "weights" };
+}
+
+function inOrder(some) {
+  return some.sort((a, b) => a.key - b.key);
+}
+
+/** A text as a cell of CSV. One that a spreadsheet would take for a formula has a ' before it. */
+function textCell(text) {
+  const safe = /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}

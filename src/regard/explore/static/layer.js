@@ -1,0 +1,53 @@
+// One attention layer of a recording: its tokens, and its weights as soon as they are read.
+
+import { Reader } from "#bytes.js";
+import { Sketch, Whole, together } from "#heads.js";
+
+/** @typedef {import("#heads.js").Head} Head */
+
+/** One attention layer: the tokens at its rows and columns at once, its weights when they are read. */
+export class Layer {
+  /** @param {import("#data.js").LayerHeader} header @param {import("#data.js").Sequence[]} sequences @param {import("#bytes.js").Codes} codes @param {() => Promise<Uint8Array>} read */
+  constructor(header, sequences, codes, read) {
+    this.header = header;
+    this.name = header.name;
+    this.kind = header.kind;
+    this.heads = header.heads; // their numbers in the model
+    this.scores = header.scores;
+    this.querySequence = header.queries;
+    this.keySequence = header.keys;
+    this.queries = sequences[header.queries].tokens;
+    this.keys = sequences[header.keys].tokens;
+    this.codes = codes;
+    this.read = read;
+    /** @type {import("#bytes.js").Squares[]} */
+    this.thumbnails = [];
+    /** @type {Head[] | null} */
+    this.numbers = null;
+    /** @type {Promise<void> | null} */
+    this.reading = null;
+    /** @type {{shape: number[], values: Float32Array}[]} */
+    this.vectors = []; // query, key and value, where the file has them
+  }
+
+  /** Read the weights, once. */
+  load() {
+    this.reading ??= this.read().then((bytes) => {
+      const reader = new Reader(bytes);
+      this.numbers = this.header.form === "whole" ? Whole.all(reader, this) : Sketch.all(reader, this);
+      this.vectors = this.header.vectors.map((shape) => ({ shape, values: reader.floats(shape.reduce((a, b) => a * b)) }));
+    });
+    return this.reading;
+  }
+
+  /** Whether the weights are read. */
+  get ready() {
+    return this.numbers !== null;
+  }
+
+  /** One head, or the mean of several; null before the weights are read. @param {number[]} heads @returns {Head | null} */
+  head(heads) {
+    const { numbers } = this;
+    return numbers && together(heads.map((head) => numbers[head]));
+  }
+}

@@ -1,0 +1,230 @@
+// A recording on a server: what is too large for a file is asked for when it is looked at, and computed then.
+
+import { Codes, inflate, Reader, Squares } from "#bytes.js";
+import { Known } from "#heads.js";
+import { Layer } from "#layer.js";
+
+const TILE = 256; // squares of a side (SIDE in packing.py)
+const FINER = 4; // times as many cells has a side from one level to the next (FINER in answers.py)
+const KEPT = 400; // rows, columns and tiles of a head
+
+/** @typedef {(path: string) => Promise<Uint8Array<ArrayBuffer>>} Ask  Asks the server. */
+
+/** A recording of which the page holds what it is told at once: texts, tokens, layers. */
+export class RemoteRecording {
+  /** @param {import("#data.js").Header} header @param {Ask} ask */
+  constructor(header, ask) {
+    this.title = header.title;
+    this.model = header.model;
+    this.texts = header.texts;
+    this.picture = header.picture;
+    this.error = header.error;
+    this.sequences = header.sequences;
+    /** @type {import("#data.js").Recording | null} */
+    this.beside = null;
+    /** Told when what was asked for has come. @type {() => void} */
+    this.changed = () => {};
+    const codes = new Codes(header.codes);
+    this.layers = header.layers.map((layer, index) => new RemoteLayer(layer, header.sequences, codes, index, ask, () => this.changed()));
+    this.begun = this.begin(ask, codes).catch(() => {}); // the server has ended; what is there stays
+  }
+
+  /** What stands in the overview comes head by head, after the first picture. @param {Ask} ask @param {Codes} codes */
+  async begin(ask, codes) {
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    for (const [index, layer] of this.layers.entries()) {
+      const [rows, columns] = layer.header.thumbnail;
+      const thumbnails = [];
+      for (let head = 0; head < layer.heads.length; head++) {
+        thumbnails.push(new Reader(await inflate(await ask(`thumbnail/${index}/${head}`))).codes(codes, 1, [rows, columns])[0]);
+        layer.thumbnails = [...thumbnails];
+        this.changed();
+      }
+    }
+    const scores = JSON.parse(new TextDecoder().decode(await ask("scores")));
+    for (const layer of this.layers) layer.scores = scores[layer.name] ?? {};
+    this.changed();
+  }
+}
+
+/** A layer that is sent whole if it is small, and asked for by squares, rows and columns if it is not. */
+class RemoteLayer extends Layer {
+  /**
+   * @param {import("#data.js").LayerHeader} header @param {import("#data.js").Sequence[]} sequences @param {Codes} codes
+   * @param {number} index @param {Ask} ask @param {() => void} changed
+   */
+  constructor(header, sequences, codes, index, ask, changed) {
+    super(header, sequences, codes, async () => inflate(await ask(`block/${index}`)));
+    if (header.form !== "remote") return;
+    /** @type {Ask} */
+    const get = (path) => ask(path.replace("LAYER", String(index)));
+    this.remote = header.heads.map((_, head) => new RemoteHead(header, codes, head, get, changed));
+    this.numbers = /** @type {Head[]} */ (this.remote);
+    this.reading = Promise.resolve();
+  }
+
+  /** As of every layer; null as long as a map is on its way. @param {number[]} heads @returns {Head | null} */
+  head(heads) {
+    const asked = heads.map((head) => this.remote?.[head].begin() ?? true);
+    return asked.every(Boolean) ? super.head(heads) : null;
+  }
+}
+
+/** @typedef {import("#heads.js").Head} Head */
+
+/** A head of which the map is asked for first, and then what is looked at; it is shown when the map is there. */
+class RemoteHead extends Known {
+  /** @param {import("#data.js").LayerHeader} header @param {Codes} codes @param {number} head @param {Ask} get @param {() => void} changed */
+  constructor(header, codes, head, get, changed) {
+    super();
+    this.header = header;
+    this.codes = codes;
+    this.number = head;
+    this.get = get;
+    this.changed = changed;
+    this.whole = false;
+    this.exact = true; // each row can be known
+    /** @type {Squares | null} */
+    this.squares = null;
+    /** @type {Map<string, any>} */
+    this.kept = new Map(); // answers by path, the latest last
+    /** @type {Map<string, [string, (bytes: Uint8Array<ArrayBuffer>) => Promise<any>]>} */
+    this.waiting = new Map(); // what was asked for, by kind: the latest alone is worth an answer
+    /** @type {Set<string>} */
+    this.asking = new Set();
+  }
+
+  /** Ask for the map. Whether it is there. */
+  begin() {
+    this.squares ??= this.tile(this.header.size ?? 1, 0, 0);
+    return this.squares !== null;
+  }
+
+  /** A tile of squares, or null while it is on its way. @param {number} size @param {number} row @param {number} column @returns {Squares | null} */
+  tile(size, row, column) {
+    const { queries, keys } = /** @type {{queries: number, keys: number}} */ (this.header.shape);
+    const [rows, columns] = [queries, keys].map((count, axis) => Math.min(TILE, Math.ceil(count / size) - TILE * (axis ? column : row)));
+    const path = `squares/LAYER/${this.number}/${size}/${row}/${column}`;
+    return this.known(path, `${size}/${row}/${column}`, async (bytes) => {
+      const squares = new Reader(await inflate(bytes)).codes(this.codes, 1, [rows, columns], size)[0];
+      return squares;
+    });
+  }
+
+  /**
+   * The tiles that a part of the matrix lies in, as fine as its cells are large; those that are there.
+   * @param {number} cell  CSS pixels. @param {{row: number, column: number}} from @param {{row: number, column: number}} to
+   */
+  finer(cell, from, to) {
+    const coarsest = this.header.size ?? 1;
+    let size = 1;
+    while (size * cell < 1 && size < coarsest) size *= FINER;
+    if (size >= coarsest) return [];
+    const found = [];
+    const side = TILE * size;
+    for (let row = Math.floor(from.row / side); row * side < to.row; row++) {
+      for (let column = Math.floor(from.column / side); column * side < to.column; column++) {
+        const squares = this.tile(size, row, column);
+        if (squares) found.push({ squares, row: row * side, column: column * side });
+      }
+    }
+    return found;
+  }
+
+  /** @param {number} query @param {number} key @returns {import("#heads.js").Cell} */
+  cell(query, key) {
+    const row = this.numbersOf(`row/LAYER/${this.number}/${query}`, "row");
+    const weight = row ? row[key] : this.ofTile(query, key);
+    if (weight === null) return { state: "unknown", weight: NaN, most: 1 };
+    return { state: Number.isNaN(weight) ? "masked" : "known", weight, most: weight };
+  }
+
+  /** Ask for a row that is about to be shown. @param {number} query */
+  prepare(query) {
+    this.numbersOf(`row/LAYER/${this.number}/${query}`, "row");
+  }
+
+  /** The weight of a cell of a tile that is there. @param {number} query @param {number} key @returns {number | null} */
+  ofTile(query, key) {
+    const [row, column] = [Math.floor(query / TILE), Math.floor(key / TILE)];
+    const squares = this.kept.get(`squares/LAYER/${this.number}/1/${row}/${column}`);
+    return squares ? squares.at(query - row * TILE, key - column * TILE) : null;
+  }
+
+  /** Whether the mask forbids a cell, as far as it is known without asking. @param {number} query @param {number} key */
+  isMasked(query, key) {
+    const weight = this.ofTile(query, key);
+    return weight !== null && Number.isNaN(weight);
+  }
+
+  /** @param {number} query @returns {import("#heads.js").Some} */
+  row(query) {
+    return this.some(`row/LAYER/${this.number}/${query}`, "row", (key, weight) => ({ query, key, weight }));
+  }
+
+  /** @param {number} key @returns {import("#heads.js").Some} */
+  column(key) {
+    return this.some(`column/LAYER/${this.number}/${key}`, "column", (query, weight) => ({ query, key, weight }));
+  }
+
+  /**
+   * Links of the numbers that a path gives.
+   * @param {string} path @param {string} kind @param {(index: number, weight: number) => import("#heads.js").Link} link @returns {import("#heads.js").Some}
+   */
+  some(path, kind, link) {
+    const ranked = `ranked ${path}`;
+    if (!this.kept.has(ranked)) {
+      const numbers = this.numbersOf(path, kind);
+      if (!numbers) return { links: [], left: 0, waiting: true };
+      const links = [];
+      for (let index = 0; index < numbers.length; index++) if (numbers[index] > 0) links.push(link(index, numbers[index]));
+      links.sort((a, b) => b.weight - a.weight);
+      this.keep(ranked, { links, left: 0 });
+    }
+    return this.kept.get(ranked);
+  }
+
+  /** @param {string} path @param {string} kind @returns {Float32Array | null} */
+  numbersOf(path, kind) {
+    return this.known(path, kind, async (bytes) => new Reader(bytes).floats(bytes.length / 4));
+  }
+
+  /**
+   * An answer that is there; or null, and it is asked for: of one kind one after the other, and only the latest.
+   * @param {string} path @param {string} kind @param {(bytes: Uint8Array<ArrayBuffer>) => Promise<any>} read
+   */
+  known(path, kind, read) {
+    const found = this.kept.get(path);
+    if (found) return found;
+    if (this.asking.has(kind)) {
+      this.waiting.set(kind, [path, read]);
+      return null;
+    }
+    this.asking.add(kind);
+    this.get(path)
+      .then(read)
+      .then((answer) => this.keep(path, answer))
+      .finally(() => {
+        this.asking.delete(kind);
+        const next = this.waiting.get(kind);
+        this.waiting.delete(kind);
+        if (next && !this.kept.has(next[0])) this.known(next[0], kind, next[1]);
+        this.changed();
+      })
+      .catch(() => {}); // the server has ended; what is there stays
+    return null;
+  }
+
+  /** @param {string} path @param {any} answer */
+  keep(path, answer) {
+    this.kept.set(path, answer);
+    if (this.kept.size > KEPT) this.kept.delete(this.kept.keys().next().value ?? "");
+  }
+}
+
+/** Ask the server that the page came from. @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
+export async function ask(path) {
+  const answer = await fetch(path, { cache: "no-store" });
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return new Uint8Array(await answer.arrayBuffer());
+}

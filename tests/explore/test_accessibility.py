@@ -1,0 +1,66 @@
+"""What axe-core finds in the page: nothing serious, whatever is open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from explore.opened import settle
+from explore.test_javascript import missing
+from regard.analysis.recording import Layer, Recording
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(__file__).parent / "js/node_modules/axe-core/axe.min.js"
+FOUND = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+    .filter(({impact}) => ["serious", "critical"].includes(impact))
+    .map(({id, nodes}) => [id, nodes.map(({target, failureSummary}) => [target.join(" "), failureSummary])])"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if not AXE.exists():
+        missing(f"there is no axe-core: `npm ci --prefix {AXE.parents[2]}` installs it")
+    return AXE.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def long_recording() -> Recording:
+    words = tuple(f"▁word{index}" for index in range(300))
+    vectors = torch.randn(2, 1, 2, 300, 8, generator=torch.Generator().manual_seed(0))
+    weights = regard.weights(*vectors, mask=regard.Causal())
+    return Recording("A long text", "a model", (Layer("decoder.0", "decoder", weights, words, words),))
+
+
+def serious(page, axe: str) -> list:
+    """What is wrong, after everything that can be opened was."""
+    for button in page.locator(".view-buttons button[aria-pressed]").all():
+        if button.get_attribute("aria-pressed") == "false":
+            button.click()
+    for summary in page.locator("summary:visible").all():
+        summary.click()
+    settle(page)
+    page.evaluate(axe)  # as a debugger does: the page's policy refuses scripts from elsewhere
+    return page.evaluate(FOUND)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_serious_is_found_in_a_translation(open_page, recording, axe, theme, width):
+    fragment = f"#layer=cross.0&head=1&token=written.2,source.1&region=1.3.2.5&search=Tier&theme={theme}"
+    assert serious(open_page(recording, fragment, width=width), axe) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_is_found_in_a_long_text(open_page, long_recording, axe, theme):
+    fragment = f"#layer=decoder.0&head=0&token=source.200&sort=entropy&hidden=first&theme={theme}"
+    assert serious(open_page(long_recording, fragment), axe) == []
+
+
+def test_what_is_wrong_would_be_found(open_page, recording, axe):
+    page = open_page(recording)
+    page.evaluate("document.querySelector('#sort').labels[0].replaceWith(document.querySelector('#sort'))")
+    assert "select-name" in [found[0] for found in serious(page, axe)]

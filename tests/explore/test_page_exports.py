@@ -1,0 +1,244 @@
+"""What the page saves: a view as SVG and PNG, and what is chosen as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import regard
+from explore.opened import layer_of
+from regard.analysis.recording import Layer, Recording
+from regard.explore.codes import ERROR
+
+pytestmark = pytest.mark.browser
+
+SVG = "{http://www.w3.org/2000/svg}"
+HEADER = ["query index", "query token", "key index", "key token", "weight"]
+PIXELS = """async bytes => {
+    const bitmap = await createImageBitmap(new Blob([new Uint8Array(bytes)], {type: "image/png"}));
+    const context = new OffscreenCanvas(bitmap.width, bitmap.height).getContext("2d");
+    context.drawImage(bitmap, 0, 0);
+    const data = new Uint32Array(context.getImageData(0, 0, bitmap.width, bitmap.height).data.buffer);
+    const counts = new Map();
+    for (const pixel of data) counts.set(pixel, (counts.get(pixel) ?? 0) + 1);
+    const most = Math.max(...counts.values());
+    return {width: bitmap.width, height: bitmap.height, colours: counts.size, most: most / data.length};
+}"""
+
+
+def saved(page, view: str, kind: str) -> tuple[str, bytes]:
+    """Press a button of a view: the name of the file that comes, and what is in it."""
+    with page.expect_download() as coming:
+        page.locator(f"section.view:has(#{view})").get_by_role("button", name=f"as {kind}").click()
+    return coming.value.suggested_filename, coming.value.path().read_bytes()
+
+
+def rows_of(data: bytes) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")))
+
+
+def near(weight: float):
+    return pytest.approx(weight, rel=1.02 * ERROR[0], abs=ERROR[1])
+
+
+def texts(svg: ElementTree.Element) -> list[str]:
+    return ["".join(node.itertext()) for node in svg.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_text_as_svg_has_its_tokens_tints_and_arcs(open_page, recording, width):
+    page = open_page(recording, "#layer=encoder.0&head=1&token=source.4", width=width)
+    name, data = saved(page, "text", "SVG")
+    assert name == "regard-encoder.0-head-1-text.svg"
+    svg = ElementTree.fromstring(data)
+    assert texts(svg) == ["The", "animal", "was", "too", "ti", "red", ".", "</s>"]
+    paths = [node for node in svg.iter(f"{SVG}path") if "stroke-width" in node.attrib]
+    assert len(paths) == page.locator(".arc").count() > 4
+    # Each token stands where it stands on the page, beside the others.
+    boxes = page.locator(".token").evaluate_all("nodes => nodes.map(n => n.getBoundingClientRect().toJSON())")
+    places = [(float(node.get("x")), float(node.get("y"))) for node in svg.iter(f"{SVG}text")]
+    inner = page.locator(".token").first.evaluate("node => parseFloat(getComputedStyle(node).paddingLeft)")
+    for box, (x, y) in zip(boxes, places, strict=True):
+        assert x == pytest.approx(box["x"] + inner, abs=0.1)
+        assert box["top"] < y < box["bottom"]
+    # What is attended to most is tinted most, in blue.
+    weights = layer_of(recording, "encoder.0").weights[0, 1, 4].clone()
+    weights[4] = -1  # the token itself is marked
+    tints = [
+        max(
+            [0.0]
+            + [
+                float(node.get("fill-opacity", 1))
+                for node in svg.iter(f"{SVG}rect")
+                if node.get("fill") == "#1d62b0"
+                and (float(node.get("x")), float(node.get("y"))) == pytest.approx((box["x"], box["y"]), abs=0.1)
+            ]
+        )
+        for box in boxes
+    ]
+    assert tints.index(max(tints)) == int(weights.argmax())
+    assert max(tints) == pytest.approx(0.34 * weights.max().sqrt().item(), abs=0.003)
+
+
+def test_the_file_stands_alone(open_page, recording):
+    page = open_page(recording, "#layer=cross.1&head=0,2&token=source.1", color_scheme="dark")
+    for view in ("text", "matrix"):
+        name, data = saved(page, view, "SVG")
+        assert name == f"regard-cross.1-head-0-2-{view}.svg"
+        text = data.decode()
+        assert not re.search(r"var\(|oklab|color-mix|color\(|class=|style=|<script|<foreignObject| on\w+=", text)
+        addresses = set(re.findall(r'href="([^"]{0,22})', text))
+        assert addresses <= {"data:image/png;base64,"}
+        ids = set(re.findall(r' id="([^"]+)"', text))
+        assert set(re.findall(r"url\(#([^)]+)\)", text)) <= ids
+        families = {node.get("font-family") for node in ElementTree.fromstring(data).iter(f"{SVG}text")}
+        assert families <= {"serif", "sans-serif"}
+        ground = ElementTree.fromstring(data).find(f"{SVG}rect").get("fill")
+        assert ground == "#121418"  # of the dark page
+
+
+def test_the_matrix_as_svg_is_a_map_with_labels_and_outlines(open_page, recording):
+    page = open_page(recording, "#layer=cross.0&head=1&token=source.2&region=1.3.4.6")
+    name, data = saved(page, "matrix", "SVG")
+    assert name == "regard-cross.0-head-1-matrix.svg"
+    svg = ElementTree.fromstring(data)
+    columns = ["The", "animal", "was", "too", "ti", "·red", ".", "</s>"]
+    rows = ["Das", "Tier", "war", "zu", "mü", "·de", ".", "</s>", "(", "·n"]
+    assert sorted(texts(svg)) == sorted(columns + rows)
+    (chosen,) = [node for node in svg.iter(f"{SVG}text") if node.get("font-weight") == "600"]
+    assert chosen.text == "was"
+    (image,) = svg.iter(f"{SVG}image")
+    assert float(image.get("width")) / 8 == pytest.approx(float(image.get("height")) / 10, abs=0.01)
+    cell = float(image.get("width")) / 8
+    (region,) = [node for node in svg.iter(f"{SVG}rect") if node.get("stroke-width") == "2"]
+    assert float(region.get("width")) == pytest.approx(3 * cell, abs=2)
+    assert float(region.get("x")) == pytest.approx(float(image.get("x")) + 4 * cell, abs=2)
+    assert float(region.get("y")) == pytest.approx(float(image.get("y")) + 1 * cell, abs=2)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["text", "matrix"])
+def test_a_png_is_the_view_at_twice_its_size(open_page, recording, view, scheme):
+    page = open_page(recording, "#layer=encoder.1&head=0&token=source.1", color_scheme=scheme)
+    name, data = saved(page, view, "PNG")
+    assert name == f"regard-encoder.1-head-0-{view}.png"
+    seen = page.evaluate(PIXELS, list(data))
+    svg = ElementTree.fromstring(saved(page, view, "SVG")[1])
+    assert (seen["width"], seen["height"]) == (2 * int(svg.get("width")), 2 * int(svg.get("height")))
+    assert seen["colours"] > 100
+    assert seen["most"] < 0.95  # no blank
+
+
+def test_the_weights_of_a_held_token_as_csv_are_the_tensors(open_page, recording):
+    page = open_page(recording, "#layer=decoder.1&head=2&token=written.5")
+    name, data = saved(page, "text", "CSV")
+    assert name == "regard-decoder.1-head-2-tokens.csv"
+    assert data.startswith(b"\xef\xbb\xbf")
+    layer = layer_of(recording, "decoder.1")
+    header, *rows = rows_of(data)
+    assert header == HEADER
+    assert len(rows) == 6  # what the mask allows
+    for query, query_token, key, key_token, weight in rows:
+        assert (int(query), query_token, key_token) == (5, layer.queries[5], layer.keys[int(key)])
+        assert float(weight) == near(layer.weights[0, 2, 5, int(key)].item())
+
+
+def test_rows_and_columns_that_are_held_are_in_it_once(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=0,1&token=source.1,source.3")
+    rows = rows_of(saved(page, "matrix", "CSV")[1])[1:]
+    mean = layer_of(recording, "encoder.0").weights.dense()[0, :2].mean(0)
+    cells = {(int(query), int(key)): float(weight) for query, _, key, _, weight in rows}
+    assert len(rows) == len(cells) == 2 * 8 + 2 * 8 - 4
+    assert all(query in (1, 3) or key in (1, 3) for query, key in cells)
+    for place, weight in cells.items():
+        assert weight == near(mean[place].item())
+
+
+def test_a_region_and_a_whole_head_as_csv(open_page, recording):
+    page = open_page(recording, "#layer=decoder.0&head=1&region=2.4.1.3&token=written.0")
+    name, data = saved(page, "matrix", "CSV")
+    assert name == "regard-decoder.0-head-1-region.csv"
+    places = [(int(query), int(key)) for query, _, key, _, _ in rows_of(data)[1:]]
+    assert places == [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2), (4, 3)]
+    page = open_page(recording, "#layer=decoder.0&head=1")
+    name, data = saved(page, "matrix", "CSV")
+    assert name == "regard-decoder.0-head-1-weights.csv"
+    assert len(rows_of(data)) == 1 + 10 * 11 / 2
+
+
+def test_of_a_sketch_all_links_that_are_known_are_in_the_csv(open_page):
+    torch.manual_seed(0)
+    tokens = tuple(f"▁t{index}" for index in range(700))
+    weights = regard.weights(2 * torch.randn(1, 1, 700, 8), torch.randn(1, 1, 700, 8))
+    page = open_page(
+        Recording("t", "m", (Layer("a layer/0", "encoder", weights, tokens, tokens),)), "#token=source.300"
+    )
+    name, data = saved(page, "text", "CSV")
+    assert name == "regard-a-layer-0-head-0-tokens.csv"
+    rows = [(int(query), int(key), float(weight)) for query, _, key, _, weight in rows_of(data)[1:]]
+    exact = weights[0, 0]
+    of_row = [key for query, key, _ in rows if query == 300]
+    assert set(of_row) == set(exact[300].topk(16).indices.tolist())
+    named = {query for query in range(700) if 300 in exact[query].topk(16).indices}
+    assert {query for query, key, _ in rows if key == 300} - {300} == named - {300}
+    for query, key, weight in rows:
+        assert weight == near(exact[query, key].item())
+
+
+def test_a_spreadsheet_runs_nothing_of_it(open_page):
+    tokens = ('=HYPERLINK("http://x")', "+1", "-1", "@a", 'a "quoted", one', "two\nlines", "\ttab", "\ud800", "plain")
+    weights = regard.weights(torch.randn(1, 1, 9, 4), torch.randn(1, 1, 9, 4))
+    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#token=source.0")
+    data = saved(page, "text", "CSV")[1]
+    cells = {int(key): token for query, _, key, token, _ in rows_of(data)[1:] if query == "0"}
+    assert cells == {
+        0: '\'=HYPERLINK("http://x")',
+        1: "'+1",
+        2: "'-1",
+        3: "'@a",
+        4: tokens[4],
+        5: tokens[5],
+        6: "'\ttab",
+        7: "\ufffd",
+        8: "plain",
+    }
+    for kind in ("SVG", "PNG"):  # and what is no XML breaks no file
+        for view in ("text", "matrix"):
+            assert saved(page, view, kind)[1]
+    assert len(texts(ElementTree.fromstring(saved(page, "text", "SVG")[1]))) == 9
+
+
+def test_a_view_that_scrolls_is_saved_as_it_is_seen(open_page):
+    tokens = tuple(f"▁word{index}" for index in range(600))
+    weights = regard.weights(torch.randn(1, 1, 600, 4), torch.randn(1, 1, 600, 4))
+    page = open_page(
+        Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#token=source.0", width=800
+    )
+    page.locator(".scroller").evaluate("node => node.scrollTop = 400")
+    seen = page.locator(".token").evaluate_all(
+        """nodes => {
+            const frame = document.querySelector(".scroller").getBoundingClientRect();
+            const inside = box => box.bottom > frame.top + 6 && box.top < frame.bottom - 6;
+            return nodes.filter(node => inside(node.getBoundingClientRect())).map(node => node.textContent);
+        }"""
+    )
+    found = texts(ElementTree.fromstring(saved(page, "text", "SVG")[1]))
+    assert 20 < len(found) < 400
+    assert set(seen) >= set(found)
+    assert len(set(seen) - set(found)) < 30  # those whose letters are not seen, but their margin
+
+
+def test_every_button_has_a_name_and_works_by_keyboard(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=0")
+    for view in ("Text", "Matrix"):
+        group = page.get_by_role("group", name=f"Save: {view}")
+        for kind in ("PNG", "SVG", "CSV"):
+            button = group.get_by_role("button", name=f"as {kind}")
+            with page.expect_download() as coming:
+                button.press("Enter")
+            assert coming.value.suggested_filename.endswith(f".{kind.lower()}")

@@ -1,0 +1,162 @@
+"""The page of a long text: what the file holds is the tensor's; what it does not hold is said, never shown as zero."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from explore.opened import arcs, as_shown, layer_of, point_at, settle, spoken, token, values
+from regard.analysis.recording import Layer, Recording
+
+pytestmark = pytest.mark.browser
+
+TOKENS = 300
+WORDS = tuple(f"▁word{index}" for index in range(TOKENS))
+NEAR = "zoom=200,100,24"  # where row 200 and key 100 are in the middle, in cells that can be pointed at
+
+
+@pytest.fixture(scope="module")
+def long_recording() -> Recording:
+    """Two layers of two heads, one masked: too long for every weight to be in the page."""
+    generator = torch.Generator().manual_seed(1)
+
+    def attention(mask) -> regard.WeightMatrix:
+        query, key = torch.randn(2, 1, 2, TOKENS, 8, generator=generator)
+        return regard.weights(query, key, mask=mask)
+
+    layers = (
+        Layer("encoder.0", "encoder", attention(None), WORDS, WORDS),
+        Layer("decoder.0", "decoder", attention(regard.Causal()), WORDS, WORDS),
+    )
+    return Recording("A long text", "a model", layers)
+
+
+def row_of(recording: Recording, layer: str, head: int, query: int) -> torch.Tensor:
+    return layer_of(recording, layer).weights[0, head, query]
+
+
+def test_a_cell_that_the_file_names_has_the_tensors_value(open_page, long_recording):
+    row = row_of(long_recording, "decoder.0", 0, 200)
+    for rank, key in enumerate(row.topk(3).indices.tolist()):
+        page = open_page(long_recording, f"#layer=decoder.0&head=0&zoom=200,{key},24")
+        point_at(page, 200, key)
+        assert values(page, ".tip .value") == [as_shown(row[key].item())]
+        assert page.locator(".tip .rank").text_content() == f"rank {rank + 1} in its row"
+        assert spoken(page).startswith(f"word200 attends to word{key} with 0.")
+
+
+def test_a_cell_that_the_file_does_not_name_is_said_to_be_unknown(open_page, long_recording):
+    row = row_of(long_recording, "decoder.0", 1, 200)
+    key = next(key for key in range(95, 106) if row[key] < row.topk(20).values[-1])
+    page = open_page(long_recording, f"#layer=decoder.0&head=1&{NEAR}")
+    point_at(page, 200, key)
+    assert page.locator(".tip .value").count() == 0
+    told = page.locator(".tip .rank").all_text_contents()
+    assert told[0].startswith("not in this file: at most 0.")
+    most = float(told[0].rpartition(" ")[2])
+    assert row[key].item() <= most * 1.01 + 1e-4
+    assert most == as_shown(row.topk(16).values[-1].item())
+    assert "to the 2 keys around it, on the mean of 2 rows" in told[1]
+    square = layer_of(long_recording, "decoder.0").weights[0, 1, 200:202, key // 2 * 2 : key // 2 * 2 + 2]
+    assert float(told[1].partition(" ")[0]) == as_shown(square.sum(1).mean().item())
+    assert "at most" in spoken(page)
+    assert "does not know more" in spoken(page)
+
+
+def test_what_is_masked_is_known_to_be(open_page, long_recording):
+    page = open_page(long_recording, "#layer=decoder.0&head=0&zoom=100,104,24")
+    point_at(page, 100, 101)
+    assert page.locator(".tip .rank").all_text_contents() == ["masked: may not be seen"]
+    point_at(page, 103, 101)
+    assert page.locator(".tip .rank").first.text_content() != "masked: may not be seen"
+    assert "may not be seen" in page.locator("#legend").inner_text()
+
+
+def left_of(panel) -> float:
+    """The mass that a list says that it leaves out."""
+    hint = panel.locator(".hint").last.text_content()
+    assert hint.endswith(" on others, which this file does not name")
+    return float(hint.partition(" ")[0])
+
+
+def test_lists_name_the_strongest_and_what_they_leave_out(open_page, long_recording):
+    dense = layer_of(long_recording, "encoder.0").weights[0, 1]
+    top = dense.topk(16)
+    named = torch.zeros_like(dense).scatter(1, top.indices, top.values)
+    token = int((named > 0).sum(0).argmax())  # which most rows name
+    page = open_page(long_recording, f"#layer=encoder.0&head=1&token=source.{token}")
+    out, into = page.locator(".panel").all()
+    assert values(out, ".value") == as_shown(top.values[token, :8].tolist())
+    assert left_of(out) == pytest.approx(1 - named[token].sum().item(), abs=0.005)
+    assert values(into, ".value") == as_shown(named[:, token].topk(8).values.tolist())
+    total = dense[:, token].sum().item()
+    assert left_of(into) == pytest.approx(total - named[:, token].sum().item(), abs=0.01 * total)
+
+
+def test_a_token_that_no_row_names_is_not_said_to_receive_nothing(open_page, long_recording):
+    dense = layer_of(long_recording, "encoder.0").weights[0, 1]
+    received = torch.zeros(TOKENS).scatter_add(0, dense.topk(16).indices.flatten(), dense.topk(16).values.flatten())
+    token = int((received == 0).nonzero()[0])
+    page = open_page(long_recording, f"#layer=encoder.0&head=1&token=source.{token}")
+    into = page.locator(".panel").nth(1)
+    settle(page)
+    assert "None that this file names." in into.text_content()
+    assert left_of(into) == as_shown(dense[:, token].sum().item())
+
+
+def test_several_heads_are_shown_as_their_mean(open_page, long_recording):
+    page = open_page(long_recording, "#layer=encoder.0&head=0,1&token=source.250")
+    assert page.locator(".head-name").text_content() == "encoder.0, heads 0, 1 (their mean)"
+    dense = layer_of(long_recording, "encoder.0").weights[0, :, 250]
+    top = dense.topk(16)
+    named = torch.zeros_like(dense).scatter(1, top.indices, top.values).mean(0)
+    out = page.locator(".panel").first
+    assert values(out, ".value") == as_shown(named.topk(8).values.tolist())
+    assert left_of(out) == pytest.approx(1 - named.sum().item(), abs=0.005)
+
+
+def test_a_region_is_summed_by_squares_and_says_so(open_page, long_recording):
+    page = open_page(long_recording, "#layer=encoder.0&head=0&region=20.59.100.199")
+    settle(page)
+    panel = page.locator(".panel", has_text="Region")
+    total = layer_of(long_recording, "encoder.0").weights[0, 0, 20:60, 100:200].sum().item()
+    assert values(panel, ".value") == [as_shown(total), as_shown(total / 40)]
+    assert "Sum, from the means of squares" in panel.text_content()
+
+
+def test_the_map_is_drawn_whole_and_its_squares_are_explained(open_page, long_recording):
+    page = open_page(long_recording, "#layer=decoder.0&head=0", color_scheme="light")
+    settle(page)
+    assert "A square is 2 × 2 tokens" in page.locator("#legend").inner_text()
+    clear = page.locator("#matrix canvas").evaluate(
+        """node => {
+            const {left, top, cell} = node.dataset;
+            const copy = new OffscreenCanvas(node.width, node.height).getContext("2d", {willReadFrequently: true});
+            copy.drawImage(node, 0, 0);
+            const share = (query, key) => {  // of pixels that are clear, around a cell
+                const at = [+left + key * cell - 10, +top + query * cell - 10, 20, 20];
+                const data = copy.getImageData(...at).data;
+                return data.filter((value, index) => index % 4 === 3 && value === 0).length / 400;
+            };
+            return [share(250, 100), share(100, 250)];
+        }"""
+    )
+    assert clear[0] == 0  # weights
+    assert clear[1] > 0.5  # hatched: may not be seen
+
+
+def test_a_token_of_a_long_text_is_found_and_held(open_page, long_recording):
+    page = open_page(long_recording, "#layer=encoder.0&head=0")
+    search = page.get_by_label("Find")
+    search.fill("WORD250 word251")
+    settle(page)
+    assert page.locator("#text .token.found").all_text_contents() == ["word250", "word251"]
+    search.press("Enter")
+    settle(page)
+    assert page.locator("#text .token[aria-selected=true]").all_text_contents() == ["word250", "word251"]
+    scroller, found = page.locator("#text .scroller").bounding_box(), token(page, 0, 250).bounding_box()
+    assert scroller["y"] <= found["y"] <= scroller["y"] + scroller["height"]
+    assert {query for query, _ in arcs(page, "out")} <= {250, 251}
+    search.fill("nowhere")
+    assert "0 found" in page.locator("#text").inner_text()
