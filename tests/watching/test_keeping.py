@@ -217,3 +217,12 @@ def test_layers_by_name_and_number_and_what_a_watch_says():
     for wrong in ([[5]], torch.empty(0, 0), torch.tensor([[-2]])):
         with pytest.raises(InvalidArgument, match=r"beam_indices: expected"):
             seen.select(wrong)
+
+
+def test_what_is_measured_counts_as_kept():
+    model, given = built("bert"), FAMILIES["bert"].inputs()
+    with regard.watch(model, measure=["entropy", regard.TopK(2)], keep="measures") as seen, torch.no_grad():
+        model(**given)
+    rows = [layer.measured["entropy"].numel() for layer in seen.layers]
+    assert seen.nbytes == sum(rows) * (4 + 2 * (4 + 8))  # an entropy, two weights and two numbers of keys each
+    assert repr(seen.passes[0]).startswith(f"Pass({len(rows)} encoder layers, ")

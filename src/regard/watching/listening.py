@@ -380,7 +380,7 @@ class Watch(Layers[Seen]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the queries and keys that are kept, of all passes."""
+        """The bytes of what is kept, of all passes: queries, keys, values if they are, and answers."""
         return sum(each.nbytes for each in self.passes)
 
 

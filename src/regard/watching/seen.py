@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -83,8 +84,8 @@ class Seen:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the queries and keys that are kept."""
-        return sum(call.nbytes for call in self._calls)
+        """The bytes of what is kept: queries, keys, values if they are, and the answers to what was asked."""
+        return sum(call.nbytes for call in self._calls) + sum(map(_bytes, self._answers.values()))
 
     @property
     def _call(self) -> Call:
@@ -183,6 +184,11 @@ class Answers(dict[str, Any]):
         raise InvalidArgument(f"measured: there is no {name!r}: {asked}; watch with measure=[{name!r}]")
 
 
+def _bytes(answer: Any) -> int:
+    """Of an answer, which may have several parts."""
+    return sum(map(_bytes, answer)) if isinstance(answer, tuple) else answer.nbytes
+
+
 def _mark(key: Tensor) -> Tensor | int:
     """What tells a key from others: itself, and on a CPU a hash of its bytes.
 
@@ -195,7 +201,7 @@ def _mark(key: Tensor) -> Tensor | int:
     return hash(key.contiguous().view(torch.uint8).numpy().tobytes())
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Pass(Layers[Seen]):
     """What was attended to in one forward pass, or in a generation."""
 
@@ -207,8 +213,13 @@ class Pass(Layers[Seen]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the queries and keys that are kept."""
+        """The bytes of what is kept."""
         return sum(layer.nbytes for layer in self.layers)
+
+    def __repr__(self) -> str:
+        kinds = Counter(layer.kind for layer in self.layers)
+        of_each = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return f"Pass({of_each} layers, {self.nbytes / 2**20:,.1f} MiB)"
 
     def settle(self) -> None:
         """Measure what waits to be."""
