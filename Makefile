@@ -4,7 +4,7 @@ WORKERS ?= auto
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
 
-.PHONY: demo test test-all check format pins model clean
+.PHONY: demo test test-all check format screenshots pins model clean
 
 demo: .venv/installed
 	@$(BIN)/regard look "The animal didn't cross the street because it was too tired."
@@ -25,6 +25,10 @@ check: .venv/ready
 format: .venv/ready
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+# Takes docs/screenshots anew; needs Chromium.
+screenshots: .venv/ready
+	$(BIN)/python docs/screenshots.py
 
 # Writes down the versions that .venv holds, to be tested and committed together.
 pins: .venv/ready

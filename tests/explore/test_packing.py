@@ -15,8 +15,9 @@ from torch import Tensor
 import regard
 from regard.analysis.recording import Layer, Recording
 from regard.errors import InvalidArgument
-from regard.explore.packing import NUMBERS, SIDE, THUMBNAIL, Sketch, pack, plan_of
+from regard.explore.packing import pack
 from regard.explore.page import page
+from regard.explore.sketches import NUMBERS, SIDE, THUMBNAIL, Sketch, plan_of
 from regard.ops.matrix import WeightMatrix
 
 TOKENS = 600

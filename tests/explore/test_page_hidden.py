@@ -220,11 +220,11 @@ def test_padding_and_other_marks_are_special(open_page):
 def test_words_are_left_out_and_rescaled_as_tokens_are(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=2&words=1&hidden=first,special&rescale=1")
     weights = layer_of(recording, "encoder.0").weights[0, 2]
-    words = torch.stack([weights[0], weights[1], weights[2], weights[3], weights[4:7].mean(0), weights[7]])
-    words = torch.cat([words[:, :4], words[:, 4:7].sum(-1, keepdim=True), words[:, 7:]], -1)
-    exact = words / (1 - words[:, [0, 5]].sum(-1, keepdim=True))
+    words = torch.stack([*weights[:4], weights[4:6].mean(0), *weights[6:]])
+    words = torch.cat([words[:, :4], words[:, 4:6].sum(-1, keepdim=True), words[:, 6:]], -1)
+    exact = words / (1 - words[:, [0, 6]].sum(-1, keepdim=True))
     cells = saved(page)
-    assert {key for _, key in cells} == {1, 2, 3, 4}
-    rest = 1 - words[:, [0, 5]].sum(-1)
+    assert {key for _, key in cells} == {1, 2, 3, 4, 5}
+    rest = 1 - words[:, [0, 6]].sum(-1)
     for place, weight in cells.items():
         assert weight == pytest.approx(exact[place].item(), rel=0.03, abs=5e-4 / rest[place[0]].item())

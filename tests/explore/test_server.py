@@ -88,6 +88,13 @@ def test_a_column_is_what_the_matrix_says(address, long_recording):
     assert np.isnan(column[:77]).all()
 
 
+def test_vectors_are_those_of_the_head(address, long_recording):
+    request = long_recording.layers[0].weights.request
+    exact = [tensor[0, 2 * tensor.shape[1] // 4] for tensor in (request.query, request.key)]
+    found = np.frombuffer(get(f"{address}vectors/0/2")[1], "<f4")
+    np.testing.assert_array_equal(found, np.concatenate([tensor.numpy().ravel() for tensor in exact]))
+
+
 @pytest.mark.parametrize(
     ("size", "row", "column", "shape"), [(4, 0, 0, (150, 150)), (1, 1, 0, (256, 256)), (1, 2, 2, (88, 88))]
 )
@@ -204,6 +211,20 @@ def test_the_readout_of_a_served_token_is_exact(open_served, long_recording):
     best = long_recording.layers[0].weights[0, 2, 500].max()
     assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(best), abs=6e-4)
     assert "does not name" not in page.locator("#readout").inner_text()
+
+
+def test_the_calculation_of_a_served_token_begins_with_its_vectors(open_served, long_recording):
+    page = open_served("#layer=long&head=2&token=source.500&views=matrix,calculation")
+    softmax = page.get_by_role("region", name="Softmax")
+    softmax.wait_for()
+    weights = long_recording.layers[0].weights[0, 2, 500]
+    lines = softmax.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => [row.dataset.key, ...[...row.children].slice(-2).map(cell => cell.textContent)])"
+    )
+    assert [int(key) for key, *_ in lines] == weights.topk(12).indices.tolist()
+    for key, computed, told in lines:
+        assert float(computed) == pytest.approx(float(weights[int(key)]), abs=6e-5)
+        assert float(told) == pytest.approx(float(weights[int(key)]), abs=6e-5)
 
 
 def run(*arguments: str) -> subprocess.Popen[str]:

@@ -12,21 +12,8 @@ import torch
 
 from regard.analysis.recording import Recording
 from regard.explore.codes import MASKED, encode, planes
-from regard.explore.packing import (
-    SIDE,
-    THUMBNAIL,
-    Shown,
-    allowed_squares,
-    block_of,
-    check,
-    describe,
-    plan_of,
-    scores_of,
-    shapes_of,
-    shown_of,
-    sides,
-    vectors_of,
-)
+from regard.explore.packing import block_of, check, describe, floats, scores_of, shapes_of, vectors_of
+from regard.explore.sketches import SIDE, THUMBNAIL, Shown, allowed_squares, plan_of, shown_of, sides
 
 KEPT = 2**28
 """So many bytes of answers are kept, those that were asked for last."""
@@ -57,7 +44,7 @@ class Answers:
             told["thumbnail"] = [
                 -(-size // -(-max(layer.weights.shape[2:]) // THUMBNAIL)) for size in layer.weights.shape[2:]
             ]
-            told["vectors"] = shapes_of(vectors_of(layer)) if sketch is None else []
+            told["vectors"] = shapes_of(vectors_of(layer))
             if sketch is None:
                 told["form"] = "whole"
                 continue
@@ -128,7 +115,7 @@ class Answers:
         """The weights of a query, (keys,) as float32; NaN where masked."""
         weights = self.recording.layers[layer].weights
         found = weights[0, head, query].float()
-        return self._numbers(found.masked_fill(weights.scores[0, head, query] == -torch.inf, torch.nan))
+        return floats(found.masked_fill(weights.scores[0, head, query] == -torch.inf, torch.nan))
 
     def column(self, layer: int, head: int, key: int) -> bytes:
         """What a key gets from each query, (queries,) as float32; NaN where masked."""
@@ -136,9 +123,14 @@ class Answers:
         def compute() -> bytes:
             weights = self.recording.layers[layer].weights.detach().at(heads=head)
             found, scores = (matrix[0, 0, :, key : key + 1].float()[:, 0] for matrix in (weights, weights.scores))
-            return self._numbers(found.masked_fill(scores == -torch.inf, torch.nan))
+            return floats(found.masked_fill(scores == -torch.inf, torch.nan))
 
         return self._once(("column", layer, head, key), compute)
+
+    def vectors(self, layer: int, head: int) -> bytes:
+        """Query, key and, where it was kept, value of a head, each (tokens, features) as float32."""
+        heads = self.recording.layers[layer].weights.shape[1]
+        return b"".join(floats(part[head * len(part) // heads]) for part in vectors_of(self.recording.layers[layer]))
 
     def scores(self) -> dict[str, dict[str, list[float | None]]]:
         """What the heads of each layer do, by the layer's name."""
@@ -151,10 +143,6 @@ class Answers:
         rows, keys = weights.shape[2:]
         squares = weights.block_mean(size)[0].to("cpu", torch.float32) * sides(keys, size)
         return Shown(squares, allowed_squares(weights.request, size), sides(rows, size), {}, [])
-
-    @staticmethod
-    def _numbers(found: torch.Tensor) -> bytes:
-        return found.detach().cpu().contiguous().numpy().astype("<f4").tobytes()
 
     def _once(self, name: Hashable, compute: Callable[[], Answer]) -> Answer:
         """An answer that is kept, or computed now, one after the other."""

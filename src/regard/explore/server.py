@@ -103,6 +103,9 @@ def application(recording: Recording, token: str) -> Starlette:
         layer, head = of_head(request)
         return data(answers.column(layer, head, bounded(request, "key", layers[layer].weights.shape[3])))
 
+    def vectors(request: Request) -> Response:
+        return data(answers.vectors(*of_head(request)))
+
     def data(content: bytes) -> Response:
         return Response(content, media_type="application/octet-stream")
 
@@ -121,6 +124,7 @@ def application(recording: Recording, token: str) -> Starlette:
         "squares/{layer:int}/{head:int}/{size:int}/{row:int}/{column:int}": squares,
         "row/{layer:int}/{head:int}/{query:int}": row,
         "column/{layer:int}/{head:int}/{key:int}": column,
+        "vectors/{layer:int}/{head:int}": vectors,
     }
     routes = [Route(f"/{token}/{path}", guarded(answer), methods=["GET"]) for path, answer in paths.items()]
     return Starlette(routes=routes, exception_handlers={HTTPException: told, Exception: failed})

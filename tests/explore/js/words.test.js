@@ -21,7 +21,22 @@ test("every token is in one word, whatever it holds", () => {
 });
 
 test("tokens that do not say where words begin are words", () => {
-  assert.deepEqual(told(["the", "##m", "."]), [["the", [0]], ["##m", [1]], [".", [2]]]);
+  assert.deepEqual(told(["the", "m", "."]), [["the", [0]], ["m", [1]], [".", [2]]]);
+});
+
+test("where the pieces that go on are marked, the others begin words", () => {
+  assert.deepEqual(told(["[CLS]", "un", "##related", ".", "[SEP]"]), [["[CLS]", [0]], ["unrelated", [1, 2]], [".", [3]], ["[SEP]", [4]]]);
+});
+
+test("the end of a line is a word, and ends one", () => {
+  assert.deepEqual(told(["▁a", "b", "Ċ", "c", "<0x0A>", "▁"]).map(([, pieces]) => pieces), [[0, 1], [2], [3], [4], [5]]);
+});
+
+test("a word is a token with a mark where a space stands before it", () => {
+  const tokens = (some) => wordsOf(some).map(({ token }) => token);
+  assert.deepEqual(tokens(["The", "▁an", "imal", ".", "</s>", "It"]), ["▁The", "▁animal", ".", "</s>", "▁It"]);
+  assert.deepEqual(tokens(["un", "##related", "[SEP]"]), ["▁unrelated", "[SEP]"]);
+  assert.deepEqual(tokens(["a", "b"]), ["▁a", "▁b"]);
 });
 
 test("a target word has the mean of its rows, a source word the sum of its columns", () => {

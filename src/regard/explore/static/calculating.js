@@ -10,16 +10,18 @@
  *   `left` is the mass on keys that have no row.
  */
 
-/** @param {import("#layer.js").Layer} layer  Which is read. @param {number} head @param {number} query @returns {Calculation} rows by falling weight */
+/** @param {import("#layer.js").Layer} layer @param {number} head @param {number} query @returns {Calculation | null} rows by falling weight; null while something is on its way */
 export function calculated(layer, head, query) {
-  const [queries, keys, values] = (layer.vectors ?? []).map((part) => (token) => vectorOf(part, layer, head, token));
   const known = layer.head([head]);
-  if (!known) throw new Error(`layer ${layer.name}: is not read yet; call load() first`);
+  const vectors = layer.vectorsOf(head);
+  if (!known || !vectors) return null;
+  const { links, left, waiting } = known.row(query);
+  if (waiting) return null;
+  const [queries, keys, values] = vectors.map(({ features, values: all }) => (/** @type {number} */ token) => all.subarray(token * features, (token + 1) * features));
   const { rule, scale, form, mask } = layer.header;
   const multiplied = queries !== undefined && (rule === null || rule.includes("ScaledDot"));
   const exact = multiplied && rule === null && (form === "whole" || mask !== null);
   const vector = queries ? queries(query) : null;
-  const { links, left } = known.row(query);
   const rows = (exact ? seen(layer, known, query) : links).map(({ key, weight }) => {
     const row = /** @type {Row} */ ({ key, weight, stored: weight });
     if (values) row.value = values(key);
@@ -47,13 +49,6 @@ export function calculated(layer, head, query) {
 function seen(layer, known, query) {
   const cells = layer.keys.map((_, key) => ({ key, cell: known.cell(query, key) }));
   return cells.filter(({ cell }) => cell.state !== "masked").map(({ key, cell }) => ({ key, weight: cell.state === "known" ? cell.weight : null }));
-}
-
-/** A token's vector; heads may share those of keys and values: head h of H has that of head ⌊h · shared / H⌋. @param {{shape: number[], values: Float32Array}} vectors */
-function vectorOf({ shape, values }, layer, head, token) {
-  const [heads, tokens, features] = shape;
-  const from = (Math.floor((head * heads) / layer.heads.length) * tokens + token) * features;
-  return values.subarray(from, from + features);
 }
 
 function dot(a, b) {

@@ -8,6 +8,7 @@ import { label } from "#tokens.js";
 const KEYS = 12; // rows of a table, unless all are asked for
 const FEATURES = 8;
 const MANY = 256; // keys, of which all are shown for one query only
+const MOST = 2048; // keys that are shown
 const STRONGEST_SHADE = 42; // % of colour behind the largest number of a step
 
 /** @param {HTMLElement} place @param {import("#data.js").Recording} recording @param {import("#state.js").Store} store */
@@ -27,18 +28,17 @@ export function mountCalculation(place, recording, store) {
     const state = store.get();
     if (!state.views.includes("calculation")) return;
     const layer = recording.layers[state.layer];
-    if (!layer.ready) {
-      name = "";
-      steps.replaceChildren(element("p", { class: "hint" }, "Reading …"));
-      return;
-    }
     const [head] = state.heads;
     const query = focusIn(layer, state).queries[0] ?? layer.queries.length - 1;
     const one = `${layer.name} ${head} ${query}`;
     if (!name.startsWith(`${one} `) && layer.keys.length > MANY) all.keys = false;
     const wanted = [one, all.keys, all.features, state.heads.length].join(" ");
-    if (name !== wanted) draw(layer, head, query, state.heads.length);
-    name = wanted;
+    if (name !== wanted) {
+      const calculation = layer.ready ? calculated(layer, head, query) : null;
+      name = calculation ? wanted : "";
+      if (!calculation) return steps.replaceChildren(element("p", { class: "hint" }, "Reading …"));
+      draw(layer, head, query, state.heads.length, calculation);
+    }
     const key = state.hover?.cell?.query === query ? state.hover.cell.key : -1;
     for (const row of steps.querySelectorAll("tr[data-key]")) row.classList.toggle("chosen", Number(row.getAttribute("data-key")) === key);
   };
@@ -46,13 +46,12 @@ export function mountCalculation(place, recording, store) {
     asked ||= requestAnimationFrame(paint);
   };
 
-  const draw = (layer, head, query, heads) => {
+  const draw = (layer, head, query, heads, calculation) => {
     shown = { layer, head, query };
-    const calculation = calculated(layer, head, query);
     const { rows, features } = calculation;
     const more = heads > 1 ? `, the first of the ${heads} heads chosen` : "";
     heading.replaceChildren(element("b", { dir: "auto" }, label(layer.queries[query])), ` in ${layer.name}, head ${layer.heads[head]}${more}`);
-    toggle(toggles.keys, all.keys, rows.length > KEYS, all.keys ? `Show the ${KEYS} strongest keys` : `Show all ${rows.length} keys`);
+    toggle(toggles.keys, all.keys, rows.length > KEYS, all.keys ? `Show the ${KEYS} strongest keys` : `Show ${rows.length > MOST ? `the ${MOST} strongest` : `all ${rows.length}`} keys`);
     toggle(toggles.features, all.features, features > FEATURES, all.features ? `Show ${FEATURES} features` : `Show all ${features} features`);
     steps.replaceChildren(...stepsOf(layer, query, calculation, all, recording.error));
     for (const body of steps.querySelectorAll("tbody")) rove([...body.querySelectorAll("button")], 0);
@@ -107,14 +106,14 @@ function toggle(button, pressed, needed, text) {
 function stepsOf(layer, query, calculation, all, error) {
   const { from, vector, rows } = calculation;
   if (rows.length === 0 && calculation.left === 0) return [element("p", { class: "hint" }, "Nothing is calculated: the mask leaves it no key.")];
-  const drawn = all.keys ? rows : rows.slice(0, KEYS);
+  const drawn = rows.slice(0, all.keys ? MOST : KEYS);
   const show = { layer, calculation, drawn, features: all.features ? Infinity : FEATURES, name: ({ key }) => label(layer.keys[key]) };
   const made = [];
   if (vector) made.push(queryStep(show, query));
   if (from !== "weights") made.push(productStep(show), scaleStep(show));
-  if (from !== "vectors") made.push(ruleNote(layer, from));
+  if (from !== "vectors") made.push(ruleNote(layer, calculation));
   made.push(from === "vectors" ? softmaxStep(show, error) : weightsStep(show));
-  if (layer.vectors?.length) made.push(valueStep(show));
+  if (vector) made.push(valueStep(show));
   return made.map((step, index) => numbered(step, index + 1));
 }
 
@@ -136,17 +135,17 @@ function scaleStep({ layer: { header }, calculation: { rows, vector }, drawn, na
   return section("Scale", formula, plain ? `That is times ${four(header.scale)}.` : "", table(["q · k", "s"], lines, others(rows, drawn, [])));
 }
 
-function ruleNote({ header, keys, vectors }, from) {
+function ruleNote({ header, keys }, { from, vector }) {
   if (header.rule !== null) {
     const products = from === "products" ? "What it makes of the scaled products" : "How it makes scores of query and key";
     return section("Rule", header.rule, `Between query, key and softmax stands a rule: ${header.rule}. ${products} is not in this file; what follows is told from the weights, from which scores follow but for a constant.`);
   }
-  if (vectors?.length) return section("Mask", "", "The mask of this head is not told cell by cell in this file: what follows is told from the weights of the keys that it names.");
+  if (vector) return section("Mask", "", "The mask of this head is not told cell by cell in this file: what follows is told from the weights of the keys that it names.");
   const reason = keys.length > MANY ? "The text is long" : "The recording is large";
   return section("Vectors", "q, k, v", `${reason}, so this file holds no queries and keys. A shorter text has them in its page, and \`regard serve\` shows them of any. What follows is told from the weights, from which scores follow but for a constant.`);
 }
 
-function softmaxStep({ calculation, drawn, name }, error) {
+function softmaxStep({ layer, calculation, drawn, name }, error) {
   const { rows, most, sum } = calculation;
   const lines = drawn.map((row) => ({ key: row.key, name: name(row), cells: [row.scaled, row.score, row.exp, row.weight, row.stored ?? "not named"] }));
   const rest = rows.slice(drawn.length);
@@ -157,8 +156,11 @@ function softmaxStep({ calculation, drawn, name }, error) {
   ];
   const far = difference(calculation);
   const near = rows.every(({ weight, stored }) => stored === null || Math.abs(weight - stored) <= Math.max(1.5 * error[0] * weight, 1.5 * error[1]));
-  const agrees = near ? `These weights are those in the file, which differ by ${four(far)} at most; it holds each within ${100 * error[0]} % or ${error[1]}.` : `The weights in the file differ by ${four(far)}: the model may have computed in lower precision.`;
-  return section("Softmax", "w_{j} = exp(s_{j} − max s) / Σ_{i} exp(s_{i} − max s)", `max s = ${four(most)}. ${agrees}`, table(["s", "s − max s", "exp", "weight", "in the file"], lines, foot));
+  const remote = layer.header.form === "remote"; // whose weights are exact
+  const where = remote ? "from the server" : "in the file";
+  const precision = remote ? "" : `; it holds each within ${100 * error[0]} % or ${error[1]}`;
+  const agrees = near ? `These weights are those ${where}, which differ by ${four(far)} at most${precision}.` : `The weights ${where} differ by ${four(far)}: the model may have computed in lower precision.`;
+  return section("Softmax", "w_{j} = exp(s_{j} − max s) / Σ_{i} exp(s_{i} − max s)", `max s = ${four(most)}. ${agrees}`, table(["s", "s − max s", "exp", "weight", where], lines, foot));
 }
 
 /** What follows from the weights alone. */

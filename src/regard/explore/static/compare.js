@@ -1,23 +1,17 @@
 // Two recordings side by side, and how much more the second gives than the first where their tokens align.
 
-import { counterpart, headsInBoth } from "#pairing.js";
-import { differing, position, weightAt } from "#colour.js";
+import { Legend, signed } from "#compare_legend.js";
+import { NAMES, Panel } from "#compare_panel.js";
+import { Ranking } from "#compare_ranking.js";
 import { written } from "#data.js";
 import { Difference, paired } from "#differences.js";
-import { element, rove } from "#elements.js";
-import { fitted, hit } from "#layout.js";
-import { draw, stepped, tokenAt, within } from "#matrix.js";
+import { element } from "#elements.js";
+import { stepped, tokenAt, within } from "#matrix.js";
+import { counterpart, headsInBoth } from "#pairing.js";
 import { focusIn, hold } from "#state.js";
-import { themeOf } from "#theme.js";
 import { label } from "#tokens.js";
 
-const TALLEST = 0.7; // of the window
-const SIGNED = 10; // CSS pixels of a cell, from which on a sign stands in it
-const LEAST = 0.01; // of a difference whose sign is written
 const APART = 8; // CSS pixels from a cell to what is told of it
-const TICKS = { root: [0.1, 0.4, 1], linear: [0.5, 1], log: [0.01, 0.1, 1], rows: [0.5, 1] };
-const NAMES = { one: "A", other: "B", difference: "B − A" };
-const ORDERS = { most: "the most different first", model: "the order of the model" };
 
 /**
  * @typedef {{query: number | null, key: number | null}} Spot
@@ -55,7 +49,7 @@ export function mountCompare(place, recording, store) {
     const both = headsInBoth(found.layer, found.against, state.heads);
     const heads = both.length ? [0, 1].map((which) => both.map((each) => each[which])) : [state.heads, []];
     if (!found.layer.ready || !found.against.ready) return null;
-    const name = `${state.layer} ${heads[0]}`;
+    const name = [state.layer, heads[0], state.hidden, state.rescale].join(" ");
     if (last.name !== name) {
       const pair = paired(found.layer, found.against);
       const [one, other] = [found.layer.head(heads[0]), both.length ? found.against.head(heads[1]) : null];
@@ -146,7 +140,7 @@ export function mountCompare(place, recording, store) {
     const found = pairs[state.layer];
     const unread = found ? [found.layer, found.against].filter(({ ready }) => !ready) : [];
     if (unread.length) Promise.all(unread.map((layer) => layer.load())).then(() => store.set({}));
-    ranking.begin(pairs);
+    ranking.begin(pairs, state);
     soon();
   });
   new ResizeObserver(soon).observe(place);
@@ -211,133 +205,6 @@ function inBoth({ pairs, there, here }) {
   return `${count} of ${there.length} tokens are in both${only.length ? ` (${only.join(", ")})` : ""}`;
 }
 
-/** A matrix with its title. */
-class Panel {
-  constructor(name, recording) {
-    this.name = name;
-    this.layout = null;
-    this.cursor = { query: 0, key: 0 };
-    this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "matrix", "aria-label": NAMES[name] }));
-    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
-    const title = recording ? [element("b", {}, NAMES[name]), " ", element("span", { class: "compare-title", dir: "auto" }, recording.title), " ", element("span", { class: "compare-model" }, recording.model)] : [element("b", {}, NAMES[name]), " how much more B gives than A"];
-    this.frame = element("div", { class: "matrix-frame" }, this.canvas);
-    this.figure = element("figure", { class: `compare-panel ${name}` }, element("figcaption", {}, ...title), this.frame);
-    this.maps = { name: "", canvas: document.createElement("canvas"), paint: name === "difference" ? drawDifference : undefined };
-    this.labels = new WeakMap(); // of tokens
-  }
-
-  hit(event) {
-    return this.layout ? hit(this.layout, event.offsetX, event.offsetY) : { query: null, key: null };
-  }
-
-  point({ query, key }) {
-    if (query !== null && key !== null) this.cursor = { query, key };
-  }
-
-  labelsOf(tokens) {
-    if (!this.labels.has(tokens)) this.labels.set(tokens, tokens.map(label));
-    return this.labels.get(tokens);
-  }
-
-  /** Lay out a matrix of some tokens in the room that there is, with cells of a size at most, and give the size that they have. */
-  fit(queries, keys, most = Infinity) {
-    const family = getComputedStyle(this.canvas).fontFamily;
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const [rows, columns] = [this.labelsOf(queries), this.labelsOf(keys)];
-    const lay = (width) => fitted(this.context, rows, columns, { width, height: TALLEST * window.innerHeight, rem, family, zoom: null });
-    this.layout = lay(this.frame.clientWidth);
-    if (this.layout.cell > most) this.layout = lay(this.frame.clientWidth - Math.ceil((this.layout.cell - most) * keys.length));
-    return this.layout.cell;
-  }
-
-  paint(state, { layer, head, heads, queries, keys }, focus) {
-    const style = getComputedStyle(this.canvas);
-    const [rows, columns] = [this.labelsOf(queries), this.labelsOf(keys)];
-    this.cursor = within(this.cursor, this.layout);
-    draw(this.canvas, this.maps, this.layout, { layer, head, state: { ...state, heads, region: null }, focus, rows, columns, style });
-    if (this.name === "difference") drawSigns(this.context, this.layout, head, state, style);
-    const { left, top, cell, row, column } = this.layout;
-    Object.assign(this.canvas.dataset, { left, top, cell, row, column });
-    const numbers = heads.map((each) => layer.heads[each]).join(" and ");
-    this.canvas.setAttribute("aria-label", `${NAMES[this.name]}, ${layer.name}, head ${numbers}: ${rows.length} rows, ${columns.length} columns. Arrow keys move from cell to cell, Enter holds a token.`);
-  }
-}
-
-/** Draw differences, one pixel each; where there is none, the pixel is clear. */
-function drawDifference(canvas, squares, { scale }, theme) {
-  const { rows, columns } = squares;
-  [canvas.width, canvas.height] = [columns, rows];
-  const image = new ImageData(columns, rows);
-  for (let row = 0, pixel = 0; row < rows; row++) {
-    let most = 1;
-    if (scale === "rows") for (let column = (most = 0); column < columns; column++) most = Math.max(most, Math.abs(squares.at(row, column)) || 0);
-    for (let column = 0; column < columns; column++, pixel += 4) {
-      const value = squares.at(row, column);
-      if (value === value) image.data.set([...differing(Math.sign(value) * position(Math.abs(value), scale, most), theme), 255], pixel); // not NaN
-    }
-  }
-  canvas.getContext("2d").putImageData(image, 0, 0);
-}
-
-/** A sign in every cell that has room for it, so that colour alone need not tell more from less. */
-function drawSigns(context, { left, top, cell }, difference, state, style) {
-  const { rows, columns, size, at } = difference.squares;
-  const side = cell * size;
-  if (side < SIGNED) return;
-  const [ink, page] = ["--ink", "--page"].map((name) => style.getPropertyValue(name));
-  context.save();
-  context.font = `${Math.min(0.7 * side, 18)}px ${style.fontFamily}`;
-  context.textAlign = "center";
-  context.textBaseline = "middle";
-  for (let row = 0; row < rows; row++) {
-    const most = state.scale === "rows" ? difference.most(row) : 1;
-    for (let column = 0; column < columns; column++) {
-      const value = at(row, column);
-      if (!(Math.abs(value) >= LEAST)) continue;
-      context.fillStyle = position(Math.abs(value), state.scale, most) > 0.5 ? page : ink;
-      context.fillText(value > 0 ? "+" : "−", left + (column + 0.5) * side, top + (row + 0.5) * side);
-    }
-  }
-  context.restore();
-}
-
-/** What the colours of a difference mean, with their unit. */
-class Legend {
-  constructor() {
-    this.scale = element("canvas", { class: "scale", "aria-hidden": "true" });
-    this.ticks = element("div", { class: "ticks", "aria-hidden": "true" });
-    this.unit = element("span", { class: "unit" });
-    const ends = element("p", { class: "compare-ends" }, element("span", { class: "out-word" }, "− more in A"), element("span", { class: "in-word" }, "+ more in B"));
-    this.masked = element("p", { class: "hint" }, element("i", { class: "masked" }), "may not be seen in A or in B");
-    this.node = element("div", { class: "compare-legend" }, element("p", { class: "legend-title" }, "Difference ", this.unit), element("div", { class: "scale-frame" }, this.scale, this.ticks), ends, this.masked);
-    this.drawn = "";
-  }
-
-  paint(state, { difference }) {
-    const theme = themeOf(state);
-    const { size } = difference.squares;
-    this.unit.textContent = state.scale === "rows" ? "B − A, times the largest of its row" : `B − A, in shares of a row, −1 to +1${size > 1 ? `; a square is ${size} × ${size} tokens` : ""}`;
-    this.masked.hidden = !difference.values.some((value) => value !== value); // NaN
-    const name = `${theme} ${state.scale}`;
-    if (name === this.drawn) return;
-    this.drawn = name;
-    const half = 128;
-    const scale = state.scale === "rows" ? "linear" : state.scale;
-    const line = { rows: 1, columns: 2 * half + 1, at: (_, column) => Math.sign(column - half) * weightAt(Math.abs(column - half) / half, scale) };
-    drawDifference(this.scale, line, { scale }, theme);
-    const known = TICKS[state.scale];
-    this.ticks.replaceChildren(...[...known.map((value) => -value).reverse(), 0, ...known].map((value) => {
-      const tick = element("span", {}, signed(value, String(Math.abs(value))));
-      tick.style.left = `${50 + 50 * Math.sign(value) * position(Math.abs(value), scale)}%`;
-      return tick;
-    }));
-  }
-}
-
-function signed(value, text) {
-  return value > 0 ? `+${text}` : value < 0 ? `−${text}` : text;
-}
-
 /** Tell of a cell what A gives, what B gives, and the difference. */
 function showTip(tip, place, panel, spots, now, spoken) {
   const { one, other } = spots ?? {};
@@ -382,93 +249,4 @@ function beside(tip, place, { canvas, layout, cursor }) {
   const below = y + layout.cell + APART;
   const fits = outer.top + below + tip.offsetHeight <= window.innerHeight;
   tip.style.top = `${fits ? below : y - tip.offsetHeight - APART}px`;
-}
-
-/** Heads by how much they differ, to choose from; what is read grows layer by layer. */
-class Ranking {
-  constructor(recording, beside, store) {
-    this.recording = recording;
-    this.store = store;
-    this.entries = []; // {layer, head, mean, node}
-    this.begun = false;
-    this.left = [];
-    this.choice = element("select", { id: "compare-order" }, ...Object.entries(ORDERS).map(([value, text]) => element("option", { value }, text)));
-    this.list = element("div", { class: "compare-list", role: "listbox", "aria-label": "Heads, by how much they differ" });
-    this.note = element("p", { class: "hint", role: "status" });
-    this.node = element(
-      "div",
-      { class: "compare-ranking" },
-      element("h4", {}, "Where the two differ"),
-      element("p", { class: "note" }, "The mean size of the difference over the cells that both have, for each layer and head, as a share of a row. Choose one to see it."),
-      element("div", { class: "controls" }, element("label", { class: "field", for: "compare-order" }, "Order ", this.choice), this.note),
-      this.list,
-    );
-    this.choice.addEventListener("change", () => this.arrange());
-    this.list.addEventListener("click", (event) => this.choose(this.entries.find(({ node }) => node.contains(event.target))));
-    this.list.addEventListener("keydown", (event) => this.press(event));
-    store.subscribe(() => this.mark());
-  }
-
-  /** Read one layer after the other while the view is open, and compare their heads. */
-  async begin(pairs) {
-    if (this.begun) return;
-    this.begun = true;
-    const { layers } = this.recording;
-    for (const [index, found] of pairs.entries()) {
-      this.note.textContent = `reading layer ${index + 1} of ${pairs.length} …`;
-      if (found) await Promise.all([found.layer.load(), found.against.load()]);
-      const pair = found && paired(found.layer, found.against);
-      const heads = pair && !pair.why ? headsInBoth(found.layer, found.against, layers[index].heads.map((_, head) => head)) : [];
-      if (!heads.length) this.left.push(layers[index].name);
-      for (const [head, there] of heads) {
-        const mean = new Difference(found.layer.head([head]), found.against.head([there]), pair).mean();
-        if (!Number.isNaN(mean)) this.entries.push({ layer: index, head, mean, node: entry(layers[index], head, mean) });
-      }
-    }
-    this.note.textContent = this.left.length ? `not compared: ${this.left.join(", ")}` : "";
-    const most = Math.max(...this.entries.map(({ mean }) => mean), 1e-9);
-    for (const { mean, node } of this.entries) node.style.setProperty("--weight", String(mean / most));
-    this.arrange();
-  }
-
-  arrange() {
-    const inOrder = this.choice.value === "model";
-    this.entries.sort((a, b) => (inOrder ? 0 : b.mean - a.mean) || a.layer - b.layer || a.head - b.head);
-    this.list.replaceChildren(...this.entries.map(({ node }) => node));
-    this.node.hidden = this.entries.length === 0;
-    this.mark();
-  }
-
-  mark() {
-    const { layer, heads } = this.store.get();
-    const chosen = this.entries.map((each) => each.layer === layer && heads.includes(each.head));
-    this.entries.forEach(({ node }, index) => node.setAttribute("aria-selected", String(chosen[index])));
-    rove(this.entries.map(({ node }) => node), Math.max(chosen.indexOf(true), 0));
-  }
-
-  choose(found) {
-    if (!found) return;
-    this.store.set({ layer: found.layer, heads: [found.head], hover: null });
-    found.node.focus();
-  }
-
-  press(event) {
-    const at = this.entries.findIndex(({ node }) => node.contains(event.target));
-    const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: this.entries.length - 1, Enter: at, " ": at }[event.key];
-    if (at < 0 || to === undefined) return;
-    event.preventDefault();
-    this.choose(this.entries[Math.min(Math.max(to, 0), this.entries.length - 1)]);
-  }
-}
-
-function entry(layer, head, mean) {
-  const name = `${layer.name}, head ${layer.heads[head]}`;
-  return element(
-    "div",
-    { role: "option", class: "compare-entry", "aria-selected": "false", tabindex: "-1", "data-layer": layer.name, "data-head": layer.heads[head], "data-mean": mean },
-    element("span", { class: "name", title: name }, layer.name),
-    element("span", {}, `head ${layer.heads[head]}`),
-    element("span", { class: "compare-bar", "aria-hidden": "true" }),
-    element("span", { class: "value" }, mean >= 0.001 ? written(mean) : mean.toPrecision(2)),
-  );
 }

@@ -3,7 +3,10 @@
 import { Reader } from "#bytes.js";
 import { Sketch, Whole, together } from "#heads.js";
 
-/** @typedef {import("#heads.js").Head} Head */
+/**
+ * @typedef {import("#heads.js").Head} Head
+ * @typedef {{features: number, values: Float32Array}} Vectors  Of every token, one after the other.
+ */
 
 /** One attention layer: the tokens at its rows and columns at once, its weights when they are read. */
 export class Layer {
@@ -38,6 +41,18 @@ export class Layer {
       this.vectors = this.header.vectors.map((shape) => ({ shape, values: reader.floats(shape.reduce((a, b) => a * b)) }));
     });
     return this.reading;
+  }
+
+  /**
+   * Query, key and, where it is kept, value of a head, where they are here; heads may share those of keys and values: head h of
+   * H has that of head ⌊h · shared / H⌋.
+   * @param {number} head @returns {Vectors[] | null} null while they are on their way
+   */
+  vectorsOf(head) {
+    return this.vectors.map(({ shape: [heads, tokens, features], values }) => {
+      const from = Math.floor((head * heads) / this.heads.length) * tokens * features;
+      return { features, values: values.subarray(from, from + tokens * features) };
+    });
   }
 
   /** Whether the weights are read. */

@@ -52,7 +52,7 @@ mountViews(place("views"), recording, store, {
   image: mountImage,
   graph: mountGraph,
   calculation: mountCalculation,
-  compare: mountCompare,
+  compare: shown.sketched ? shown.ofTokens(mountCompare) : shown.ofEither(mountCompare),
 }, (name, title, body) => exportButtons(shown, name, title, body));
 shown.ofEither(mountReadout)(place("readout"), recording, store);
 mountWords(/** @type {Element} */ (place("views").firstElementChild), shown, store);

@@ -2,7 +2,7 @@
 // the word that attends. So the weights of a word add up to 1, as those of a token do.
 
 import { Whole, Known, summed } from "#heads.js";
-import { beginsWord, isSpecial } from "#tokens.js";
+import { wordsOf } from "#words.js";
 
 /**
  * @typedef {import("#heads.js").Head} Head
@@ -12,22 +12,18 @@ import { beginsWord, isSpecial } from "#tokens.js";
  * @typedef {import("#state.js").Store} Store
  */
 
-const CONTINUES = /^##(?=.)/u; // before a piece that goes on, where tokenizers mark these and not those that begin a word
-const BREAK = /^(?:[\s▁Ġ]*[\nĊ]+[\s▁Ġ]*|<0x0A>)$/u; // a token that ends a line
-
 /** The words of a sequence of tokens, in their order. */
 export class Words {
   /** @param {string[]} tokens */
   constructor(tokens) {
-    const begins = beginnings(tokens);
+    const words = wordsOf(tokens);
+    this.count = words.length;
+    this.tokens = words.map(({ token }) => token);
     /** Where each word begins; and, last, where the tokens end. */
-    this.starts = [...tokens.keys()].filter((index) => begins[index]);
-    this.count = this.starts.length;
-    this.starts.push(tokens.length);
+    this.starts = [...words.map(({ pieces }) => pieces[0]), tokens.length];
     /** The word of each token. */
     this.of = new Uint32Array(tokens.length);
     for (let word = 0; word < this.count; word++) this.of.fill(word, this.starts[word], this.starts[word + 1]);
-    this.tokens = Array.from({ length: this.count }, (_, word) => joined(this.pieces(word).map((index) => tokens[index])));
   }
 
   /** The tokens that a word is made of. */
@@ -41,22 +37,8 @@ export class Words {
   }
 }
 
-/** Whether each token begins a word. A tokenizer marks either these tokens or those that go on; if neither, each is a word. */
-function beginnings(tokens) {
-  const alone = (token) => isSpecial(token) || BREAK.test(token);
-  const marked = tokens.some(beginsWord);
-  const goesOn = tokens.some((token) => CONTINUES.test(token)) ? (token) => CONTINUES.test(token) : () => false;
-  return tokens.map((token, index) => index === 0 || alone(token) || alone(tokens[index - 1]) || (marked ? beginsWord(token) : !goesOn(token)));
-}
-
-/** A word as a token: with the mark of those that begin words, unless it is special. */
-function joined(/** @type {string[]} */ [first, ...rest]) {
-  const text = first + rest.map((piece) => piece.replace(CONTINUES, "")).join("");
-  return isSpecial(text) || beginsWord(text) ? text : `▁${text}`;
-}
-
 /** A head between words. @param {Head} head @param {Words} queries @param {Words} keys @returns {Head} */
-export function inWords(head, queries, keys) {
+export function between(head, queries, keys) {
   return head.whole ? new Whole(/** @type {any} */ (summedSquares(head, queries, keys))) : new WordSketch(head, queries, keys);
 }
 

@@ -68,6 +68,11 @@ class RemoteLayer extends Layer {
     const asked = heads.map((head) => this.remote?.[head].begin() ?? true);
     return asked.every(Boolean) ? super.head(heads) : null;
   }
+
+  /** As of every layer. @param {number} head @returns {import("#layer.js").Vectors[] | null} */
+  vectorsOf(head) {
+    return this.remote ? this.remote[head].vectors() : super.vectorsOf(head);
+  }
 }
 
 /** @typedef {import("#heads.js").Head} Head */
@@ -98,6 +103,14 @@ class RemoteHead extends Known {
   begin() {
     this.squares ??= this.tile(this.header.size ?? 1, 0, 0);
     return this.squares !== null;
+  }
+
+  /** Query, key and, where it is kept, value; null while they are on their way. @returns {import("#layer.js").Vectors[] | null} */
+  vectors() {
+    return this.known(`vectors/LAYER/${this.number}`, "vectors", async (bytes) => {
+      const reader = new Reader(bytes);
+      return this.header.vectors.map(([, tokens, features]) => ({ features, values: reader.floats(tokens * features) }));
+    });
   }
 
   /** A tile of squares, or null while it is on its way. @param {number} size @param {number} row @param {number} column @returns {Squares | null} */

@@ -3,7 +3,7 @@
 import { element } from "#elements.js";
 import { Reduced } from "#hidden.js";
 import { hides } from "#links.js";
-import { inWords, wordStore, Words } from "#merging.js";
+import { between, wordStore, Words } from "#merging.js";
 
 /**
  * @typedef {import("#data.js").Recording} Recording
@@ -20,22 +20,15 @@ const KEPT = 24; // heads that are kept as they were made
 export class Shown {
   /** @param {Recording} recording @param {Store} store */
   constructor(recording, store) {
-    const words = recording.sequences.map(({ tokens }) => new Words(tokens));
+    const words = wordsIn(recording);
     /** Whether any word is of more than one token. */
     this.hasWords = words.some(({ count, of }) => count < of.length);
     /** Whether of some layer not all weights are known, so that its matrix is of tokens only. */
-    this.sketched = recording.layers.some(({ header }) => header.form !== "whole");
-    const layers = recording.layers.map((layer) => layerOf(layer, store));
+    this.sketched = [recording, recording.beside].some((each) => each?.layers.some(({ header }) => header.form !== "whole"));
     /** @type {Seen} */
-    this.tokens = { recording: Object.create(recording, { layers: { value: layers } }), store };
+    this.tokens = { recording: inTokens(recording, store), store };
     /** @type {Seen} */
-    this.words = {
-      recording: Object.create(recording, {
-        sequences: { value: recording.sequences.map((sequence, index) => ({ ...sequence, tokens: words[index].tokens })) },
-        layers: { value: recording.layers.map((layer, index) => layerOf(layer, store, { queries: words[layer.querySequence], keys: words[layer.keySequence], tokens: layers[index] })) },
-      }),
-      store: wordStore(store, { of: (sequence) => words[sequence], layers: recording.layers }),
-    };
+    this.words = { recording: inWords(this.tokens.recording, recording, store, words), store: wordStore(store, { of: (sequence) => words[sequence], layers: recording.layers }) };
     this.store = store;
   }
 
@@ -98,6 +91,31 @@ function whileSeen(store, isSeen) {
   };
 }
 
+/** The words of each text. @param {Recording} recording */
+function wordsIn({ sequences }) {
+  return sequences.map(({ tokens }) => new Words(tokens));
+}
+
+/** A recording without the keys that are left out, and so what stands beside it. @param {Recording} recording @param {Store} store @returns {Recording} */
+function inTokens(recording, store) {
+  const { beside } = recording;
+  return Object.create(recording, {
+    layers: { value: recording.layers.map((layer) => layerOf(layer, store)) },
+    beside: { value: beside && inTokens(beside, store) },
+  });
+}
+
+/** The same in words. @param {Recording} tokens  Without the keys that are left out. @param {Recording} recording  With them. @param {Store} store @returns {Recording} */
+function inWords(tokens, recording, store, words = wordsIn(recording)) {
+  const { beside } = recording;
+  const layers = recording.layers.map((layer, index) => layerOf(layer, store, { queries: words[layer.querySequence], keys: words[layer.keySequence], tokens: tokens.layers[index] }));
+  return Object.create(recording, {
+    sequences: { value: recording.sequences.map((sequence, index) => ({ ...sequence, tokens: words[index].tokens })) },
+    layers: { value: layers },
+    beside: { value: beside && inWords(/** @type {Recording} */ (tokens.beside), beside, store) },
+  });
+}
+
 /**
  * A layer of which keys are left out, in words where these are given. All that is not named here is the layer's own.
  * @param {Layer} layer @param {Store} store @param {{queries: Words, keys: Words, tokens: Layer} | null} words @returns {Layer}
@@ -106,7 +124,7 @@ function layerOf(layer, store, words = null) {
   const kept = new Map(); // heads
   const made = (heads, { hidden, rescale }) => {
     let head = layer.head(heads);
-    if (head && words) head = inWords(head, words.queries, words.keys);
+    if (head && words) head = between(head, words.queries, words.keys);
     const isHidden = hides(shown, { hidden });
     if (head && hidden.length) head = new Reduced(head, { hidden: shown.keys.map((_, key) => isHidden(key)), queries: shown.queries.length, rescale, sinks: layer.header.sinks, remote: layer.header.form === "remote" });
     // What only tokens tell, as the sum of a region in a sketch.

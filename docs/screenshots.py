@@ -1,0 +1,174 @@
+"""Screenshots of each view of the explorer: light and dark, 400, 1280 and 2560 pixels wide, into docs/screenshots.
+
+What is shown is real: the embedded translator, MiniLM, and a Vision Transformer that is trained here, in seconds, on
+scikit-learn's digits.
+
+Run: ``make screenshots``
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from rich.progress import track
+from sklearn.datasets import load_digits
+from torch.nn import functional
+
+from regard.analysis.recording import Recording
+from regard.cli.models import load_model
+from regard.explore.page import write_page
+from regard.watching import Checkpoint
+
+FOLDER = Path(__file__).parent / "screenshots"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+SIZES = {400: 860, 1280: 860, 2560: 1440}
+"""Height of the window by its width."""
+TIRED = "The animal didn't cross the street because it was too tired."
+WIDE = "The animal didn't cross the street because it was too wide."
+ADDRESS = (  # Abraham Lincoln, Gettysburg, 19 November 1863
+    "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, "
+    "and dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing "
+    "whether that nation, or any nation so conceived and so dedicated, can long endure. We are met on a great "
+    "battle-field of that war. We have come to dedicate a portion of that field, as a final resting place for those "
+    "who here gave their lives that that nation might live. It is altogether fitting and proper that we should do "
+    "this. But, in a larger sense, we can not dedicate -- we can not consecrate -- we can not hallow -- this ground. "
+    "The brave men, living and dead, who struggled here, have consecrated it, far above our poor power to add or "
+    "detract. The world will little note, nor long remember what we say here, but it can never forget what they did "
+    "here. It is for us the living, rather, to be dedicated here to the unfinished work which they who fought here "
+    "have thus far so nobly advanced. It is rather for us to be here dedicated to the great task remaining before us "
+    "-- that from these honored dead we take increased devotion to that cause for which they gave the last full "
+    "measure of devotion -- that we here highly resolve that these dead shall not have died in vain -- that this "
+    "nation, under God, shall have a new birth of freedom -- and that government of the people, by the people, for the "
+    "people, shall not perish from the earth."
+)
+
+
+@dataclass(frozen=True)
+class Shot:
+    """What is in a picture: a recording, where in it, and which part of the page; None: what is in the window."""
+
+    recorded: str
+    fragment: str
+    part: str | None
+
+
+SHOTS = {
+    "page": Shot("translation", "token=source.1", None),
+    "overview": Shot("speech", "sort=distance", "main > .overview"),
+    "text": Shot("speech", "views=text&layer=encoder.layer.4.attention.self&token=source.176&words=1", None),
+    "matrix": Shot("speech", "views=matrix&layer=encoder.layer.3.attention.self", None),
+    "translation": Shot("translation", "views=translation&aligned=all", None),
+    "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),
+    "graph": Shot("sentence", "views=graph&token=source.9", None),
+    "calculation": Shot("sentence", "views=calculation&token=source.9", None),
+    "compare": Shot("pair", "views=compare&layer=encoder.2", None),
+    "image": Shot("image", "views=image", None),
+}
+
+
+@cache
+def translator() -> Any:
+    return load_model(None)
+
+
+@cache
+def minilm() -> Any:
+    return load_model(Path("minilm"))
+
+
+def digit() -> Recording:
+    """A digit, as a Vision Transformer sees it that was trained for a moment; 1,500 digits teach it."""
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    torch.manual_seed(0)
+    pictures, labels = load_digits(return_X_y=True)
+    pixels = torch.tensor(pictures, dtype=torch.float32).reshape(-1, 1, 8, 8).expand(-1, 3, -1, -1) / 8 - 1
+    digits = torch.tensor(labels)
+    config = ViTConfig(
+        image_size=16,
+        patch_size=2,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=128,
+        num_labels=10,
+    )
+    model = ViTForImageClassification(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    large = functional.interpolate(pixels, 16)
+    for _ in track(range(200), description="Training on digits"):
+        batch = torch.randint(1500, (64,))
+        loss = model(pixel_values=large[batch], labels=digits[batch]).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        right = model(pixel_values=large[1500:]).logits.argmax(-1) == digits[1500:]
+    print(f"{100 * right.float().mean():.0f} % of 297 other digits are told right")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "digit.png"
+        array = (16 * pictures[1502].reshape(8, 8)).clip(max=255).astype("uint8")
+        Image.fromarray(array).resize((256, 256), Image.Resampling.NEAREST).save(path)
+        processor = ViTImageProcessor(size={"height": 16, "width": 16})
+        return Checkpoint(model, processor=processor, name="digits").record(path)
+
+
+def recordings() -> dict[str, tuple[Recording, Recording | None]]:
+    """Each with what stands beside it."""
+    return {
+        "translation": (translator().record(TIRED), None),
+        "sentence": (minilm().record(TIRED), None),
+        "speech": (minilm().record(ADDRESS), None),
+        "pair": (translator().record(TIRED), translator().record(WIDE)),
+        "image": (digit(), None),
+    }
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = next(filter(None, map(shutil.which, NAMES)), playwright.chromium.executable_path)
+        yield playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+
+
+def taken(page: Any, address: str, shot: Shot) -> Image.Image:
+    """A picture of a page, or of a part of it."""
+    page.goto("about:blank")
+    page.goto(f"{address}#{shot.fragment}")
+    page.wait_for_timeout(1500)
+    part = shot.part or ("main > .head" if "views=" in shot.fragment else None)
+    data = page.locator(part).screenshot() if part else page.screenshot()
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def main() -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    with tempfile.TemporaryDirectory() as folder, browser() as chromium:
+        addresses = {}
+        for name, (recording, beside) in recordings().items():
+            write_page(recording, Path(folder) / f"{name}.html", beside=beside)
+            addresses[name] = (Path(folder) / f"{name}.html").as_uri()
+        wanted = [(theme, width, name) for theme in ("light", "dark") for width in SIZES for name in SHOTS]
+        for theme, width, name in track(wanted, description="Taking pictures"):
+            page = chromium.new_page(viewport={"width": width, "height": SIZES[width]}, color_scheme=theme)
+            picture = taken(page, addresses[SHOTS[name].recorded], SHOTS[name])
+            picture.save(FOLDER / f"{name}-{theme}-{width}.webp", lossless=True, method=6)
+            page.close()
+
+
+if __name__ == "__main__":
+    main()
