@@ -6,14 +6,21 @@ is told in times of the model's own forward pass.
 
 In the browser, headless and with a network of its own machine alone: the first picture, from the beginning of the
 navigation to the first matrix that is drawn; an answer to a pointer that comes to a cell; and the frames while the
-matrix is zoomed and moved, from one to the next.
+matrix is zoomed and moved, from one to the next. Memory is the most that is resident while a page is written, above
+what was resident before, in a process of its own.
 
-Run: ``python benchmarks/explorer.py``; smaller, to see that it runs: ``--files 128 --served 512``.
+Where BertViz is installed, its views of the same recordings stand beside it, in the same browser: a model view, which
+draws all heads, and a head view, which draws one layer and answers a pointer that comes to a token. They load require,
+d3 and jQuery from a network: their copies are looked for in ``--libraries``, a folder of node's modules
+(``npm install requirejs@2.3.6 d3@5.7.0 jquery@2.2.4``).
+
+Run: ``python benchmarks/explorer.py``; smaller, to see that it runs: ``--files 128 --served 512 --memory 512``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shutil
 import statistics
 import tempfile
@@ -25,10 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attention import peak
 from side_by_side import report, seconds
+from watching_memory import alone
 
 import regard
-from regard.analysis.recording import Recording
+from regard.analysis.recording import Layer, Recording
 from regard.explore.page import write_page
 from regard.explore.server import listening
 from watching import SEED, VOCAB, bert, reads
@@ -84,6 +93,36 @@ FRAMES = """async (count) => {
 }"""
 
 
+LIBRARIES = {
+    "require.min.js": "requirejs/require.js",
+    "d3.min.js": "d3/dist/d3.min.js",
+    "jquery.min.js": "jquery/dist/jquery.min.js",
+}
+"""What BertViz asks a network for, and where node's modules have it."""
+
+DRAWN = """() => new Promise((done) => {
+  const drawn = () => document.querySelector("svg line, svg path");
+  const look = () => drawn() ? done(performance.now()) : requestAnimationFrame(look);
+  look();
+})"""
+
+TOKENS_HOVERED = """async (count) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const tokens = [...document.querySelectorAll("svg #left g")].filter((node) => typeof node.__data__ === "string");
+  const found = [];
+  for (let at = 0; at < count; at++) {
+    const token = tokens[Math.floor((tokens.length * at) / count)];
+    await frame();
+    const start = performance.now();
+    token.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+    await frame();
+    await frame();
+    found.push(performance.now() - start);
+  }
+  return found;
+}"""
+
+
 def recorded(tokens: int, scale: float) -> tuple[Recording, float]:
     """What the model attends to, and the seconds of its forward pass."""
     model, words = bert(tokens), torch.randint(VOCAB, (1, tokens))
@@ -97,6 +136,47 @@ def recorded(tokens: int, scale: float) -> tuple[Recording, float]:
         forward()
     names = [f"▁word{number}" for number in range(tokens)]
     return seen.recording(0, tokens=names, title=f"{tokens} tokens", model="BERT base"), taken
+
+
+def memory_of_writing(tokens: int) -> float:
+    """Megabytes that writing the page of 12 layers of 12 heads takes."""
+    names = tuple(f"▁word{number}" for number in range(tokens))
+    layers = []
+    for number in range(12):
+        weights = regard.weights(*(torch.randn(1, 12, tokens, 64) for _ in range(2)))
+        layers.append(Layer(f"encoder.{number}", "encoder", weights, names, names))
+    with tempfile.TemporaryDirectory() as folder:
+        return peak(lambda: write_page(Recording("", "", tuple(layers)), Path(folder) / "page.html"))
+
+
+def beside_bertviz(browser: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
+    """Megabytes and milliseconds of BertViz's pages of what `recorded` gives."""
+    from bertviz import head_view, model_view  # pyright: ignore[reportMissingImports]
+
+    recording, _ = recorded(tokens, SCALES[-1])
+    weights = [layer.weights.dense() for layer in recording.layers]
+    found: dict[str, Any] = {}
+    for name, view in (("model view", model_view), ("head view", head_view)):
+        file = folder / "bertviz.html"
+        file.write_text(view(weights, list(recording.layers[0].queries), html_action="return").data)
+        pictures, hovers = [], []
+        for _ in range(ROUNDS):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            for asked, path in LIBRARIES.items():
+                page.route(f"**/{asked}", lambda route, path=path: route.fulfill(path=libraries / path))
+            page.goto(file.as_uri(), wait_until="commit")
+            pictures.append(page.evaluate(DRAWN))
+            page.wait_for_timeout(1000)
+            hovers += page.evaluate(TOKENS_HOVERED, 20) if view is head_view else []
+            page.close()
+        found[name] = {"megabytes": round(file.stat().st_size / 1e6, 2), "first picture": median(pictures)}
+        if hovers:
+            found[name]["hover"] = median(hovers)
+    return found
+
+
+def median(milliseconds: list[float]) -> float:
+    return round(statistics.median(milliseconds), 1)
 
 
 @contextmanager
@@ -129,8 +209,13 @@ def looked_at(browser: Any, address: str) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, nargs="*", default=[128, 512, 4096], help="tokens of what is in files")
+    parser.add_argument(
+        "--files", type=int, nargs="*", default=[64, 128, 256, 512, 4096], help="tokens of what is in files"
+    )
     parser.add_argument("--served", type=int, nargs="*", default=[4096, 16384], help="tokens of what is served")
+    parser.add_argument("--memory", type=int, nargs="*", default=[2048, 4096, 8192], help="tokens of what is written")
+    parser.add_argument("--bertviz", type=int, nargs="*", default=[64, 128, 256], help="tokens of what BertViz shows")
+    parser.add_argument("--libraries", type=Path, default=Path("node_modules"), help="what BertViz asks a network for")
     arguments = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -155,19 +240,25 @@ def main() -> None:
                 sizes.append(file.stat().st_size / 1e6)
             megabytes[str(tokens)] = round(max(sizes), 2)
             milliseconds[f"file, {tokens}"] = looked_at(browser, file.as_uri())
+        bertviz = {}
+        if importlib.util.find_spec("bertviz"):
+            for tokens in arguments.bertviz:
+                bertviz[str(tokens)] = beside_bertviz(browser, tokens, arguments.libraries, Path(folder))
         for tokens in arguments.served:
             recording, _ = recorded(tokens, SCALES[-1])
             with served(recording) as address:
                 milliseconds[f"server, {tokens}"] = looked_at(browser, address)
         browser.close()
-    medians = {
-        where: {what: round(statistics.median(values), 1) for what, values in found.items()}
-        for where, found in milliseconds.items()
-    }
+    medians = {where: {what: median(values) for what, values in found.items()} for where, found in milliseconds.items()}
     print(f"explorer: megabytes of a file: {megabytes}")
     for where, found in medians.items():
         print(f"explorer: {where}: {', '.join(f'{what} {value:.0f} ms' for what, value in found.items())}")
-    report("explorer", writing, SEED, megabytes=megabytes, milliseconds=medians)
+    memory = {str(tokens): round(alone(memory_of_writing, tokens), 1) for tokens in arguments.memory}
+    print(f"explorer: megabytes of memory that writing takes: {memory}")
+    for tokens, views in bertviz.items():
+        print(f"explorer: BertViz, {tokens}: {views}")
+    told = {"megabytes": megabytes, "milliseconds": medians, "memory": memory, "bertviz": bertviz}
+    report("explorer", writing, SEED, **told)
 
 
 if __name__ == "__main__":

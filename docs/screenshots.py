@@ -33,6 +33,7 @@ FOLDER = Path(__file__).parent / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SIZES = {400: 860, 1280: 860, 2560: 1440}
 """Height of the window by its width."""
+STEPS, MARGIN = 1000, 24
 TIRED = "The animal didn't cross the street because it was too tired."
 WIDE = "The animal didn't cross the street because it was too wide."
 ADDRESS = (  # Abraham Lincoln, Gettysburg, 19 November 1863
@@ -63,10 +64,10 @@ class Shot:
 
 
 SHOTS = {
-    "page": Shot("translation", "token=source.1", None),
-    "overview": Shot("speech", "sort=distance", "main > .overview"),
-    "text": Shot("speech", "views=text&layer=encoder.layer.4.attention.self&token=source.176&words=1", None),
-    "matrix": Shot("speech", "views=matrix&layer=encoder.layer.3.attention.self", None),
+    "page": Shot("translation", "", None),
+    "overview": Shot("speech", "", "main > .overview"),
+    "text": Shot("speech", "views=text&layer=encoder.2&token=source.165&words=1", None),
+    "matrix": Shot("speech", "views=matrix&layer=encoder.2", None),
     "translation": Shot("translation", "views=translation&aligned=all", None),
     "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),
     "graph": Shot("sentence", "views=graph&token=source.9", None),
@@ -106,12 +107,14 @@ def digit() -> Recording:
     model = ViTForImageClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     large = functional.interpolate(pixels, 16)
-    for _ in track(range(200), description="Training on digits"):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, STEPS)
+    for _ in track(range(STEPS), description="Training on digits"):
         batch = torch.randint(1500, (64,))
         loss = model(pixel_values=large[batch], labels=digits[batch]).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        schedule.step()
     model.eval()
     with torch.no_grad():
         right = model(pixel_values=large[1500:]).logits.argmax(-1) == digits[1500:]
@@ -150,7 +153,14 @@ def taken(page: Any, address: str, shot: Shot) -> Image.Image:
     page.goto(f"{address}#{shot.fragment}")
     page.wait_for_timeout(1500)
     part = shot.part or ("main > .head" if "views=" in shot.fragment else None)
-    data = page.locator(part).screenshot() if part else page.screenshot()
+    clip = None
+    if part:
+        box = page.locator(part).bounding_box()
+        left, top = max(box["x"] - MARGIN, 0), max(box["y"] - MARGIN, 0)
+        right = min(box["x"] + box["width"] + MARGIN, page.viewport_size["width"])
+        bottom = box["y"] + box["height"] + MARGIN
+        clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+    data = page.screenshot(clip=clip, full_page=part is not None)
     return Image.open(io.BytesIO(data)).convert("RGB")
 
 

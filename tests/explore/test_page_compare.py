@@ -313,3 +313,29 @@ def test_a_narrow_window_holds_all_of_it(open_pair, pair):
     assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     tops = opened.locator(".compare-panel").evaluate_all("nodes => nodes.map((node) => node.offsetTop)")
     assert tops == sorted(set(tops))  # one below the other
+
+
+def test_words_are_compared_though_their_pieces_differ(open_pair):
+    whole = (*ONE[:4], "▁tired", *ONE[6:])
+    one, other = encoder_of(ONE, 0), encoder_of(whole, 1)
+    opened = open_pair(one, other, "#layer=encoder.0&head=1&words=1")
+    expect(opened.locator(".compare-words:visible")).to_have_text("7 of 7 tokens are in both.")
+    point_at(opened, "difference", 1, 4)
+    a, b = (layer_of(recording, "encoder.0").weights[0, 1, 1] for recording in (one, other))
+    found = told(opened)
+    assert number(found["A"]) == pytest.approx(float(a[4:6].sum()), rel=0.0151, abs=2e-4)
+    assert number(found["B"]) == pytest.approx(float(b[4]), rel=0.0151, abs=1e-4)
+    assert number(found["B − A"]) == pytest.approx(float(b[4] - a[4:6].sum()), abs=0.015)
+
+
+def test_what_is_left_out_is_left_out_of_both(open_pair, pair):
+    opened = open_pair(*pair, "#layer=encoder.0&head=0&hidden=first")
+    point_at(opened, "difference", 1, 0)
+    expect(opened.locator("#compare .tip")).to_contain_text("left out")
+    before = opened.locator(".compare-entry").evaluate_all("nodes => nodes.map(node => +node.dataset.mean)")
+    opened.evaluate("location.hash = '#layer=encoder.0&head=0'")
+    expect(opened.locator(".compare-entry").first).to_have_attribute("data-mean", re.compile(r"^\d"))
+    opened.wait_for_timeout(500)
+    after = opened.locator(".compare-entry").evaluate_all("nodes => nodes.map(node => +node.dataset.mean)")
+    assert len(after) == len(before)
+    assert sorted(after) != sorted(before)

@@ -55,6 +55,22 @@ def test_values_of_torchs_own_module():
     assert torch.allclose(layer.out_proj(rows), output, atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", [None, regard.nn.AlibiPositions(4), regard.nn.RelativePositions(8)])
+def test_values_of_layers_of_this_library(positions):
+    torch.manual_seed(0)
+    layer = regard.nn.MultiHeadAttention(32, 4, num_kv_heads=2, positions=positions).eval()
+    x = torch.randn(2, 7, 32)
+    with regard.watch(layer, values=True) as seen, torch.no_grad():
+        attended = layer(x)
+    if isinstance(positions, regard.nn.RelativePositions):  # whose output is more than their weighted sum
+        with pytest.raises(InvalidArgument, match="its values were not kept"):
+            _ = seen.layers[0].value
+        return
+    value = seen.layers[0].value.repeat_interleave(2, 1)
+    rows = (seen.layers[0].weights.dense() @ value).transpose(1, 2).flatten(2)
+    assert torch.allclose(layer.out_proj(rows), attended.output, atol=1e-5)
+
+
 def test_values_go_into_a_file(tmp_path):
     model = built("gpt2")
     with regard.watch(model, values=True) as seen, torch.no_grad():

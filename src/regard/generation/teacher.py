@@ -38,7 +38,7 @@ def teacher_forced(
     kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
     axes = axes_of(model, tokenizer, source, target)
     return tuple(
-        Layer(f"{kind}.{number}", kind, attended.weights, *axes[kind])
+        Layer(f"{kind}.{number}", kind, attended.weights, *axes[kind], value=attended.value)
         for kind, of_kind in zip(kinds, attentions, strict=True)
         for number, attended in enumerate(of_kind)
     )

@@ -74,7 +74,7 @@ def read_once(
     with torch.no_grad():
         attentions = model(words, attentions=True).attentions
     layers = tuple(
-        Layer(each, kind, attended.weights, tuple(tokens), tuple(tokens))
+        Layer(each, kind, attended.weights, tuple(tokens), tuple(tokens), value=attended.value)
         for each, attended in zip(model.attention_layers, attentions or (), strict=True)
     )
     return Recording(title=title, model=name, layers=layers, texts={"text": title})

@@ -185,7 +185,7 @@ class RnnSearch(EncoderDecoder):
         cache.state, cache.length = states[-1], cache.length + embedded.shape[1]
         asking = torch.stack(states[:-1], 1).unflatten(0, (len(memory), -1)).flatten(1, 2)
         asked = self.attention.weights(asking, memory, mask=mask)
-        return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), asked, {})
+        return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), asked, {}, memory[:, None])
 
     def _embed(self, words: Tensor, embedding: nn.Embedding) -> Tensor:
         """(batch, tokens) → (batch, tokens, d_model)."""

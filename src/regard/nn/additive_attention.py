@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -75,7 +77,7 @@ class AdditiveAttention(nn.Module):
         projected = self.query(query)[:, None]
         value = key[:, None].to(projected.dtype)  # under autocast projections have another dtype
         attended = attend(projected, projected_key, value, mask=mask, score=Additive(self.vector))
-        return Attended(attended.output[:, 0], attended.weights, attended.measured)
+        return replace(attended, output=attended.output[:, 0])
 
     def weights(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -137,7 +139,7 @@ class MultiHeadAttention(nn.Module):
             measure=measure,
         )
         joined = attended.output.to(query_heads.dtype).transpose(1, 2).flatten(2)  # (batch, queries, d_model)
-        return Attended(self.out_proj(joined), attended.weights, attended.measured)
+        return replace(attended, output=self.out_proj(joined))
 
     def _project(
         self, query: Tensor, key: Tensor, value: Tensor | None, cache: GrowingCache | FixedCache | None

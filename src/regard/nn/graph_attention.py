@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -99,4 +101,4 @@ class GraphAttention(nn.Module):
         )
         heads = attended.output[0].transpose(0, 1)  # (nodes, heads, dim)
         output = (heads.flatten(1) if self.joined else heads.mean(1)) + self.bias
-        return Attended(output, attended.weights, attended.measured)
+        return replace(attended, output=output)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -83,4 +85,4 @@ class SelfAttention(nn.Module):
             )
         query, key, value = (project(x)[:, None] for project in (self.query, self.key, self.value))
         attended = attend(query, key, value, mask=mask)
-        return Attended(attended.output[:, 0], attended.weights, attended.measured)
+        return replace(attended, output=attended.output[:, 0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -73,4 +75,4 @@ class SelfAttention2d(nn.Module):
         query, key, value = (each(x).flatten(2).mT[:, None] for each in (self.query, self.key, self.value))
         attended = attend(query, key, value, scale=1.0)  # (batch, 1, places, inner)
         seen = attended.output[:, 0].mT.unflatten(2, x.shape[2:])
-        return Attended(self.gamma * self.out(seen) + x, attended.weights, attended.measured)
+        return replace(attended, output=self.gamma * self.out(seen) + x)

@@ -30,11 +30,14 @@ class Attended:
         weights: A view of the weights, (batch, heads, queries, keys); it holds query and key, and computes what it is
             asked.
         measured: The answers to `measure`, by name.
+        value: What the weights are weights of, (batch, value_heads, keys, value_dim); None where the output of a head
+            is not their weighted sum alone.
     """
 
     output: Float[Tensor, "*batch queries width"]
     weights: WeightMatrix
     measured: Mapping[str, Any]
+    value: Float[Tensor, "batch value_heads keys value_dim"] | None = None
 
     def __repr__(self) -> str:
         answers = ", ".join(f"{name!r}: {shape_of(answer)}" for name, answer in self.measured.items())
@@ -115,7 +118,7 @@ def attend(
     job = Job(request, value, measures, dropout)
     output, measured = choose(job, kernel).run(job)
     assert output is not None
-    return Attended(output, WeightMatrix(request), measured)
+    return Attended(output, WeightMatrix(request), measured, value)
 
 
 def weights(

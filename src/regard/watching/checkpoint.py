@@ -159,7 +159,7 @@ class Checkpoint:
     def _of_ids(self, given: Mapping[str, Tensor], title: str, texts: dict[str, str]) -> Recording:
         part = getattr(self.model, "text_model", self.model)  # of a model of texts and images
         part = part.get_encoder() if self.model.config.is_encoder_decoder else part
-        with watch(self.model) as seen, torch.no_grad():
+        with watch(self.model, values=True) as seen, torch.no_grad():
             part(**given)
         return self._recording(seen, title, texts, self.tokens(given["input_ids"][0]))
 
@@ -168,7 +168,7 @@ class Checkpoint:
         refuse([f"target: {self.name} goes on with a text, and has no second one"] if second is not None else [])
         ids = self._read(text)["input_ids"]
         self._check_length(ids.shape[1] + count - 1, "the text and what is to be written")
-        with watch(self.model) as seen, torch.no_grad(), _quiet():
+        with watch(self.model, values=True) as seen, torch.no_grad(), _quiet():
             written = self.model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, num_beams=1
             )[0]
@@ -178,7 +178,7 @@ class Checkpoint:
     def _of_pair(self, text: str, target: str | None, count: int | None) -> Recording:
         refuse(["generate: there is nothing to write where the target is given"] if target and count else [])
         ids = self._read(text)["input_ids"]
-        with watch(self.model) as seen, torch.no_grad(), _quiet():
+        with watch(self.model, values=True) as seen, torch.no_grad(), _quiet():
             if target is None:
                 mask = torch.ones_like(ids)
                 count = WRITTEN if count is None else count
@@ -208,7 +208,7 @@ class Checkpoint:
         except (OSError, UnidentifiedImageError) as error:
             raise InvalidFile(f"{path}: is no image that can be read: {error}") from error
         part = getattr(self.model, "vision_model", self.model)
-        with watch(self.model) as seen, torch.no_grad():
+        with watch(self.model, values=True) as seen, torch.no_grad():
             part(pixel_values=inputs["pixel_values"].to(self.model.dtype))
         found = self._recording(seen, path.name, {"image": str(path)}, self._patches(seen))
         return replace(found, picture=self._picture(image))

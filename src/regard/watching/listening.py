@@ -153,7 +153,7 @@ class Watch(Layers[Seen]):
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         try:
             if isinstance(module, OWN) and isinstance(output, Attended):
-                self.heard(module, call_of_view(output.weights))
+                self.heard(module, call_of(output))
             elif isinstance(module, nn.MultiheadAttention) and output is not None:
                 self.heard(module, call_of_module(module, args, kwargs))
             if output is not None and self._told == self._told_before[-1] and self._hears_all_of(type(module)):
@@ -399,10 +399,10 @@ def kind_of(name: str, module: nn.Module, inside: Sequence[nn.Module], is_causal
     return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", is_causal)) else "encoder"
 
 
-def call_of_view(weights: WeightMatrix) -> Call:
-    """The call of a layer of this library, which gives a view of its weights."""
-    request = weights.request
-    return Call(request.query, request.key, request.mask, request.score, None, request.scale, request.offset)
+def call_of(attended: Attended) -> Call:
+    """The call of a layer of this library."""
+    asked = attended.weights.request
+    return Call(asked.query, asked.key, asked.mask, asked.score, None, asked.scale, asked.offset, value=attended.value)
 
 
 def _tells_all(model: nn.Module) -> bool:

@@ -74,7 +74,7 @@ class Seen:
         """
         value = self._call.value
         if value is None:
-            raise InvalidArgument(f"{self.name}: its values were not kept: watch a model of others with values=True")
+            raise InvalidArgument(f"{self.name}: its values were not kept: watch with values=True")
         return value
 
     @property

@@ -41,7 +41,7 @@ def watch(
         heads: The heads to watch, by number. Default: all.
         keep: ``"matrix"`` holds query and key of each layer, of which everything can be asked later; ``"measures"``
             holds nothing but the answers, and while a generation goes on its cache.
-        values: Keep the values, too. The layers of this library do not tell them.
+        values: Keep the values, too, where the output of a head is their weighted sum.
         offload: Where queries and keys are kept: ``"cpu"``, or a folder for files without a name, which are gone when
             nobody can ask any more. What is kept so has no gradients. Default: where they are.
         limit: The most bytes to keep, of all passes. Default: no limit.

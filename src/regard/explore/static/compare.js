@@ -228,12 +228,14 @@ function showTip(tip, place, panel, spots, now, spoken) {
 function valueOf(cell) {
   if (!cell) return "not there";
   if (cell.state === "masked") return "masked";
+  if (cell.state === "hidden") return "left out";
   return cell.state === "known" ? written(cell.weight) : `not in this file: at most ${written(cell.most)}`;
 }
 
 function differenceOf({ A, B }, { difference }, { query, key }, other) {
   if (A.state === "known" && B.state === "known") return signed(B.weight - A.weight, written(Math.abs(B.weight - A.weight)));
   if (A.state === "masked" || B.state === "masked") return "none: masked";
+  if (A.state === "hidden" || B.state === "hidden") return "none: left out";
   const { size } = difference;
   const share = difference.squares.at(Math.floor(query / size), Math.floor(key / size));
   return other.query === query && other.key === key && size > 1 ? `${signed(share, written(Math.abs(share)))} to the ${size} keys around it, on the mean of ${size} rows` : "not in this file";

@@ -292,7 +292,7 @@ function told(patches, most, name, facing) {
   const unknown = patches.some(({ state }) => state === "unknown");
   const what = facing === "out" ? `Shades: what ${name} gives to each patch` : `Shades: what each patch gives to ${name}`;
   const dots = unknown ? " Where a patch is dotted, this file does not know all that it has: point at it for the bounds." : "";
-  return `${what}, from 0 to the strongest, ${written(most)}; all ${unknown ? "that is known" : "patches"} together ${written(known)}.${dots}`;
+  return `${what}, from 0 to the strongest, ${written(most)}; all ${unknown ? "that is known" : "patches"} together ${written(facing === "out" ? Math.min(known, 1) : known)}.${dots}`;
 }
 
 function showTip(tip, frame, { grid, width, height }, cell) {
