@@ -156,9 +156,10 @@ def taken(page: Any, address: str, shot: Shot) -> Image.Image:
     clip = None
     if part:
         box = page.locator(part).bounding_box()
-        left, top = max(box["x"] - MARGIN, 0), max(box["y"] - MARGIN, 0)
+        left, top = max(box["x"] - MARGIN, 0), box["y"] - MARGIN
         right = min(box["x"] + box["width"] + MARGIN, page.viewport_size["width"])
-        bottom = box["y"] + box["height"] + MARGIN
+        top += page.evaluate("scrollY")
+        bottom = page.evaluate("scrollY") + box["y"] + box["height"] + MARGIN
         clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
     data = page.screenshot(clip=clip, full_page=part is not None)
     return Image.open(io.BytesIO(data)).convert("RGB")

@@ -163,3 +163,9 @@ def test_a_place_that_is_not_there_is_named(recording, tmp_path):
     path = tmp_path / "nowhere" / "attention.html"
     with pytest.raises(InvalidFile, match=re.escape(f"{path}: could not be written: No such file")):
         write_page(recording, path)
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_title_as_long_as_a_text_leaves_room_for_what_is_shown(open_page, make_recording, width):
+    page = open_page(make_recording(title="A long sentence. " * 400), width=width)
+    assert page.get_by_role("heading", name="Layers and heads").bounding_box()["y"] < 600
