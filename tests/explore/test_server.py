@@ -30,14 +30,19 @@ SHORT = TOKENS[:5]
 
 
 def recording_of() -> Recording:
-    """A layer that is asked for piece by piece, and one that is sent whole."""
+    """Layers that are asked for piece by piece, and one that is sent whole."""
     torch.manual_seed(0)
     long = regard.weights(3 * torch.randn(1, 4, 600, 8), torch.randn(1, 2, 600, 8), mask=regard.Causal())
+    second = regard.weights(torch.randn(1, 2, 600, 8), torch.randn(1, 2, 600, 8), mask=regard.Causal())
     small = regard.weights(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))
     return Recording(
         "A long text",
         "a model",
-        (Layer("long", "decoder", long, TOKENS, TOKENS), Layer("small", "encoder", small, SHORT, SHORT)),
+        (
+            Layer("long", "decoder", long, TOKENS, TOKENS),
+            Layer("small", "encoder", small, SHORT, SHORT),
+            Layer("second", "decoder", second, TOKENS, TOKENS),
+        ),
     )
 
 
@@ -127,7 +132,7 @@ def test_thumbnails_and_scores(address, long_recording):
 @pytest.mark.parametrize(
     "path",
     [
-        "row/0/4/0", "row/2/0/0", "row/0/0/600", "row/0/0/-1", "row/0/0/1.5", "row/0/0/", "row/0/0/x", "column/0/0/600",
+        "row/0/4/0", "row/3/0/0", "row/0/0/600", "row/0/0/-1", "row/0/0/1.5", "row/0/0/", "row/0/0/x", "column/0/0/600",
         "squares/0/0/2/0/0", "squares/0/0/4/1/0", "squares/1/0/1/0/0", "block/0", "block/7", "thumbnail/0",
         "..%2f..%2fetc%2fpasswd", "row/0/0/99999999999999999999999", "scores/1", "static/main.js", "etc/passwd",
     ],
@@ -225,6 +230,58 @@ def test_the_calculation_of_a_served_token_begins_with_its_vectors(open_served, 
     for key, computed, told in lines:
         assert float(computed) == pytest.approx(float(weights[int(key)]), abs=6e-5)
         assert float(told) == pytest.approx(float(weights[int(key)]), abs=6e-5)
+
+
+def test_the_maps_of_every_layer_come(open_served):
+    page = open_served()
+    page.locator(".thumbnail canvas.drawn").nth(4 + 2 + 2 - 1).wait_for()
+    assert page.locator(".thumbnail canvas:not(.drawn)").count() == 0
+
+
+def test_the_graph_of_a_served_text_is_that_of_rollout(open_served, long_recording):
+    page = open_served("#layer=long&head=0&token=source.599&views=matrix,graph")
+    page.locator("#graph .shares li").first.wait_for()
+    shares = torch.zeros(150)
+    shares[-1] = 1.0
+    for index in (2, 0):  # in blocks of four tokens
+        heads = long_recording.layers[index].weights.dense()[0].mean(0)
+        blocks = heads.unflatten(0, (150, 4)).mean(1).unflatten(1, (150, 4)).sum(2)
+        shares = 0.5 * shares + 0.5 * shares @ blocks
+    told = [float(text) for text in page.locator("#graph .shares .value").all_inner_texts()]
+    assert told == pytest.approx(shares.topk(len(told)).values.tolist(), rel=0.02, abs=1e-4)
+
+
+def test_the_sum_of_a_region_is_exact(open_served, long_recording):
+    page = open_served("#layer=long&head=1&region=300.304.200.204&views=matrix")
+    page.locator(".panel", has_text="Sum of its weights").wait_for()
+    exact = long_recording.layers[0].weights[0, 1, 300:305].double()[:, 200:205].sum()
+    assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(exact), abs=6e-4)
+
+
+@pytest.mark.parametrize("path", ["sum/0/0/5/4/0/1", "sum/0/0/4/5/1/0"])
+def test_a_region_that_ends_before_it_begins_is_refused(address, path):
+    assert get(address + path)[0] == 400
+
+
+def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
+    asked: list[str] = []
+    with listening(long_recording) as (server, found):
+        server.install_signal_handlers = lambda: None
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [server.bound]})
+        thread.start()
+        page = browser.new_page()
+        page.goto(found + "#layer=long&head=1&views=matrix")
+        page.locator(".thumbnail canvas.drawn").nth(7).wait_for()
+        assert page.get_by_role("alert").count() == 0
+        server.should_exit = True
+        thread.join(10)
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate("location.hash = '#layer=long&head=3&zoom=300,290,20&views=matrix&token=source.500'")
+    page.get_by_role("alert").wait_for()
+    page.wait_for_timeout(1000)
+    assert 0 < len(asked) < 8
+    assert "attends to nothing" not in page.locator("#readout").text_content()
+    page.close()
 
 
 def run(*arguments: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""What a page asks of a recording while somebody looks at it: maps, rows and columns, computed when asked for."""
+"""What a page asks of a recording while somebody looks at it: maps, rows, columns and sums, computed when asked for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from regard.analysis.recording import Recording
 from regard.explore.codes import MASKED, encode, planes
 from regard.explore.packing import block_of, check, describe, floats, scores_of, shapes_of, vectors_of
 from regard.explore.sketches import SIDE, THUMBNAIL, Shown, allowed_squares, plan_of, shown_of, sides
+from regard.ops import Mass, Padding, WeightMatrix
 
 KEPT = 2**28
 """So many bytes of answers are kept, those that were asked for last."""
@@ -119,13 +120,37 @@ class Answers:
 
     def column(self, layer: int, head: int, key: int) -> bytes:
         """What a key gets from each query, (queries,) as float32; NaN where masked."""
+        lse = self._once(("lse", layer, head), lambda: self._head(layer, head).lse())
 
         def compute() -> bytes:
-            weights = self.recording.layers[layer].weights.detach().at(heads=head)
-            found, scores = (matrix[0, 0, :, key : key + 1].float()[:, 0] for matrix in (weights, weights.scores))
-            return floats(found.masked_fill(scores == -torch.inf, torch.nan))
+            request = self._head(layer, head).request
+            cells = request.cells(slice(0, 1), slice(0, 1), slice(0, request.shape[2])).within((key, key + 1))
+            scores = request.scores(request.query, request.key[:, :, key : key + 1], cells).to(lse.dtype)
+            masked = scores == -torch.inf
+            if request.mask is not None:
+                masked = masked | ~request.allowed(cells)
+            weights = (scores - lse[..., None]).exp().masked_fill(masked, torch.nan)
+            return floats(weights.expand(1, 1, -1, 1)[0, 0, :, 0])
 
         return self._once(("column", layer, head, key), compute)
+
+    def sum(self, layer: int, head: int, queries: tuple[int, int], keys: tuple[int, int]) -> bytes:
+        """What some queries give to some keys, all together, as float32.
+
+        Args:
+            layer: Its number.
+            head: Which of the layer's, from 0.
+            queries: The first and the last.
+            keys: The first and the last.
+        """
+
+        def compute() -> bytes:
+            weights = self._head(layer, head, slice(queries[0], queries[1] + 1))
+            places = torch.arange(weights.shape[3], device=weights.device)
+            within = (places >= keys[0]) & (places <= keys[1])
+            return floats(weights.measure(Mass(Padding(within[None])))["mass"].sum())
+
+        return self._once(("sum", layer, head, queries, keys), compute)
 
     def vectors(self, layer: int, head: int) -> bytes:
         """Query, key and, where it was kept, value of a head, each (tokens, features) as float32."""
@@ -136,10 +161,12 @@ class Answers:
         """What the heads of each layer do, by the layer's name."""
         return self._once("scores", lambda: scores_of(self.recording))
 
+    def _head(self, layer: int, head: int, queries: slice = slice(None)) -> WeightMatrix:
+        return self.recording.layers[layer].weights.detach().at(heads=slice(head, head + 1), queries=queries)
+
     def _squares(self, layer: int, heads: slice, size: int, queries: slice) -> Shown:
         """Means of squares of some rows, as a page shows them."""
-        whole = self.recording.layers[layer]
-        weights = whole.weights.detach().at(heads=heads, queries=queries)
+        weights = self.recording.layers[layer].weights.detach().at(heads=heads, queries=queries)
         rows, keys = weights.shape[2:]
         squares = weights.block_mean(size)[0].to("cpu", torch.float32) * sides(keys, size)
         return Shown(squares, allowed_squares(weights.request, size), sides(rows, size), {}, [])

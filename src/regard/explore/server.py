@@ -103,6 +103,15 @@ def application(recording: Recording, token: str) -> Starlette:
         layer, head = of_head(request)
         return data(answers.column(layer, head, bounded(request, "key", layers[layer].weights.shape[3])))
 
+    def region(request: Request) -> Response:
+        layer, head = of_head(request)
+        rows, columns = layers[layer].weights.shape[2:]
+        top, bottom = bounded(request, "top", rows), bounded(request, "bottom", rows)
+        left, right = bounded(request, "left", columns), bounded(request, "right", columns)
+        if top > bottom or left > right:
+            raise HTTPException(400, "expected a region from its first to its last query, and key")
+        return data(answers.sum(layer, head, (top, bottom), (left, right)))
+
     def vectors(request: Request) -> Response:
         return data(answers.vectors(*of_head(request)))
 
@@ -124,6 +133,7 @@ def application(recording: Recording, token: str) -> Starlette:
         "squares/{layer:int}/{head:int}/{size:int}/{row:int}/{column:int}": squares,
         "row/{layer:int}/{head:int}/{query:int}": row,
         "column/{layer:int}/{head:int}/{key:int}": column,
+        "sum/{layer:int}/{head:int}/{top:int}/{bottom:int}/{left:int}/{right:int}": region,
         "vectors/{layer:int}/{head:int}": vectors,
     }
     routes = [Route(f"/{token}/{path}", guarded(answer), methods=["GET"]) for path, answer in paths.items()]

@@ -2,7 +2,7 @@
 
 import { Codes, Reader, inflated } from "#bytes.js";
 import { Layer } from "#layer.js";
-import { ask, RemoteRecording } from "#remote.js";
+import { RemoteRecording } from "#remote.js";
 
 /**
  * @typedef {"encoder" | "decoder" | "cross"} Kind
@@ -31,6 +31,7 @@ export class Recording {
     this.sequences = header.sequences;
     /** Told when what was asked for has come. @type {() => void} */
     this.changed = () => {};
+    this.ended = false; // a file does not
     const codes = new Codes(header.codes);
     this.layers = header.layers.map((layer, index) => new Layer(layer, header.sequences, codes, () => read(index + 1)));
     this.begun = read(0).then((bytes) => {
@@ -58,7 +59,7 @@ export function readRecording(page) {
   const read = (block) => inflated(text(`block-${block}`));
   /** @type {Header} */
   const header = JSON.parse(text("recording"));
-  if (header.remote) return new RemoteRecording(header, ask);
+  if (header.remote) return new RemoteRecording(header);
   const recording = new Recording(header, read);
   const blocks = header.layers.length + 1; // of the first; those of the second lie behind them
   if (header.beside) recording.beside = new Recording(header.beside, (block) => read(blocks + block));

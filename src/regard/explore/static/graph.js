@@ -50,7 +50,7 @@ export function mountGraph(place, recording, store) {
     begun.add(first);
     for (const [index, layer] of stack.layers.entries()) {
       show(`Reading layer ${index + 1} of ${stack.layers.length} …`);
-      await layer.load();
+      await layer.maps();
       mixture(layer);
       await new Promise((resume) => setTimeout(resume)); // the page answers in between
     }

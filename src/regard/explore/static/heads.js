@@ -14,9 +14,11 @@ import { Squares } from "#bytes.js";
  *   asked for them; `unscaled` where weights were to be rescaled, but could not be in some of the rows.
  * @typedef {{squares: SquareMap, cell(query: number, key: number): Cell, row(query: number): Some, column(key: number): Some,
  *   rows(queries: number[]): Some, prepare?(query: number): void, columnsOf(keys: number[]): Some, whole: boolean, exact?: boolean,
+ *   ask(queries: number[]): Promise<void>, sum?(queries: [number, number], keys: [number, number]): number | null,
  *   finer?: Function, isMasked?: (query: number, key: number) => boolean,
  *   inTokens?: (region: import("#state.js").Region) => import("#state.js").Region & {head: Head}}} Head
- *   `rows` is the mean of several rows, `columnsOf` the sum of several columns.
+ *   `rows` is the mean of several rows, `columnsOf` the sum of several columns. `ask` has a server tell rows, and `sum` what some
+ *   rows give to some columns, each from the first to the last; null while that is on its way.
  */
 
 /** What every head can tell of several rows and columns. @abstract */
@@ -35,6 +37,9 @@ export class Known {
   rows(queries) {
     return queries.length === 1 ? this.row(queries[0]) : summed(queries.map((query) => this.row(query)), ({ key }) => key, 1 / queries.length);
   }
+
+  /** Have some rows told, where a server has to. @param {number[]} _queries @returns {Promise<void>} */
+  async ask(_queries) {}
 
   /** The sum of some columns. @param {number[]} keys @returns {Some} */
   columnsOf(keys) {
@@ -195,6 +200,13 @@ class Mean extends Known {
     this.heads = heads;
     this.whole = heads.every(({ whole }) => whole);
     this.squares = new MeanSquares(heads.map(({ squares }) => squares));
+    /** @type {Head["sum"]} */
+    this.sum = heads.every(({ sum }) => sum) ? (queries, keys) => mean(heads.map((head) => head.sum?.(queries, keys) ?? null)) : undefined;
+  }
+
+  /** @param {number[]} queries */
+  async ask(queries) {
+    for (const head of this.heads) await head.ask(queries);
   }
 
   /** @param {number} query @param {number} key @returns {Cell} */
@@ -216,6 +228,11 @@ class Mean extends Known {
   column(key) {
     return summed(this.heads.map((head) => head.column(key)), ({ query }) => query, 1 / this.heads.length);
   }
+}
+
+/** Null where one is. @param {(number | null)[]} numbers */
+function mean(numbers) {
+  return numbers.reduce((/** @type {number | null} */ sum, number) => (sum === null || number === null ? null : sum + number / numbers.length), 0);
 }
 
 /** Links that meet at a place, added up. @param {Some[]} all @param {(link: Link) => number} place @param {number} factor @returns {Some} */

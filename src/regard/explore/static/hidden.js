@@ -36,6 +36,11 @@ export class Reduced extends Known {
     this.map = null; // made when it is first asked for
   }
 
+  /** @param {number[]} queries */
+  ask(queries) {
+    return this.head.ask(queries);
+  }
+
   get squares() {
     return (this.map ??= this.whole ? this.cells() : this.mapOf());
   }

@@ -43,6 +43,11 @@ export class Layer {
     return this.reading;
   }
 
+  /** Read the squares of every head. */
+  async maps() {
+    await this.load();
+  }
+
   /**
    * Query, key and, where it is kept, value of a head, where they are here; heads may share those of keys and values: head h of
    * H has that of head ⌊h · shared / H⌋.

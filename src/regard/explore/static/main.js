@@ -41,6 +41,7 @@ for (const [role, text] of Object.entries(recording.texts)) {
 }
 place("precision").textContent = `Weights are stored as ${100 * recording.error[0]} % of themselves or ${recording.error[1]}, whichever is more: so near is what is shown to what was computed. Where a text is long, each row names its strongest keys and says how much it gives to the others; what is not in the file is said to be so.`;
 
+store.subscribe(() => (place("ended").hidden = !recording.ended));
 mountTheme(place("theme"), store);
 mountOverview(place("overview"), recording, store);
 mountLegend(place("legend"), recording, store);

@@ -62,6 +62,7 @@ export function mountMatrix(place, recording, store) {
     const state = store.get();
     const layer = layerNow();
     const head = layer.head(state.heads);
+    canvas.classList.toggle("coming", !head);
     if (!head || !state.views.includes("matrix") || frame.clientWidth === 0) return;
     const style = getComputedStyle(canvas);
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);

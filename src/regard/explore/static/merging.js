@@ -68,6 +68,11 @@ class WordSketch extends Known {
     this.whole = false;
   }
 
+  /** @param {number[]} queries */
+  ask(queries) {
+    return this.head.ask(queries.flatMap((query) => this.queries.pieces(query)));
+  }
+
   /** @returns {never} */
   get squares() {
     throw new Error("the squares of a sketch are of tokens: ask inTokens");

@@ -80,16 +80,22 @@ export function mountOverview(place, recording, store) {
     }
   };
 
-  let [arranged, drawn] = ["", ""];
+  let arranged = "";
+  const drawn = cells.map((line) => line.map(() => ""));
   const update = (state) => {
     const name = `${state.sort} ${state.least}`;
     if (name !== arranged) arrange(state);
     arranged = name;
-    const looks = `${themeOf(state)} ${state.palette} ${state.scale} ${recording.layers[0].thumbnails.length}`;
-    if (looks !== drawn && recording.layers[0].thumbnails.length) {
-      recording.layers.forEach((layer, index) => layer.thumbnails.forEach((squares, head) => drawPixels(/** @type {HTMLCanvasElement} */ (cells[index][head].firstChild), squares, state, themeOf(state))));
-      drawn = looks;
-    }
+    const looks = `${themeOf(state)} ${state.palette} ${state.scale}`;
+    recording.layers.forEach(({ thumbnails }, layer) => {
+      thumbnails.forEach((squares, head) => {
+        if (drawn[layer][head] === looks) return;
+        const canvas = /** @type {HTMLCanvasElement} */ (cells[layer][head].firstChild);
+        drawPixels(canvas, squares, state, themeOf(state));
+        canvas.classList.add("drawn");
+        drawn[layer][head] = looks;
+      });
+    });
     const shown = rows.flat().map(({ cell }) => cell);
     const chosen = state.heads.map((head) => cells[state.layer][head]);
     rove(shown, Math.max(shown.indexOf(chosen[0]), 0));

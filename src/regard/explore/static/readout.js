@@ -7,6 +7,7 @@ import { focusIn } from "#state.js";
 import { label } from "#tokens.js";
 
 const LENGTH = 8;
+const MOST_CELLS = 10_000; // of a region that are added up one by one
 const MOST_ROWS = 300; // of which the strongest links of a head are looked for
 
 /** @param {HTMLElement} place @param {import("#data.js").Recording} recording @param {import("#state.js").Store} store */
@@ -63,14 +64,21 @@ function regionPanel({ head, queries, keys }) {
   const [rows, columns] = [queries, keys].map(([first, last]) => last - first + 1);
   const name = `${rows} × ${columns} cells: rows ${queries.join(" to ")}, columns ${keys.join(" to ")}`;
   const { sum, exact } = regionSum(head, queries, keys);
+  if (sum === null) return panel([element("b", {}, "Region"), ` of ${name}`], [], { waiting: true });
   const title = [element("b", {}, "Region"), ` of ${name}`];
   const entries = [entry(exact ? "Sum of its weights" : "Sum, from the means of squares", sum, "out", false), entry("Share of its rows’ attention", sum / rows, "out", false)];
   return panel(title, entries);
 }
 
-/** The sum of a region's weights; of a sketch by its squares, each by as much of it as lies within. */
+/**
+ * The sum of a region's weights: as a server tells it, or of its cells; of a sketch that does not know them all by its squares,
+ * each by as much of it as lies within. Null while it is on its way.
+ */
 export function regionSum(head, queries, keys) {
+  if (head.sum) return { sum: head.sum(queries, keys), exact: true };
   const { squares } = head;
+  const known = squares.size === 1 ? null : cellsSum(head, queries, keys);
+  if (known !== null) return { sum: known, exact: true };
   const { size } = squares;
   const within = (index, [first, last]) => Math.max(0, Math.min((index + 1) * size - 1, last) - Math.max(index * size, first) + 1);
   let sum = 0;
@@ -80,6 +88,20 @@ export function regionSum(head, queries, keys) {
     }
   }
   return { sum, exact: size === 1 };
+}
+
+/** The sum of a few cells; null where one is not known, or they are many. */
+function cellsSum(head, [top, bottom], [left, right]) {
+  if ((bottom - top + 1) * (right - left + 1) > MOST_CELLS) return null;
+  let sum = 0;
+  for (let query = top; query <= bottom; query++) {
+    for (let key = left; key <= right; key++) {
+      const { state, weight } = head.cell(query, key);
+      if (state === "unknown") return null;
+      if (state === "known") sum += weight;
+    }
+  }
+  return sum;
 }
 
 /** What is listed under a title, and what of the links is said beside them. */
@@ -116,17 +138,20 @@ function spokenOf(layer, head, { queries, keys, cell }) {
     const { state, weight, most } = head.cell(query, key);
     const [from, to] = [label(layer.queries[query]), label(layer.keys[key])];
     if (state === "masked") return `${from} may not see ${to}.`;
+    if (state === "unknown" && head.exact) return ""; // until it has come
     if (state === "hidden") return `${to} is left out.`;
     return state === "known" ? `${from} attends to ${to} with ${written(weight)}.` : `${from} attends to ${to} with at most ${written(most)}; this file does not know more.`;
   }
   const told = [];
   if (queries.length) {
-    const some = head.rows(queries).links.slice(0, 3).map((link) => `${label(layer.keys[link.key])} ${written(link.weight)}`);
-    told.push(`${words(layer.queries, queries)} attends to ${some.join(", ") || "nothing"}.`);
+    const { links: all, waiting } = head.rows(queries);
+    const some = all.slice(0, 3).map((link) => `${label(layer.keys[link.key])} ${written(link.weight)}`);
+    if (!waiting) told.push(`${words(layer.queries, queries)} attends to ${some.join(", ") || "nothing"}.`);
   }
   if (keys.length) {
-    const some = head.columnsOf(keys).links.slice(0, 3).map((link) => `${label(layer.queries[link.query])} ${written(link.weight)}`);
-    told.push(`${words(layer.keys, keys)} is attended by ${some.join(", ") || "nothing"}.`);
+    const { links: all, waiting } = head.columnsOf(keys);
+    const some = all.slice(0, 3).map((link) => `${label(layer.queries[link.query])} ${written(link.weight)}`);
+    if (!waiting) told.push(`${words(layer.keys, keys)} is attended by ${some.join(", ") || "nothing"}.`);
   }
   return told.join(" ");
 }

@@ -6,14 +6,34 @@ import { Layer } from "#layer.js";
 
 const TILE = 256; // squares of a side (SIDE in packing.py)
 const FINER = 4; // times as many cells has a side from one level to the next (FINER in answers.py)
-const KEPT = 400; // rows, columns and tiles of a head
+const KEPT = 1200; // rows, columns and tiles of a head
 
-/** @typedef {(path: string) => Promise<Uint8Array<ArrayBuffer>>} Ask  Asks the server. */
+/** The server that a page came from. */
+class Server {
+  /** @param {() => void} changed  Told when it has ended. */
+  constructor(changed) {
+    this.changed = changed;
+    this.ended = false; // or something else answers in its place
+  }
+
+  /** @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
+  async ask(path) {
+    try {
+      const answer = await fetch(path, { cache: "no-store" });
+      if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+      return new Uint8Array(await answer.arrayBuffer());
+    } catch (error) {
+      this.ended = true;
+      this.changed();
+      throw error;
+    }
+  }
+}
 
 /** A recording of which the page holds what it is told at once: texts, tokens, layers. */
 export class RemoteRecording {
-  /** @param {import("#data.js").Header} header @param {Ask} ask */
-  constructor(header, ask) {
+  /** @param {import("#data.js").Header} header */
+  constructor(header) {
     this.title = header.title;
     this.model = header.model;
     this.texts = header.texts;
@@ -25,23 +45,29 @@ export class RemoteRecording {
     /** Told when what was asked for has come. @type {() => void} */
     this.changed = () => {};
     const codes = new Codes(header.codes);
-    this.layers = header.layers.map((layer, index) => new RemoteLayer(layer, header.sequences, codes, index, ask, () => this.changed()));
-    this.begun = this.begin(ask, codes).catch(() => {}); // the server has ended; what is there stays
+    this.server = new Server(() => this.changed());
+    this.layers = header.layers.map((layer, index) => new RemoteLayer(layer, header.sequences, codes, index, this.server, () => this.changed()));
+    this.begun = this.begin(codes).catch(() => {}); // the server has ended; what is there stays
   }
 
-  /** What stands in the overview comes head by head, after the first picture. @param {Ask} ask @param {Codes} codes */
-  async begin(ask, codes) {
+  /** Whether nothing more can come. */
+  get ended() {
+    return this.server.ended;
+  }
+
+  /** What stands in the overview comes head by head, after the first picture. @param {Codes} codes */
+  async begin(codes) {
     await new Promise((resolve) => setTimeout(resolve, 400));
     for (const [index, layer] of this.layers.entries()) {
       const [rows, columns] = layer.header.thumbnail;
       const thumbnails = [];
       for (let head = 0; head < layer.heads.length; head++) {
-        thumbnails.push(new Reader(await inflate(await ask(`thumbnail/${index}/${head}`))).codes(codes, 1, [rows, columns])[0]);
+        thumbnails.push(new Reader(await inflate(await this.server.ask(`thumbnail/${index}/${head}`))).codes(codes, 1, [rows, columns])[0]);
         layer.thumbnails = [...thumbnails];
         this.changed();
       }
     }
-    const scores = JSON.parse(new TextDecoder().decode(await ask("scores")));
+    const scores = JSON.parse(new TextDecoder().decode(await this.server.ask("scores")));
     for (const layer of this.layers) layer.scores = scores[layer.name] ?? {};
     this.changed();
   }
@@ -51,14 +77,12 @@ export class RemoteRecording {
 class RemoteLayer extends Layer {
   /**
    * @param {import("#data.js").LayerHeader} header @param {import("#data.js").Sequence[]} sequences @param {Codes} codes
-   * @param {number} index @param {Ask} ask @param {() => void} changed
+   * @param {number} index @param {Server} server @param {() => void} changed
    */
-  constructor(header, sequences, codes, index, ask, changed) {
-    super(header, sequences, codes, async () => inflate(await ask(`block/${index}`)));
+  constructor(header, sequences, codes, index, server, changed) {
+    super(header, sequences, codes, async () => inflate(await server.ask(`block/${index}`)));
     if (header.form !== "remote") return;
-    /** @type {Ask} */
-    const get = (path) => ask(path.replace("LAYER", String(index)));
-    this.remote = header.heads.map((_, head) => new RemoteHead(header, codes, head, get, changed));
+    this.remote = header.heads.map((_, head) => new RemoteHead(header, codes, index, head, server, changed));
     this.numbers = /** @type {Head[]} */ (this.remote);
     this.reading = Promise.resolve();
   }
@@ -67,6 +91,12 @@ class RemoteLayer extends Layer {
   head(heads) {
     const asked = heads.map((head) => this.remote?.[head].begin() ?? true);
     return asked.every(Boolean) ? super.head(heads) : null;
+  }
+
+  /** Ask for the squares of every head. */
+  async maps() {
+    await super.maps();
+    for (const head of this.remote ?? []) await head.map();
   }
 
   /** As of every layer. @param {number} head @returns {import("#layer.js").Vectors[] | null} */
@@ -79,13 +109,13 @@ class RemoteLayer extends Layer {
 
 /** A head of which the map is asked for first, and then what is looked at; it is shown when the map is there. */
 class RemoteHead extends Known {
-  /** @param {import("#data.js").LayerHeader} header @param {Codes} codes @param {number} head @param {Ask} get @param {() => void} changed */
-  constructor(header, codes, head, get, changed) {
+  /** @param {import("#data.js").LayerHeader} header @param {Codes} codes @param {number} layer @param {number} head @param {Server} server @param {() => void} changed */
+  constructor(header, codes, layer, head, server, changed) {
     super();
     this.header = header;
     this.codes = codes;
-    this.number = head;
-    this.get = get;
+    this.name = `${layer}/${head}`;
+    this.server = server;
     this.changed = changed;
     this.whole = false;
     this.exact = true; // each row can be known
@@ -107,21 +137,29 @@ class RemoteHead extends Known {
 
   /** Query, key and, where it is kept, value; null while they are on their way. @returns {import("#layer.js").Vectors[] | null} */
   vectors() {
-    return this.known(`vectors/LAYER/${this.number}`, "vectors", async (bytes) => {
+    return this.known(`vectors/${this.name}`, "vectors", async (bytes) => {
       const reader = new Reader(bytes);
       return this.header.vectors.map(([, tokens, features]) => ({ features, values: reader.floats(tokens * features) }));
     });
   }
 
+  /** The map, when it has come. @returns {Promise<Squares>} */
+  async map() {
+    const size = this.header.size ?? 1;
+    this.squares ??= await this.squaresIn(await this.server.ask(`squares/${this.name}/${size}/0/0`), size, 0, 0);
+    return this.squares;
+  }
+
   /** A tile of squares, or null while it is on its way. @param {number} size @param {number} row @param {number} column @returns {Squares | null} */
   tile(size, row, column) {
+    return this.known(`squares/${this.name}/${size}/${row}/${column}`, `${size}/${row}/${column}`, (bytes) => this.squaresIn(bytes, size, row, column));
+  }
+
+  /** @param {Uint8Array<ArrayBuffer>} bytes @param {number} size @param {number} row @param {number} column */
+  async squaresIn(bytes, size, row, column) {
     const { queries, keys } = /** @type {{queries: number, keys: number}} */ (this.header.shape);
     const [rows, columns] = [queries, keys].map((count, axis) => Math.min(TILE, Math.ceil(count / size) - TILE * (axis ? column : row)));
-    const path = `squares/LAYER/${this.number}/${size}/${row}/${column}`;
-    return this.known(path, `${size}/${row}/${column}`, async (bytes) => {
-      const squares = new Reader(await inflate(bytes)).codes(this.codes, 1, [rows, columns], size)[0];
-      return squares;
-    });
+    return new Reader(await inflate(bytes)).codes(this.codes, 1, [rows, columns], size)[0];
   }
 
   /**
@@ -146,7 +184,7 @@ class RemoteHead extends Known {
 
   /** @param {number} query @param {number} key @returns {import("#heads.js").Cell} */
   cell(query, key) {
-    const row = this.numbersOf(`row/LAYER/${this.number}/${query}`, "row");
+    const row = this.numbersOf(`row/${this.name}/${query}`, "row");
     const weight = row ? row[key] : this.ofTile(query, key);
     if (weight === null) return { state: "unknown", weight: NaN, most: 1 };
     return { state: Number.isNaN(weight) ? "masked" : "known", weight, most: weight };
@@ -154,13 +192,13 @@ class RemoteHead extends Known {
 
   /** Ask for a row that is about to be shown. @param {number} query */
   prepare(query) {
-    this.numbersOf(`row/LAYER/${this.number}/${query}`, "row");
+    this.numbersOf(`row/${this.name}/${query}`, "row");
   }
 
   /** The weight of a cell of a tile that is there. @param {number} query @param {number} key @returns {number | null} */
   ofTile(query, key) {
     const [row, column] = [Math.floor(query / TILE), Math.floor(key / TILE)];
-    const squares = this.kept.get(`squares/LAYER/${this.number}/1/${row}/${column}`);
+    const squares = this.kept.get(`squares/${this.name}/1/${row}/${column}`);
     return squares ? squares.at(query - row * TILE, key - column * TILE) : null;
   }
 
@@ -172,12 +210,12 @@ class RemoteHead extends Known {
 
   /** @param {number} query @returns {import("#heads.js").Some} */
   row(query) {
-    return this.some(`row/LAYER/${this.number}/${query}`, "row", (key, weight) => ({ query, key, weight }));
+    return this.some(`row/${this.name}/${query}`, "row", (key, weight) => ({ query, key, weight }));
   }
 
   /** @param {number} key @returns {import("#heads.js").Some} */
   column(key) {
-    return this.some(`column/LAYER/${this.number}/${key}`, "column", (query, weight) => ({ query, key, weight }));
+    return this.some(`column/${this.name}/${key}`, "column", (query, weight) => ({ query, key, weight }));
   }
 
   /**
@@ -199,7 +237,7 @@ class RemoteHead extends Known {
 
   /** @param {string} path @param {string} kind @returns {Float32Array | null} */
   numbersOf(path, kind) {
-    return this.known(path, kind, async (bytes) => new Reader(bytes).floats(bytes.length / 4));
+    return this.known(path, kind, async (bytes) => numbersIn(bytes));
   }
 
   /**
@@ -208,13 +246,14 @@ class RemoteHead extends Known {
    */
   known(path, kind, read) {
     const found = this.kept.get(path);
-    if (found) return found;
+    if (found || this.server.ended) return found ?? null;
     if (this.asking.has(kind)) {
       this.waiting.set(kind, [path, read]);
       return null;
     }
     this.asking.add(kind);
-    this.get(path)
+    this.server
+      .ask(path)
       .then(read)
       .then((answer) => this.keep(path, answer))
       .finally(() => {
@@ -228,6 +267,19 @@ class RemoteHead extends Known {
     return null;
   }
 
+  /** Ask for rows, until all are there. @param {number[]} queries */
+  async ask(queries) {
+    for (const query of queries) {
+      const path = `row/${this.name}/${query}`;
+      if (!this.kept.has(path)) this.keep(path, numbersIn(await this.server.ask(path)));
+    }
+  }
+
+  /** What some rows give to some columns, each from the first to the last; null while it is on its way. @param {[number, number]} queries @param {[number, number]} keys @returns {number | null} */
+  sum(queries, keys) {
+    return this.known(`sum/${this.name}/${[...queries, ...keys].join("/")}`, "sum", async (bytes) => numbersIn(bytes))?.[0] ?? null;
+  }
+
   /** @param {string} path @param {any} answer */
   keep(path, answer) {
     this.kept.set(path, answer);
@@ -235,9 +287,7 @@ class RemoteHead extends Known {
   }
 }
 
-/** Ask the server that the page came from. @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
-export async function ask(path) {
-  const answer = await fetch(path, { cache: "no-store" });
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-  return new Uint8Array(await answer.arrayBuffer());
+/** @param {Uint8Array<ArrayBuffer>} bytes */
+function numbersIn(bytes) {
+  return new Reader(bytes).floats(bytes.length / 4);
 }
