@@ -22,6 +22,7 @@ import torch
 import regard
 from regard.analysis.recording import Layer, Recording
 from regard.errors import InvalidArgument
+from regard.explore.answers import Answers
 from regard.explore.codes import decode
 from regard.explore.server import listening
 
@@ -83,7 +84,7 @@ def test_a_row_is_what_the_matrix_says(address, long_recording):
     row = np.frombuffer(content, "<f4")
     weights = long_recording.layers[0].weights
     assert status == 200
-    np.testing.assert_allclose(row[:401], weights[0, 3, 400, :401].numpy(), rtol=1e-6)
+    np.testing.assert_allclose(row[:401], weights[0, 3, 400, :401].numpy(), rtol=1e-5)
     assert np.isnan(row[401:]).all()
 
 
@@ -322,3 +323,22 @@ def test_a_port_that_is_taken_is_named(long_recording):
             listening(long_recording, port),
         ):
             time.sleep(0)
+
+
+@pytest.mark.parametrize("score", ["sinks", "softcap", "bias"])
+def test_rows_and_columns_follow_any_rule(score):
+    torch.manual_seed(1)
+    query, key = torch.randn(1, 4, 300, 8), torch.randn(1, 2, 300, 8)
+    rule = {
+        "sinks": regard.Sinks(regard.ScaledDot(), torch.randn(4)),
+        "softcap": regard.SoftCap(regard.ScaledDot(), 2.0),
+        "bias": regard.ScaledDot() + regard.Alibi.of_heads(4) + regard.Bias(torch.randn(1, 4, 300, 300)),
+    }[score]
+    weights = regard.weights(query, key, mask=regard.Window(40, 3), score=rule)
+    tokens = tuple(map(str, range(300)))
+    answers = Answers(Recording("", "", (Layer("a", "encoder", weights, tokens, tokens),)))
+    exact = weights.dense()[0, 3]
+    exact = exact.masked_fill(weights.scores.dense()[0, 3] == -torch.inf, torch.nan)
+    row, column = (np.frombuffer(found, "<f4") for found in (answers.row(0, 3, 77), answers.column(0, 3, 77)))
+    np.testing.assert_allclose(row, exact[77].numpy(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(column, exact[:, 77].numpy(), rtol=1e-5, atol=1e-7)

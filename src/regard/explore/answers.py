@@ -15,6 +15,7 @@ from regard.explore.codes import MASKED, encode, planes
 from regard.explore.packing import block_of, check, describe, floats, scores_of, shapes_of, vectors_of
 from regard.explore.sketches import SIDE, THUMBNAIL, Shown, allowed_squares, plan_of, shown_of, sides
 from regard.ops import Mass, Padding, WeightMatrix
+from regard.ops.request import AttentionRequest
 
 KEPT = 2**28
 """So many bytes of answers are kept, those that were asked for last."""
@@ -114,25 +115,14 @@ class Answers:
 
     def row(self, layer: int, head: int, query: int) -> bytes:
         """The weights of a query, (keys,) as float32; NaN where masked."""
-        weights = self.recording.layers[layer].weights
-        found = weights[0, head, query].float()
-        return floats(found.masked_fill(weights.scores[0, head, query] == -torch.inf, torch.nan))
+        row = self._head(layer, head, slice(query, query + 1))
+        return floats(_weights(row.request, row.lse()))
 
     def column(self, layer: int, head: int, key: int) -> bytes:
         """What a key gets from each query, (queries,) as float32; NaN where masked."""
         lse = self._once(("lse", layer, head), lambda: self._head(layer, head).lse())
-
-        def compute() -> bytes:
-            request = self._head(layer, head).request
-            cells = request.cells(slice(0, 1), slice(0, 1), slice(0, request.shape[2])).within((key, key + 1))
-            scores = request.scores(request.query, request.key[:, :, key : key + 1], cells).to(lse.dtype)
-            masked = scores == -torch.inf
-            if request.mask is not None:
-                masked = masked | ~request.allowed(cells)
-            weights = (scores - lse[..., None]).exp().masked_fill(masked, torch.nan)
-            return floats(weights.expand(1, 1, -1, 1)[0, 0, :, 0])
-
-        return self._once(("column", layer, head, key), compute)
+        request = self._head(layer, head).request
+        return self._once(("column", layer, head, key), lambda: floats(_weights(request, lse, (key, key + 1))))
 
     def sum(self, layer: int, head: int, queries: tuple[int, int], keys: tuple[int, int]) -> bytes:
         """What some queries give to some keys, all together, as float32.
@@ -180,6 +170,18 @@ class Answers:
             while len(self._kept) > 1 and sum(map(_bytes, self._kept.values())) > KEPT:
                 self._kept.popitem(last=False)
             return self._kept[name]
+
+
+def _weights(request: AttentionRequest, lse: torch.Tensor, keys: tuple[int, int] | None = None) -> torch.Tensor:
+    """The weights of a head, of which the log-sum-exp of each row is known, to a range of keys; NaN where masked."""
+    queries, count = request.shape[2:]
+    start, stop = keys or (0, count)
+    cells = request.cells(slice(0, 1), slice(0, 1), slice(0, queries)).within((start, stop))
+    scores = request.scores(request.query, request.key[:, :, start:stop], cells).to(lse.dtype)
+    masked = scores == -torch.inf
+    if request.mask is not None:
+        masked = masked | ~request.allowed(cells)
+    return (scores - lse[..., None]).exp().masked_fill(masked, torch.nan).expand(1, 1, queries, stop - start)
 
 
 def _bytes(answer: Any) -> int:
