@@ -241,11 +241,14 @@ def layer_of(batch: int = 1, **changes) -> Layer:
 @pytest.mark.parametrize(
     ("recording", "message"),
     [
-        (Recording("t", "m", (layer_of(batch=2),)), "a is of 2 sequences, and not of one"),
-        (Recording("t", "m", (layer_of(), layer_of())), "two layers have one name"),
-        (Recording("t", "m", (layer_of(measured=3),)), "has 3 as what was measured"),
-        (Recording("t", "m", (layer_of(heads=(1, 1)),)), "has 2 heads, but the numbers (1, 1)"),
-        (Recording("t", "m", (layer_of(value="x"),)), "is no recording, or a damaged one"),
+        (Recording("t", "m", (layer_of(batch=2),)), "layer 'a': expected weights (1, heads, 3, 3)"),
+        (Recording("t", "m", (layer_of(), layer_of())), "every layer to have a name of its own, got 'a' 2 times"),
+        (Recording("t", "m", (layer_of(measured=3),)), "layer 'a': measured: expected measures by name, got 3"),
+        (Recording("t", "m", (layer_of(heads=(1, 1)),)), "2 different numbers from 0, one for each head, got (1, 1)"),
+        (
+            Recording("t", "m", (layer_of(value="x"),)),
+            "is no recording, or a damaged one: layer 'a': value: expected a tensor, or None",
+        ),
     ],
 )
 def test_a_file_that_says_what_cannot_be_is_refused(recording, message, tmp_path):

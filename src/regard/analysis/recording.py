@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from regard.analysis.picture import picture_objections
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, nearest, refuse
+from regard.errors import InvalidArgument, InvalidType, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -153,11 +152,10 @@ class Recording(Layers[Layer]):
 
         Its size is linear in the tokens: query and key, the rules between them, and what was measured.
         """
+        from regard.analysis.checking import check_texts
         from regard.analysis.storage import write
 
-        for name, text in (("title", self.title), ("model", self.model), *self.texts.items()):
-            if not isinstance(text, str):
-                raise InvalidType(f"{name}: expected a text, got {text!r:.80}")
+        check_texts(self)
         layers = [{name: getattr(layer, name) for name in Layer.__annotations__} for layer in self.layers]
         about = {"title": self.title, "model": self.model, "texts": self.texts, "layers": layers}
         write(path, about if self.picture is None else about | {"picture": self.picture}, dtype)
@@ -208,48 +206,13 @@ def open(path: str | os.PathLike[str]) -> Recording:  # noqa: A001 - which is `r
         >>> again.cross[0].queries == recording.cross[0].queries
         True
     """
-    from regard.analysis.storage import read
+    from regard.analysis.checking import check
+    from regard.analysis.storage import read, reading
 
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidType(f"path: expected the path of a recording, got {path!r:.80}")
-    wrong = f"{Path(path)}: is no recording, or a damaged one:"
-    try:
+    with reading(path):
         told = read(path)
-        layers = tuple(Layer(**each) for each in told.pop("layers"))
-        recording = Recording(layers=layers, **told)
-        for text in (recording.title, recording.model, *recording.texts, *recording.texts.values()):
-            if not isinstance(text, str):
-                raise InvalidFile(f"{wrong} expected a text, got {text!r:.80}")
-        for layer in layers:
-            _check(layer, wrong)
-        if len({layer.name for layer in layers}) < len(layers):
-            raise InvalidFile(f"{wrong} two layers have one name")
-        refuse([f"{wrong} {objection}" for objection in picture_objections(recording.picture)], InvalidFile)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:  # what a stranger wrote may be anything
-        raise InvalidFile(f"{wrong} {error}") from error
+        recording = Recording(layers=tuple(Layer(**each) for each in told.pop("layers")), **told)
+        check(recording)
     return recording
-
-
-def _check(layer: Layer, wrong: str) -> None:
-    """Refuse a layer that is none."""
-    from regard.ops.matrix import WeightMatrix
-
-    if not isinstance(layer.weights, WeightMatrix) or layer.kind not in KINDS or not isinstance(layer.name, str):
-        raise InvalidFile(f"{wrong} a layer is {layer!r:.200}")
-    if layer.weights.shape[0] != 1:
-        raise InvalidFile(f"{wrong} {layer.name} is of {layer.weights.shape[0]} sequences, and not of one")
-    if not isinstance(layer.measured, Mapping):
-        raise InvalidFile(f"{wrong} {layer.name} has {layer.measured!r:.80} as what was measured")
-    numbers = layer.head_numbers
-    different = len(set(numbers)) == layer.weights.shape[1] == len(numbers)
-    if not different or not all(isinstance(each, int) and each >= 0 for each in numbers):
-        raise InvalidFile(f"{wrong} {layer.name} has {layer.weights.shape[1]} heads, but the numbers {numbers!r:.80}")
-    if layer.value is not None and (layer.value.ndim != 4 or layer.value.shape[2] != layer.weights.shape[3]):
-        raise InvalidFile(
-            f"{wrong} {layer.name} has {layer.weights.shape[3]} keys, but values {tuple(layer.value.shape)}"
-        )
-    for axis, tokens, size in zip(
-        ("queries", "keys"), (layer.queries, layer.keys), layer.weights.shape[2:], strict=True
-    ):
-        if len(tokens) != size or not all(isinstance(token, str) for token in tokens):
-            raise InvalidFile(f"{wrong} {layer.name} has {size} {axis}, but {len(tokens)} names of them, or none")

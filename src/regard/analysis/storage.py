@@ -11,7 +11,8 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -87,24 +88,39 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidFile(f"{place}: is a folder; a recording is one file, as *.regard")
     if not place.is_file():
         raise InvalidFile(f"{place}: there is no such file")
+    with reading(place), safe_open(str(place), "pt") as file:
+        metadata = file.metadata() or {}
+        told = metadata.get("regard")
+        if told is None:
+            raise InvalidFile(f"{place}: is no recording: it says nothing of one")
+        about = json.loads(told)
+        if not isinstance(about, dict) or about.get("version") != VERSION:
+            came = about.get("version") if isinstance(about, dict) else None
+            raise InvalidFile(f"{place}: expected a recording of version {VERSION}, but it is of {came!r}")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        if metadata.get("checksum") != checksum(told, tensors):
+            raise InvalidFile(f"{place}: is damaged: its checksum is not that of what it holds")
+        return {name: _unpacked(part, tensors) for name, part in about.items() if name != "version"}
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of what goes wrong that a file is no recording, or a damaged one; and why, where this library knows it.
+
+    Raises:
+        InvalidFile: Instead of whatever else may come of what a stranger wrote.
+    """
+    wrong = f"{Path(path)}: is no recording, or a damaged one"
     try:
-        with safe_open(str(place), "pt") as file:
-            metadata = file.metadata() or {}
-            told = metadata.get("regard")
-            if told is None:
-                raise InvalidFile(f"{place}: is no recording: it says nothing of one")
-            about = json.loads(told)
-            if not isinstance(about, dict) or about.get("version") != VERSION:
-                came = about.get("version") if isinstance(about, dict) else None
-                raise InvalidFile(f"{place}: expected a recording of version {VERSION}, but it is of {came!r}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            if metadata.get("checksum") != checksum(told, tensors):
-                raise InvalidFile(f"{place}: is damaged: its checksum is not that of what it holds")
-            return {name: _unpacked(part, tensors) for name, part in about.items() if name != "version"}
+        yield
     except InvalidFile:
         raise
-    except (SafetensorError, RegardError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InvalidFile(f"{place}: is no recording, or a damaged one: {error}") from error
+    except RegardError as error:
+        raise InvalidFile(f"{wrong}: {error}") from error
+    except OSError as error:
+        raise InvalidFile(f"{Path(path)}: could not be read: {error.strerror or error}") from error
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InvalidFile(wrong) from error
 
 
 def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -169,4 +185,4 @@ def _unpacked(told: Any, tensors: Mapping[str, Tensor]) -> Any:
     if len(told) == 1 and next(iter(told)) in KNOWN:
         ((name, parts),) = told.items()
         return KNOWN[name](**_unpacked(parts, tensors))
-    raise ValueError(f"{', '.join(map(repr, sorted(told)[:5]))} is no kind of thing that a recording has")
+    raise InvalidArgument(f"{', '.join(map(repr, sorted(told)[:5]))} is no kind of thing that a recording has")

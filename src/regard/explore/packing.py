@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from regard.analysis.checking import check as check_recording
 from regard.analysis.heads import HEAD_SCORES
-from regard.analysis.picture import picture_objections
-from regard.analysis.recording import Layers
 from regard.errors import InvalidArgument, InvalidType, refuse
 from regard.explore.codes import COARSE, ERROR, FINE, GROWTH, LAST, LINEAR, MASKED
 from regard.explore.sketches import THUMBNAIL, Shown, plan_of, shown_of
@@ -68,7 +67,7 @@ def pack(recording: Recording, beside: Recording | None = None) -> tuple[dict[st
     Raises:
         InvalidArgument: If there is no layer, names repeat, tokens and shapes do not fit, weights are not weights, or
             the two have no layer to compare.
-        InvalidType: If `beside` is no recording.
+        InvalidType: If one is no recording, or something in it of another type.
 
     Memory:
         O(queries + keys) for each head.
@@ -205,40 +204,29 @@ def _key_role(layer: Layer) -> str:
 
 
 def check(recording: Recording) -> None:
-    """Refuse what a page could not show: names, shapes, tokens and a picture.
+    """Refuse what a page could not show: what is no recording, and what has nothing to be seen.
 
     Raises:
-        InvalidArgument: With all that is wrong.
+        InvalidType: With all that is of another type.
+        InvalidArgument: Else, with all that is wrong.
     """
-    objections = [] if recording.layers else ["recording: expected at least one layer, got none"]
-    objections += picture_objections(recording.picture)
-    names = [layer.name for layer in recording.layers]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        objections.append(
-            f"recording: expected every layer to have a name of its own, got {name!r} {names.count(name)} times"
-        )
-    for layer in recording.layers:
-        shape, tokens = tuple(layer.weights.shape), (len(layer.queries), len(layer.keys))
-        if len(shape) != 4 or shape[0] != 1 or shape[2:] != tokens or 0 in shape:
-            objections.append(
-                f"layer {layer.name!r}: expected weights (1, heads, {tokens[0]}, {tokens[1]}), a row for each query "
-                f"token and a column for each key token, none of them zero, got {shape}"
-            )
-    refuse(objections)
+    check_recording(recording)
+    shapes = {layer.name: tuple(layer.weights.shape) for layer in recording.layers}
+    empty = [
+        f"layer {name!r}: expected at least one head, query and key, got weights {shape}"
+        for name, shape in shapes.items()
+        if 0 in shape
+    ]
+    refuse(empty if shapes else ["recording: expected at least one layer, got none"])
 
 
 def check_beside(recording: Recording, beside: Recording) -> None:
     """Refuse a second recording that could not be shown, or not be compared.
 
     Raises:
-        InvalidType: If it is none.
+        InvalidType: If it is none, or with all that is of another type.
         InvalidArgument: With all that is wrong.
     """
-    if not isinstance(beside, Layers) or not isinstance(getattr(beside, "title", None), str):
-        kind = type(beside).__name__
-        raise InvalidType(
-            f"beside: expected a Recording, as seen.recording() and regard.open(path) give it, got {kind}"
-        )
     with _naming_beside():
         check(beside)
     told, others = (", ".join(sorted({layer.kind for layer in each.layers})) for each in (recording, beside))
@@ -253,8 +241,8 @@ def _naming_beside() -> Iterator[None]:
     """Say that an objection is to the second recording."""
     try:
         yield
-    except InvalidArgument as error:
-        raise InvalidArgument(f"beside: {error}") from None
+    except (InvalidArgument, InvalidType) as error:
+        raise type(error)(f"beside: {str(error).removeprefix('recording: ')}") from None
 
 
 def _outside(layer: Layer, weights: Tensor) -> list[str]:

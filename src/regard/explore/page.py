@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.errors import InvalidType
 from regard.explore.packing import pack
 from regard.files import whole_file
 
@@ -84,6 +85,7 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Re
         The path of the file.
 
     Raises:
+        InvalidType: If a recording, something in it or the path is of another type.
         InvalidArgument: If the recording cannot be shown, with every reason.
         InvalidFile: If the file cannot be written there.
 
@@ -99,6 +101,8 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Re
         ...     write_page(recording, Path(folder) / "attention.html").name
         'attention.html'
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidType(f"path: expected where the page shall lie, got {path!r:.80}")
     content = page(recording, beside=beside).encode("utf-8", "xmlcharrefreplace")
     with whole_file(path) as file:
         file.write(content)

@@ -44,8 +44,9 @@ def show(
         if path is not None:
             write_page(recording, path, beside=beside)
         return _in_cell(page(recording, beside=beside))
-    place = Path(tempfile.mkdtemp(prefix="regard-"), NAME) if path is None else Path(path)
-    write_page(recording, place, beside=beside)
+    place = write_page(
+        recording, Path(tempfile.mkdtemp(prefix="regard-"), NAME) if path is None else path, beside=beside
+    )
     webbrowser.open(place.resolve().as_uri())
     return place
 
