@@ -106,6 +106,7 @@ def test_any_checkpoint_is_looked_at(regard, tmp_path):
 def test_the_minilm_has_a_name(regard, tmp_path):
     done = regard("look", "Unbelievable!", "--model", "minilm", "-o", tmp_path / "a.html")
     assert done.code == 0, done.err
+    assert '"model": "all-MiniLM-L6-v2"' in (tmp_path / "a.html").read_text(encoding="utf-8")
 
 
 def test_a_writer_goes_on_before_it_is_looked_at(regard, tmp_path):

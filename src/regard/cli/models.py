@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MINILM = "minilm"
 """What stands for the real BERT of an optional package."""
+MINILM_NAME = "all-MiniLM-L6-v2"
 
 
 def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Generator | Reader | Checkpoint:
@@ -31,7 +32,9 @@ def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Gener
     from regard.models.checkpoint import architecture_of
 
     if folder is not None and str(folder) == MINILM and not folder.exists():
-        folder = _minilm()
+        loaded = load_model(_minilm(), pair=pair)
+        loaded.name = MINILM_NAME  # the package has it in a folder that is called model
+        return loaded
     if folder is not None and pair and architecture_of(folder) is Bert and is_of_transformers(folder):
         from regard.watching import Checkpoint
 
