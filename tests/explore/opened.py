@@ -64,7 +64,12 @@ def arcs(page, direction: str) -> set[tuple[int, int]]:
 def values(within, places: str) -> list[float]:
     """The numbers that are written at some places of a page, or of a part of it."""
     settle(getattr(within, "page", within))
-    return within.locator(places).evaluate_all("nodes => nodes.map(node => +node.textContent)")
+    return [number_of(text) for text in within.locator(places).all_text_contents()]
+
+
+def number_of(text: str) -> float:
+    """The number that is written; 0 where it is said to be too small to be written."""
+    return 0.0 if text.startswith("<") else float(text.replace("−", "-").replace("+", ""))
 
 
 def spoken(page) -> str:

@@ -11,7 +11,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.opened import layer_of
+from explore.opened import layer_of, number_of
 from regard.analysis.recording import Layer, Recording
 from regard.errors import InvalidArgument, InvalidType
 from regard.explore.codes import decode, encode
@@ -79,10 +79,6 @@ def _split(line: str) -> str:
     return f"{name}\n{line[len(name) :].strip()}"
 
 
-def number(text: str) -> float:
-    return float(text.replace("−", "-").replace("+", ""))
-
-
 def test_the_second_is_packed_behind_the_first(pair):
     one, other = pair
     header, blocks = pack(one, other)
@@ -98,7 +94,7 @@ def test_what_cannot_be_compared_is_refused(pair):
     decoder = Layer("decoder.7", "decoder", other.layers[0].weights, OTHER, OTHER)
     with pytest.raises(InvalidArgument, match=r"beside: expected a layer of a name or of a kind \(encoder\).* decoder"):
         page(one, beside=Recording("", "", (decoder,)))
-    with pytest.raises(InvalidArgument, match="beside: recording: expected at least one layer"):
+    with pytest.raises(InvalidArgument, match="beside: expected at least one layer"):
         page(one, beside=Recording("", "", ()))
     with pytest.raises(InvalidType, match=r"beside: expected a Recording, .* got str"):
         page(one, beside="other.regard")
@@ -129,9 +125,9 @@ def test_a_cell_tells_both_weights_and_the_difference(open_pair, pair, panel):
         point_at(opened, panel, *at)
         expect(opened.locator("#compare .pair")).to_have_text(f"{_label(ONE[qa])} → {_label(ONE[ka])}")
         found = told(opened)
-        assert number(found["A"]) == pytest.approx(a[qa, ka], abs=THREE_DIGITS)
-        assert number(found["B"]) == pytest.approx(b[qb, kb], abs=THREE_DIGITS)
-        assert number(found["B − A"]) == pytest.approx(b[qb, kb] - a[qa, ka], abs=THREE_DIGITS)
+        assert number_of(found["A"]) == pytest.approx(a[qa, ka], abs=THREE_DIGITS)
+        assert number_of(found["B"]) == pytest.approx(b[qb, kb], abs=THREE_DIGITS)
+        assert number_of(found["B − A"]) == pytest.approx(b[qb, kb] - a[qa, ka], abs=THREE_DIGITS)
         assert found["B − A"][0] == ("+" if b[qb, kb] > a[qa, ka] else "−")
 
 
@@ -144,7 +140,7 @@ def test_a_token_that_is_in_one_only_says_so_and_has_no_difference(open_pair, pa
     point_at(opened, "other", 1, 2)  # "old", which A has not
     found = told(opened)
     assert found["A"] == "not there"
-    assert number(found["B"]) == pytest.approx(stored(pair[1], "encoder.0", 0)[1, 2], abs=THREE_DIGITS)
+    assert number_of(found["B"]) == pytest.approx(stored(pair[1], "encoder.0", 0)[1, 2], abs=THREE_DIGITS)
     assert "B − A" not in found
     assert "6 rows, 6 columns" in opened.locator(".compare-panel.difference canvas").get_attribute("aria-label")
 
@@ -242,7 +238,7 @@ def test_layers_belong_together_by_kind_where_names_differ(open_pair):
     )
     point_at(opened, "one", 3, 4)
     expected = stored(other, "bert.layer.0.attention", 1)[3, 4]
-    assert number(told(opened)["B"]) == pytest.approx(expected, abs=THREE_DIGITS)
+    assert number_of(told(opened)["B"]) == pytest.approx(expected, abs=THREE_DIGITS)
     opened.locator(".thumbnail").nth(2).click()
     expect(words).to_contain_text("no head 2")
     assert opened.locator(".compare-panel.other").is_hidden()
@@ -323,9 +319,9 @@ def test_words_are_compared_though_their_pieces_differ(open_pair):
     point_at(opened, "difference", 1, 4)
     a, b = (layer_of(recording, "encoder.0").weights[0, 1, 1] for recording in (one, other))
     found = told(opened)
-    assert number(found["A"]) == pytest.approx(float(a[4:6].sum()), rel=0.0151, abs=2e-4)
-    assert number(found["B"]) == pytest.approx(float(b[4]), rel=0.0151, abs=1e-4)
-    assert number(found["B − A"]) == pytest.approx(float(b[4] - a[4:6].sum()), abs=0.015)
+    assert number_of(found["A"]) == pytest.approx(float(a[4:6].sum()), rel=0.0151, abs=2e-4)
+    assert number_of(found["B"]) == pytest.approx(float(b[4]), rel=0.0151, abs=1e-4)
+    assert number_of(found["B − A"]) == pytest.approx(float(b[4] - a[4:6].sum()), abs=0.015)
 
 
 def test_what_is_left_out_is_left_out_of_both(open_pair, pair):

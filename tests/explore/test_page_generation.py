@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import regard
-from explore.opened import as_shown, layer_of, settle, token
+from explore.opened import as_shown, layer_of, number_of, settle, token
 from regard.analysis.recording import Layer, Recording
 from regard.explore.codes import ERROR
 
@@ -130,7 +130,7 @@ def test_pointing_at_a_token_tells_its_weight_and_a_click_goes_to_its_step(open_
     text.locator('[data-part="0"][data-index="2"]').hover()
     settle(page)
     exact = layer_of(recording, "decoder.1").weights[0, 2, 5, 2].item()
-    assert float(page.locator(".tip .value").text_content()) == as_shown(exact)
+    assert number_of(page.locator(".tip .value").text_content()) == as_shown(exact)
     text.locator('[data-part="0"][data-index="2"]').click()
     step_is(page, 2)  # which wrote it
     text.locator('[data-part="1"][data-index="8"]').click()

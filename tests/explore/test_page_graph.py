@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import layer_of, point_at
+from explore.opened import layer_of, number_of, point_at
 from regard.analysis import rollout
 from regard.analysis.recording import Layer, Recording
 from regard.explore.packing import pack
@@ -108,7 +108,7 @@ def test_the_shares_of_the_input_are_listed(open_page, recording):
     page = open_page(recording, f"{GRAPH}&token=source.5")
     exact = rollout([layer.weights for layer in recording.encoder], rows=[5])[0, 0]
     page.wait_for_selector(".shares li")
-    values = [float(text) for text in page.locator(".shares .value").all_text_contents()]
+    values = [number_of(text) for text in page.locator(".shares .value").all_text_contents()]
     assert values == pytest.approx(exact.sort(descending=True).values.tolist(), abs=STORED)
     assert page.locator(".shares li .name").first.text_content() == "·red"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import arcs, layer_of, point_at, token
+from explore.opened import arcs, layer_of, number_of, point_at, token
 from regard.analysis.recording import Layer, Recording
 from regard.explore.codes import ERROR
 
@@ -97,7 +97,7 @@ def test_the_rest_is_divided_by_one_less_what_is_left_out(open_page, recording, 
             assert weight == pytest.approx(exact[query, key].item(), rel=0.025, abs=2e-4 / rest[query].item())
     query = next(query for query in range(3, len(layer.queries)) if rest[query] > 0.1)
     point_at(page, query, 1)
-    shown = float(page.locator(".tip .value").text_content())
+    shown = number_of(page.locator(".tip .value").text_content())
     assert shown == pytest.approx(exact[query, 1].item(), rel=0.025, abs=1e-3)
     assert "Rescaled: " in page.locator("#legend").inner_text()
 

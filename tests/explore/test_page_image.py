@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import regard
-from explore.opened import as_shown, point_at, settle
+from explore.opened import as_shown, number_of, point_at, settle
 from regard.analysis.picture import BYTES
 from regard.analysis.recording import Layer, Recording
 from regard.analysis.storage import checksum
@@ -185,11 +185,11 @@ def test_pointing_at_a_patch_tells_its_weight(open_page, image, facing, chosen):
         tip = hover(page, row, column)
         assert tip.locator("b").text_content() == f"{row},{column}"
         exact = weights[chosen, index] if facing == "out" else weights[index, chosen]
-        assert close(float(tip.locator(".value").text_content()), exact.item())
+        assert close(number_of(tip.locator(".value").text_content()), exact.item())
     name = image.layers[0].keys[chosen]
     assert (f"what {name} attends to" if facing == "out" else f"what attends to {name}") in label(page)
     exact = (weights[chosen, 0] if facing == "out" else weights[0, chosen]).item()
-    assert close(float(page.locator(".marks .value").text_content()), exact)
+    assert close(number_of(page.locator(".marks .value").text_content()), exact)
 
 
 @pytest.mark.browser
@@ -223,7 +223,7 @@ def test_holding_a_patch_shows_it_in_the_other_views(open_page, image):
     page.wait_for_function("() => location.hash.includes('token=source.7')")
     hover(page, 0, 3)
     exact = image.layers[0].weights[0, 1, 7, 4].item()
-    assert close(float(page.locator("#matrix .tip .value").text_content()), exact)
+    assert close(number_of(page.locator("#matrix .tip .value").text_content()), exact)
     page.locator(".picture-frame canvas").click(position=patch(page, 1, 2))
     page.mouse.move(0, 0)
     assert shown(page) == "Shades: what [CLS] gives to each patch"
@@ -238,13 +238,13 @@ def test_what_another_view_points_at_is_shown_here(open_page, image):
     assert shown(page) == "Shades: what 2,0 gives to each patch"
     tip = page.locator(".picture-frame .tip")
     assert tip.locator("b").text_content() == "1,1"
-    assert close(float(tip.locator(".value").text_content()), image.layers[0].weights[0, 1, 9, 6].item())
+    assert close(number_of(tip.locator(".value").text_content()), image.layers[0].weights[0, 1, 9, 6].item())
     page.locator(".token").nth(2).click()
     page.locator(".token").nth(4).click(modifiers=["Control"])
     page.mouse.move(0, 0)
     assert shown(page) == "Shades: what 0,1 and 0,3 gives to each patch"
     exact = image.layers[0].weights[0, 1, [2, 4], 12].mean().item()
-    assert close(float(hover(page, 2, 3).locator(".value").text_content()), exact)
+    assert close(number_of(hover(page, 2, 3).locator(".value").text_content()), exact)
 
 
 @pytest.mark.browser
@@ -296,7 +296,7 @@ def test_without_a_class_token_all_patches_look(open_page):
     page = open_page(image, "#views=image&head=0")
     assert shown(page) == "Shades: what a patch, on the mean of all, gives to each patch"
     exact = image.layers[0].weights[0, 0, :, 5].mean().item()
-    assert close(float(hover(page, 1, 1).locator(".value").text_content()), exact)
+    assert close(number_of(hover(page, 1, 1).locator(".value").text_content()), exact)
     assert page.locator(".marks button").count() == 0
 
 
@@ -310,7 +310,7 @@ def test_what_the_file_does_not_know_has_bounds(open_page):
     tip = hover(page, *divmod(unknown, 17))
     assert "not all of it is in this file" in tip.text_content()
     assert float(tip.locator(".rank").first.text_content().removeprefix("at most ")) >= weights[1 + unknown].item()
-    assert close(float(hover(page, *divmod(known, 17)).locator(".value").text_content()), weights[1 + known].item())
+    assert close(number_of(hover(page, *divmod(known, 17)).locator(".value").text_content()), weights[1 + known].item())
 
 
 @pytest.mark.browser

@@ -247,3 +247,40 @@ def test_a_translation_without_a_word_has_a_page_too(open_page, make_recording):
     assert page.locator(".head-name").text_content() == "cross.0, head 0"
     page.locator(".matrix").scroll_into_view_if_needed()
     assert page.locator("#title").get_attribute("dir") == "auto"
+
+
+def test_nothing_turns_the_title_and_the_texts_and_what_runs_from_right_to_left_stays(open_page, make_recording):
+    texts = {"source": "one \u202egnp.exe", "translation": "سلام\u200c دنیا"}
+    page = open_page(replace(make_recording(), title="fdp.\u202eexe", model="m\u2066", texts=texts))
+    assert page.locator("#title").text_content() == "fdp.⟨202E⟩exe"
+    assert page.locator("#model").text_content() == "m⟨2066⟩"
+    assert page.locator("#texts dd").all_text_contents() == ["one ⟨202E⟩gnp.exe", texts["translation"]]
+
+
+@pytest.mark.parametrize("views", ["foo", "foo,bar", "image"])
+def test_where_no_view_is_known_those_of_the_first_view_are_open(open_page, recording, views):
+    page = open_page(recording, f"#views={views}")
+    opened = page.locator(".view-buttons [aria-pressed=true]").all_text_contents()
+    assert opened == ["Text", "Matrix"]
+
+
+def test_what_heads_are_sorted_by_is_said_in_a_sentence(open_page, recording):
+    page = open_page(recording)
+    said = {
+        "entropy": "the entropy in nats: the larger, the more evenly a row is spread",
+        "distance": "the distance between a token and what it attends to, in tokens",
+        "self": "the weight on the token itself",
+    }
+    for name, meaning in said.items():
+        page.select_option("#sort", name)
+        note = page.locator(".overview .controls .hint").text_content()
+        assert note == f"The number is, on the mean over the rows, {meaning}."
+
+
+def test_a_weight_that_is_too_small_to_be_written_is_said_to_be_less(open_page):
+    keys = torch.tensor([[0.0], [20.0]])[None, None]
+    weights = regard.weights(torch.ones(1, 1, 2, 1), keys, scale=1.0)
+    words = ("▁a", "▁b")
+    page = open_page(Recording("t", "m", (Layer("encoder.0", "encoder", weights, words, words),)))
+    point_at(page, 0, 0)
+    assert page.locator(".tip .value").text_content() == "< 0.0001"

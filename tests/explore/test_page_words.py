@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.opened import arcs, layer_of, point_at, token
+from explore.opened import arcs, layer_of, number_of, point_at, token
 from regard.analysis.recording import Layer, Recording
 from regard.explore.codes import ERROR
 from regard.ops import Grouped
@@ -78,7 +78,7 @@ def test_text_matrix_and_numbers_show_words(open_page, recording):
     assert words_of(page, 0) == SOURCE_WORDS
     exact = grouped(layer_of(recording, "encoder.1").weights, SOURCE, SOURCE)[0]
     point_at(page, 4, 1)
-    shown = float(page.locator(".tip .value").text_content())
+    shown = number_of(page.locator(".tip .value").text_content())
     assert shown == summed(exact[4, 1].item(), THREE_DIGITS)
     assert page.locator(".tip b").all_text_contents() == ["tired", "animal"]
     token(page, 0, 4).hover()

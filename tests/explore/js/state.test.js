@@ -49,7 +49,7 @@ test("a fragment names layers, heads and tokens as the model does", () => {
 for (const fragment of [
   "layer=nowhere", "head=1", "head=99", "head=-1", "head=", "head=0,99", "token=source.8", "token=source.-1", "token=.", "token=nobody.0", "region=0.1.2",
   "region=5.1.0.0", "region=0.10.0.0", "region=0.1.0.8", "region=a.b.c.d", "zoom=1,2", "zoom=1,2,0", "zoom=1,2,NaN", "zoom=1,Infinity,2", "step=-1", "step=x", "scale=loud", "palette=", "sort=beauty", "sort=constructor",
-  "least=2", "least=x", "theme=pink", "hover=1", "__proto__=1", "%", "#%E0%A4%A",
+  "least=2", "least=x", "theme=pink", "views=foo", "views=foo,", "hidden=foo", "hover=1", "__proto__=1", "%", "#%E0%A4%A",
 ]) {
   test(`what does not exist is as at first: ${fragment}`, () => assert.deepEqual(fromFragment(fragment, recording), first));
 }
@@ -57,6 +57,7 @@ for (const fragment of [
 test("of several tokens those are held that exist, and views that are known are open", () => {
   assert.deepEqual(fromFragment("token=source.1,source.99,written.2", recording).tokens, [{ sequence: 0, index: 1 }, { sequence: 1, index: 2 }]);
   assert.deepEqual(fromFragment("views=matrix,nothing", recording).views, ["matrix"]);
+  assert.deepEqual(fromFragment("views=", recording).views, []);
 });
 
 test("another layer without a head shows its most decided one", () => {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { beginsWord, isSpecial, label, matches, shown } from "../../../src/regard/explore/static/tokens.js";
+import { beginsWord, isSpecial, label, matches, readable, shown } from "../../../src/regard/explore/static/tokens.js";
 
 test("a text is found in tokens, across them and whatever its case", () => {
   const tokens = ["▁The", "▁ti", "red", "▁cat", "▁was", "▁tired", ".", "</s>"];
@@ -47,7 +47,18 @@ test("nothing invisible is shown, and nothing without end", () => {
   assert.equal(shown("👩‍👩‍👧"), "👩‍👩‍👧");
   const long = shown("x".repeat(10_000));
   assert.equal(long, `${"x".repeat(31)}…`);
+  assert.equal(shown("\n\t\r"), "↵⇥␍");
+  assert.equal(shown("\u202e".repeat(5)), "⟨202E⟩".repeat(5));
+  assert.equal(shown("\u202e".repeat(6)), `${"⟨202E⟩".repeat(5)}…`);
+  assert.equal(shown("x".repeat(32)), "x".repeat(32));
+  assert.equal(shown(`${"x".repeat(26)}\u202e`), `${"x".repeat(26)}⟨202E⟩`);
+  assert.equal(shown(`${"x".repeat(27)}\u202e`), `${"x".repeat(27)}…`);
   assert.equal(shown("</script>"), "</script>"); // a text node: nothing is to be escaped
+});
+
+test("a text is as it is, but for what turns it and for controls", () => {
+  assert.equal(readable("a \u202egnp.exe\u2066\x1b[2J"), "a ⟨202E⟩gnp.exe⟨2066⟩␛[2J");
+  for (const text of ["سلام دنیا", "می\u200cخواهم", "שלום\u200f!", "👩‍👩‍👧", "one\ntwo\tthree", "", "ab"]) assert.equal(readable(text), text);
 });
 
 test("a piece that goes on within a word carries a dot", () => {

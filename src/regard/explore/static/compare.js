@@ -232,13 +232,20 @@ function valueOf(cell) {
   return cell.state === "known" ? written(cell.weight) : `not in this file: at most ${written(cell.most)}`;
 }
 
+/** A difference with its sign, where it is large enough to have one. @param {number} value */
+function gap(value) {
+  const size = written(Math.abs(value));
+  if (value === 0) return "0";
+  return size.startsWith("<") ? size : signed(value, size);
+}
+
 function differenceOf({ A, B }, { difference }, { query, key }, other) {
-  if (A.state === "known" && B.state === "known") return signed(B.weight - A.weight, written(Math.abs(B.weight - A.weight)));
+  if (A.state === "known" && B.state === "known") return gap(B.weight - A.weight);
   if (A.state === "masked" || B.state === "masked") return "none: masked";
   if (A.state === "hidden" || B.state === "hidden") return "none: left out";
   const { size } = difference;
   const share = difference.squares.at(Math.floor(query / size), Math.floor(key / size));
-  return other.query === query && other.key === key && size > 1 ? `${signed(share, written(Math.abs(share)))} to the ${size} keys around it, on the mean of ${size} rows` : "not in this file";
+  return other.query === query && other.key === key && size > 1 ? `${gap(share)} to the ${size} keys around it, on the mean of ${size} rows` : "not in this file";
 }
 
 /** Put a tip beside the cell that a panel's pointer or cursor is at. */

@@ -5,7 +5,7 @@ import { element } from "#elements.js";
 import { fitted, hit } from "#layout.js";
 import { within } from "#matrix.js";
 import { draw } from "#matrix_drawing.js";
-import { label } from "#tokens.js";
+import { label, readable } from "#tokens.js";
 
 const TALLEST = 0.7; // of the window
 const SIGNED = 10; // CSS pixels of a cell, from which on a sign stands in it
@@ -20,7 +20,7 @@ export class Panel {
     this.cursor = { query: 0, key: 0 };
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "matrix", "aria-label": NAMES[name] }));
     this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
-    const title = recording ? [element("b", {}, NAMES[name]), " ", element("span", { class: "compare-title", dir: "auto" }, recording.title), " ", element("span", { class: "compare-model" }, recording.model)] : [element("b", {}, NAMES[name]), " how much more B gives than A"];
+    const title = recording ? [element("b", {}, NAMES[name]), " ", element("span", { class: "compare-title", dir: "auto" }, readable(recording.title)), " ", element("span", { class: "compare-model" }, readable(recording.model))] : [element("b", {}, NAMES[name]), " how much more B gives than A"];
     this.frame = element("div", { class: "matrix-frame" }, this.canvas);
     this.figure = element("figure", { class: `compare-panel ${name}` }, element("figcaption", {}, ...title), this.frame);
     this.maps = { name: "", canvas: document.createElement("canvas"), paint: name === "difference" ? drawDifference : undefined };

@@ -46,8 +46,9 @@ export function strongest(links, count = links.length) {
   return [...links].sort((a, b) => b.weight - a.weight).slice(0, count);
 }
 
-/** A weight as it is written everywhere: what the stored precision carries, three digits, and four decimals at most. @param {number} weight */
+/** A weight as it is written everywhere: what the stored precision carries, three digits, and four decimals at most; a file holds nothing between that and none. @param {number} weight */
 export function written(weight) {
+  if (weight < 0.00005) return "< 0.0001";
   return weight >= 0.1 ? weight.toFixed(3) : weight.toFixed(4);
 }
 

@@ -126,7 +126,7 @@ export function mountGraph(place, recording, store) {
     const share = drawn.rollout.mass[pointed.depth][pointed.unit];
     paths.replaceChildren(...(share > 0 ? edges(drawn, FAINTEST_PATH * share, edge) : []));
     parts.replaceChildren(...drawn.nodes.map(({ depth, unit }) => drawn.plan.circle({ depth, unit }, masses[depth][unit], "share")));
-    show(element("b", { dir: "auto" }, drawn.names[pointed.unit]), ` ${drawn.plan.depthName(pointed.depth)}: `, element("span", { class: "value" }, written(share)), share > 0 ? " of the whole passes here" : ", no path passes here");
+    show(element("b", { dir: "auto" }, drawn.names[pointed.unit]), ` ${drawn.plan.depthName(pointed.depth)}: `, element("span", { class: "value" }, shareOf(share)), share > 0 ? " of the whole passes here" : ", no path passes here");
   };
 
   const pointedIn = (/** @type {Drawn} */ { stack }, /** @type {import("#state.js").State} */ { hover, layer }) => {
@@ -206,9 +206,14 @@ function left({ mass }, units, depth) {
   return Math.max(0, 1 - units[depth].reduce((sum, unit) => sum + mass[depth][unit], 0));
 }
 
+/** A share as it is written; where no path is, there is nothing. @param {number} mass */
+function shareOf(mass) {
+  return mass === 0 ? "0" : written(mass);
+}
+
 function node({ depth, unit }, rollout, plan, names, starts) {
   const mass = rollout.mass[depth][unit];
-  const name = `${names[unit]}, ${plan.depthName(depth)}: ${written(mass)}`;
+  const name = `${names[unit]}, ${plan.depthName(depth)}: ${shareOf(mass)}`;
   const mark = svgElement("g", { class: "node", role: "button", "aria-label": name, "data-depth": depth, "data-unit": unit, "data-mass": mass }, plan.target({ depth, unit }), plan.circle({ depth, unit }, mass, "mass"));
   if (depth === rollout.depth && starts.includes(unit)) mark.setAttribute("aria-pressed", "true");
   return { depth, unit, mark };
@@ -241,7 +246,7 @@ function listed({ stack, rollout, starts, names }) {
   const entries = largest.map((unit) => {
     const bar = element("span", { class: "bar out", "aria-hidden": "true" });
     bar.style.setProperty("--weight", String(rollout.mass[0][unit]));
-    return element("li", {}, element("span", { class: "name", dir: "auto" }, names[unit]), bar, element("span", { class: "value" }, written(rollout.mass[0][unit])));
+    return element("li", {}, element("span", { class: "name", dir: "auto" }, names[unit]), bar, element("span", { class: "value" }, shareOf(rollout.mass[0][unit])));
   });
   const rest = Math.max(0, 1 - largest.reduce((sum, unit) => sum + rollout.mass[0][unit], 0));
   const title = ["Shares of the input in ", element("b", { dir: "auto" }, starts.slice(0, 4).map((start) => names[start]).join(" ")), ` after ${stack.layers.length} layers`];

@@ -17,6 +17,7 @@ import { mountWords, Shown } from "#shown.js";
 import { bindFragment, createStore, fromFragment } from "#state.js";
 import { mountText } from "#text.js";
 import { mountTheme } from "#theme.js";
+import { readable } from "#tokens.js";
 import { mountTranslation } from "#translation.js";
 import { mountViews } from "#views.js";
 
@@ -34,10 +35,10 @@ const store = createStore(fromFragment(window.location.hash, recording));
 recording.changed = () => store.set({}); // what was asked for has come
 const shown = new Shown(recording, store);
 
-place("model").textContent = recording.model;
-place("title").textContent = recording.title;
+place("model").textContent = readable(recording.model);
+place("title").textContent = readable(recording.title);
 for (const [role, text] of Object.entries(recording.texts)) {
-  if (text !== recording.title) place("texts").append(element("dt", {}, role), element("dd", { dir: "auto" }, text));
+  if (text !== recording.title) place("texts").append(element("dt", {}, readable(role)), element("dd", { dir: "auto" }, readable(text)));
 }
 place("precision").textContent = `Weights are stored as ${100 * recording.error[0]} % of themselves or ${recording.error[1]}, whichever is more: so near is what is shown to what was computed. Where a text is long, each row names its strongest keys and says how much it gives to the others; what is not in the file is said to be so.`;
 

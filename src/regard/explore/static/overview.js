@@ -12,17 +12,17 @@ export const KINDS = [
   { kind: "decoder", title: "Decoder" },
 ];
 
-/** What heads are sorted by, and what it means. Entropy and distance have no bound; the others are shares, from 0 to 1. */
+/** What heads are sorted by, and what the number is. Entropy and distance have no bound; the others are shares, from 0 to 1. */
 const SCORES = {
-  previous: "weight on the token before",
-  next: "weight on the token after",
-  self: "weight on the token itself",
-  first: "weight on the first token, a sink",
-  separator: "weight on marks such as [SEP]",
-  duplicate: "weight on the same token elsewhere",
-  induction: "weight on what came after the same token before",
-  entropy: "how spread rows are, in nats",
-  distance: "how many tokens away it looks",
+  previous: "the weight on the token before",
+  next: "the weight on the token after",
+  self: "the weight on the token itself",
+  first: "the weight on the first token, which is often a sink",
+  separator: "the weight on marks such as [SEP]",
+  duplicate: "the weight on the same token at other places",
+  induction: "the weight on what follows the same token at other places",
+  entropy: "the entropy in nats: the larger, the more evenly a row is spread",
+  distance: "the distance between a token and what it attends to, in tokens",
 };
 const UNBOUNDED = ["entropy", "distance"];
 
@@ -123,7 +123,7 @@ class Controls {
       this.least.value = String(least);
       bound.textContent = least.toFixed(2);
       this.filter.hidden = sort === "order" || UNBOUNDED.includes(sort);
-      this.note.textContent = SCORES[sort] ? `The number is the ${SCORES[sort]}, on the mean over the rows.` : "";
+      this.note.textContent = SCORES[sort] ? `The number is, on the mean over the rows, ${SCORES[sort]}.` : "";
     });
   }
 }

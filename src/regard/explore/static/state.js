@@ -93,7 +93,10 @@ const numbers = (text, count) => {
 /** @param {string[]} known @returns {Part<string[]>} */
 const several = (known) => ({
   write: (values) => values.join(","),
-  read: (text) => text.split(",").filter((value) => known.includes(value)),
+  read(text) {
+    const found = text.split(",").filter((value) => known.includes(value));
+    return found.length > 0 || text === "" ? found : undefined;
+  },
 });
 /** @type {Part<boolean>} */
 const flag = { write: (on) => (on ? "1" : null), read: (text) => (text === "1" ? true : undefined) };

@@ -6,7 +6,7 @@ import { strongest } from "#data.js";
 import { element, svgElement } from "#elements.js";
 import { focusIn, hold } from "#state.js";
 import { links } from "#links.js";
-import { beginsWord, isSpecial, matches, shown } from "#tokens.js";
+import { beginsWord, isSpecial, matches, readable, shown } from "#tokens.js";
 
 const AT_REST = 0.1; // where nothing is chosen, an arc below this weight is not drawn
 const MOST_AT_REST = 80; // tokens of a text whose arcs are drawn where nothing is chosen
@@ -200,7 +200,7 @@ function spaceBefore(tokens, index) {
 function option(token, index) {
   const text = shown(token);
   /** @type {Record<string, string>} */
-  const title = text.endsWith("…") ? { title: token.slice(0, LONGEST_TITLE) } : {};
+  const title = text.endsWith("…") ? { title: readable(token.slice(0, LONGEST_TITLE)) } : {};
   return element("span", { role: "option", class: isSpecial(token) ? "token special" : "token", dir: "auto", "data-index": index, "aria-selected": "false", tabindex: "-1", ...title }, text);
 }
 

@@ -1,7 +1,7 @@
 // The views beside the overview: which of them are open, and what each is.
 
 import { element } from "#elements.js";
-import { VIEWS } from "#state.js";
+import { firstView, VIEWS } from "#state.js";
 
 /** What each view is called, what it shows, and for which recordings there is one. */
 const ABOUT = {
@@ -25,6 +25,8 @@ const ABOUT = {
 export function mountViews(place, recording, store, mounts, tools) {
   const buttons = element("div", { class: "view-buttons", role: "group", "aria-label": "Views" });
   place.append(buttons);
+  /** @type {string[]} */
+  const there = [];
   for (const name of VIEWS.filter((each) => each in mounts)) {
     const { title, about } = ABOUT[name];
     const body = element("div", { class: name, id: name });
@@ -37,6 +39,7 @@ export function mountViews(place, recording, store, mounts, tools) {
       continue;
     }
     buttons.append(button);
+    there.push(name);
     button.addEventListener("click", () => {
       const { views } = store.get();
       store.set({ views: VIEWS.filter((each) => (each === name ? !views.includes(name) : views.includes(each))), hover: null });
@@ -46,4 +49,7 @@ export function mountViews(place, recording, store, mounts, tools) {
       button.setAttribute("aria-pressed", String(views.includes(name)));
     });
   }
+  store.subscribe(({ views }) => {
+    if (views.length && !views.some((name) => there.includes(name))) store.set({ views: firstView(recording).views });
+  });
 }
