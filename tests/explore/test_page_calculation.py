@@ -9,6 +9,8 @@ import torch
 
 import regard
 from explore.opened import FOUR_DIGITS, point_at
+from explore.test_page_exports import rows_of as rows_in
+from explore.test_page_exports import saved
 from explore.test_page_graph import long_recording, until
 from regard.analysis.recording import Layer, Recording
 from regard.explore import packing
@@ -206,3 +208,37 @@ def test_of_several_heads_the_first_is_calculated(open_page):
     page = open_page(calculated()[0], "#views=calculation&head=2,3")
     page.wait_for_selector(".step")
     assert page.locator(".calculation-of").inner_text() == "</s> in layers.0, head 2, the first of the 2 heads chosen"
+
+
+def test_the_csv_has_a_line_for_each_key_and_one_for_the_output(open_page):
+    recording, layer = calculated()
+    page = open_page(recording, "#views=calculation&head=2&token=source.6")
+    page.wait_for_selector(".step")
+    name, data = saved(page, "calculation", "CSV")
+    assert name == "regard-layers.0-head-2-calculation.csv"
+    header, *rows, output = rows_in(data)
+    given = ["query index", "query token", "key index", "key token", "product", "scaled", "weight", "stored"]
+    assert header == [*given, *(f"weight × value {feature}" for feature in range(10))]
+    query, keys, values = layer.weights.request.query[0, 2, 6], layer.weights.request.key[0, 1], layer.value[0, 1]
+    exact = layer.weights[0, 2][6]
+    assert sorted(int(row[2]) for row in rows) == list(range(7))
+    for row in rows:
+        key = int(row[2])
+        assert (row[0], row[1], row[3]) == ("6", ".", WORDS[key])
+        product = (query @ keys[key]).item()
+        numbers = [product, product / 12**0.5, exact[key].item()]
+        assert [float(cell) for cell in row[4:7]] == pytest.approx(numbers, abs=1e-3)
+        assert float(row[7]) == pytest.approx(exact[key].item(), rel=0.0103, abs=1e-4)
+        assert [float(cell) for cell in row[8:]] == pytest.approx((exact[key] * values[key]).tolist(), abs=1e-3)
+    assert output[:8] == ["6", ".", "", "output", "", "", "", ""]
+    assert [float(cell) for cell in output[8:]] == pytest.approx((exact[:7] @ values[:7]).tolist(), abs=2e-3)
+
+
+def test_the_csv_of_what_follows_from_weights_alone_has_no_products(open_page, monkeypatch):
+    monkeypatch.setattr(packing, "VECTORS", 0)
+    page = open_page(long_recording(), "#views=calculation&head=0&token=source.200")
+    page.wait_for_selector(".step")
+    header, *rows = rows_in(saved(page, "calculation", "CSV")[1])
+    assert header[-2:] == ["weight", "stored"]
+    assert len(rows) > 4
+    assert all(row[4:6] == ["", ""] and row[6] == row[7] for row in rows)

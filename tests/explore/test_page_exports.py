@@ -242,3 +242,124 @@ def test_every_button_has_a_name_and_works_by_keyboard(open_page, recording):
             with page.expect_download() as coming:
                 button.press("Enter")
             assert coming.value.suggested_filename.endswith(f".{kind.lower()}")
+
+
+def bars(data: bytes, fill: str, height: float) -> list[tuple[float, float, float]]:
+    """Left, top and width of the rectangles of a colour and a height."""
+    found = [node for node in ElementTree.fromstring(data).iter(f"{SVG}rect") if node.get("fill") == fill]
+    return [
+        (float(node.get("x")), float(node.get("y")), float(node.get("width")))
+        for node in found
+        if float(node.get("height")) == pytest.approx(height, abs=0.1)
+    ]
+
+
+def boxes_of(page, places: str) -> list[dict[str, float]]:
+    return page.locator(places).evaluate_all("nodes => nodes.map(node => node.getBoundingClientRect().toJSON())")
+
+
+def test_the_bars_of_a_graph_are_as_long_as_their_shares(open_page, recording):
+    page = open_page(recording, "#views=graph&layer=encoder.0&head=0")
+    page.wait_for_selector(".shares li")
+    shares = [float(value) for value in page.locator(".shares .value").all_text_contents()]
+    tracks = boxes_of(page, ".shares .bar")
+    drawn = bars(saved(page, "graph", "SVG")[1], "#1d62b0", tracks[0]["height"])
+    assert len(drawn) == len(shares) > 4
+    for (x, y, width), track, share in zip(drawn, tracks, shares, strict=True):
+        assert (x, y) == pytest.approx((track["left"], track["top"]), abs=0.02)
+        assert width == pytest.approx(share * track["width"], abs=0.1)
+
+
+def test_spaces_beside_what_is_set_apart_are_kept(open_page, recording):
+    page = open_page(recording, "#views=graph&layer=encoder.0&head=0")
+    page.wait_for_selector(".shares li")
+    svg = ElementTree.fromstring(saved(page, "graph", "SVG")[1])
+    written = "".join(texts(svg))
+    assert "Shares of the input in </s> after 2 layers" in written
+    assert "</s> after 2 layers: where its parts come from." in written
+    preserve = "{http://www.w3.org/XML/1998/namespace}space"
+    for node in svg.iter(f"{SVG}text"):
+        assert node.get(preserve) == ("preserve" if node.text and node.text != node.text.strip() else None)
+
+
+def test_the_weights_beside_the_words_of_a_translation_are_saved(open_page, recording):
+    page = open_page(recording, "#views=translation&layer=cross.1&head=1&token=written.2")
+    page.wait_for_selector(".word[data-weight]")
+    weights = page.locator(".word[data-weight]").evaluate_all("nodes => nodes.map(node => node.dataset.weight)")
+    words = dict(zip(weights, boxes_of(page, ".word[data-weight]"), strict=True))
+    svg = ElementTree.fromstring(saved(page, "translation", "SVG")[1])
+    found = {node.text: node for node in svg.iter(f"{SVG}text") if node.text in words}
+    assert len(found) == len(words) > 1
+    for weight, box in words.items():
+        middle = float(found[weight].get("x")) + float(found[weight].get("textLength")) / 2
+        assert middle == pytest.approx((box["left"] + box["right"]) / 2, abs=0.6)
+        assert box["top"] - 20 < float(found[weight].get("y")) < box["top"]
+
+
+def test_a_step_is_saved_without_the_buttons_that_lead_to_others(open_page, recording):
+    page = open_page(recording, "#views=generation&layer=decoder.1&head=1&step=4")
+    page.wait_for_selector(".piece.now")
+    assert "Play" not in texts(ElementTree.fromstring(saved(page, "generation", "SVG")[1]))
+
+
+def test_the_csv_of_a_graph_has_its_edges_and_the_shares_of_the_input(open_page, recording):
+    page = open_page(recording, "#views=graph&layer=encoder.0&head=2&token=source.4")
+    page.wait_for_selector(".shares li")
+    name, data = saved(page, "graph", "CSV")
+    assert name == "regard-encoder.0-head-2-graph.csv"
+    header, *rows = rows_of(data)
+    assert header == ["layer", *HEADER[:4], "share"]
+    seen = page.locator(".edges .edge").evaluate_all(
+        "all => all.map(({dataset: d}) => [d.layer, d.from, d.to, +d.mass])"
+    )
+    edges = {(layer, query, key): float(share) for layer, query, _, key, _, share in rows if layer != "all"}
+    assert edges == {
+        (f"encoder.{layer}", query, key): pytest.approx(mass, rel=1e-5) for layer, query, key, mass in seen
+    }
+    tokens = layer_of(recording, "encoder.0").queries
+    exact = regard.analysis.rollout([layer.weights for layer in recording.encoder], rows=[4])[0, 0]
+    shares = {int(key): float(share) for layer, _, _, key, _, share in rows if layer == "all"}
+    assert shares == {key: pytest.approx(share, abs=0.002) for key, share in enumerate(exact.tolist())}
+    assert all((row[2], row[4]) == (tokens[int(row[1])], tokens[int(row[3])]) for row in rows)
+    page = open_page(recording, "#views=graph&layer=encoder.0&token=source.1,source.4")
+    page.wait_for_selector(".shares li")
+    of_both = [row for row in rows_of(saved(page, "graph", "CSV")[1]) if row[0] == "all"]
+    assert {(row[1], row[2]) for row in of_both} == {("", "▁animal ▁ti")}
+
+
+@pytest.mark.parametrize("held", ["", "written.4", "source.4"])
+def test_the_csv_of_a_translation_has_words_as_they_are_aligned(open_page, recording, held):
+    page = open_page(recording, f"#views=translation&layer=cross.1&head=1&aligned=layer&token={held}")
+    page.wait_for_selector(".aligned")
+    name, data = saved(page, "translation", "CSV")
+    assert name == "regard-cross.1-head-1-translation.csv"
+    header, *rows = rows_of(data)
+    assert header == ["target word index", "target word", "source word index", "source word", "weight"]
+    source = ["The", "animal", "was", "too", "tired", ".", "</s>"]
+    target = ["Das", "Tier", "war", "zu", "müde", ".", "</s>", "(", "n"]
+    assert all((row[1], row[3]) == (target[int(row[0])], source[int(row[2])]) for row in rows)
+    found = {(int(row[0]), int(row[2])): float(row[4]) for row in rows}
+    assert list(found) == sorted(found)
+    weights = layer_of(recording, "cross.1").weights.dense()[0].mean(0)  # of tokens
+    pieces = torch.cat([weights[:, :4], weights[:, 4:6].sum(1, keepdim=True), weights[:, 6:]], 1)
+    exact = torch.cat([pieces[:4], pieces[4:6].mean(0, keepdim=True), pieces[6:]])
+    rows_meant = [4] if held.startswith("written") else range(9)
+    columns_meant = [4] if held.startswith("source") else range(7)
+    for row in rows_meant:
+        for column in columns_meant:
+            assert found.pop((row, column), 0) == pytest.approx(exact[row, column].item(), rel=0.0103, abs=2e-4)
+    assert found == {}
+
+
+def test_the_csv_of_a_generation_is_its_step(open_page, recording):
+    page = open_page(recording, "#views=generation&layer=decoder.1&head=1&step=4")
+    page.wait_for_selector(".piece.now")
+    page.wait_for_timeout(100)
+    name, data = saved(page, "generation", "CSV")
+    assert name == "regard-decoder.1-head-1-generation.csv"
+    header, *rows = rows_of(data)
+    assert header == HEADER
+    layer = layer_of(recording, "decoder.1")
+    assert [row[:4] for row in rows] == [["4", "▁mü", str(key), layer.keys[key]] for key in range(5)]
+    for row in rows:
+        assert float(row[4]) == near(layer.weights[0, 1, 4, int(row[2])].item())

@@ -59,6 +59,7 @@ MODULES = (
     "pairing.js",
     "differences.js",
     "host.js",
+    "csv.js",
     "exports.js",
     "svg.js",
     "svg_context.js",

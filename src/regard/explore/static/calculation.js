@@ -1,6 +1,7 @@
 // The calculation of one query's attention in one head: from vectors to weights and output, a table for each step.
 
 import { calculated, difference, weighted } from "#calculating.js";
+import { PAIR } from "#csv.js";
 import { element, rove } from "#elements.js";
 import { focusIn } from "#state.js";
 import { label } from "#tokens.js";
@@ -23,13 +24,15 @@ export function mountCalculation(place, recording, store) {
   let shown = null; // {layer, head, query}
   let asked = 0;
 
+  const chosen = (state = store.get()) => {
+    const layer = recording.layers[state.layer];
+    return { layer, head: state.heads[0], query: focusIn(layer, state).queries[0] ?? layer.queries.length - 1 };
+  };
   const paint = () => {
     asked = 0;
     const state = store.get();
     if (!state.views.includes("calculation")) return;
-    const layer = recording.layers[state.layer];
-    const [head] = state.heads;
-    const query = focusIn(layer, state).queries[0] ?? layer.queries.length - 1;
+    const { layer, head, query } = chosen(state);
     const one = `${layer.name} ${head} ${query}`;
     if (!name.startsWith(`${one} `) && layer.keys.length > MANY) all.keys = false;
     const wanted = [one, all.keys, all.features, state.heads.length].join(" ");
@@ -89,6 +92,19 @@ export function mountCalculation(place, recording, store) {
     if (state.views.includes("calculation") && !layer.ready) layer.load().then(() => store.set({}));
     soon();
   });
+  return () => {
+    const { layer, head, query } = chosen();
+    return tableOf(layer, query, layer.ready ? calculated(layer, head, query) : null);
+  };
+}
+
+/** All that is calculated: a line for each key, and one for the output. @returns {import("#csv.js").Table} */
+function tableOf(layer, query, calculation) {
+  const { rows = [], output = null } = calculation ?? {};
+  const features = Array.from(rows[0]?.value ?? [], (_, feature) => `weight × value ${feature}`);
+  const lines = rows.map((row) => [query, layer.queries[query], row.key, layer.keys[row.key], row.product ?? null, row.scaled ?? null, row.weight, row.stored, ...(row.value ? weighted([row]) : [])]);
+  const sum = [query, layer.queries[query], null, "output", null, null, null, null, ...(output ?? [])];
+  return { columns: [...PAIR, "product", "scaled", "weight", "stored", ...features], rows: output ? [...lines, sum] : lines };
 }
 
 function stepped(key, at, count) {

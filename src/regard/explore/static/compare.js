@@ -3,6 +3,7 @@
 import { Legend, signed } from "#compare_legend.js";
 import { NAMES, Panel } from "#compare_panel.js";
 import { Ranking } from "#compare_ranking.js";
+import { nameOf, unitOf } from "#csv.js";
 import { written } from "#data.js";
 import { Difference, paired } from "#differences.js";
 import { element } from "#elements.js";
@@ -144,6 +145,25 @@ export function mountCompare(place, recording, store) {
     soon();
   });
   new ResizeObserver(soon).observe(place);
+  return () => tableOf(compared(store.get()), store.get());
+}
+
+/** The cells, or squares, that both have: where they stand in each, and what each gives. @returns {import("#csv.js").Table} */
+function tableOf(now, state) {
+  const { layer, difference } = now ?? {};
+  const size = difference?.size ?? 1;
+  const unit = `${unitOf(state)}${size > 1 ? ` of ${size} × ${size} tokens` : ""}`;
+  const columns = ["query index A", "query index B", "query token", "key index A", "key index B", "key token", `${unit} A`, `${unit} B`, NAMES.difference];
+  if (!difference) return { columns, rows: [] };
+  const [one, other] = difference.heads.map(({ squares }) => squares);
+  const [rows, keys] = difference.places;
+  const placesOf = (tokens, [here, there]) => [here * size, there * size, nameOf(tokens[here * size], state)];
+  const lines = rows.flatMap((row, index) => keys.flatMap((key, column) => {
+    const value = difference.squares.at(index, column);
+    if (Number.isNaN(value)) return []; // masked, or left out
+    return [[...placesOf(layer.queries, row), ...placesOf(layer.keys, key), one.at(row[0], key[0]), other.at(row[1], key[1]), value]];
+  }));
+  return { columns, rows: lines };
 }
 
 /** What is pointed at, in each recording: nothing in the one that does not have it. @returns {Spots} */

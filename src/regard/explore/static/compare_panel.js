@@ -55,8 +55,8 @@ export class Panel {
     const style = getComputedStyle(this.canvas);
     const [rows, columns] = [this.labelsOf(queries), this.labelsOf(keys)];
     this.cursor = within(this.cursor, this.layout);
-    draw(this.canvas, this.maps, this.layout, { layer, head, state: { ...state, heads, region: null }, focus, rows, columns, style });
-    if (this.name === "difference") drawSigns(this.context, this.layout, head, state, style);
+    const marks = this.name === "difference" ? drawSigns : undefined;
+    draw(this.canvas, this.maps, this.layout, { layer, head, state: { ...state, heads, region: null }, focus, rows, columns, style, marks });
     const { left, top, cell, row, column } = this.layout;
     Object.assign(this.canvas.dataset, { left, top, cell, row, column });
     const numbers = heads.map((each) => layer.heads[each]).join(" and ");
@@ -81,7 +81,7 @@ export function drawDifference(canvas, squares, { scale }, theme) {
 }
 
 /** A sign in every cell that has room for it, so that colour alone need not tell more from less. */
-function drawSigns(context, { left, top, cell }, difference, state, style) {
+function drawSigns(context, { left, top, cell }, { head: difference, state, style }) {
   const { rows, columns, size, at } = difference.squares;
   const side = cell * size;
   if (side < SIGNED) return;

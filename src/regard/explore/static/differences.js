@@ -45,11 +45,12 @@ export class Difference {
     this.pairs = [rows.pairs, columns.pairs];
     const single = this.size === 1;
     const [high, wide] = single ? this.pairs.map(({ length }) => length) : [one.squares.rows, one.squares.columns];
+    this.places = single ? this.pairs : [byPlace(high).pairs, byPlace(wide).pairs]; // of rows and columns in both
     const values = new Float32Array(high * wide);
     for (let row = 0; row < high; row++) {
-      const [here, there] = single ? rows.pairs[row] : [row, row];
+      const [here, there] = this.places[0][row];
       for (let column = 0; column < wide; column++) {
-        const [key, otherKey] = single ? columns.pairs[column] : [column, column];
+        const [key, otherKey] = this.places[1][column];
         values[row * wide + column] = other.squares.at(there, otherKey) - one.squares.at(here, key); // NaN where either is masked
       }
     }

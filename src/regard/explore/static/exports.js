@@ -1,26 +1,27 @@
 // What is seen, as files: a view as PNG or SVG, and what is chosen as CSV.
 
+import { csvOf, linksIn } from "#csv.js";
 import { element } from "#elements.js";
 import { links } from "#links.js";
 import { focusIn } from "#state.js";
 import { short } from "#svg_context.js";
 import { svgOf } from "#svg.js";
-import { unmarked } from "#tokens.js";
 
 /**
  * @typedef {import("#shown.js").Shown} Shown
  * @typedef {import("#heads.js").Link} Link
+ * @typedef {import("#csv.js").Tell} Tell
  */
 
 const SHARP = 2; // pixels of a PNG for each CSS pixel
 const MOST_PIXELS = 16_384; // of a side; browsers draw no larger canvas
-const COLUMNS = ["query index", "query token", "key index", "key token"];
 
 /**
  * The buttons that save a view.
  * @param {Shown} shown @param {string} name @param {string} title @param {() => HTMLElement} body  Where the view is drawn now.
+ * @param {Tell | void} tell  What it shows, where that is not what is chosen.
  */
-export function exportButtons(shown, name, title, body) {
+export function exportButtons(shown, name, title, body, tell) {
   const heading = () => `${title}: ${nameOf(shown, ", ")}`;
   const button = (text, what, act) => {
     const made = element("button", { type: "button", "aria-label": what, title: what }, text);
@@ -32,9 +33,9 @@ export function exportButtons(shown, name, title, body) {
     { class: "exports", role: "group", "aria-label": `Save: ${title}` },
     button("PNG", "Save this view as PNG", async () => save(await pngOf(svgOf(body(), heading())), `regard-${nameOf(shown)}-${name}.png`)),
     button("SVG", "Save this view as SVG", () => save(new Blob([written(svgOf(body(), heading()))], { type: "image/svg+xml" }), `regard-${nameOf(shown)}-${name}.svg`)),
-    button("CSV", "Save what is chosen as CSV", () => {
-      const { text, what } = csvOf(shown);
-      save(new Blob([text], { type: "text/csv;charset=utf-8" }), `regard-${nameOf(shown)}-${what}.csv`);
+    button("CSV", `Save ${tell ? "what this view shows" : "what is chosen"} as CSV`, () => {
+      const { what, ...table } = tell ? { what: name, ...tell() } : weightsOf(shown);
+      save(new Blob([csvOf(table)], { type: "text/csv;charset=utf-8" }), `regard-${nameOf(shown)}-${what}.csv`);
     }),
   );
 }
@@ -79,17 +80,14 @@ async function pngOf(svg) {
 
 /**
  * The weights that are known of what is chosen: of a region, else of the tokens that are held, else of the whole head.
- * @param {Shown} shown @returns {{text: string, what: string}}
+ * @param {Shown} shown @returns {import("#csv.js").Table & {what: string}}
  */
-export function csvOf(shown) {
+function weightsOf(shown) {
   const { recording, store } = shown.now();
   const state = store.get();
   const layer = recording.layers[state.layer];
   const { found, what } = chosen(layer, layer.head(state.heads), state);
-  const unit = state.hidden.length && state.rescale ? "weight, rescaled" : "weight";
-  const name = (token) => textCell(state.words ? unmarked(token) : token);
-  const lines = found.map(({ query, key, weight }) => [query, name(layer.queries[query]), key, name(layer.keys[key]), Number(weight.toPrecision(6))].join(","));
-  return { text: `\ufeff${[[...COLUMNS, unit].map(textCell).join(","), ...lines].join("\r\n")}\r\n`, what: state.words && shown.hasWords ? `words-${what}` : what };
+  return { ...linksIn(layer, found, state), what: state.words && shown.hasWords ? `words-${what}` : what };
 }
 
 /** @returns {{found: Link[], what: string}} */
@@ -112,10 +110,4 @@ function chosen(layer, head, state) {
 
 function inOrder(some) {
   return some.sort((a, b) => a.key - b.key);
-}
-
-/** A text as a cell of CSV. One that a spreadsheet would take for a formula has a ' before it. */
-function textCell(text) {
-  const safe = /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

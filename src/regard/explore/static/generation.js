@@ -1,6 +1,7 @@
 // The text as it was made: a timeline of the model's steps, and at each what the model attended to.
 
 import { position } from "#colour.js";
+import { linksIn } from "#csv.js";
 import { written } from "#data.js";
 import { element } from "#elements.js";
 import { links } from "#links.js";
@@ -149,6 +150,13 @@ export function mountGeneration(place, recording, store) {
     }
     soon();
   });
+  return () => {
+    const state = store.get();
+    const { layer, decoder } = chosen(state);
+    const head = layer?.head(state.heads);
+    const found = head ? links(layer, head.row(now(state)), state) : [];
+    return linksIn(layer ?? decoder, found.sort((a, b) => a.key - b.key));
+  };
 }
 
 /** The step that is shown: the one that was chosen, or else of the token that is held, or the first. */

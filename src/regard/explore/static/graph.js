@@ -1,5 +1,6 @@
 // Rollout as a layered graph: from a token of the last layer down to the input, the tokens it is made of and the paths between.
 
+import { PAIR } from "#csv.js";
 import { written } from "#data.js";
 import { element, rove, svgElement } from "#elements.js";
 import { Plan } from "#graph_plan.js";
@@ -9,6 +10,7 @@ import { label } from "#tokens.js";
 
 /**
  * @typedef {import("#rollout.js").Stack} Stack
+ * @typedef {import("#rollout.js").Edge & {layer: number}} Edge
  * @typedef {{depth: number, unit: number, mark: SVGElement}} Node
  * @typedef {{name: string, stack: Stack, rollout: Rollout, starts: number[], names: string[], units: number[][], plan: Plan, nodes: Node[]}} Drawn
  */
@@ -98,7 +100,7 @@ export function mountGraph(place, recording, store) {
     svg.setAttribute("aria-label", `Rollout from ${starts.map((start) => names[start]).join(" and ")}: ${stack.layers.length} layers down to the input. Arrow keys move from node to node; Enter begins at a node’s token.`);
     svg.replaceChildren(
       plan.axes((depth) => left(rollout, units, depth)),
-      svgElement("g", { class: "edges" }, ...edges(made, FAINTEST, (...edge) => rollout.edge(...edge))),
+      svgElement("g", { class: "edges" }, ...atRest(made).map((edge) => plan.edge(edge))),
       paths,
       svgElement("g", {}, ...nodes.map(({ mark }) => mark)),
       parts,
@@ -124,7 +126,7 @@ export function mountGraph(place, recording, store) {
     }
     const { masses, edge } = drawn.rollout.through(pointed.depth, pointed.unit);
     const share = drawn.rollout.mass[pointed.depth][pointed.unit];
-    paths.replaceChildren(...(share > 0 ? edges(drawn, FAINTEST_PATH * share, edge) : []));
+    paths.replaceChildren(...(share > 0 ? edges(drawn, FAINTEST_PATH * share, edge).map((each) => drawn.plan.edge(each)) : []));
     parts.replaceChildren(...drawn.nodes.map(({ depth, unit }) => drawn.plan.circle({ depth, unit }, masses[depth][unit], "share")));
     show(element("b", { dir: "auto" }, drawn.names[pointed.unit]), ` ${drawn.plan.depthName(pointed.depth)}: `, element("span", { class: "value" }, shareOf(share)), share > 0 ? " of the whole passes here" : ", no path passes here");
   };
@@ -181,6 +183,7 @@ export function mountGraph(place, recording, store) {
     soon();
   });
   new ResizeObserver(soon).observe(place);
+  return () => ({ columns: ["layer", ...PAIR, "share"], rows: drawn ? rowsOf(drawn, recording.sequences[drawn.stack.sequence].tokens) : [] });
 }
 
 /** Where the rollout begins: at what is held in its text, else at the last token. */
@@ -219,14 +222,31 @@ function node({ depth, unit }, rollout, plan, names, starts) {
   return { depth, unit, mark };
 }
 
-/** The edges between nodes, of each layer the strongest, and all that have `least`. @param {Drawn} drawn @param {number} least @param {(layer: number, from: number, to: number) => number} mass */
-function edges({ rollout, units, plan }, least, mass) {
+/** The edges that are drawn where nothing is pointed at. @param {Drawn} drawn */
+function atRest(drawn) {
+  return edges(drawn, FAINTEST, (...edge) => drawn.rollout.edge(...edge));
+}
+
+/** These edges, and the shares of the input. @param {Drawn} drawn @param {string[]} tokens @returns {import("#csv.js").Table["rows"]} */
+function rowsOf(drawn, tokens) {
+  const { stack: { layers, size }, rollout, starts } = drawn;
+  const name = (unit) => tokens[unit * size] + (size > 1 ? " …" : "");
+  const place = (unit) => [unit * size, name(unit)];
+  const begin = starts.length > 1 ? [null, starts.map(name).join(" ")] : place(starts[0]);
+  const given = [...rollout.mass[0].keys()].filter((unit) => rollout.mass[0][unit] > 0);
+  return [
+    ...atRest(drawn).map(({ layer, from, to, mass }) => [layers[layer].name, ...place(from), ...place(to), mass]),
+    ...given.map((unit) => ["all", ...begin, ...place(unit), rollout.mass[0][unit]]),
+  ];
+}
+
+/** The edges between nodes, of each layer the strongest, and all that have `least`. @param {Drawn} drawn @param {number} least @param {(layer: number, from: number, to: number) => number} mass @returns {Edge[]} */
+function edges({ rollout, units }, least, mass) {
   const found = [];
   for (let layer = rollout.depth - 1; layer >= 0; layer--) {
-    const all = units[layer + 1].flatMap((from) => units[layer].map((to) => ({ from, to, passing: mass(layer, from, to) })));
-    all.sort((a, b) => b.passing - a.passing);
-    const some = all.filter(({ passing }, rank) => passing > 0 && (passing >= least || rank < EDGES));
-    found.push(...some.map(({ from, to, passing }) => plan.edge(layer, from, to, passing)));
+    const all = units[layer + 1].flatMap((from) => units[layer].map((to) => ({ layer, from, to, mass: mass(layer, from, to) })));
+    all.sort((a, b) => b.mass - a.mass);
+    found.push(...all.filter(({ mass: passing }, rank) => passing > 0 && (passing >= least || rank < EDGES)));
   }
   return found;
 }

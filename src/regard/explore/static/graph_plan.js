@@ -100,7 +100,7 @@ export class Plan {
   }
 
   /** An edge as wide as its mass. */
-  edge(layer, from, to, mass) {
+  edge({ layer, from, to, mass }) {
     const [[a, b], [c, d]] = [this.at({ depth: layer + 1, unit: from }), this.at({ depth: layer, unit: to })];
     const half = this.narrow ? (c - a) / 2 : (d - b) / 2;
     const [near, far] = this.narrow ? [`${a + half} ${b}`, `${c - half} ${d}`] : [`${a} ${b + half}`, `${c} ${d - half}`];

@@ -55,7 +55,7 @@ mountViews(place("views"), recording, store, {
   graph: mountGraph,
   calculation: mountCalculation,
   compare: shown.sketched ? shown.ofTokens(mountCompare) : shown.ofEither(mountCompare),
-}, (name, title, body) => exportButtons(shown, name, title, body));
+}, (...view) => exportButtons(shown, ...view));
 shown.ofEither(mountReadout)(place("readout"), recording, store);
 mountWords(/** @type {Element} */ (place("views").firstElementChild), shown, store);
 (inFrame() ? bindHost : bindFragment)(store, recording);

@@ -47,6 +47,7 @@ function drawAll(context, map, layout, what) {
   drawFocus(context, layout, what);
   context.restore();
   drawLabels(context, layout, what);
+  what.marks?.(context, layout, what);
 }
 
 const canvases = new WeakMap(); // of tiles, as they were drawn last

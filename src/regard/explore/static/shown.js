@@ -11,7 +11,9 @@ import { between, wordStore, Words } from "#merging.js";
  * @typedef {import("#state.js").State} State
  * @typedef {import("#state.js").Store} Store
  * @typedef {{recording: Recording, store: Store}} Seen  What a view is mounted on.
- * @typedef {(place: HTMLElement, recording: Recording, store: Store) => void | false} Mount
+ * @typedef {import("#csv.js").Tell} Tell
+ * @typedef {(place: HTMLElement, recording: Recording, store: Store) => Tell | void | false} Mount
+ *   False: there is no such view of this recording. Else a view may give what tells its numbers.
  */
 
 const KEPT = 24; // heads that are kept as they were made
@@ -47,8 +49,10 @@ export class Shown {
     return (place) => {
       /** @type {Map<Seen, HTMLElement>} */
       const mounted = new Map();
+      /** @type {Map<Seen, Tell | void>} */
+      const tells = new Map();
       let current = place;
-      let answer;
+      let answer = /** @type {Tell | void | false} */ (undefined);
       this.store.subscribe((state) => {
         const seen = this.now(state);
         const body = mounted.get(seen) ?? (mounted.size ? /** @type {HTMLElement} */ (place.cloneNode(false)) : place);
@@ -58,8 +62,9 @@ export class Shown {
         if (answer === false) return; // there is no such view
         mounted.set(seen, body);
         answer = mount(body, seen.recording, whileSeen(seen.store, () => this.now() === seen));
+        if (answer) tells.set(seen, answer);
       });
-      return answer;
+      return tells.size ? () => /** @type {Tell} */ (tells.get(this.now()))() : answer;
     };
   }
 }

@@ -6,9 +6,10 @@ import { generic, imageOf, readable, redrawn, short, SvgContext } from "#svg_con
 
 /** @typedef {{left: number, top: number, right: number, bottom: number}} Box  In CSS pixels of the window. */
 
+const XML = "http://www.w3.org/XML/1998/namespace";
 const EVERYWHERE = { left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity };
 const MARGIN = 12; // CSS pixels around what is seen
-const LEFT_OUT = ".controls, .tools, .tip, .unseen, select, input, textarea, details, script, style, [hidden]";
+const LEFT_OUT = ".controls, .timeline, .tools, .tip, .unseen, select, input, textarea, details, script, style, [hidden]";
 /** What of an SVG's style is written into it. */
 const DRAWN = [
   "fill", "fill-opacity", "fill-rule", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
@@ -54,10 +55,11 @@ class Drawing {
       for (const part of node.getClientRects()) if (meet(part, seen)) this.ground(style, plain(part), group, seen);
       const [clipped, holder] = /^(visible|)$/.test(style.overflowX) ? [seen, group] : this.within(cut(box, seen), group);
       for (const child of ordered(node)) {
-        if (child instanceof Element) this.element(child, clipped, holder);
+        if (child instanceof Element && !(holder !== group && isCutRow(child, clipped))) this.element(child, clipped, holder);
         else if (child instanceof Text) this.text(child, style, clipped, holder);
       }
       if (holder !== group && !holder.hasChildNodes()) holder.remove();
+      if (style.position !== "static") for (const which of ["::before", "::after"]) this.generated(node, which, box, seen, group);
     }
   }
 
@@ -76,10 +78,9 @@ class Drawing {
       this.grow(part, seen);
       into.append(svgElement("rect", { ...rectOf(part), ...(round > 0 && { rx: short(round) }), ...attributes }));
     };
-    for (const fill of [style.backgroundColor, ...gradients(style)]) {
-      const stops = typeof fill === "string" ? [fill, fill] : fill;
+    for (const { stops, size } of [{ stops: [style.backgroundColor], size: "auto" }, ...gradients(style)]) {
       if (stops.every((stop) => stop === stops[0])) {
-        if (colour(stops[0])["fill-opacity"] !== 0) shape(box, colour(stops[0]));
+        if (colour(stops[0])["fill-opacity"] !== 0) shape(sized(box, size), colour(stops[0]));
       } else {
         // From one colour to another at once: each its own part, from top to bottom.
         const parts = (box.bottom - box.top) / stops.length;
@@ -104,32 +105,50 @@ class Drawing {
     if (outline > 0) shape(larger(box, parseFloat(style.outlineOffset) + outline / 2), line(style.outlineColor, outline));
   }
 
+  /** What the style sheet puts at a place of an element, beside what it holds. */
+  generated(node, which, { left, top }, seen, into) {
+    const style = getComputedStyle(node, which);
+    if (style.position !== "absolute" || !/^("|attr\()/.test(style.content)) return;
+    const { e, f } = new DOMMatrix(style.transform);
+    const [x, y] = [left + parseFloat(style.left) + e, top + parseFloat(style.top) + f];
+    const box = { left: x, top: y, right: x + parseFloat(style.width), bottom: y + parseFloat(style.height) };
+    if (meet(box, seen)) this.ground(style, box, into, seen);
+    const inner = { ...box, left: x + parseFloat(style.paddingLeft), right: box.right - parseFloat(style.paddingRight) };
+    const [, attribute] = /^attr\((.*)\)$/.exec(style.content) ?? []; // as Firefox tells it
+    const text = attribute ? node.getAttribute(attribute) : style.content.slice(1, -1);
+    if (text) this.lines([{ text, box: inner }], style, seen, into);
+  }
+
   /** A text, a line of it at a time. */
   text(node, style, seen, into) {
-    for (const { text, box } of linesOf(node)) {
+    this.lines(linesOf(node), style, seen, into);
+  }
+
+  lines(found, style, seen, into) {
+    for (const { text, box } of found) {
       if (!meet(box, seen)) continue;
       this.grow(box, seen);
       const size = parseFloat(style.fontSize);
       /** @type {Record<string, string | number>} */
       const halo = style.textShadow === "none" ? {} : { stroke: colour(getComputedStyle(document.body).backgroundColor).fill, "stroke-width": 3, "stroke-linejoin": "round", "paint-order": "stroke" };
-      into.append(
-        svgElement(
-          "text",
-          {
-            x: short(box.left),
-            y: short(box.top + ascent(style, box.bottom - box.top)),
-            textLength: short(box.right - box.left),
-            lengthAdjust: "spacingAndGlyphs",
-            "font-size": short(size),
-            "font-family": generic(style.fontFamily),
-            ...(style.fontWeight !== "400" && { "font-weight": style.fontWeight }),
-            ...(style.fontStyle !== "normal" && { "font-style": style.fontStyle }),
-            ...colour(style.color),
-            ...halo,
-          },
-          readable(cased(text, style)),
-        ),
+      const made = svgElement(
+        "text",
+        {
+          x: short(box.left),
+          y: short(box.top + ascent(style, box.bottom - box.top)),
+          textLength: short(box.right - box.left),
+          lengthAdjust: "spacingAndGlyphs",
+          "font-size": short(size),
+          "font-family": generic(style.fontFamily),
+          ...(style.fontWeight !== "400" && { "font-weight": style.fontWeight }),
+          ...(style.fontStyle !== "normal" && { "font-style": style.fontStyle }),
+          ...colour(style.color),
+          ...halo,
+        },
+        readable(cased(text, style)),
       );
+      if (text !== text.trim()) made.setAttributeNS(XML, "xml:space", "preserve");
+      into.append(made);
     }
   }
 
@@ -232,10 +251,25 @@ function line(value, width) {
   return { fill: "none", stroke: fill, "stroke-width": short(width), ...(opacity < 1 && { "stroke-opacity": opacity }) };
 }
 
-/** The colours of the gradients behind an element, the last one first, for it lies behind the others. @returns {string[][]} */
-function gradients({ backgroundImage }) {
-  return split(backgroundImage).filter((layer) => layer.startsWith("linear-gradient(")).reverse().map((layer) =>
-    split(layer.slice("linear-gradient(".length, -1)).filter((stop) => !/^(to |[-\d.]+deg)/.test(stop)).map((stop) => stop.replace(/(\s+[\d.]+(%|px))+$/, "")));
+/** The gradients behind an element, the last one first, for it lies behind the others. @returns {{stops: string[], size: string}[]} */
+function gradients({ backgroundImage, backgroundSize }) {
+  const sizes = split(backgroundSize);
+  const stopsOf = (layer) => split(layer.slice("linear-gradient(".length, -1)).filter((stop) => !/^(to |[-\d.]+deg)/.test(stop)).map((stop) => stop.replace(/(\s+[\d.]+(%|px))+$/, ""));
+  return split(backgroundImage).flatMap((layer, index) => (layer.startsWith("linear-gradient(") ? [{ stops: stopsOf(layer), size: sizes[index % sizes.length] }] : [])).reverse();
+}
+
+/** The part of a box, from its upper left corner on, that a background of some size takes. */
+function sized(box, size) {
+  const [width = "auto", height = "auto"] = size.split(" ");
+  const part = (length, all) => (length.endsWith("%") ? (parseFloat(length) / 100) * all : length.endsWith("px") ? parseFloat(length) : all);
+  return { ...box, right: box.left + part(width, box.right - box.left), bottom: box.top + part(height, box.bottom - box.top) };
+}
+
+/** Whether an element is a row of a list that scrolls, of which only a part is in sight. @param {Element} node @param {Box} seen */
+function isCutRow(node, seen) {
+  if (!node.parentElement?.matches("[role=listbox]")) return false;
+  const { top, bottom } = node.getBoundingClientRect();
+  return top < seen.top - 1 || bottom > seen.bottom + 1;
 }
 
 function shadows({ boxShadow }) {
@@ -266,7 +300,7 @@ function linesOf(node) {
   const range = document.createRange();
   range.selectNodeContents(node);
   const boxes = [...range.getClientRects()].filter(({ width }) => width > 0);
-  if (boxes.length === 1) return [{ text: spaced(node.data), box: boxes[0] }];
+  if (boxes.length === 1 && node.data === node.data.trim()) return [{ text: spaced(node.data), box: boxes[0] }];
   const found = [];
   for (let from = 0; from < node.data.length; ) {
     const to = from + ((node.data.codePointAt(from) ?? 0) > 0xffff ? 2 : 1);
@@ -274,10 +308,11 @@ function linesOf(node) {
     range.setEnd(node, to);
     const box = range.getBoundingClientRect();
     const last = found.at(-1);
+    const character = node.data.slice(from, to);
     if (last && Math.abs(box.top - last.box.top) < 2) {
-      last.text += node.data.slice(from, to);
+      if (box.width > 0 || character.trim()) last.text += character; // and no space that is not laid out
       last.box = { left: Math.min(last.box.left, box.left), top: last.box.top, right: Math.max(last.box.right, box.right), bottom: last.box.bottom };
-    } else if (box.width > 0) found.push({ text: node.data.slice(from, to), box: { left: box.left, top: box.top, right: box.right, bottom: box.bottom } });
+    } else if (box.width > 0) found.push({ text: character, box: { left: box.left, top: box.top, right: box.right, bottom: box.bottom } });
     from = to;
   }
   return found.map(({ text, box }) => ({ text: spaced(text), box }));
@@ -285,7 +320,7 @@ function linesOf(node) {
 
 /** A text as it is laid out: a run of spaces is one. */
 function spaced(text) {
-  return text.replace(/\s+/g, " ").trim();
+  return text.replace(/\s+/g, " ");
 }
 
 function cased(text, { textTransform }) {

@@ -94,9 +94,7 @@ export function mountTranslation(place, recording, store) {
     const [source, target] = texts.map((text) => text.wordsAt(pointed));
     texts[0].mark(source);
     texts[1].mark(target);
-    const found = target.length
-      ? target.flatMap((word) => alignment.row(word).aligned.map((link) => ({ target: word, source: link.word, weight: link.weight, direction: "out" })).slice(0, MOST_LINES))
-      : source.flatMap((word) => alignment.column(word).aligned.map((link) => ({ target: link.word, source: word, weight: link.weight, direction: "in" })).slice(0, MOST_LINES));
+    const found = linksOf(alignment, target, source, MOST_LINES);
     const both = target.length > 0 && source.length > 0; // one cell, or words of both texts
     const atRest = !target.length && !source.length;
     draw(lines, texts, atRest ? (what.layers.some(({ header }) => header.form === "remote") ? [] : linesAtRest(alignment)) : found.filter(({ weight, source: word }) => weight >= FAINTEST || (both && source.includes(word))), both ? source : null);
@@ -123,6 +121,17 @@ export function mountTranslation(place, recording, store) {
     soon();
   });
   new ResizeObserver(soon).observe(place);
+  return () => {
+    const state = store.get();
+    const columns = ["target word index", "target word", "source word index", "source word", "weight"];
+    const alignment = alignmentOf(state, chosen(state));
+    if (!alignment) return { columns, rows: [] };
+    const [source, target] = texts.map((text) => text.wordsAt(state.tokens));
+    const found = linksOf(alignment, target.length || source.length ? target : [...alignment.target.keys()], source);
+    const [sources, targets] = texts.map(({ words }) => words.map(({ text }) => text));
+    found.sort((a, b) => a.target - b.target || a.source - b.source);
+    return { columns, rows: found.map(({ target: word, source: other, weight }) => [word, targets[word], other, sources[other], weight]) };
+  };
 }
 
 /** One text: a list of its words. */
@@ -211,6 +220,14 @@ function holdWord(store, pieces, more) {
 function pointedIn({ querySequence, keySequence }, { hover, tokens }) {
   if (hover?.cell) return [{ sequence: querySequence, index: hover.cell.query }, { sequence: keySequence, index: hover.cell.key }];
   return hover?.token ? [hover.token] : tokens;
+}
+
+/** What some target words are aligned with, each with at most so many words; where there are none, some source words. */
+function linksOf(alignment, target, source, most = Infinity) {
+  const first = ({ aligned }) => aligned.slice(0, most);
+  return target.length
+    ? target.flatMap((word) => first(alignment.row(word)).map((link) => ({ target: word, source: link.word, weight: link.weight, direction: "out" })))
+    : source.flatMap((word) => first(alignment.column(word)).map((link) => ({ target: link.word, source: word, weight: link.weight, direction: "in" })));
 }
 
 /** For each target word its strongest source words. */

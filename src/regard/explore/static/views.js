@@ -18,9 +18,8 @@ const ABOUT = {
 /**
  * Mount the views that there are, each with a button that opens and closes it.
  * @param {HTMLElement} place @param {import("#data.js").Recording} recording @param {import("#state.js").Store} store
- * @param {Record<string, (place: HTMLElement, recording: import("#data.js").Recording, store: import("#state.js").Store) => void | false>} mounts
- *   How each is mounted; one that gives false is not for this recording.
- * @param {(name: string, title: string, body: () => HTMLElement) => Node} tools  What stands at the end of the head of each.
+ * @param {Record<string, import("#shown.js").Mount>} mounts  How each is mounted; one that gives false is not for this recording.
+ * @param {(name: string, title: string, body: () => HTMLElement, tell: import("#csv.js").Tell | void) => Node} tools  What stands at the end of the head of each.
  */
 export function mountViews(place, recording, store, mounts, tools) {
   const buttons = element("div", { class: "view-buttons", role: "group", "aria-label": "Views" });
@@ -31,13 +30,16 @@ export function mountViews(place, recording, store, mounts, tools) {
     const { title, about } = ABOUT[name];
     const body = element("div", { class: name, id: name });
     const help = element("details", { class: "about" }, element("summary", {}, "What am I looking at?"), element("p", { class: "note" }, about));
-    const section = element("section", { class: "view", "aria-label": title }, element("div", { class: "view-head" }, element("h3", {}, title), help, tools(name, title, () => section.lastElementChild)), body);
+    const head = element("div", { class: "view-head" }, element("h3", {}, title), help);
+    const section = element("section", { class: "view", "aria-label": title }, head, body);
     const button = element("button", { type: "button", "aria-controls": name }, title);
     place.append(section);
-    if (mounts[name](body, recording, store) === false) {
+    const tell = mounts[name](body, recording, store);
+    if (tell === false) {
       section.remove();
       continue;
     }
+    head.append(tools(name, title, () => /** @type {HTMLElement} */ (section.lastElementChild), tell));
     buttons.append(button);
     there.push(name);
     button.addEventListener("click", () => {
