@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import signal
@@ -257,6 +259,36 @@ def test_the_sum_of_a_region_is_exact(open_served, long_recording):
     page.locator(".panel", has_text="Sum of its weights").wait_for()
     exact = long_recording.layers[0].weights[0, 1, 300:305].double()[:, 200:205].sum()
     assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(exact), abs=6e-4)
+
+
+def saved(page) -> list[list[str]]:
+    with page.expect_download() as coming:
+        page.locator("section.view:has(#matrix)").get_by_role("button", name="as CSV").click()
+    return list(csv.reader(io.StringIO(coming.value.path().read_text(encoding="utf-8-sig"), newline="")))[1:]
+
+
+@pytest.mark.parametrize("heads", [[1], [0, 3]])
+def test_a_region_is_saved_whole(open_served, long_recording, heads):
+    page = open_served(f"#layer=long&head={','.join(map(str, heads))}&region=300.330.290.310&views=matrix")
+    exact = long_recording.layers[0].weights[0, heads].mean(0)
+    found = {(int(query), int(key)): float(weight) for query, _, key, _, weight in saved(page)}
+    assert set(found) == {(query, key) for query in range(300, 331) for key in range(290, 311) if key <= query}
+    for (query, key), weight in found.items():
+        assert weight == pytest.approx(float(exact[query, key]), rel=1e-4, abs=1e-9)
+
+
+def test_held_tokens_are_saved_whole(open_served, long_recording):
+    page = open_served("#layer=long&head=1&token=source.500&views=matrix")
+    rows = saved(page)
+    assert len([row for row in rows if row[0] == "500"]) == 501
+    assert len([row for row in rows if row[2] == "500"]) == 100
+
+
+def test_what_is_too_large_for_a_file_is_not_saved_but_said(open_served):
+    page = open_served("#layer=long&head=1&views=matrix")
+    group = page.get_by_role("group", name="Save: Matrix")
+    group.get_by_role("button", name="as CSV").click()
+    group.get_by_text("mark a region, or hold tokens").wait_for()
 
 
 @pytest.mark.parametrize("path", ["sum/0/0/5/4/0/1", "sum/0/0/4/5/1/0"])

@@ -15,6 +15,8 @@ import { svgOf } from "#svg.js";
 
 const SHARP = 2; // pixels of a PNG for each CSS pixel
 const MOST_PIXELS = 16_384; // of a side; browsers draw no larger canvas
+const MOST_ROWS = 1000; // that a server is asked for
+const MOST_CELLS = 1_000_000; // of them, in a file
 
 /**
  * The buttons that save a view.
@@ -28,15 +30,19 @@ export function exportButtons(shown, name, title, body, tell) {
     made.addEventListener("click", act);
     return made;
   };
+  const said = element("span", { class: "hint", role: "status" });
   return element(
     "div",
     { class: "exports", role: "group", "aria-label": `Save: ${title}` },
     button("PNG", "Save this view as PNG", async () => save(await pngOf(svgOf(body(), heading())), `regard-${nameOf(shown)}-${name}.png`)),
     button("SVG", "Save this view as SVG", () => save(new Blob([written(svgOf(body(), heading()))], { type: "image/svg+xml" }), `regard-${nameOf(shown)}-${name}.svg`)),
-    button("CSV", `Save ${tell ? "what this view shows" : "what is chosen"} as CSV`, () => {
+    button("CSV", `Save ${tell ? "what this view shows" : "what is chosen"} as CSV`, async () => {
+      said.textContent = tell ? "" : await asked(shown, said);
+      if (said.textContent) return;
       const { what, ...table } = tell ? { what: name, ...tell() } : weightsOf(shown);
       save(new Blob([csvOf(table)], { type: "text/csv;charset=utf-8" }), `regard-${nameOf(shown)}-${what}.csv`);
     }),
+    said,
   );
 }
 
@@ -90,15 +96,43 @@ function weightsOf(shown) {
   return { ...linksIn(layer, found, state), what: state.words && shown.hasWords ? `words-${what}` : what };
 }
 
+/**
+ * Have a server tell all that is chosen; a file has what it has.
+ * @param {Shown} shown @param {HTMLElement} said  Where one reads that it takes a while. @returns {Promise<string>} Why it cannot be saved.
+ */
+async function asked(shown, said) {
+  const { recording, store } = shown.now();
+  const state = store.get();
+  const layer = recording.layers[state.layer];
+  const head = layer.head(state.heads);
+  if (layer.header.form !== "remote") return "";
+  if (!head || recording.ended) return "The server has not told it.";
+  const { queries, keys } = focusIn(layer, state);
+  if (!state.region && !queries.length && !keys.length) return "The whole is too large for a file: mark a region, or hold tokens.";
+  const rows = state.region ? range(state.region.queries) : queries;
+  const cells = rows.length * (state.region ? range(state.region.keys).length : layer.keys.length);
+  if (rows.length > MOST_ROWS || cells > MOST_CELLS) return `That is too large for a file: ${rows.length} rows, ${cells} cells; at most ${MOST_ROWS} and ${MOST_CELLS}.`;
+  if (rows.length > 10) said.textContent = `Asking for ${rows.length} rows …`;
+  return head.ask(rows, state.region ? [] : keys).then(
+    () => "",
+    () => "The server no longer answers.",
+  );
+}
+
+/** @param {[number, number]} ends @returns {number[]} */
+function range([first, last]) {
+  return Array.from({ length: last - first + 1 }, (_, index) => first + index);
+}
+
 /** @returns {{found: Link[], what: string}} */
 function chosen(layer, head, state) {
   if (!head) return { found: [], what: "none" };
   const row = (query) => links(layer, head.row(query), state);
   const { queries, keys } = focusIn(layer, state);
   if (state.region) {
-    const [[top, bottom], [left, right]] = [state.region.queries, state.region.keys];
-    const rows = Array.from({ length: bottom - top + 1 }, (_, index) => row(top + index));
-    return { found: rows.flatMap((some) => inOrder(some.filter(({ key }) => key >= left && key <= right))), what: "region" };
+    const [rows, [left, right]] = [range(state.region.queries), state.region.keys];
+    const within = (query) => (layer.header.form === "remote" ? cellsOf(head, query, range([left, right])) : row(query).filter(({ key }) => key >= left && key <= right));
+    return { found: rows.flatMap((query) => inOrder(within(query))), what: "region" };
   }
   if (queries.length || keys.length) {
     const all = [...queries.flatMap(row), ...keys.flatMap((key) => head.column(key).links)];
@@ -106,6 +140,11 @@ function chosen(layer, head, state) {
     return { found: [...new Map(all.map((link) => [place(link), link])).values()], what: "tokens" };
   }
   return { found: layer.queries.flatMap((_, query) => inOrder(row(query))), what: "weights" };
+}
+
+/** Some weights of a row that is told. @returns {Link[]} */
+function cellsOf(head, query, keys) {
+  return keys.map((key) => ({ query, key, ...head.cell(query, key) })).filter(({ state }) => state === "known");
 }
 
 function inOrder(some) {

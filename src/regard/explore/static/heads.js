@@ -14,10 +14,10 @@ import { Squares } from "#bytes.js";
  *   asked for them; `unscaled` where weights were to be rescaled, but could not be in some of the rows.
  * @typedef {{squares: SquareMap, cell(query: number, key: number): Cell, row(query: number): Some, column(key: number): Some,
  *   rows(queries: number[]): Some, prepare?(query: number): void, columnsOf(keys: number[]): Some, whole: boolean, exact?: boolean,
- *   ask(queries: number[]): Promise<void>, sum?(queries: [number, number], keys: [number, number]): number | null,
+ *   ask(queries: number[], keys?: number[]): Promise<void>, sum?(queries: [number, number], keys: [number, number]): number | null,
  *   finer?: Function, isMasked?: (query: number, key: number) => boolean,
  *   inTokens?: (region: import("#state.js").Region) => import("#state.js").Region & {head: Head}}} Head
- *   `rows` is the mean of several rows, `columnsOf` the sum of several columns. `ask` has a server tell rows, and `sum` what some
+ *   `rows` is the mean of several rows, `columnsOf` the sum of several columns. `ask` has a server tell rows and columns, and `sum` what some
  *   rows give to some columns, each from the first to the last; null while that is on its way.
  */
 
@@ -38,8 +38,8 @@ export class Known {
     return queries.length === 1 ? this.row(queries[0]) : summed(queries.map((query) => this.row(query)), ({ key }) => key, 1 / queries.length);
   }
 
-  /** Have some rows told, where a server has to. @param {number[]} _queries @returns {Promise<void>} */
-  async ask(_queries) {}
+  /** Have some rows and columns told, where a server has to. @param {number[]} _queries @param {number[]} _keys @returns {Promise<void>} */
+  async ask(_queries, _keys = []) {}
 
   /** The sum of some columns. @param {number[]} keys @returns {Some} */
   columnsOf(keys) {
@@ -204,9 +204,9 @@ class Mean extends Known {
     this.sum = heads.every(({ sum }) => sum) ? (queries, keys) => mean(heads.map((head) => head.sum?.(queries, keys) ?? null)) : undefined;
   }
 
-  /** @param {number[]} queries */
-  async ask(queries) {
-    for (const head of this.heads) await head.ask(queries);
+  /** @param {number[]} queries @param {number[]} keys */
+  async ask(queries, keys = []) {
+    for (const head of this.heads) await head.ask(queries, keys);
   }
 
   /** @param {number} query @param {number} key @returns {Cell} */

@@ -36,9 +36,9 @@ export class Reduced extends Known {
     this.map = null; // made when it is first asked for
   }
 
-  /** @param {number[]} queries */
-  ask(queries) {
-    return this.head.ask(queries);
+  /** @param {number[]} queries @param {number[]} keys */
+  ask(queries, keys = []) {
+    return this.head.ask(queries, keys);
   }
 
   get squares() {

@@ -68,9 +68,10 @@ class WordSketch extends Known {
     this.whole = false;
   }
 
-  /** @param {number[]} queries */
-  ask(queries) {
-    return this.head.ask(queries.flatMap((query) => this.queries.pieces(query)));
+  /** @param {number[]} queries @param {number[]} keys */
+  ask(queries, keys = []) {
+    const [rows, columns] = [queries.flatMap((query) => this.queries.pieces(query)), keys.flatMap((key) => this.keys.pieces(key))];
+    return this.head.ask(rows, columns);
   }
 
   /** @returns {never} */

@@ -267,10 +267,9 @@ class RemoteHead extends Known {
     return null;
   }
 
-  /** Ask for rows, until all are there. @param {number[]} queries */
-  async ask(queries) {
-    for (const query of queries) {
-      const path = `row/${this.name}/${query}`;
+  /** Ask for rows and columns, until all are there. @param {number[]} queries @param {number[]} keys */
+  async ask(queries, keys = []) {
+    for (const path of [...queries.map((query) => `row/${this.name}/${query}`), ...keys.map((key) => `column/${this.name}/${key}`)]) {
       if (!this.kept.has(path)) this.keep(path, numbersIn(await this.server.ask(path)));
     }
   }
