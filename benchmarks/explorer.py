@@ -26,7 +26,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ LIBRARIES = {
 
 DRAWN = """() => new Promise((done) => {
   const drawn = () => document.querySelector("svg line, svg path");
-  const look = () => drawn() ? done(performance.now()) : requestAnimationFrame(look);
+  const look = () => drawn() || performance.now() > 60_000 ? done(performance.now()) : requestAnimationFrame(look);
   look();
 })"""
 
@@ -164,7 +164,7 @@ def beside_bertviz(browser: Any, tokens: int, libraries: Path, folder: Path) -> 
         for _ in range(ROUNDS):
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             for asked, path in LIBRARIES.items():
-                page.route(f"**/{asked}", lambda route, path=path: route.fulfill(path=libraries / path))
+                page.route(f"**/{asked}", answered_by(libraries / path))
             page.goto(file.as_uri(), wait_until="commit")
             pictures.append(page.evaluate(DRAWN))
             page.wait_for_timeout(1000)
@@ -174,6 +174,10 @@ def beside_bertviz(browser: Any, tokens: int, libraries: Path, folder: Path) -> 
         if hovers:
             found[name]["hover"] = median(hovers)
     return found
+
+
+def answered_by(path: Path) -> Callable[[Any], None]:
+    return lambda route: route.fulfill(path=path)
 
 
 def median(milliseconds: list[float]) -> float:
