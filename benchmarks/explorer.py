@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +101,6 @@ LIBRARIES = {
 }
 """What BertViz asks a network for, and where node's modules have it."""
 
-DRAWN = """() => new Promise((done) => {
-  const drawn = () => document.querySelector("svg line, svg path");
-  const look = () => drawn() || performance.now() > 60_000 ? done(performance.now()) : requestAnimationFrame(look);
-  look();
-})"""
-
 TOKENS_HOVERED = """async (count) => {
   const frame = () => new Promise(requestAnimationFrame);
   const tokens = [...document.querySelectorAll("svg #left g")].filter((node) => typeof node.__data__ === "string");
@@ -150,9 +145,10 @@ def memory_of_writing(tokens: int) -> float:
         return peak(lambda: write_page(Recording("", "", tuple(layers)), Path(folder) / "page.html"))
 
 
-def beside_bertviz(browser: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
-    """Megabytes and milliseconds of BertViz's pages of what `recorded` gives."""
+def beside_bertviz(chromium: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
+    """Megabytes and milliseconds of BertViz's pages of what `recorded` gives; None where nothing is drawn in a minute."""
     from bertviz import head_view, model_view  # pyright: ignore[reportMissingImports]
+    from playwright.sync_api import TimeoutError
 
     recording, _ = recorded(tokens, SCALES[-1], rounds=0)
     weights = [layer.weights.dense() for layer in recording.layers]
@@ -162,15 +158,22 @@ def beside_bertviz(browser: Any, tokens: int, libraries: Path, folder: Path) -> 
         file.write_text(view(weights, list(recording.layers[0].queries), html_action="return").data)
         pictures, hovers = [], []
         for _ in range(ROUNDS):
+            browser = chromium()  # which can be ended though its page hangs
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             for asked, path in LIBRARIES.items():
                 page.route(f"**/{asked}", answered_by(libraries / path))
             page.goto(file.as_uri(), wait_until="commit")
-            pictures.append(page.evaluate(DRAWN))
+            try:
+                page.wait_for_selector("svg line, svg path", state="attached", timeout=60_000)
+            except TimeoutError:
+                browser.close()
+                break
+            pictures.append(page.evaluate("performance.now()"))
             page.wait_for_timeout(1000)
             hovers += page.evaluate(TOKENS_HOVERED, 20) if view is head_view else []
-            page.close()
-        found[name] = {"megabytes": round(file.stat().st_size / 1e6, 2), "first picture": median(pictures)}
+            browser.close()
+        first = median(pictures) if pictures else None
+        found[name] = {"megabytes": round(file.stat().st_size / 1e6, 2), "first picture": first}
         if hovers:
             found[name]["hover"] = median(hovers)
     return found
@@ -198,8 +201,8 @@ def served(recording: Recording) -> Iterator[str]:
             thread.join()
 
 
-def looked_at(browser: Any, address: str) -> dict[str, list[float]]:
-    """Milliseconds: first pictures, answers to pointers, frames."""
+def looked_at(browser: Any, address: str) -> dict[str, float]:
+    """Milliseconds, medians: first pictures, answers to pointers, frames."""
     found: dict[str, list[float]] = {"first picture": [], "hover": [], "frame": []}
     for _ in range(ROUNDS):
         page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -209,7 +212,7 @@ def looked_at(browser: Any, address: str) -> dict[str, list[float]]:
         found["hover"] += page.evaluate(HOVERS, 20)
         found["frame"] += page.evaluate(FRAMES, 60)
         page.close()
-    return found
+    return {what: median(values) for what, values in found.items()}
 
 
 def main() -> None:
@@ -230,7 +233,8 @@ def main() -> None:
     writing: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = next(filter(None, map(shutil.which, NAMES)), playwright.chromium.executable_path)
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        chromium = partial(playwright.chromium.launch, executable_path=path, args=FLAGS)
+        browser = chromium()
         for tokens in arguments.files:
             sizes = []
             for scale in SCALES:
@@ -245,24 +249,21 @@ def main() -> None:
                 sizes.append(file.stat().st_size / 1e6)
             megabytes[str(tokens)] = round(max(sizes), 2)
             milliseconds[f"file, {tokens}"] = looked_at(browser, file.as_uri())
+            print(f"explorer: file, {tokens}: {max(sizes):.1f} MB, {milliseconds[f'file, {tokens}']}", flush=True)
         bertviz = {}
         if importlib.util.find_spec("bertviz"):
             for tokens in arguments.bertviz:
-                bertviz[str(tokens)] = beside_bertviz(browser, tokens, arguments.libraries, Path(folder))
+                bertviz[str(tokens)] = beside_bertviz(chromium, tokens, arguments.libraries, Path(folder))
+                print(f"explorer: BertViz, {tokens}: {bertviz[str(tokens)]}", flush=True)
         for tokens in arguments.served:
             recording, _ = recorded(tokens, SCALES[-1], rounds=0)
             with served(recording) as address:
                 milliseconds[f"server, {tokens}"] = looked_at(browser, address)
+            print(f"explorer: server, {tokens}: {milliseconds[f'server, {tokens}']}", flush=True)
         browser.close()
-    medians = {where: {what: median(values) for what, values in found.items()} for where, found in milliseconds.items()}
-    print(f"explorer: megabytes of a file: {megabytes}")
-    for where, found in medians.items():
-        print(f"explorer: {where}: {', '.join(f'{what} {value:.0f} ms' for what, value in found.items())}")
     memory = {str(tokens): round(alone(memory_of_writing, tokens), 1) for tokens in arguments.memory}
     print(f"explorer: megabytes of memory that writing takes: {memory}")
-    for tokens, views in bertviz.items():
-        print(f"explorer: BertViz, {tokens}: {views}")
-    told = {"megabytes": megabytes, "milliseconds": medians, "memory": memory, "bertviz": bertviz}
+    told = {"megabytes": megabytes, "milliseconds": milliseconds, "memory": memory, "bertviz": bertviz}
     report("explorer", writing, SEED, **told)
 
 
