@@ -146,9 +146,9 @@ def memory_of_writing(tokens: int) -> float:
 
 
 def beside_bertviz(chromium: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
-    """Megabytes and milliseconds of BertViz's pages of what `recorded` gives; None where nothing is drawn in a minute."""
+    """Megabytes and milliseconds of BertViz's pages of what is recorded; None: not drawn in a minute."""
     from bertviz import head_view, model_view  # pyright: ignore[reportMissingImports]
-    from playwright.sync_api import TimeoutError
+    from playwright.sync_api import TimeoutError as NotDrawn
 
     recording, _ = recorded(tokens, SCALES[-1], rounds=0)
     weights = [layer.weights.dense() for layer in recording.layers]
@@ -165,7 +165,7 @@ def beside_bertviz(chromium: Any, tokens: int, libraries: Path, folder: Path) ->
             page.goto(file.as_uri(), wait_until="commit")
             try:
                 page.wait_for_selector("svg line, svg path", state="attached", timeout=60_000)
-            except TimeoutError:
+            except NotDrawn:
                 browser.close()
                 break
             pictures.append(page.evaluate("performance.now()"))
