@@ -74,8 +74,9 @@ def make_weights() -> Callable[[torch.Tensor], WeightMatrix]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator:
     """A headless Chromium; where none is found tests are skipped, but never in continuous integration."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=30_000)  # as pages have; a machine may have other work
     with sync_playwright() as playwright:
         bundled = Path(playwright.chromium.executable_path)
         path = next(filter(None, map(shutil.which, NAMES)), str(bundled) if bundled.exists() else None)
