@@ -45,6 +45,20 @@ Peak above the inputs in MB, of the output with entropy and received, 8 heads. T
 | keys | forward | forward and backward | the matrix |
 |---|---|---|---|
 {memory}
+
+## The explorer
+
+12 layers of 12 heads, in headless Chromium on the same two cores: the first picture from the beginning of the
+navigation, the answer to a pointer at a cell, and a frame while the matrix is zoomed, in milliseconds
+(`python benchmarks/explorer.py`). BertViz's views of the same weights, in the same browser, stand beside it; its pages
+load libraries from a network, here from the disk.
+
+| tokens | | MB | first picture | pointer | frame |
+|---|---|---|---|---|---|
+{explorer}
+
+Writing the page takes {writing:.1f} times the forward pass of BERT base at 4,096 tokens, and memory above the recording
+of {writing_memory}.
 """
 
 
@@ -64,7 +78,12 @@ def page() -> str:
         f"{8 * int(keys) ** 2 * 4 / 1e6:,.0f} |"
         for keys, forward in megabytes["forward"].items()
     ]
+    explorer = _read("explorer")
+    told = explorer["settings"]
     return TEXT.format(
+        explorer="\n".join(_explorer(told)),
+        writing=explorer["median_ratio"]["writing the page in times of the forward pass, 4096"],
+        writing_memory=", ".join(f"{size:.0f} MB at {int(tokens):,}" for tokens, size in told["memory"].items()),
         capability={"AVX512": "AVX-512"}.get(found["answers"]["capability"], found["answers"]["capability"]),
         products=found["answers"]["products"],
         mkl=attention["the same with MKL's products in times of SDPA, 4096"],
@@ -73,6 +92,24 @@ def page() -> str:
         others="\n".join(f"| {what} | {value:.2f} |" for what, value in alone.items()),
         memory="\n".join(memory),
     )
+
+
+def _explorer(told: dict[str, Any]) -> list[str]:
+    """A line for each page that was looked at."""
+    lines = []
+    for where, found in told["milliseconds"].items():
+        kind, tokens = where.split(", ")
+        size = f"{told['megabytes'][tokens]:.1f}" if kind == "file" else ""
+        name = "a file" if kind == "file" else "from `regard serve`"
+        times = [f"{found[what]:.0f}" for what in ("first picture", "hover", "frame")]
+        lines.append((int(tokens), f"| {int(tokens):,} | {name} | {size} | {' | '.join(times)} |"))
+    for tokens, views in told["bertviz"].items():
+        for view, found in views.items():
+            hover = f"{found['hover']:.0f}" if "hover" in found else ""
+            drawn = "not in a minute" if found["first picture"] is None else f"{found['first picture']:.0f}"
+            first = f"{found['megabytes']:.1f} | {drawn}"
+            lines.append((int(tokens), f"| {int(tokens):,} | BertViz, {view} | {first} | {hover} | |"))
+    return [line for _, line in sorted(lines, key=lambda each: each[0])]
 
 
 def _read(name: str) -> dict[str, Any]:
