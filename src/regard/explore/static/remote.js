@@ -6,6 +6,7 @@ import { Layer } from "#layer.js";
 
 const TILE = 256; // squares of a side (SIDE in packing.py)
 const FINER = 4; // times as many cells has a side from one level to the next (FINER in answers.py)
+const QUIET = 500; // ms without a question, after which the server computes what nobody waits for
 const KEPT = 1200; // rows, columns and tiles of a head
 
 /** The server that a page came from. */
@@ -14,10 +15,23 @@ class Server {
   constructor(changed) {
     this.changed = changed;
     this.ended = false; // or something else answers in its place
+    this.latest = 0; // when it was asked last
   }
 
   /** @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
-  async ask(path) {
+  ask(path) {
+    this.latest = performance.now();
+    return this.fetch(path);
+  }
+
+  /** Ask for what can wait: when nothing else was asked for a while. @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
+  async askIdly(path) {
+    for (let left = 1; left > 0; left = this.latest + QUIET - performance.now()) await new Promise((resolve) => setTimeout(resolve, left));
+    return this.fetch(path);
+  }
+
+  /** @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
+  async fetch(path) {
     try {
       const answer = await fetch(path, { cache: "no-store" });
       if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
@@ -62,12 +76,12 @@ export class RemoteRecording {
       const [rows, columns] = layer.header.thumbnail;
       const thumbnails = [];
       for (let head = 0; head < layer.heads.length; head++) {
-        thumbnails.push(new Reader(await inflate(await this.server.ask(`thumbnail/${index}/${head}`))).codes(codes, 1, [rows, columns])[0]);
+        thumbnails.push(new Reader(await inflate(await this.server.askIdly(`thumbnail/${index}/${head}`))).codes(codes, 1, [rows, columns])[0]);
         layer.thumbnails = [...thumbnails];
         this.changed();
       }
     }
-    const scores = JSON.parse(new TextDecoder().decode(await this.server.ask("scores")));
+    const scores = JSON.parse(new TextDecoder().decode(await this.server.askIdly("scores")));
     for (const layer of this.layers) layer.scores = scores[layer.name] ?? {};
     this.changed();
   }
