@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from regard.watching.given import MASKS
 from regard.watching.hugging_face import WATCHES, ears
 from regard.watching.interventions import Interventions
 from regard.watching.keeping import Keeping
+from regard.watching.kinds import kind_of
 from regard.watching.names import calls_torch, has_weights, may_attend, names_attention
 from regard.watching.seen import Pass, Seen
 from regard.watching.torch_functions import Listening, call_of_module
@@ -37,8 +37,6 @@ OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, Sel
 """The layers of this library, which give a view of their weights."""
 
 OWN_WAY = "computes attention in its own way, by no function that can be heard"
-
-CROSS = re.compile(r"cross|encoder_?attn|enc_?dec", re.IGNORECASE)
 
 
 class Watch(Layers[Seen]):
@@ -382,21 +380,6 @@ class Watch(Layers[Seen]):
     def nbytes(self) -> int:
         """The bytes of what is kept, of all passes: queries, keys, values if they are, and answers."""
         return sum(each.nbytes for each in self.passes)
-
-
-def kind_of(name: str, module: nn.Module, inside: Sequence[nn.Module], is_causal: bool) -> Kind:
-    """What a layer is, by where it stands and what it says of itself."""
-    around = inside[-2] if len(inside) > 1 else None
-    if isinstance(around, nn.TransformerDecoderLayer):
-        return "cross" if module is around.multihead_attn else "decoder"
-    if getattr(module, "is_cross_attention", False) or CROSS.search(name):
-        return "cross"
-    parts = name.lower().split(".")
-    if any("decoder" in part for part in parts):
-        return "decoder"
-    if any("encoder" in part for part in parts):
-        return "encoder"
-    return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", is_causal)) else "encoder"
 
 
 def call_of(attended: Attended) -> Call:
