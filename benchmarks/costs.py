@@ -48,7 +48,7 @@ Peak above the inputs in MB, of the output with entropy and received, 8 heads. T
 
 ## The explorer
 
-12 layers of 12 heads, in headless Chromium on the same two cores: the first picture from the beginning of the
+12 layers of 12 heads, in headless Chromium on two CPU cores with AVX-512: the first picture from the beginning of the
 navigation, the answer to a pointer at a cell, and a frame while the matrix is zoomed, in milliseconds
 (`python benchmarks/explorer.py`). BertViz's views of the same weights, in the same browser, stand beside it; its pages
 load libraries from a network, here from the disk.

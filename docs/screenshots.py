@@ -70,8 +70,8 @@ SHOTS = {
     "matrix": Shot("speech", "views=matrix&layer=encoder.2", None),
     "translation": Shot("translation", "views=translation&aligned=all", None),
     "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),
-    "graph": Shot("sentence", "views=graph&token=source.9", None),
-    "calculation": Shot("sentence", "views=calculation&token=source.9", None),
+    "graph": Shot("sentence", "views=graph&layer=encoder.3&head=1&token=source.10", None),
+    "calculation": Shot("sentence", "views=calculation&layer=encoder.3&head=1&token=source.10", None),
     "compare": Shot("pair", "views=compare&layer=encoder.2", None),
     "image": Shot("image", "views=image", None),
 }

@@ -79,7 +79,7 @@ def multi30k(
     found: dict[int, dict[str, float]] = {}
     for number in seed or [1]:
         run = trained("multi30k-en-de", f"{name}-{number}", data, number, overrides)
-        lines = translated(Translator.load(run / "averaged"), test[0])
+        lines = translated(Translator.load(run / "averaged", dtype=torch.float32), test[0])
         references = [[line] for line in test[1]]
         found[number] = {
             tokenize: score(lines, references, ["bleu"], tokenize=tokenize)["bleu"].value

@@ -115,11 +115,15 @@ def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path):
 
 @pytest.mark.parametrize(
     ("place", "said"),
-    [("no/out.txt", "No such file or directory"), (".", "Is a directory"), ("a/b", "Not a directory")],
+    [
+        ("no/out.txt", "there is no folder {}/no; make it first"),
+        (".", "Is a directory"),
+        ("a/b", "Not a directory"),
+    ],
 )
 def test_a_place_that_cannot_be_written_is_named(tmp_path, place, said):
     (tmp_path / "a").touch()
     with pytest.raises(InvalidFile) as caught:
         put(tmp_path / place)
-    assert str(caught.value) == f"{Path(tmp_path / place)}: could not be written: {said}"
+    assert str(caught.value) == f"{Path(tmp_path / place)}: could not be written: {said.format(tmp_path)}"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

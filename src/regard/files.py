@@ -58,4 +58,6 @@ def whole_file(path: str | os.PathLike[str], *, text: bool = False) -> Iterator[
     except RegardError:  # of the block that writes
         raise
     except OSError as error:
-        raise InvalidFile(f"{path}: could not be written: {error.strerror or error}") from error
+        folder = Path(path).parent
+        reason = error.strerror or error if folder.exists() else f"there is no folder {folder}; make it first"
+        raise InvalidFile(f"{path}: could not be written: {reason}") from error

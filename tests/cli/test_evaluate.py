@@ -136,7 +136,10 @@ def test_an_output_that_cannot_be_written_is_refused_first(regard, pairs, monkey
     monkeypatch.setattr("regard.cli.translate.translations", lambda *arguments, **options: 1 / 0)
     done = regard("evaluate", pairs, "--output", "no/such/folder/out")
     assert done.code == 2
-    assert done.err == "regard: no/such/folder/out: could not be written: No such file or directory\n"
+    assert (
+        done.err
+        == "regard: no/such/folder/out: could not be written: there is no folder no/such/folder; make it first\n"
+    )
 
 
 def test_a_language_model_is_measured_on_a_text(regard, tmp_path):

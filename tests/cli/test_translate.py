@@ -98,7 +98,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
         (
             ["--output", "no/such/folder/out"],
             "x\n",
-            "no/such/folder/out: could not be written: No such file or directory",
+            "no/such/folder/out: could not be written: there is no folder no/such/folder; make it first",
         ),
         (["--model", "nowhere"], "x\n", "nowhere"),
         (["--temperature", "0.5"], "x\n", "--sample"),

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import regard
+from explore.pairs import ONE, OTHER, encoder_of
 from regard.analysis.recording import Layer, Recording
 from regard.explore.page import write_page
 from regard.ops.matrix import WeightMatrix
@@ -103,6 +104,7 @@ def open_file(browser, tmp_path) -> Iterator[Callable]:
     contexts, watched = [], Watched()
 
     def open_it(path: Path, fragment: str = "", width: int = 1280, height: int = 900, **options):
+        options.setdefault("reduced_motion", "reduce")  # so that what is drawn is not on its way
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         context.set_offline(True)
@@ -138,3 +140,22 @@ def open_page(open_file, tmp_path) -> Callable:
         return page
 
     return open_it
+
+
+@pytest.fixture
+def open_pair(open_file, tmp_path):
+    """Open the page of two recordings, and wait until all heads are compared."""
+
+    def open_it(one, other, *place, ranked=True, **options):
+        opened = open_file(write_page(one, tmp_path / "compare.html", beside=other), *place, **options)
+        opened.wait_for_selector(".compare-panel.one canvas[data-cell]")
+        if ranked:
+            opened.wait_for_selector(".compare-entry")
+        return opened
+
+    return open_it
+
+
+@pytest.fixture
+def pair():
+    return encoder_of(ONE, 0, title="One text"), encoder_of(OTHER, 1, title="Another text")

@@ -25,6 +25,7 @@ PURE = (
     "layout.js",
     "links.js",
     "state.js",
+    "together.js",
     "tokens.js",
 )
 """Modules in which nothing goes without a type."""

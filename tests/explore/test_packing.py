@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,96 +12,16 @@ import torch
 from torch import Tensor
 
 import regard
+from explore.packed import Bytes, read
 from regard.analysis.recording import Layer, Recording
 from regard.errors import InvalidArgument
 from regard.explore.packing import pack
 from regard.explore.page import page
-from regard.explore.sketches import NUMBERS, SIDE, THUMBNAIL, Sketch, plan_of
+from regard.explore.sketches import FINEST, NUMBERS, SIDE, THUMBNAIL, Sketch, plan_of
 from regard.ops.matrix import WeightMatrix
 
 TOKENS = 600
 """So many tokens are too many for a page to hold every weight."""
-
-
-# An independent reader of the format, as the docstring of `pack` describes it: the oracle of the page's own reader.
-
-
-@dataclass
-class Read:
-    """What a block says of a layer; NaN where all is masked."""
-
-    told: dict[str, Any]
-    squares: np.ndarray
-    named: np.ndarray | None = None
-    strongest: np.ndarray | None = None
-    left: np.ndarray | None = None
-    received: np.ndarray | None = None
-    allowed: np.ndarray | None = None
-    vectors: tuple[np.ndarray, ...] = ()
-
-
-class Bytes:
-    def __init__(self, block: bytes) -> None:
-        self.rest = zlib.decompress(block)
-
-    def take(self, count: int) -> bytes:
-        taken, self.rest = self.rest[:count], self.rest[count:]
-        assert len(taken) == count
-        return taken
-
-    def integers(self, shape: tuple[int, ...], width: int) -> np.ndarray:
-        count = int(np.prod(shape))
-        ranks = np.frombuffer(self.take(count * width), np.uint8).reshape(width, count)
-        return sum(ranks[rank].astype(np.int64) * 256**rank for rank in range(width)).reshape(shape)
-
-    def weights(self, shape: tuple[int, ...]) -> np.ndarray:
-        return weight_of(self.integers(shape, 2))
-
-
-def weight_of(code: np.ndarray) -> np.ndarray:
-    """The inverse of the formula in the docstring of `encode`."""
-    assert ((code <= 283) | (code == 511)).all()
-    weights = np.where(code < 50, code * 0.0002, np.minimum(0.01 * 1.02 ** (code - 50.0), 1.0))
-    return np.where(code == 511, np.nan, weights)
-
-
-def read(header: dict[str, Any], blocks: list[bytes], number: int = 0) -> Read:
-    told = header["layers"][number]
-    heads = len(told["heads"])
-    queries, keys = (len(header["sequences"][told[side]]["tokens"]) for side in ("queries", "keys"))
-    block = Bytes(blocks[number + 1])
-    if told["form"] == "whole":
-        found = Read(told, block.weights((heads, queries, keys)))
-    else:
-        assert told["form"] == "sketch"
-        found = Read(told, block.weights((heads, *told["map"])))
-        found.named = block.integers((heads, queries, told["strongest"]), 2 if keys <= 65_536 else 4)
-        found.strongest = block.weights((heads, queries, told["strongest"]))
-        found.left = block.weights((heads, queries))
-        found.received = np.frombuffer(block.take(2 * heads * keys), "<f2").astype(np.float64).reshape(heads, keys)
-        found.allowed = mask_of(block, told["mask"], queries, keys)
-    found.vectors = tuple(
-        np.frombuffer(block.take(4 * int(np.prod(shape))), "<f4").reshape(shape) for shape in told["vectors"]
-    )
-    assert block.rest == b""
-    return found
-
-
-def mask_of(block: Bytes, boundaries: int | None, queries: int, keys: int) -> np.ndarray | None:
-    if boundaries is None:
-        return None
-    allowed = np.full((queries, keys), boundaries == 0)
-    if boundaries:
-        counts = block.integers((queries,), 4)
-        places = np.cumsum(block.integers((boundaries,), 4)) % 2**32
-        assert counts.sum() == boundaries
-        for row, own in zip(allowed, np.split(places, np.cumsum(counts)[:-1]), strict=True):
-            for begin, end in own.reshape(-1, 2):
-                row[begin:end] = True
-    return allowed
-
-
-# What is packed.
 
 
 def one(weights: WeightMatrix, **fields: Any) -> Recording:
@@ -163,7 +82,7 @@ def test_the_stated_error_is_not_larger_than_it_has_to_be(make_weights):
 def test_the_metadata_says_how_codes_are_read(recording):
     header = pack(recording)[0]
     told = {"fine": 2e-4, "coarse": 0.01, "growth": 1.02, "linear": 50, "last": 283, "masked": 511}
-    assert (header["format"], header["codes"]) == (3, told)
+    assert (header["format"], header["codes"]) == (4, told)
 
 
 def test_nothing_and_everything_are_exact():
@@ -201,6 +120,19 @@ def test_the_map_of_a_long_layer_is_its_weights_pooled(columns):
     exact = pooled(weights.dense()[0].double(), size)
     assert found.squares.shape == exact.shape
     assert near(found.squares, exact)
+
+
+@pytest.mark.parametrize(("tokens", "heads", "sizes"), [(600, 2, [3, 2]), (1100, 2, [5, 3, 2]), (1100, 24, [5, 3])])
+def test_the_map_has_finer_levels_where_there_is_room(tokens, heads, sizes):
+    weights = random_weights(tokens, tokens, heads=heads, mask=regard.Causal())
+    found = read(*pack(one(weights)))
+    assert [found.told["size"], *(each["size"] for each in found.told["finer"])] == sizes
+    exact = weights.dense()[0].double()
+    later = torch.ones(tokens, tokens).triu(1)
+    for size, squares in zip(sizes, [found.squares, *found.finer], strict=True):
+        masked = pooled(1 - later[None], size) == 0
+        assert (np.isnan(squares) == masked).all()
+        assert near(np.nan_to_num(squares), pooled(exact, size))
 
 
 def test_the_strongest_keys_of_each_row_are_named_and_the_mass_of_the_others_is_told():
@@ -352,10 +284,12 @@ def test_larger_models_have_coarser_sketches(layers, heads, tokens, expected):
 
 
 def test_no_map_is_larger_than_a_page_shows_and_short_layers_stay_whole():
-    assert plan_of([(1, 8, 30, 30), (1, 8, 30_000, 30_000)]) == [None, Sketch(118, 16)]
+    assert plan_of([(1, 8, 30, 30), (1, 8, 30_000, 30_000)]) == [None, Sketch(118, 16, (59,))]
     for tokens in (300, 1000, 5000, 100_000):
         (sketch,) = plan_of([(1, 1, tokens, tokens)])
         assert -(-tokens // sketch.size) <= SIDE
+        assert all(size > 1 and -(-tokens // size) <= FINEST for size in sketch.finer)
+        assert list(sketch.finer) == sorted(sketch.finer, reverse=True)
 
 
 # What is told besides, and what is refused.

@@ -162,7 +162,7 @@ def test_what_is_no_file_is_written_into_and_a_link_stays(recording, tmp_path):
 
 def test_a_place_that_is_not_there_is_named(recording, tmp_path):
     path = tmp_path / "nowhere" / "attention.html"
-    with pytest.raises(InvalidFile, match=re.escape(f"{path}: could not be written: No such file")):
+    with pytest.raises(InvalidFile, match=re.escape(f"{path}: could not be written: there is no folder")):
         write_page(recording, path)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import layer_of
+from explore.opened import layer_of, settle
 from regard.analysis.recording import Layer, Recording
 from regard.explore.codes import ERROR
 
@@ -53,6 +53,7 @@ def texts(svg: ElementTree.Element) -> list[str]:
 @pytest.mark.parametrize("width", [400, 1280])
 def test_the_text_as_svg_has_its_tokens_tints_and_arcs(open_page, recording, width):
     page = open_page(recording, "#layer=encoder.0&head=1&token=source.4", width=width)
+    settle(page)
     name, data = saved(page, "text", "SVG")
     assert name == "regard-encoder.0-head-1-text.svg"
     svg = ElementTree.fromstring(data)
@@ -89,7 +90,7 @@ def test_the_file_stands_alone(open_page, recording):
     page = open_page(recording, "#layer=cross.1&head=0,2&token=source.1", color_scheme="dark")
     for view in ("text", "matrix"):
         name, data = saved(page, view, "SVG")
-        assert name == f"regard-cross.1-head-0-2-{view}.svg"
+        assert name == f"regard-cross.1-head-0-2-sum-{view}.svg"
         text = data.decode()
         assert not re.search(r"var\(|oklab|color-mix|color\(|class=|style=|<script|<foreignObject| on\w+=", text)
         addresses = set(re.findall(r'href="([^"]{0,22})', text))
@@ -148,15 +149,27 @@ def test_the_weights_of_a_held_token_as_csv_are_the_tensors(open_page, recording
         assert float(weight) == near(layer.weights[0, 2, 5, int(key)].item())
 
 
-def test_rows_and_columns_that_are_held_are_in_it_once(open_page, recording):
-    page = open_page(recording, "#layer=encoder.0&head=0,1&token=source.1,source.3")
-    rows = rows_of(saved(page, "matrix", "CSV")[1])[1:]
-    mean = layer_of(recording, "encoder.0").weights.dense()[0, :2].mean(0)
+@pytest.mark.parametrize("several", ["sum", "mean"])
+def test_rows_and_columns_that_are_held_are_in_it_once(open_page, recording, several):
+    page = open_page(recording, f"#layer=encoder.0&head=0,1&token=source.1,source.3&several={several}")
+    name, data = saved(page, "matrix", "CSV")
+    assert name == f"regard-encoder.0-head-0-1-{several}-tokens.csv"
+    rows = rows_of(data)[1:]
+    exact = getattr(layer_of(recording, "encoder.0").weights.dense()[0, :2], several)(0)
     cells = {(int(query), int(key)): float(weight) for query, _, key, _, weight in rows}
     assert len(rows) == len(cells) == 2 * 8 + 2 * 8 - 4
     assert all(query in (1, 3) or key in (1, 3) for query, key in cells)
     for place, weight in cells.items():
-        assert weight == near(mean[place].item())
+        assert weight == near(exact[place].item())
+
+
+def test_of_a_sketch_it_is_said_that_not_all_is_in_it(open_page, make_recording):
+    words = tuple(f"▁word{index}" for index in range(300))
+    page = open_page(make_recording(words, words, heads=1), "#layer=encoder.0&head=0&region=20.39.50.149")
+    rows = rows_of(saved(page, "matrix", "CSV")[1])[1:]
+    said = page.locator("section.view:has(#matrix) .exports [role=status]").text_content()
+    assert said == f"{len(rows)} weights are saved: those that this file names. The others are not zero."
+    assert 0 < len(rows) < 20 * 100
 
 
 def test_a_region_and_a_whole_head_as_csv(open_page, recording):
@@ -219,11 +232,12 @@ def test_a_view_that_scrolls_is_saved_as_it_is_seen(open_page):
     page = open_page(
         Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#token=source.0", width=800
     )
+    settle(page)
     page.locator(".scroller").evaluate("node => node.scrollTop = 400")
     seen = page.locator(".token").evaluate_all(
         """nodes => {
             const frame = document.querySelector(".scroller").getBoundingClientRect();
-            const inside = box => box.bottom > frame.top + 6 && box.top < frame.bottom - 6;
+            const inside = box => box.bottom > frame.top && box.top < frame.bottom;
             return nodes.filter(node => inside(node.getBoundingClientRect())).map(node => node.textContent);
         }"""
     )

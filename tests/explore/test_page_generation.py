@@ -53,6 +53,19 @@ def causal(count: int) -> Recording:
     return Recording("a text", "a model", (Layer("layers.0", "decoder", weights, words, words),))
 
 
+def test_a_decoder_that_reads_what_it_is_given_looks_at_the_source_too(open_page, recording):
+    """As in training: the decoder's rows are the tokens that it read."""
+    read = layer_of(recording, "decoder.1").keys
+    given = [replace(layer, queries=read) if layer.kind != "encoder" else layer for layer in recording.layers]
+    page = open_page(replace(recording, layers=tuple(given)), "#views=generation&layer=cross.1&head=2&step=3")
+    step_is(page, 4)
+    exact = layer_of(recording, "cross.1").weights[0, 2, 3]
+    assert max(tints(page, 0), key=tints(page, 0).get) == int(exact.argmax())
+    assert "Step 4 of 10 reads" in page.locator(".made").inner_text()
+    assert page.locator("#head-note").text_content().startswith("Each row is a token that was read; it attends to the")
+    assert "takes no part" not in page.locator(".made").inner_text()
+
+
 @pytest.mark.parametrize("step", [0, 4, 9])
 def test_a_step_shows_what_it_attended_to_what_it_wrote_and_what_was_to_come(open_page, recording, step):
     page = open_page(recording, f"#views=generation&layer=decoder.1&head=2&step={step}")

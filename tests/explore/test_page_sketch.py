@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,7 +78,7 @@ def left_of(panel) -> float:
     """The mass that a list says that it leaves out."""
     hint = panel.locator(".hint").last.text_content()
     assert hint.endswith(" on others, which this file does not name")
-    return float(hint.partition(" ")[0])
+    return float(hint.removeprefix("about ").partition(" ")[0])
 
 
 def test_lists_name_the_strongest_and_what_they_leave_out(open_page, long_recording):
@@ -88,10 +89,13 @@ def test_lists_name_the_strongest_and_what_they_leave_out(open_page, long_record
     page = open_page(long_recording, f"#layer=encoder.0&head=1&token=source.{token}")
     out, into = page.locator(".panel").all()
     assert values(out, ".value") == as_shown(top.values[token, :8].tolist())
+    rest, _, of = out.locator(".hint").first.text_content().partition(" ")
+    assert (float(rest), of) == (pytest.approx(top.values[token, 8:].sum().item(), rel=0.01), "on 8 more")
     assert left_of(out) == pytest.approx(1 - named[token].sum().item(), abs=0.005)
     assert values(into, ".value") == as_shown(named[:, token].topk(8).values.tolist())
     total = dense[:, token].sum().item()
     assert left_of(into) == pytest.approx(total - named[:, token].sum().item(), abs=0.01 * total)
+    assert into.locator(".hint").last.text_content().startswith("about ")
 
 
 def test_a_token_that_no_row_names_is_not_said_to_receive_nothing(open_page, long_recording):
@@ -105,15 +109,20 @@ def test_a_token_that_no_row_names_is_not_said_to_receive_nothing(open_page, lon
     assert left_of(into) == as_shown(dense[:, token].sum().item())
 
 
-def test_several_heads_are_shown_as_their_mean(open_page, long_recording):
+@pytest.mark.parametrize("several", ["sum", "mean"])
+def test_several_heads_are_shown_together(open_page, long_recording, several):
     page = open_page(long_recording, "#layer=encoder.0&head=0,1&token=source.250")
-    assert page.locator(".head-name").text_content() == "encoder.0, heads 0, 1 (their mean)"
+    page.get_by_label("Several heads").select_option(several)
+    assert page.locator(".head-name").text_content() == f"encoder.0, heads 0, 1 (their {several})"
     dense = layer_of(long_recording, "encoder.0").weights[0, :, 250]
     top = dense.topk(16)
-    named = torch.zeros_like(dense).scatter(1, top.indices, top.values).mean(0)
+    named = getattr(torch.zeros_like(dense).scatter(1, top.indices, top.values), several)(0)
     out = page.locator(".panel").first
     assert values(out, ".value") == as_shown(named.topk(8).values.tolist())
-    assert left_of(out) == pytest.approx(1 - named.sum().item(), abs=0.005)
+    assert left_of(out) == pytest.approx((2 if several == "sum" else 1) - named.sum().item(), abs=0.01)
+    assert "0 to 2" in page.locator("#legend").inner_text() or several == "mean"
+    page = open_page(long_recording, "#layer=encoder.0&head=0")
+    assert not page.get_by_label("Several heads").is_visible()
 
 
 def test_a_region_is_summed_by_squares_and_says_so(open_page, long_recording):
@@ -144,6 +153,42 @@ def test_the_map_is_drawn_whole_and_its_squares_are_explained(open_page, long_re
     )
     assert clear[0] == 0  # weights
     assert clear[1] > 0.5  # hatched: may not be seen
+
+
+def test_finer_levels_are_drawn_summed_and_told(open_page):
+    count, generator = 600, torch.Generator().manual_seed(2)
+    weights = regard.weights(*torch.randn(2, 1, 2, count, 8, generator=generator))
+    words = tuple(f"▁word{index}" for index in range(count))
+    text = Recording("A longer text", "a model", (Layer("encoder.0", "encoder", weights, words, words),))
+    near = "zoom=300,300,1.9&scale=log&palette=grey"
+    page = open_page(text, f"#layer=encoder.0&head=0&{near}&region=300.301.302.303", color_scheme="light")
+    assert "3 × 3 tokens, or down to 2 × 2" in page.locator("#legend").inner_text()
+    square = weights[0, 0, 300:302, 302:304].sum().item()
+    settle(page)
+    assert values(page.locator(".panel", has_text="Region"), ".value") == [as_shown(square), as_shown(square / 2)]
+    row = weights[0, 0, 300]
+    key = next(key for key in range(290, 310) if row[key] < row.topk(20).values[-1])
+    point_at(page, 300, key)
+    around = weights[0, 0, 300:302, key // 2 * 2 : key // 2 * 2 + 2].sum(1).mean().item()
+    share, _, of = page.locator(".tip .rank").nth(1).text_content().partition(" ")
+    assert float(share) == as_shown(around)
+    assert of == "to the 2 keys around it, on the mean of 2 rows"
+    places = [(query, key) for query in range(240, 280, 2) for key in range(240, 280, 2)]
+    light = page.locator("#matrix canvas").evaluate(
+        """(node, places) => {
+            const {left, top, cell, row, column} = node.dataset;
+            const copy = new OffscreenCanvas(node.width, node.height).getContext("2d", {willReadFrequently: true});
+            copy.drawImage(node, 0, 0);
+            const middle = (from, place, first) => Math.round(+from + (place + 1 - first) * cell);
+            return places.map(([query, key]) => {
+                const at = [middle(left, key, column), middle(top, query, row)];
+                return copy.getImageData(...at, 1, 1).data[0];
+            });
+        }""",
+        places,
+    )
+    exact = [weights[0, 0, query : query + 2, key : key + 2].sum(1).mean().log().item() for query, key in places]
+    assert np.corrcoef(light, exact)[0, 1] < -0.99  # the larger the weight, the darker
 
 
 def test_a_token_of_a_long_text_is_found_and_held(open_page, long_recording):

@@ -178,15 +178,19 @@ def test_decoder_columns_are_the_tokens_read_and_rows_the_tokens_written(open_pa
     assert arcs(page, "out") == {(0, 0)}  # the first step had read nothing but the start mark
 
 
-def test_tint_follows_the_weight(open_page, recording):
-    page = open_page(recording, "#layer=encoder.0&head=1")
-    row = layer_of(recording, "encoder.0").weights[0, 1, 4]
+@pytest.mark.parametrize("heads", [[1], [0, 2]])
+def test_tint_follows_the_weight_summed_over_heads(open_page, recording, heads):
+    page = open_page(recording, f"#layer=encoder.0&head={','.join(map(str, heads))}")
+    row = layer_of(recording, "encoder.0").weights[0, heads, 4].sum(0).clamp(max=1)
     token(page, 0, 4).hover()
     settle(page)
     tints = page.locator("#text .token").evaluate_all(
         "nodes => nodes.map(n => +n.style.getPropertyValue('--attended'))"
     )
     assert tints == pytest.approx(row.sqrt().tolist(), rel=0.006, abs=0.011)
+    page = open_page(recording, "#layer=encoder.0&head=0,1,2&token=source.4")  # sums beyond 1 are no thicker
+    widths = page.locator(".arc").evaluate_all("paths => paths.map(path => +path.getAttribute('stroke-width'))")
+    assert 0 < max(widths) <= 5.3
 
 
 def test_the_numbers_are_listed_strongest_first(open_page, recording):
@@ -215,6 +219,24 @@ def test_arcs_end_at_their_tokens(open_page, make_recording, length, width):
     )
     assert ends
     assert max(distance for pair in ends for distance in pair) < 1
+
+
+@pytest.mark.parametrize("length", [8, 60])
+def test_no_arc_leaves_its_stage(open_page, make_recording, length):
+    words = tuple(f"▁word{index}" for index in range(length))
+    recording = make_recording(words, words, encoders=1, decoders=0)
+    page = open_page(recording, "#views=text&layer=encoder.0&head=0")
+    for index in (0, length - 1):
+        token(page, 0, index).hover()
+        settle(page)
+        over = page.locator(".arc").evaluate_all(
+            """paths => paths.map(path => {
+                const [stage, arc] = [path.ownerSVGElement.getBoundingClientRect(), path.getBoundingClientRect()];
+                return Math.max(stage.top - arc.top, arc.bottom - stage.bottom);
+            })"""
+        )
+        assert over
+        assert max(over) <= 0
 
 
 def test_a_token_stays_held_in_every_layer_that_has_it(open_page, recording):

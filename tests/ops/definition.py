@@ -10,6 +10,9 @@ from torch import Tensor
 
 from ops.rules import SCORES, Case, Tensors, measures
 
+ADDED_ONE_BY_ONE = {"received of some": 3, "grouped": 4}
+"""So many times as far off as dense torch may these be, which adds pairwise, in sums of some hundred terms."""
+
 
 def _grouped(weights: Tensor, of_query: Tensor, of_key: Tensor) -> Tensor:
     sums = torch.stack([weights[..., of_key == group].sum(-1) for group in range(int(of_key.max()) + 1)], -1)

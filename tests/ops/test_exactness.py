@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.definition import definition
+from ops.definition import ADDED_ONE_BY_ONE, definition
 from ops.rules import SCORES, allowed, masks, measures
 from regard.analysis import rollout
 from regard.ops import Bias, Causal, Neighbours, ScaledDot, attend, weights
@@ -19,8 +19,6 @@ from regard.ops.measures import MEASURES
 
 MASKS = list(masks(1, 1, 1, 1))
 GRAPHS = ["neighbours", "neighbours and", "no edges"]
-ADDED_ONE_BY_ONE = {"received of some": 3, "grouped": 4}
-"""So many times as far off as dense torch may these be, which adds pairwise, in sums of some hundred terms."""
 
 
 def registered(queries, keys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -126,7 +126,8 @@ class HeadSums:
         tokens: Tokens | None = None,
         real: Tensor | None = None,
         numbers: Sequence[int] | None = None,
-    ) -> None:
+        also: Mapping[str, Measure] | None = None,
+    ) -> dict[str, Any]:
         """Count the rows of a layer in.
 
         Args:
@@ -136,6 +137,10 @@ class HeadSums:
             tokens: What stands at the keys of each sequence. Default: nobody knows, and what depends on it is not told.
             real: (batch, queries) bool, False where a query is padding. Default: all are real.
             numbers: What the heads are called. Default: from 0.
+            also: What else is measured in the same pass, by name; no name of `HEAD_SCORES`.
+
+        Returns:
+            The answers to the latter.
 
         Raises:
             InvalidArgument: If there are not as many tokens as keys.
@@ -147,10 +152,17 @@ class HeadSums:
                 f"tokens: {name} has {batch} x {keys} (sequences x keys), but there are {len(tokens)} x {came}"
             )
         into = self._sums.setdefault((name, kind, tuple(range(heads) if numbers is None else numbers)), {})
-        for score, (values, counted) in self._rows(kind, weights, tokens, real).items():
+        asked, counted_of = self._asked(kind, weights, tokens, real)
+        answers = weights.detach().measure({**asked, **(also or {})})
+        if "duplicate" in asked:  # elsewhere, and not what comes after the token itself
+            answers["duplicate"] = answers["duplicate"] - answers["self"]
+            answers["induction"] = answers["induction"] - answers["next"]
+        for score, counted in counted_of.items():
+            values = answers[score]
             total, count = into.get(score, (0.0, 0))
             found = (values * counted[:, None]).sum((0, 2), dtype=torch.float64).cpu()
             into[score] = total + found, count + int(counted.sum())
+        return {name: answers[name] for name in also or {}}
 
     def means(self) -> Columns:
         """The scores by name, a row for each head."""
@@ -165,10 +177,10 @@ class HeadSums:
                 found[score] += (total / count).tolist() if count else [math.nan] * heads
         return found
 
-    def _rows(
+    def _asked(
         self, kind: Kind, weights: WeightMatrix, tokens: Tokens | None, real: Tensor | None
-    ) -> dict[str, tuple[Tensor, Tensor]]:
-        """What each row tells, (batch, heads, queries), and which rows count, (batch, queries)."""
+    ) -> tuple[dict[str, Measure], dict[str, Tensor]]:
+        """What is asked of each row, and which rows count, (batch, queries)."""
         batch, _, rows, keys = weights.shape
         device, own = weights.device, kind != "cross"
         all_rows = torch.ones(batch, rows, dtype=torch.bool, device=device)
@@ -198,11 +210,7 @@ class HeadSums:
             past = kind == "decoder"
             counted["duplicate"] = real & (here >= 0) & ((before if past else others)[:, at] > 0)
             counted["induction"] = real & (here >= 0) & ((before if past else followed)[:, at] > 0)
-        answers = weights.detach().measure(asked)
-        if "duplicate" in answers:  # elsewhere, and not what comes after the token itself
-            answers["duplicate"] = answers["duplicate"] - answers["self"]
-            answers["induction"] = answers["induction"] - answers["next"]
-        return {score: (answers[score], counted[score]) for score in asked}
+        return asked, counted
 
 
 def _repeats(tokens: Tokens, real: Sequence[Sequence[bool]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -226,5 +234,5 @@ def _repeats(tokens: Tokens, real: Sequence[Sequence[bool]]) -> tuple[Tensor, Te
         found[1].append(before)
         found[2].append([total[each] - 1 for each in ids])
         found[3].append([total[each] - 1 - (place < last and ids[last] == each) for place, each in enumerate(ids)])
-    ids, before, others, followed = map(torch.tensor, found)
+    ids, before, others, followed = (torch.tensor(part, dtype=torch.int32) for part in found)  # quick to compare
     return ids, before, others, followed

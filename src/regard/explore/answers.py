@@ -5,15 +5,20 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 
+from regard.analysis.heads import HEAD_SCORES
 from regard.analysis.recording import Recording
+from regard.errors import refuse
 from regard.explore.codes import MASKED, encode, planes
 from regard.explore.packing import block_of, check, describe, floats, scores_of, shapes_of, vectors_of
-from regard.explore.sketches import SIDE, THUMBNAIL, Shown, allowed_squares, plan_of, shown_of, sides
+from regard.explore.sketches import SIDE, THUMBNAIL, Shown, allowed_squares, plan_of, sides, whole
 from regard.ops import Mass, Padding, WeightMatrix
 from regard.ops.request import AttentionRequest
 
@@ -21,6 +26,9 @@ KEPT = 2**28
 """So many bytes of answers are kept, those that were asked for last."""
 FINER = 4
 """From a level of squares to the next one, a side has so many times as many cells."""
+
+HEADS = 4
+"""So many heads are kept of which rows were asked for last."""
 
 Answer = TypeVar("Answer")
 
@@ -33,13 +41,17 @@ class Answers:
     Args:
         recording: As for `pack`.
 
+    Raises:
+        InvalidArgument: If the recording cannot be shown, with every reason.
+
     Memory: O(queries + keys) for each head, and 256 MB of answers that are kept.
     """
 
     def __init__(self, recording: Recording) -> None:
         check(recording)
+        refuse(_not_finite(recording))
         self.recording = recording
-        self.header = describe(recording, {})
+        self.header = describe(recording)
         self.header["remote"] = True
         plan = plan_of([layer.weights.shape for layer in recording.layers])
         for layer, told, sketch in zip(recording.layers, self.header["layers"], plan, strict=True):
@@ -47,6 +59,7 @@ class Answers:
                 -(-size // -(-max(layer.weights.shape[2:]) // THUMBNAIL)) for size in layer.weights.shape[2:]
             ]
             told["vectors"] = shapes_of(vectors_of(layer))
+            told["scores"] = {name: [] for name in HEAD_SCORES}  # they come head by head
             if sketch is None:
                 told["form"] = "whole"
                 continue
@@ -62,6 +75,7 @@ class Answers:
             }
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._computing = threading.Lock()
+        self._whole_head = lru_cache(HEADS)(self._head)  # its keys lie side by side
 
     def sizes(self, layer: int) -> list[int]:
         """The levels of a layer that is asked for in squares: cells of a side, from single cells to its map."""
@@ -79,8 +93,8 @@ class Answers:
         """The block of a layer that is sent whole, as `pack` makes it."""
 
         def compute() -> bytes:
-            whole = self.recording.layers[layer]
-            return block_of(shown_of(whole, None), vectors_of(whole))
+            found = self.recording.layers[layer]
+            return block_of(whole(found), vectors_of(found))
 
         return self._once(("block", layer), compute)
 
@@ -115,8 +129,9 @@ class Answers:
 
     def row(self, layer: int, head: int, query: int) -> bytes:
         """The weights of a query, (keys,) as float32; NaN where masked."""
-        row = self._head(layer, head, slice(query, query + 1))
-        return floats(_weights(row.request, row.lse()))
+        with one_thread():  # to wake another takes longer than a row
+            row = self._whole_head(layer, head).at(queries=query)
+            return floats(_weights(row.request, row.lse()))
 
     def column(self, layer: int, head: int, key: int) -> bytes:
         """What a key gets from each query, (queries,) as float32; NaN where masked."""
@@ -147,9 +162,16 @@ class Answers:
         heads = self.recording.layers[layer].weights.shape[1]
         return b"".join(floats(part[head * len(part) // heads]) for part in vectors_of(self.recording.layers[layer]))
 
-    def scores(self) -> dict[str, dict[str, list[float | None]]]:
-        """What the heads of each layer do, by the layer's name."""
-        return self._once("scores", lambda: scores_of(self.recording))
+    def scores(self, layer: int, head: int) -> dict[str, float | None]:
+        """What a head does."""
+
+        def compute() -> dict[str, float | None]:
+            alone = self.recording.layers[layer]
+            alone = replace(alone, weights=self._head(layer, head), heads=None)
+            scores = scores_of(Recording("", "", (alone,)).heads())[alone.name]
+            return {name: values[0] for name, values in scores.items()}
+
+        return self._once(("scores", layer, head), compute)
 
     def _head(self, layer: int, head: int, queries: slice = slice(None)) -> WeightMatrix:
         return self.recording.layers[layer].weights.detach().at(heads=slice(head, head + 1), queries=queries)
@@ -172,6 +194,16 @@ class Answers:
             return self._kept[name]
 
 
+def _not_finite(recording: Recording) -> list[str]:
+    """What could not be shown, as far as it can be told before weights are computed."""
+    return [
+        f"layer {layer.name!r}: expected finite queries and keys, got NaN or infinity in its {name}"
+        for layer in recording.layers
+        for name, part in (("queries", layer.weights.request.query), ("keys", layer.weights.request.key))
+        if not part.isfinite().all()
+    ]
+
+
 def _weights(request: AttentionRequest, lse: torch.Tensor, keys: tuple[int, int] | None = None) -> torch.Tensor:
     """The weights of a head, of which the log-sum-exp of each row is known, to a range of keys; NaN where masked."""
     queries, count = request.shape[2:]
@@ -182,6 +214,17 @@ def _weights(request: AttentionRequest, lse: torch.Tensor, keys: tuple[int, int]
     if request.mask is not None:
         masked = masked | ~request.allowed(cells)
     return (scores - lse[..., None]).exp().masked_fill(masked, torch.nan).expand(1, 1, queries, stop - start)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """What torch computes meanwhile, it computes in this thread alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _bytes(answer: Any) -> int:

@@ -25,6 +25,7 @@ MODULES = (
     "data.js",
     "bytes.js",
     "heads.js",
+    "together.js",
     "links.js",
     "views.js",
     "layer.js",
@@ -149,7 +150,7 @@ def document(header: dict[str, Any], blocks: Sequence[bytes], connect: str = "'n
     )
     parts = {
         "policy": policy,
-        "title": html.escape(header["title"]),
+        "title": html.escape(header["title"] or header["model"]),
         "style": style,
         "modules": modules,
         "recording": _inert(header),

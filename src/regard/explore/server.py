@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import signal
 import socket
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 """The server is heard on this machine alone."""
+OWN = re.compile(rf"({re.escape(HOST)}|localhost)(:[0-9]{{1,5}})?")
+"""What this machine is called in a request."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -58,10 +61,16 @@ def application(recording: Recording, token: str) -> Starlette:
 
     def bounded(request: Request, name: str, count: int) -> int:
         """A number of the path, which stands for one of `count` things."""
-        number = int(request.path_params[name])
+        number = whole(request, name)
         if number >= count:
             raise HTTPException(404, f"there is no {name} {number}: there are {count}, numbered from 0")
         return number
+
+    def whole(request: Request, name: str) -> int:
+        text = request.path_params[name]
+        if not re.fullmatch("[0-9]{1,15}", text):  # int() reads more than that, and refuses very long ones
+            raise HTTPException(404, f"{name}: expected a whole number, got {text!r:.40}")
+        return int(text)
 
     def of_head(request: Request) -> tuple[int, int]:
         layer = bounded(request, "layer", len(layers))
@@ -73,7 +82,7 @@ def application(recording: Recording, token: str) -> Starlette:
         )
 
     def scores(request: Request) -> Response:
-        return Response(json.dumps(answers.scores()), media_type="application/json")
+        return Response(json.dumps(answers.scores(*of_head(request))), media_type="application/json")
 
     def block(request: Request) -> Response:
         layer = bounded(request, "layer", len(layers))
@@ -87,7 +96,7 @@ def application(recording: Recording, token: str) -> Starlette:
     def squares(request: Request) -> Response:
         layer, head = of_head(request)
         told = answers.header["layers"][layer]
-        size = int(request.path_params["size"])
+        size = whole(request, "size")
         if told["form"] != "remote" or size not in answers.sizes(layer):
             raise HTTPException(404, f"layer {layer} has no squares of {size}")
         rows, columns = answers.tiles(layer, size)
@@ -127,14 +136,14 @@ def application(recording: Recording, token: str) -> Starlette:
 
     paths: dict[str, Callable[[Request], Response]] = {
         "": page,
-        "scores": scores,
-        "block/{layer:int}": block,
-        "thumbnail/{layer:int}/{head:int}": thumbnail,
-        "squares/{layer:int}/{head:int}/{size:int}/{row:int}/{column:int}": squares,
-        "row/{layer:int}/{head:int}/{query:int}": row,
-        "column/{layer:int}/{head:int}/{key:int}": column,
-        "sum/{layer:int}/{head:int}/{top:int}/{bottom:int}/{left:int}/{right:int}": region,
-        "vectors/{layer:int}/{head:int}": vectors,
+        "scores/{layer}/{head}": scores,
+        "block/{layer}": block,
+        "thumbnail/{layer}/{head}": thumbnail,
+        "squares/{layer}/{head}/{size}/{row}/{column}": squares,
+        "row/{layer}/{head}/{query}": row,
+        "column/{layer}/{head}/{key}": column,
+        "sum/{layer}/{head}/{top}/{bottom}/{left}/{right}": region,
+        "vectors/{layer}/{head}": vectors,
     }
     routes = [Route(f"/{token}/{path}", guarded(answer), methods=["GET"]) for path, answer in paths.items()]
     return Starlette(routes=routes, exception_handlers={HTTPException: told, Exception: failed})
@@ -146,7 +155,7 @@ def guarded(answer: Callable[[Request], Response]) -> Callable[[Request], Respon
     def guarded_answer(request: Request) -> Response:
         from starlette.exceptions import HTTPException
 
-        if request.url.hostname not in (HOST, "localhost"):
+        if not OWN.fullmatch(request.headers.get("host", "")):
             raise HTTPException(403, "only this machine is answered")
         response = answer(request)
         response.headers.update(HEADERS)
@@ -175,7 +184,8 @@ def listening(recording: Recording, port: int = 0) -> Iterator[tuple[Any, str]]:
         import uvicorn
     except ImportError:
         raise MissingExtra("the server needs starlette and uvicorn: `pip install 'regard[serve]'`") from None
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # By its protocol asyncio knows that it must not wait for a receipt between the head of an answer and its body.
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SIDE = 256
 """So many rows and columns a map has at most."""
+FINEST = 1024
+"""So many rows and columns a finer map has at most, where few heads leave room for it."""
 STRONGEST = 16
 """So many keys of each row a sketch names at most."""
 NUMBERS = 10_000_000
@@ -38,10 +40,17 @@ class Sketch:
     Args:
         size: So many queries, and keys, are a square of the map.
         strongest: So many keys of each row are named.
+        finer: The same of the maps below it, each with squares of half the side.
     """
 
     size: int
     strongest: int
+    finer: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The levels of the pyramid: the map, and those below it."""
+        return (self.size, *self.finer)
 
 
 def plan_of(shapes: Sequence[Sequence[int]]) -> list[Sketch | None]:
@@ -49,25 +58,43 @@ def plan_of(shapes: Sequence[Sequence[int]]) -> list[Sketch | None]:
     side, strongest = SIDE, STRONGEST
     while True:
         plan = [_sketch_of(shape, side, strongest) for shape in shapes]
-        squares = sum(heads * _squares(sketch, *shape) for sketch, (_, heads, *shape) in zip(plan, shapes, strict=True))
+        squares = _all_squares(plan, shapes)
         named = sum(s.strongest * heads * rows for s, (_, heads, rows, _) in zip(plan, shapes, strict=True) if s)
         if squares > NUMBERS and side > THUMBNAIL:
             side //= 2
         elif named > NUMBERS and strongest > 1:
             strongest -= 1
         else:
+            break
+    while True:
+        deeper = [sketch and _deeper(sketch, shape) for sketch, shape in zip(plan, shapes, strict=True)]
+        if deeper == plan or _all_squares(deeper, shapes) > NUMBERS:
             return plan
+        plan = deeper
+
+
+def _deeper(sketch: Sketch, shape: Sequence[int]) -> Sketch:
+    """With one map more, unless it would have too many squares; one of single cells would be the whole matrix."""
+    half = -(-sketch.sizes[-1] // 2)
+    return replace(sketch, finer=(*sketch.finer, half)) if half > 1 and max(shape[2:]) <= FINEST * half else sketch
+
+
+def _all_squares(plan: Sequence[Sketch | None], shapes: Sequence[Sequence[int]]) -> int:
+    return sum(
+        heads * _squares(size, *shape)
+        for sketch, (_, heads, *shape) in zip(plan, shapes, strict=True)
+        for size in (sketch.sizes if sketch else (1,))
+    )
 
 
 def _sketch_of(shape: Sequence[int], side: int, strongest: int) -> Sketch | None:
     """A sketch, unless the whole matrix takes no more."""
     _, _, queries, keys = shape
     sketch = Sketch(-(-max(queries, keys) // side), min(strongest, keys))
-    return None if queries * keys <= _squares(sketch, queries, keys) + 2 * sketch.strongest * queries else sketch
+    return None if queries * keys <= _squares(sketch.size, queries, keys) + 2 * sketch.strongest * queries else sketch
 
 
-def _squares(sketch: Sketch | None, queries: int, keys: int) -> int:
-    size = 1 if sketch is None else sketch.size
+def _squares(size: int, queries: int, keys: int) -> int:
     return -(-queries // size) * -(-keys // size)
 
 
@@ -109,12 +136,7 @@ def _pool(x: Tensor, size: int, axis: int) -> Tensor:
     return x.new_zeros(*x.shape[:axis], count, *x.shape[axis + 1 :]).index_add_(axis, places, x)
 
 
-def shown_of(layer: Layer, sketch: Sketch | None) -> Shown:
-    """A layer as a page shows it: whole, or as a sketch."""
-    return _whole(layer) if sketch is None else _sketched(layer, sketch)
-
-
-def _whole(layer: Layer) -> Shown:
+def whole(layer: Layer) -> Shown:
     """All weights of a small layer."""
     weights = layer.weights.dense()[0].detach().to("cpu", torch.float32)  # (heads, queries, keys)
     allowed = layer.weights.scores.dense()[0].detach().to("cpu") > -torch.inf
@@ -123,29 +145,39 @@ def _whole(layer: Layer) -> Shown:
     return shown
 
 
-def _sketched(layer: Layer, sketch: Sketch) -> Shown:
-    """The map of a layer, the strongest keys of its rows, and what keys receive."""
-    queries, keys = layer.weights.shape[2:]
-    every = torch.ones(1, keys, dtype=torch.bool, device=layer.weights.device)
-    asked: dict[str, Measure] = {"map": BlockMean(sketch.size), "top": TopK(sketch.strongest), "received": Received()}
+def asked_of(layer: Layer, sketch: Sketch | None) -> dict[str, Measure]:
+    """What has to be measured of a layer for its sketch."""
+    if sketch is None:
+        return {}
+    asked: dict[str, Measure] = {f"map of {size}": BlockMean(size) for size in sketch.sizes}
+    asked |= {"top": TopK(sketch.strongest), "received": Received()}
     if layer.weights.request.score.sinks is not None:  # else a row sums up to 1, or to 0 where all is masked
+        every = torch.ones(1, layer.weights.shape[3], dtype=torch.bool, device=layer.weights.device)
         asked["total"] = Mass(Padding(every))
-    answers = layer.weights.detach().measure(asked)
-    counts, widths = sides(queries, sketch.size), sides(keys, sketch.size)
-    squares = answers["map"][0].to("cpu", torch.float32) * widths
+    return asked
+
+
+def sketched(layer: Layer, sketch: Sketch, answers: Mapping[str, Any]) -> Shown:
+    """What a page is told of a large layer, from the answers to `asked_of`."""
+    queries, keys = layer.weights.shape[2:]
+    request = layer.weights.request
     values, indices = (part[0].to("cpu") for part in answers["top"])
-    total = answers["total"][0].to("cpu") if "total" in asked else (values[..., 0] > 0).float()
+    total = answers["total"][0].to("cpu") if "total" in answers else (values[..., 0] > 0).float()
     received = answers["received"][0].to("cpu", torch.float32)
     runs = Runs()
-    allowed = allowed_squares(layer.weights.request, sketch.size, runs)
-    told = {
-        "form": "sketch",
-        "size": sketch.size,
-        "map": list(squares.shape[1:]),
-        "strongest": sketch.strongest,
-        "mask": runs.count if runs.are_told else None,
-    }
-    shown = Shown(squares, allowed, counts, told, [])
+
+    def level(size: int, runs: Runs | None = None) -> Shown:
+        squares = answers[f"map of {size}"][0].to("cpu", torch.float32) * sides(keys, size)
+        told = {"size": size, "map": list(squares.shape[1:])}
+        return Shown(squares, allowed_squares(request, size, runs), sides(queries, size), told, [])
+
+    shown, *finer = level(sketch.size, runs), *map(level, sketch.finer)
+    shown.told.update(
+        form="sketch",
+        strongest=sketch.strongest,
+        mask=runs.count if runs.are_told else None,
+        finer=[each.told for each in finer],
+    )
     shown.parts.extend(
         [
             shown.codes(),
@@ -154,6 +186,7 @@ def _sketched(layer: Layer, sketch: Sketch) -> Shown:
             planes(encode((total - values.sum(-1)).float().clamp_(0, 1)), 2),
             received.clamp(max=65504).numpy().astype("<f2").tobytes(),
             *runs.parts(),
+            *(each.codes() for each in finer),
         ]
     )
     return shown

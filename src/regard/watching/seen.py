@@ -326,5 +326,7 @@ def _named(layer: str, argument: str, tokens: Sequence[str] | None, size: int) -
         return tuple(map(str, range(1, size + 1)))
     if len(tokens) != size:
         more = "; target= names those of the decoder" if argument == "tokens" else ""
+        if len(tokens) == size + 1:
+            more = "; the token that a generation ends with was not read: leave its name out"
         raise InvalidArgument(f"{argument}: {layer} has {size}, but {len(tokens)} were named{more}")
     return tuple(tokens)

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { strongest, written } from "../../../src/regard/explore/static/data.js";
+import { headOf } from "../../../src/regard/explore/static/together.js";
 import { sketch, whole } from "./made.js";
 
 const near = (found, expected) => assert.ok(Math.abs(found - expected) <= Math.max(0.01 * expected, 1e-4), `${found} is not near ${expected}`);
@@ -53,6 +54,30 @@ test("several rows are their mean, several columns their sum", () => {
   near(columns.links[0].weight, 0.9);
   near(columns.links[1].weight, 0.9);
   assert.deepEqual(full.head([0]).rows([1]), full.head([0]).row(1));
+});
+
+test("of the levels of a map the smallest squares are drawn that take a pixel", async () => {
+  const level = (size, weight) => ({ size, map: [Array.from({ length: 8 / size }, () => Array(8 / size).fill(weight))] });
+  const made = await sketch({
+    ...level(4, 0.5),
+    keys: [Array(8).fill([0])],
+    weights: [Array(8).fill([0.2])],
+    left: [Array(8).fill(0.8)],
+    received: [Array(8).fill(1)],
+    boundaries: [],
+    finer: [level(2, 0.25)],
+  });
+  const head = made.head([0]);
+  assert.deepEqual(head.finer(0.4), []);
+  const [{ squares, row, column }] = head.finer(0.5);
+  assert.deepEqual([squares.size, squares.rows, row, column], [2, 4, 0, 0]);
+  near(squares.at(3, 3), 0.25);
+  assert.equal(head.finest, squares);
+  assert.equal(sketched.head([0]).finest, sketched.head([0]).squares); // has no other
+  const sum = headOf(made, { heads: [0, 0], several: "sum" });
+  near(sum.finer(1)[0].squares.at(0, 0), 0.5);
+  near(sum.finest.at(0, 0), 0.5);
+  assert.equal(sum.finer(1)[0].squares, headOf(made, { heads: [0, 0], several: "sum" }).finer(1)[0].squares); // drawn once
 });
 
 test("a cell of a sketch is known if it is named, masked if the mask says so, and else unknown with a bound", () => {
@@ -137,6 +162,23 @@ test("a mean is masked where all of its heads are, and unknown where one is", as
   assert.ok(Number.isNaN(cell.weight));
   near(cell.most, (0.6 + 0.2) / 2);
   near(two.head([0, 1]).row(0).left, 0.3);
+});
+
+test("a sum of heads is the sum of their weights, and of what they leave out", () => {
+  const both = headOf(full, { heads: [0, 1], several: "sum" });
+  near(both.cell(0, 0).weight, 1.2);
+  near(both.cell(0, 1).weight, 0.2);
+  near(both.squares.at(0, 2), 0.6);
+  assert.deepEqual(both.row(0).links.map(({ key }) => key), [0, 2, 1]);
+  near(both.rows([0, 1]).links.find(({ key }) => key === 0).weight, 0.75);
+  near(both.columnsOf([0, 2]).links.find(({ query }) => query === 0).weight, 1.8);
+  assert.equal(both.cell(1, 0).state, "known"); // masked in one of them
+  near(both.cell(1, 0).weight, 0.3);
+  const sum = headOf(sketched, { heads: [0, 0], several: "sum" });
+  near(sum.row(3).left, 2 * sketched.head([0]).row(3).left);
+  near(sum.cell(5, 0).most, 2 * sketched.head([0]).cell(5, 0).most);
+  assert.equal(headOf(full, { heads: [1], several: "sum" }), full.head([1])); // one is itself
+  near(headOf(full, { heads: [0, 1], several: "mean" }).cell(0, 0).weight, 0.6);
 });
 
 test("links of equal weight stay in the order of the text", () => {

@@ -35,7 +35,7 @@ export async function whole(weights) {
 }
 
 /** A layer of which the file holds a sketch: by head the map, the keys and weights of each row, what they leave, what keys receive. */
-export async function sketch({ size, map, keys, weights, left, received, boundaries }) {
+export async function sketch({ size, map, keys, weights, left, received, boundaries, finer = [] }) {
   const mask = boundaries === null ? null : boundaries.flat().length;
   let last = 0;
   const steps = (boundaries ?? []).flat().map((place) => {
@@ -50,8 +50,9 @@ export async function sketch({ size, map, keys, weights, left, received, boundar
     ...planes(left.flat().map(code), 2),
     ...halves(received.flat()),
     ...(mask ? [...planes(boundaries.map((row) => row.length), 4), ...planes(steps, 4)] : []),
+    ...finer.flatMap((level) => planes(level.map.flat(2).map(code), 2)),
   ];
-  const told = { form: "sketch", size, map: [map[0].length, map[0][0].length], strongest: keys[0][0].length, mask, heads: map.map((_, head) => head) };
+  const told = { form: "sketch", size, map: [map[0].length, map[0][0].length], finer: finer.map((level) => ({ size: level.size, map: [level.map[0].length, level.map[0][0].length] })), strongest: keys[0][0].length, mask, heads: map.map((_, head) => head) };
   return loaded(told, keys[0].length, received[0].length, bytes);
 }
 

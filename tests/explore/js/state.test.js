@@ -23,6 +23,7 @@ const CHANGES = {
   views: { views: ["matrix"] },
   "no view": { views: [] },
   step: { step: 3 },
+  several: { several: "mean" },
   scale: { scale: "log" },
   palette: { palette: "fire" },
   hidden: { hidden: ["first", "special"] },
@@ -49,7 +50,7 @@ test("a fragment names layers, heads and tokens as the model does", () => {
 for (const fragment of [
   "layer=nowhere", "head=1", "head=99", "head=-1", "head=", "head=0,99", "token=source.8", "token=source.-1", "token=.", "token=nobody.0", "region=0.1.2",
   "region=5.1.0.0", "region=0.10.0.0", "region=0.1.0.8", "region=a.b.c.d", "zoom=1,2", "zoom=1,2,0", "zoom=1,2,NaN", "zoom=1,Infinity,2", "step=-1", "step=x", "scale=loud", "palette=", "sort=beauty", "sort=constructor",
-  "least=2", "least=x", "theme=pink", "views=foo", "views=foo,", "hidden=foo", "hover=1", "__proto__=1", "%", "#%E0%A4%A",
+  "least=2", "least=x", "theme=pink", "several=best", "views=foo", "views=foo,", "hidden=foo", "hover=1", "__proto__=1", "%", "#%E0%A4%A",
 ]) {
   test(`what does not exist is as at first: ${fragment}`, () => assert.deepEqual(fromFragment(fragment, recording), first));
 }

@@ -35,7 +35,7 @@ export function drawArcs(svg, links, queries, keys, focus, columns) {
     return svgElement("path", {
       d: written(one ? bow(from, to, direction === "in") : link(from, to), columns),
       class: `arc ${direction} ${kind}`,
-      "stroke-width": (0.7 + 4.6 * weight).toFixed(2),
+      "stroke-width": (0.7 + 4.6 * Math.min(weight, 1)).toFixed(2),
       "stroke-opacity": (0.25 + 0.75 * position(weight)).toFixed(3),
       "data-query": query,
       "data-key": key,

@@ -10,6 +10,7 @@ import { element } from "#elements.js";
 import { stepped, tokenAt, within } from "#matrix.js";
 import { counterpart, headsInBoth } from "#pairing.js";
 import { focusIn, hold } from "#state.js";
+import { headOf } from "#together.js";
 import { label } from "#tokens.js";
 
 const APART = 8; // CSS pixels from a cell to what is told of it
@@ -50,11 +51,11 @@ export function mountCompare(place, recording, store) {
     const both = headsInBoth(found.layer, found.against, state.heads);
     const heads = both.length ? [0, 1].map((which) => both.map((each) => each[which])) : [state.heads, []];
     if (!found.layer.ready || !found.against.ready) return null;
-    const name = [state.layer, heads[0], state.hidden, state.rescale].join(" ");
+    const name = [state.layer, heads[0], state.several, state.hidden, state.rescale].join(" ");
     if (last.name !== name) {
       const pair = paired(found.layer, found.against);
-      const [one, other] = [found.layer.head(heads[0]), both.length ? found.against.head(heads[1]) : null];
-      last = { name, made: { ...pair, heads, one, other, difference: other && !pair.why ? new Difference(one, other, pair) : null } };
+      const [one, other] = [headOf(found.layer, { ...state, heads: heads[0] }), both.length ? headOf(found.against, { ...state, heads: heads[1] }) : null];
+      last = { name, made: { ...pair, heads, one, other, difference: one && other && !pair.why ? new Difference(one, other, pair) : null } };
     }
     return last.made;
   };

@@ -9,7 +9,7 @@ import { RemoteRecording } from "#remote.js";
  * @typedef {{role: string, tokens: string[]}} Sequence
  * @typedef {{fine: number, coarse: number, growth: number, linear: number, last: number, masked: number}} CodesHeader
  * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, rule: string | null, sinks: boolean,
- *   scores: Record<string, (number | null)[]>, form: "whole" | "sketch" | "remote", shape?: {queries: number, keys: number}, size?: number, map?: number[], strongest?: number,
+ *   scores: Record<string, (number | null)[]>, form: "whole" | "sketch" | "remote", shape?: {queries: number, keys: number}, size?: number, map?: number[], finer?: {size: number, map: number[]}[], strongest?: number,
  *   mask?: number | null, thumbnail: number[], vectors: number[][]}} LayerHeader
  * @typedef {{format: number, title: string, model: string, texts: Record<string, string>, picture: string | null, codes: CodesHeader, error: number[],
  *   sequences: Sequence[], layers: LayerHeader[], beside?: Header, remote?: boolean}} Header

@@ -4,8 +4,9 @@ import { csvOf, linksIn } from "#csv.js";
 import { element } from "#elements.js";
 import { links } from "#links.js";
 import { focusIn } from "#state.js";
-import { short } from "#svg_context.js";
 import { svgOf } from "#svg.js";
+import { short } from "#svg_context.js";
+import { headOf } from "#together.js";
 
 /**
  * @typedef {import("#shown.js").Shown} Shown
@@ -40,19 +41,27 @@ export function exportButtons(shown, name, title, body, tell) {
       said.textContent = tell ? "" : await asked(shown, said);
       if (said.textContent) return;
       const { what, ...table } = tell ? { what: name, ...tell() } : weightsOf(shown);
+      if (!tell && isPartial(shown)) said.textContent = `${table.rows.length} weights are saved: those that this file names. The others are not zero.`;
       save(new Blob([csvOf(table)], { type: "text/csv;charset=utf-8" }), `regard-${nameOf(shown)}-${what}.csv`);
     }),
     said,
   );
 }
 
+/** Whether a file names some of the weights alone. @param {Shown} shown */
+function isPartial(shown) {
+  const { recording, store } = shown.now();
+  return recording.layers[store.get().layer].header.form === "sketch";
+}
+
 /** Which layer and heads are seen, as `encoder.0-head-3`. @param {Shown} shown */
 function nameOf(shown, between = "-") {
   const { recording, store } = shown.now();
-  const { layer, heads } = store.get();
+  const { layer, heads, several } = store.get();
   const { name, heads: numbers } = recording.layers[layer];
   const head = heads.map((each) => numbers[each]).join("-");
-  return between === "-" ? `${name.replace(/[^\w.-]+/g, "-")}-head-${head}` : `${name}${between}head ${head}`;
+  const together = heads.length > 1 ? `${between}${several}` : "";
+  return between === "-" ? `${name.replace(/[^\w.-]+/g, "-")}-head-${head}${together}` : `${name}${between}head ${head}${together}`;
 }
 
 /** Let the browser save a file. */
@@ -92,7 +101,7 @@ function weightsOf(shown) {
   const { recording, store } = shown.now();
   const state = store.get();
   const layer = recording.layers[state.layer];
-  const { found, what } = chosen(layer, layer.head(state.heads), state);
+  const { found, what } = chosen(layer, headOf(layer, state), state);
   return { ...linksIn(layer, found, state), what: state.words && shown.hasWords ? `words-${what}` : what };
 }
 
@@ -104,7 +113,7 @@ async function asked(shown, said) {
   const { recording, store } = shown.now();
   const state = store.get();
   const layer = recording.layers[state.layer];
-  const head = layer.head(state.heads);
+  const head = headOf(layer, state);
   if (layer.header.form !== "remote") return "";
   if (!head || recording.ended) return "The server has not told it.";
   const { queries, keys } = focusIn(layer, state);

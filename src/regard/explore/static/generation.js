@@ -6,6 +6,7 @@ import { written } from "#data.js";
 import { element } from "#elements.js";
 import { links } from "#links.js";
 import { hold } from "#state.js";
+import { headOf } from "#together.js";
 import { beginsWord, isSpecial, label, shown } from "#tokens.js";
 
 const PACE = 800; // ms for a step, while it plays
@@ -98,7 +99,7 @@ export function mountGeneration(place, recording, store) {
     current.textContent = shown(token);
     text.show(seenAt(decoder, step), reads ? -1 : step);
     text.reveal(scroller, reads ? 0 : 1, step);
-    const head = layer?.head(state.heads);
+    const head = layer && headOf(layer, state);
     const found = head ? head.row(step) : { links: [], left: 0, waiting: true };
     const seen = head ? links(layer, found, state) : [];
     const most = seen[0]?.weight ?? 0;
@@ -153,7 +154,7 @@ export function mountGeneration(place, recording, store) {
   return () => {
     const state = store.get();
     const { layer, decoder } = chosen(state);
-    const head = layer?.head(state.heads);
+    const head = layer && headOf(layer, state);
     const found = head ? links(layer, head.row(now(state)), state) : [];
     return linksIn(layer ?? decoder, found.sort((a, b) => a.key - b.key));
   };

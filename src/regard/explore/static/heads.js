@@ -12,13 +12,16 @@ import { Squares } from "#bytes.js";
  * @typedef {{links: Link[], left: number, waiting?: boolean, rough?: boolean, unscaled?: boolean}} Some
  *   Links, strongest first, and the mass of those that are not among them: roughly, or exactly; `waiting` where a server was
  *   asked for them; `unscaled` where weights were to be rescaled, but could not be in some of the rows.
+ * @typedef {{row: number, column: number}} Spot
+ * @typedef {Spot & {squares: SquareMap}} Tile  Squares, and the cell where they begin.
  * @typedef {{squares: SquareMap, cell(query: number, key: number): Cell, row(query: number): Some, column(key: number): Some,
- *   rows(queries: number[]): Some, prepare?(query: number): void, columnsOf(keys: number[]): Some, whole: boolean, exact?: boolean,
- *   ask(queries: number[], keys?: number[]): Promise<void>, sum?(queries: [number, number], keys: [number, number]): number | null,
- *   finer?: Function, isMasked?: (query: number, key: number) => boolean,
+ *   rows(queries: number[]): Some, prepare?(query: number): void, columnsOf(keys: number[]): Some, whole: boolean, exact?: boolean, finest?: SquareMap,
+ *   ask(queries: number[], keys?: number[]): Promise<void>, sum?(queries: [number, number], keys: [number, number]): number | null, times?: number,
+ *   finer?: (cell: number, from: Spot, to: Spot) => Tile[], isMasked?: (query: number, key: number) => boolean,
  *   inTokens?: (region: import("#state.js").Region) => import("#state.js").Region & {head: Head}}} Head
  *   `rows` is the mean of several rows, `columnsOf` the sum of several columns. `ask` has a server tell rows and columns, and `sum` what some
- *   rows give to some columns, each from the first to the last; null while that is on its way.
+ *   rows give to some columns, each from the first to the last; null while that is on its way. `finer` gives smaller squares of a part of
+ *   the matrix, those that are there, for cells of so many CSS pixels, and `finest` are the smallest that a file has of all. Of a sum of heads, `times` is how many they are.
  */
 
 /** What every head can tell of several rows and columns. @abstract */
@@ -84,7 +87,7 @@ export class Sketch extends Known {
    * @param {Squares} squares @param {Uint16Array | Uint32Array} keys @param {Float32Array} weights @param {Float32Array} left
    * @param {Float32Array} received @param {{allows(query: number, key: number): boolean | null}} runs  null: what the mask allows is not told.
    */
-  constructor(squares, keys, weights, left, received, runs) {
+  constructor(squares, keys, weights, left, received, runs, levels = /** @type {Squares[]} */ ([])) {
     super();
     this.squares = squares;
     this.keys = keys; // (queries, strongest)
@@ -92,6 +95,8 @@ export class Sketch extends Known {
     this.left = left; // (queries,)
     this.received = received; // (keys,)
     this.runs = runs;
+    this.levels = levels; // maps of smaller squares, if there are any
+    this.finest = levels.at(-1) ?? squares;
     this.strongest = keys.length / left.length;
     this.whole = false;
     /** @type {Map<number, Link[]> | null} */
@@ -100,18 +105,19 @@ export class Sketch extends Known {
 
   /** @param {Reader} reader @param {Layer} layer @returns {Head[]} */
   static all(reader, layer) {
-    const { size, map, strongest, mask } = /** @type {Required<import("#data.js").LayerHeader>} */ (layer.header);
+    const { size, map, finer, strongest, mask } = /** @type {Required<import("#data.js").LayerHeader>} */ (layer.header);
     const [heads, queries, keys] = [layer.heads.length, layer.queries.length, layer.keys.length];
     const squares = reader.codes(layer.codes, heads, map, size);
     const named = reader.integers(heads * queries * strongest, keys <= 2 ** 16 ? 2 : 4);
     const [weights, left] = [reader.integers(heads * queries * strongest, 2), reader.integers(heads * queries, 2)].map((codes) => Float32Array.from(codes, (code) => layer.codes.weights[code]));
     const received = reader.halves(heads * keys);
     const runs = mask ? Runs.from(reader, queries, mask) : mask === 0 ? { allows: () => true } : { allows: () => null };
+    const levels = finer.map((level) => reader.codes(layer.codes, heads, level.map, level.size));
     /** @template {Uint16Array | Uint32Array | Float32Array} Numbers @param {Numbers} numbers @param {number} width @param {number} head */
     const part = (numbers, width, head) => /** @type {Numbers} */ (numbers.subarray(head * width, (head + 1) * width));
     return squares.map(
       (each, head) =>
-        new Sketch(each, part(named, queries * strongest, head), part(weights, queries * strongest, head), part(left, queries, head), part(received, keys, head), runs),
+        new Sketch(each, part(named, queries * strongest, head), part(weights, queries * strongest, head), part(left, queries, head), part(received, keys, head), runs, levels.map((all) => all[head])),
     );
   }
 
@@ -133,11 +139,18 @@ export class Sketch extends Known {
     return { links: links.filter(({ key, weight }) => weight > 0 || this.runs.allows(query, key)), left: this.left[query] };
   }
 
+  /** The smallest squares that take a pixel. @param {number} cell @returns {Tile[]} */
+  finer(cell) {
+    const squares = this.levels.findLast(({ size }) => size * cell >= 1);
+    return squares ? [{ squares, row: 0, column: 0 }] : [];
+  }
+
   /** @param {number} key @returns {Some} */
   column(key) {
     this.columns ??= this.byKey();
     const links = this.columns.get(key) ?? [];
-    return { links, left: Math.max(0, this.received[key] - links.reduce((sum, { weight }) => sum + weight, 0)) };
+    const left = Math.max(0, this.received[key] - links.reduce((sum, { weight }) => sum + weight, 0));
+    return links.length && left > 0 ? { links, left, rough: true } : { links, left }; // by what each link is rounded, the rest is wrong
   }
 
   byKey() {
@@ -187,54 +200,6 @@ function ranked(count, link) {
   return { links: links.sort((a, b) => b.weight - a.weight), left: 0 };
 }
 
-/** Several heads as one: means of what each gives. @param {Head[]} heads @returns {Head} */
-export function together(heads) {
-  return heads.length === 1 ? heads[0] : new Mean(heads);
-}
-
-/** The mean of several heads. What one of them leaves out is left out. @implements {Head} */
-class Mean extends Known {
-  /** @param {Head[]} heads */
-  constructor(heads) {
-    super();
-    this.heads = heads;
-    this.whole = heads.every(({ whole }) => whole);
-    this.squares = new MeanSquares(heads.map(({ squares }) => squares));
-    /** @type {Head["sum"]} */
-    this.sum = heads.every(({ sum }) => sum) ? (queries, keys) => mean(heads.map((head) => head.sum?.(queries, keys) ?? null)) : undefined;
-  }
-
-  /** @param {number[]} queries @param {number[]} keys */
-  async ask(queries, keys = []) {
-    for (const head of this.heads) await head.ask(queries, keys);
-  }
-
-  /** @param {number} query @param {number} key @returns {Cell} */
-  cell(query, key) {
-    const cells = this.heads.map((head) => head.cell(query, key));
-    const seen = cells.filter(({ state }) => state !== "masked");
-    if (seen.length === 0) return cells[0];
-    const most = seen.reduce((sum, cell) => sum + cell.most, 0) / cells.length;
-    const known = seen.every(({ state }) => state === "known");
-    return { state: known ? "known" : "unknown", weight: known ? most : NaN, most };
-  }
-
-  /** @param {number} query @returns {Some} */
-  row(query) {
-    return summed(this.heads.map((head) => head.row(query)), ({ key }) => key, 1 / this.heads.length);
-  }
-
-  /** @param {number} key @returns {Some} */
-  column(key) {
-    return summed(this.heads.map((head) => head.column(key)), ({ query }) => query, 1 / this.heads.length);
-  }
-}
-
-/** Null where one is. @param {(number | null)[]} numbers */
-function mean(numbers) {
-  return numbers.reduce((/** @type {number | null} */ sum, number) => (sum === null || number === null ? null : sum + number / numbers.length), 0);
-}
-
 /** Links that meet at a place, added up. @param {Some[]} all @param {(link: Link) => number} place @param {number} factor @returns {Some} */
 export function summed(all, place, factor) {
   /** @type {Map<number, Link>} */
@@ -253,24 +218,7 @@ export function summed(all, place, factor) {
   };
 }
 
-class MeanSquares {
-  /** @param {SquareMap[]} squares */
-  constructor(squares) {
-    this.all = squares;
-    this.rows = squares[0].rows;
-    this.columns = squares[0].columns;
-    this.size = squares[0].size;
-  }
-
-  /** @param {number} row @param {number} column */
-  at(row, column) {
-    let [sum, seen] = [0, false];
-    for (const each of this.all) {
-      const weight = each.at(row, column);
-      if (Number.isNaN(weight)) continue;
-      sum += weight;
-      seen = true;
-    }
-    return seen ? sum / this.all.length : NaN;
-  }
+/** Whether the mask forbids a cell, as far as that is known without asking. @param {Head} head @param {number} query @param {number} key */
+export function isMasked(head, query, key) {
+  return head.isMasked ? head.isMasked(query, key) : head.cell(query, key).state === "masked";
 }

@@ -1,6 +1,6 @@
 // A head without the keys that are left out, the others as they are or rescaled.
 
-import { Known } from "#heads.js";
+import { isMasked, Known } from "#heads.js";
 
 /**
  * @typedef {import("#heads.js").Head} Head
@@ -29,11 +29,13 @@ export class Reduced extends Known {
     this.whole = head.whole;
     this.remote = remote;
     this.exact = head.exact;
-    this.finer = head.finer && ((/** @type {any[]} */ ...part) => head.finer?.(...part));
-    this.isMasked = head.isMasked && ((/** @type {number} */ query, /** @type {number} */ key) => head.isMasked?.(query, key) ?? false);
+    /** @type {Head["finer"]} */
+    this.finer = head.finer && ((...part) => (head.finer?.(...part) ?? []).map((tile) => (remote ? tile : { ...tile, squares: this.without(tile.squares) })));
+    this.isMasked = head.isMasked && ((/** @type {number} */ query, /** @type {number} */ key) => isMasked(head, query, key));
     this.keys = hidden.flatMap((is, key) => (is ? [key] : []));
     this.shares = new Map(); // of rows
-    this.map = null; // made when it is first asked for
+    /** @type {WeakMap<import("#heads.js").SquareMap, import("#heads.js").SquareMap>} */
+    this.maps = new WeakMap(); // by those of the head, made when they are first asked for
   }
 
   /** @param {number[]} queries @param {number[]} keys */
@@ -42,7 +44,7 @@ export class Reduced extends Known {
   }
 
   get squares() {
-    return (this.map ??= this.whole ? this.cells() : this.mapOf());
+    return this.without(this.head.squares);
   }
 
   /** @returns {Cell} */
@@ -101,9 +103,19 @@ export class Reduced extends Known {
     return share < LEAST ? null : share;
   }
 
+  get finest() {
+    return this.without(this.head.finest ?? this.head.squares);
+  }
+
+  /** The squares of a head without the keys. @param {import("#heads.js").SquareMap} squares */
+  without(squares) {
+    const known = this.maps.get(squares) ?? (this.whole ? this.cells(squares) : this.mapOf(squares));
+    this.maps.set(squares, known);
+    return known;
+  }
+
   /** The squares of a whole head: its cells. */
-  cells() {
-    const { squares } = this.head;
+  cells(squares) {
     return {
       rows: squares.rows,
       columns: squares.columns,
@@ -113,8 +125,7 @@ export class Reduced extends Known {
   }
 
   /** The squares of a sketch: less those of hidden keys alone, and less what is known to go to hidden keys. None is rescaled. */
-  mapOf() {
-    const { squares } = this.head;
+  mapOf(squares) {
     const { size, rows, columns } = squares;
     const within = Array.from({ length: columns }, (_, column) => this.keys.filter((key) => Math.floor(key / size) === column));
     const all = within.map(({ length }, column) => length === Math.min(size, this.hidden.length - column * size));

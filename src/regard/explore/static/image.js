@@ -5,6 +5,7 @@ import { written } from "#data.js";
 import { element } from "#elements.js";
 import { FACINGS, hold } from "#state.js";
 import { themeOf } from "#theme.js";
+import { headOf } from "#together.js";
 
 const WIDEST = 540; // CSS pixels
 const TALLEST = 0.72; // of the window
@@ -74,7 +75,7 @@ export function mountImage(place, recording, store) {
     const grid = grids.get(layer);
     for (const part of [controls, marks, frame]) part.hidden = !grid;
     if (!grid) return (note.textContent = `The tokens of ${layer.name} are not the patches of the picture.`);
-    const head = layer.head(state.heads);
+    const head = headOf(layer, state);
     if (!head) return (note.textContent = "Reading …");
     const tokens = chosen(state);
     const cells = cellsOf(head, tokens, state.facing, layer);

@@ -1,7 +1,8 @@
 // One attention layer of a recording: its tokens, and its weights as soon as they are read.
 
 import { Reader } from "#bytes.js";
-import { Sketch, Whole, together } from "#heads.js";
+import { Sketch, Whole } from "#heads.js";
+import { together } from "#together.js";
 
 /**
  * @typedef {import("#heads.js").Head} Head

@@ -4,11 +4,12 @@ import { drawPixels, PALETTES, position, SCALES, weightAt } from "#colour.js";
 import { element } from "#elements.js";
 import { HIDEABLE } from "#state.js";
 import { themeOf } from "#theme.js";
+import { TOGETHER } from "#together.js";
 
 const TICKS = { root: [0, 0.01, 0.1, 0.25, 0.5, 1], linear: [0, 0.25, 0.5, 0.75, 1], log: [0.0001, 0.001, 0.01, 0.1, 1], rows: [0, 0.5, 1] };
 const SHADES = 256;
 const UNITS = { rows: "times the strongest of the row" };
-const NAMES = { root: "square root", linear: "linear", log: "logarithm", rows: "row maximum", first: "the first token", special: "special tokens" };
+const NAMES = { root: "square root", linear: "linear", log: "logarithm", rows: "row maximum", sum: "their sum", mean: "their mean", first: "the first token", special: "special tokens" };
 
 /** @param {HTMLElement} place @param {import("#data.js").Recording} recording @param {import("#state.js").Store} store */
 export function mountLegend(place, recording, store) {
@@ -17,6 +18,7 @@ export function mountLegend(place, recording, store) {
   const unit = element("span", { class: "unit" });
   const square = element("p", { class: "hint" });
   const hasMask = element("span", { class: "masked-word" }, element("i", { class: "masked" }), "may not be seen");
+  const several = choice("several", "Several heads ", TOGETHER, store);
   place.append(
     element("p", { class: "legend-title" }, "Attention weight ", unit),
     element("div", { class: "scale-frame" }, scale, ticks),
@@ -28,6 +30,7 @@ export function mountLegend(place, recording, store) {
       element("span", { class: "in-word" }, element("i", { class: "stroke in" }), "is attended by"),
       hasMask,
     ),
+    several,
     choice("scale", "Scale ", SCALES, store),
     choice("palette", "Colours ", PALETTES, store),
     element("fieldset", { class: "field" }, element("legend", {}, "Leave out"), ...HIDEABLE.map((name) => hiding(name, store)), rescaling(store)),
@@ -37,15 +40,18 @@ export function mountLegend(place, recording, store) {
   const draw = (state) => {
     const theme = themeOf(state);
     const layer = recording.layers[state.layer];
-    const name = [theme, state.scale, state.palette, layer.name, layer.ready].join(" ");
+    const count = state.several === "sum" ? state.heads.length : 1;
+    several.hidden = state.heads.length === 1;
+    const name = [theme, state.scale, state.palette, count, layer.name, layer.ready].join(" ");
     if (name === drawn) return;
     drawn = name;
     const line = { rows: 1, columns: SHADES, at: (_, column) => weightAt(column / (SHADES - 1), state.scale) };
     drawPixels(scale, line, { ...state, scale: state.scale === "rows" ? "linear" : state.scale }, theme);
     ticks.replaceChildren(...TICKS[state.scale].map((weight) => tick(weight, state.scale)));
-    unit.textContent = UNITS[state.scale] ?? "share of a row, 0 to 1";
+    unit.textContent = UNITS[state.scale] ?? (count > 1 ? `shares of a row in ${count} heads, added up: 0 to ${count}, the last colour from 1 on` : "share of a row, 0 to 1");
     const size = layer.header.size ?? 1;
-    square.textContent = size > 1 ? `A square is ${size} × ${size} tokens: how much its rows give to its columns, on the mean of the rows.` : "";
+    const finest = layer.header.finer?.at(-1)?.size;
+    square.textContent = size > 1 ? `A square is ${size} × ${size} tokens${finest ? `, or down to ${finest} × ${finest} as you zoom in` : ""}: how much its rows give to its columns, on the mean of the rows.` : "";
     hasMask.hidden = !layer.thumbnails.some((squares) => squares.stored.includes(squares.codes.weights.length - 1));
   };
   store.subscribe(draw);

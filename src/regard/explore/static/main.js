@@ -27,7 +27,10 @@ const HEADS = {
   cross: ["Cross-attention", "Each row is a decoding step, named by the token that it wrote; it attends to the source tokens in the columns."],
 };
 
-const READING = "Each row is a token; it attends to the tokens in the columns, itself and those before it.";
+const READING = {
+  decoder: "Each row is a token; it attends to the tokens in the columns, itself and those before it.",
+  cross: "Each row is a token that was read; it attends to the source tokens in the columns.",
+};
 
 const place = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const recording = readRecording(document);
@@ -36,11 +39,11 @@ recording.changed = () => store.set({}); // what was asked for has come
 const shown = new Shown(recording, store);
 
 place("model").textContent = readable(recording.model);
-place("title").textContent = readable(recording.title);
+place("title").textContent = readable(recording.title || recording.model);
 for (const [role, text] of Object.entries(recording.texts)) {
   if (text !== recording.title) place("texts").append(element("dt", {}, readable(role)), element("dd", { dir: "auto" }, readable(text)));
 }
-place("precision").textContent = `Weights are stored as ${100 * recording.error[0]} % of themselves or ${recording.error[1]}, whichever is more: so near is what is shown to what was computed. Where a text is long, each row names its strongest keys and says how much it gives to the others; what is not in the file is said to be so.`;
+place("precision").textContent = `Weights are stored as ${100 * recording.error[0]} % of themselves or ${recording.error[1]}, whichever is more: so near is what is shown of a head to what was computed. Where a text is long, each row names its strongest keys and says how much it gives to the others; what is not in the file is said to be so.`;
 
 store.subscribe(() => (place("ended").hidden = !recording.ended));
 mountTheme(place("theme"), store);
@@ -64,7 +67,7 @@ store.subscribe((state) => {
   const layer = recording.layers[state.layer];
   const [title, note] = HEADS[layer.kind];
   const heads = state.heads.map((head) => layer.heads[head]);
-  place("head-heading").replaceChildren(title, element("span", { class: "head-name" }, `${layer.name}, head${heads.length > 1 ? "s" : ""} ${heads.join(", ")}${heads.length > 1 ? " (their mean)" : ""}`));
-  const reading = layer.kind === "decoder" && layer.querySequence === layer.keySequence;
-  place("head-note").textContent = reading ? READING : note;
+  place("head-heading").replaceChildren(title, element("span", { class: "head-name" }, `${layer.name}, head${heads.length > 1 ? "s" : ""} ${heads.join(", ")}${heads.length > 1 ? ` (their ${state.several})` : ""}`));
+  const writes = recording.sequences[layer.querySequence].role === "written";
+  place("head-note").textContent = (!writes && READING[layer.kind]) || note;
 });

@@ -5,6 +5,7 @@ import { element } from "#elements.js";
 import { bounded, fitted, hit, moved, zoomed } from "#layout.js";
 import { contextOf, draw } from "#matrix_drawing.js";
 import { focusIn, hold } from "#state.js";
+import { headOf } from "#together.js";
 import { label } from "#tokens.js";
 
 const APART = 8; // CSS pixels from a cell to what is told of it
@@ -61,7 +62,7 @@ export function mountMatrix(place, recording, store) {
     asked = 0;
     const state = store.get();
     const layer = layerNow();
-    const head = layer.head(state.heads);
+    const head = headOf(layer, state);
     canvas.classList.toggle("coming", !head);
     if (!head || !state.views.includes("matrix") || frame.clientWidth === 0) return;
     const style = getComputedStyle(canvas);
@@ -82,7 +83,7 @@ export function mountMatrix(place, recording, store) {
   const point = (at) => {
     if (at.query !== null && at.key !== null) {
       cursor = at;
-      layerNow().head(store.get().heads)?.prepare?.(at.query); // a frame before it is drawn
+      headOf(layerNow(), store.get())?.prepare?.(at.query); // a frame before it is drawn
       store.set({ hover: { cell: at } });
     } else {
       const token = tokenAt(layerNow(), at);
@@ -230,7 +231,7 @@ function told(head, query, key) {
   const { state, weight, most } = head.cell(query, key);
   if (state === "masked") return [element("span", { class: "rank" }, "masked: may not be seen")];
   if (state === "hidden") return [element("span", { class: "rank" }, "left out")];
-  const { squares } = head;
+  const squares = head.finest ?? head.squares;
   if (state === "unknown" && head.exact) return [element("span", { class: "rank" }, "asking …")];
   if (state === "unknown") {
     const { size } = squares;
@@ -242,7 +243,8 @@ function told(head, query, key) {
   }
   const { links, left, waiting } = head.row(query);
   if (waiting) return [element("span", { class: "value" }, written(weight))];
-  const rank = 1 + links.filter((other) => other.weight > weight).length;
+  const weaker = links.findIndex((other) => other.weight <= weight); // the strongest come first
+  const rank = 1 + (weaker < 0 ? links.length : weaker);
   return [element("span", { class: "value" }, written(weight)), element("span", { class: "rank" }, `rank ${rank}${left > 0 ? "" : ` of ${links.length}`} in its row`)];
 }
 

@@ -1,6 +1,7 @@
 // How a head is drawn as a matrix: its squares, what is known of its cells, what may not be seen or is left out, its tokens.
 
 import { drawPixels, position, shade } from "#colour.js";
+import { isMasked as isMaskedIn } from "#heads.js";
 import { hides } from "#links.js";
 import { redrawn } from "#svg_context.js";
 import { themeOf } from "#theme.js";
@@ -26,7 +27,7 @@ export function draw(canvas, maps, layout, what) {
   const context = contextOf(canvas);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, layout.width, layout.height);
-  const name = [layer.name, state.heads, state.scale, state.palette, state.hidden, state.rescale, themeOf(state)].join(" ");
+  const name = [layer.name, state.heads, state.several, state.scale, state.palette, state.hidden, state.rescale, themeOf(state)].join(" ");
   if (maps.name !== name) (maps.paint ?? drawPixels)(maps.canvas, head.squares, state, themeOf(state));
   maps.name = name;
   drawAll(context, maps.canvas, layout, what);
@@ -115,8 +116,7 @@ function drawMasked(context, { left, top, cell, row, column, rows, columns, seen
   const { squares } = head;
   const single = cell >= SINGLE; // else whole squares
   const size = single ? 1 : squares.size;
-  const known = head.isMasked ? (y, x) => head.isMasked(y, x) : (y, x) => head.cell(y, x).state === "masked";
-  const isMasked = single ? known : (y, x) => Number.isNaN(squares.at(y, x));
+  const isMasked = single ? (y, x) => isMaskedIn(head, y, x) : (y, x) => Number.isNaN(squares.at(y, x));
   const side = size * cell;
   context.save();
   context.beginPath();

@@ -76,14 +76,16 @@ export function mountOverview(place, recording, store) {
       rows = Array.from({ length: Math.ceil(sorted.length / wide) }, (_, row) => sorted.slice(row * wide, (row + 1) * wide));
       grid.style.setProperty("--heads", String(wide));
       const lines = rows.map((line) => element("div", { role: "row", class: "row sorted" }, ...line.map(({ cell, score }) => captioned(cell, score))));
-      grid.replaceChildren(...(lines.length ? lines : [element("p", { class: "hint" }, "No head reaches that.")]));
+      const at = /** @type {HTMLElement} */ (document.activeElement);
+      grid.replaceChildren(...(lines.length ? lines : [element("p", { class: "hint" }, told(recording, sort) < controls.heads ? "None that reaches it is computed yet." : "No head reaches that.")]));
+      if (at !== document.activeElement) at.focus(); // which heads that come lately take from it
     }
   };
 
   let arranged = "";
   const drawn = cells.map((line) => line.map(() => ""));
   const update = (state) => {
-    const name = `${state.sort} ${state.least}`;
+    const name = `${state.sort} ${state.least} ${told(recording, state.sort)}`;
     if (name !== arranged) arrange(state);
     arranged = name;
     const looks = `${themeOf(state)} ${state.palette} ${state.scale}`;
@@ -105,26 +107,47 @@ export function mountOverview(place, recording, store) {
   recording.begun.then(() => update(store.get()));
 }
 
+/** Of how many heads a server has told what they do; a file tells it of all. @param {import("#data.js").Recording} recording @param {string} score */
+function told(recording, score) {
+  return recording.layers.reduce((sum, { scores }) => sum + (scores[score]?.length ?? 0), 0);
+}
+
 /** Sorting and filtering. */
 class Controls {
   constructor(recording, store) {
-    const known = Object.keys(SCORES).filter((name) => recording.layers.some(({ scores }) => scores[name]?.some((score) => score !== null)));
-    const options = [["order", "layer and head"], ...known.map((name) => [name, name])];
-    this.select = element("select", { id: "sort" }, ...options.map(([value, text]) => element("option", { value }, text)));
+    this.recording = recording;
+    this.heads = recording.layers.reduce((sum, { heads }) => sum + heads.length, 0);
+    this.names = "";
+    this.select = element("select", { id: "sort" });
     this.least = element("input", { type: "range", id: "least", min: "0", max: "1", step: "0.05" });
     this.note = element("p", { class: "hint" });
-    const bound = element("output", { for: "least" });
-    this.filter = element("label", { class: "field", for: "least" }, "at least ", this.least, bound);
+    this.bound = element("output", { for: "least" });
+    this.filter = element("label", { class: "field", for: "least" }, "at least ", this.least, this.bound);
     this.node = element("div", { class: "controls" }, element("label", { class: "field", for: "sort" }, "Sort by ", this.select), this.filter, this.note);
     this.select.addEventListener("change", () => store.set({ sort: this.select.value, least: 0 }));
     this.least.addEventListener("input", () => store.set({ least: Number(this.least.value) }));
-    store.subscribe(({ sort, least }) => {
-      this.select.value = sort;
-      this.least.value = String(least);
-      bound.textContent = least.toFixed(2);
-      this.filter.hidden = sort === "order" || UNBOUNDED.includes(sort);
-      this.note.textContent = SCORES[sort] ? `The number is, on the mean over the rows, ${SCORES[sort]}.` : "";
-    });
+    store.subscribe((state) => this.update(state));
+  }
+
+  /** @param {import("#state.js").State} state */
+  update({ sort, least }) {
+    this.offer();
+    this.select.value = sort;
+    this.least.value = String(least);
+    this.bound.textContent = least.toFixed(2);
+    this.filter.hidden = sort === "order" || UNBOUNDED.includes(sort);
+    const done = told(this.recording, sort);
+    const notes = [`The number is, on the mean over the rows, ${SCORES[sort]}.`, ...(done < this.heads ? [`So far it is computed of ${done} of ${this.heads} heads.`] : [])];
+    this.note.textContent = SCORES[sort] ? notes.join(" ") : "";
+  }
+
+  /** What can be sorted by: what some head does, or may do. */
+  offer() {
+    const names = Object.keys(SCORES).filter((name) => this.recording.layers.some(({ scores, heads }) => scores[name].length < heads.length || scores[name].some((score) => score !== null)));
+    if (names.join() === this.names) return;
+    this.names = names.join();
+    const options = [["order", "layer and head"], ...names.map((name) => [name, name])];
+    this.select.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
   }
 }
 

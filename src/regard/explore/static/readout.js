@@ -4,6 +4,7 @@ import { strongest, written } from "#data.js";
 import { element } from "#elements.js";
 import { hides, links } from "#links.js";
 import { focusIn } from "#state.js";
+import { headOf } from "#together.js";
 import { label } from "#tokens.js";
 
 const LENGTH = 8;
@@ -20,7 +21,7 @@ export function mountReadout(place, recording, store) {
     asked = 0;
     const state = store.get();
     const layer = recording.layers[state.layer];
-    const head = layer.head(state.heads);
+    const head = headOf(layer, state);
     if (!head) return lists.replaceChildren(element("p", { class: "hint" }, "Reading …"));
     const focus = focusIn(layer, state);
     lists.replaceChildren(...panels(layer, head, state, focus));
@@ -39,8 +40,9 @@ function panels(layer, head, state, { queries, keys, cell }) {
   if (state.region) made.push(regionPanel(head.inTokens?.(state.region) ?? { head, ...state.region }));
   if (queries.length) {
     const found = head.rows(queries);
-    const entries = links(layer, found, state).slice(0, LENGTH).map((link) => entry(label(layer.keys[link.key]), link.weight, "out", cell && link.key === keys[0]));
-    made.push(panel([named(layer.queries, queries), queries.length > 1 ? " attend to, on the mean" : " attends to"], entries, found));
+    const kept = links(layer, found, state);
+    const entries = kept.slice(0, LENGTH).map((link) => entry(label(layer.keys[link.key]), link.weight, "out", cell && link.key === keys[0]));
+    made.push(panel([named(layer.queries, queries), queries.length > 1 ? " attend to, on the mean" : " attends to"], entries, { ...found, links: kept }));
   }
   if (keys.length) {
     const found = head.columnsOf(keys);
@@ -52,7 +54,7 @@ function panels(layer, head, state, { queries, keys, cell }) {
     if (layer.queries.length <= MOST_ROWS && layer.header.form !== "remote") {
       const all = layer.queries.flatMap((_, query) => links(layer, head.row(query), state).slice(0, LENGTH));
       const entries = strongest(all, LENGTH).map((link) => entry(`${label(layer.queries[link.query])} → ${label(layer.keys[link.key])}`, link.weight, "out", false));
-      made.push(panel(["Strongest in this head"], entries));
+      made.push(panel([state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head"], entries));
     }
     made.push(element("p", { class: "hint" }, "Point at a word or a cell, or go there with Tab and the arrow keys. Click or press Enter to hold it; with Ctrl or ⌘ hold several, with Shift all between; a double click, or W, holds a whole word."));
   }
@@ -66,8 +68,10 @@ function regionPanel({ head, queries, keys }) {
   const { sum, exact } = regionSum(head, queries, keys);
   if (sum === null) return panel([element("b", {}, "Region"), ` of ${name}`], [], { waiting: true });
   const title = [element("b", {}, "Region"), ` of ${name}`];
-  const entries = [entry(exact ? "Sum of its weights" : "Sum, from the means of squares", sum, "out", false), entry("Share of its rows’ attention", sum / rows, "out", false)];
-  return panel(title, entries);
+  const entries = [entry(exact ? "Sum of its weights" : "Sum, from the means of squares", sum, "out", false), entry("Share of its rows’ attention", sum / rows / (head.times ?? 1), "out", false)];
+  const made = panel(title, entries);
+  made.classList.add("region");
+  return made;
 }
 
 /**
@@ -76,7 +80,7 @@ function regionPanel({ head, queries, keys }) {
  */
 export function regionSum(head, queries, keys) {
   if (head.sum) return { sum: head.sum(queries, keys), exact: true };
-  const { squares } = head;
+  const squares = head.finest ?? head.squares;
   const known = squares.size === 1 ? null : cellsSum(head, queries, keys);
   if (known !== null) return { sum: known, exact: true };
   const { size } = squares;
@@ -105,10 +109,12 @@ function cellsSum(head, [top, bottom], [left, right]) {
 }
 
 /** What is listed under a title, and what of the links is said beside them. */
-function panel(title, entries, { left = 0, rough = false, unscaled = false, waiting = false } = {}, none = left > 0 ? "None that this file names." : "Nothing: the mask leaves it no token.") {
+function panel(title, entries, { links = /** @type {import("#heads.js").Link[]} */ ([]), left = 0, rough = false, unscaled = false, waiting = false } = {}, none = left > 0 ? "None that this file names." : "Nothing: the mask leaves it no token.") {
   if (waiting) return element("div", { class: "panel" }, element("h3", {}, ...title), element("p", { class: "hint" }, "Asking …"));
+  const [rest, more] = [links.slice(entries.length).reduce((sum, { weight }) => sum + weight, 0), links.length - entries.length];
   const list = entries.length ? element("ol", {}, ...entries) : element("p", { class: "hint" }, none);
   const hints = [
+    ...(rest >= 0.001 ? [`${written(rest)} on ${more} more`] : []),
     ...(left >= 0.001 ? [`${rough ? "about " : ""}${written(left)} on others, which this file does not name`] : []),
     ...(unscaled ? ["Not all is rescaled: of some rows this file does not tell exactly what is left out."] : []),
   ];

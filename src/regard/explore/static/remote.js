@@ -74,16 +74,19 @@ export class RemoteRecording {
     await new Promise((resolve) => setTimeout(resolve, 400));
     for (const [index, layer] of this.layers.entries()) {
       const [rows, columns] = layer.header.thumbnail;
-      const thumbnails = [];
       for (let head = 0; head < layer.heads.length; head++) {
-        thumbnails.push(new Reader(await inflate(await this.server.askIdly(`thumbnail/${index}/${head}`))).codes(codes, 1, [rows, columns])[0]);
-        layer.thumbnails = [...thumbnails];
+        const squares = new Reader(await inflate(await this.server.askIdly(`thumbnail/${index}/${head}`))).codes(codes, 1, [rows, columns])[0];
+        layer.thumbnails.push(squares);
         this.changed();
       }
     }
-    const scores = JSON.parse(new TextDecoder().decode(await this.server.askIdly("scores")));
-    for (const layer of this.layers) layer.scores = scores[layer.name] ?? {};
-    this.changed();
+    for (const [index, layer] of this.layers.entries()) {
+      for (let head = 0; head < layer.heads.length; head++) {
+        const scores = JSON.parse(new TextDecoder().decode(await this.server.askIdly(`scores/${index}/${head}`)));
+        for (const [name, score] of Object.entries(scores)) layer.scores[name].push(score);
+        this.changed();
+      }
+    }
   }
 }
 

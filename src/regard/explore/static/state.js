@@ -1,6 +1,7 @@
 // What is chosen: one small store. The URL fragment is its serialisation.
 
 import { PALETTES, SCALES } from "#colour.js";
+import { TOGETHER } from "#together.js";
 
 /**
  * @typedef {{sequence: number, index: number}} Token  A place in one of the recording's token sequences.
@@ -8,7 +9,7 @@ import { PALETTES, SCALES } from "#colour.js";
  * @typedef {{queries: [number, number], keys: [number, number]}} Region  From the first to the last, both in it.
  * @typedef {{query: number, key: number, cell: number}} Zoom  What is in the middle of the matrix, and the pixels of a cell.
  * @typedef {{layer: number, heads: number[], tokens: Token[], region: Region | null, zoom: Zoom | null, views: string[], step: number | null,
- *   aligned: string, facing: string, tint: number,
+ *   several: string, aligned: string, facing: string, tint: number,
  *   scale: string, palette: string, hidden: string[], rescale: boolean, words: boolean, sort: string, least: number, search: string, theme: string,
  *   hover: {token?: Token, cell?: Cell} | null}} State
  *   `tokens` are held until others are chosen; `hover` is what pointer or keyboard is at, and is in no fragment.
@@ -63,6 +64,7 @@ export function firstView(recording) {
     zoom: null,
     views: recording.beside ? ["compare"] : "image" in recording.texts ? ["matrix", "image"] : ["text", "matrix"],
     step: null,
+    several: TOGETHER[0],
     aligned: ALIGNED[0],
     facing: FACINGS[0],
     tint: 0.7,
@@ -148,6 +150,7 @@ const PARTS = {
     write: (step) => (step === null ? null : String(step)),
     read: (text) => (/^\d+$/.test(text) ? Number(text) : undefined),
   },
+  several: oneOf(TOGETHER),
   aligned: oneOf(ALIGNED),
   facing: oneOf(FACINGS),
   tint: share,
@@ -195,12 +198,17 @@ export function fromFragment(fragment, recording) {
 /** Keep the address and the store the same, both ways. @param {Store} store @param {Recording} recording @param {Window} place */
 export function bindFragment(store, recording, place = window) {
   let timer = 0;
+  const tell = () => place.history.replaceState(null, "", `#${toFragment(store.get(), recording)}`);
   store.subscribe((state, before) => {
     if (state === before || toFragment(state, recording) === toFragment(before, recording)) return;
     clearTimeout(timer);
-    timer = setTimeout(() => place.history.replaceState(null, "", `#${toFragment(store.get(), recording)}`), PAUSE);
+    timer = setTimeout(tell, PAUSE);
   });
-  place.addEventListener("hashchange", () => store.set(fromFragment(place.location.hash, recording)));
+  place.addEventListener("hashchange", () => {
+    store.set(fromFragment(place.location.hash, recording));
+    tell();
+  });
+  if (place.location.hash) tell(); // what a link named and is not here is not in the address either
 }
 
 /** The rows and columns of a layer that are pointed at, or else held; `cell` where it is one cell. @param {import("#layer.js").Layer} layer @param {State} state @returns {{queries: number[], keys: number[], cell: boolean}} */

@@ -4,8 +4,9 @@ import { drawArcs } from "#arcs.js";
 import { position } from "#colour.js";
 import { strongest } from "#data.js";
 import { element, svgElement } from "#elements.js";
-import { focusIn, hold } from "#state.js";
 import { links } from "#links.js";
+import { focusIn, hold } from "#state.js";
+import { headOf } from "#together.js";
 import { beginsWord, isSpecial, matches, readable, shown } from "#tokens.js";
 
 const AT_REST = 0.1; // where nothing is chosen, an arc below this weight is not drawn
@@ -124,7 +125,7 @@ export function mountText(place, recording, store) {
     const state = store.get();
     if (!state.views.includes("text")) return;
     const layer = recording.layers[state.layer];
-    const head = layer.head(state.heads);
+    const head = headOf(layer, state);
     const [queries, keys] = [textOf(layer.querySequence).tokens, textOf(layer.keySequence).tokens];
     arrange();
     for (const node of marked) unmark(node);

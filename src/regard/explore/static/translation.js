@@ -4,9 +4,9 @@ import { Alignment, wordOfEach } from "#alignment.js";
 import { position } from "#colour.js";
 import { written } from "#data.js";
 import { element, svgElement } from "#elements.js";
-import { together } from "#heads.js";
 import { hides } from "#links.js";
 import { ALIGNED } from "#state.js";
+import { together } from "#together.js";
 import { wordsOf } from "#words.js";
 
 const AT_REST = 0.1; // where nothing is chosen, a line below this weight is drawn for a word's strongest alone

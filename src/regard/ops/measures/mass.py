@@ -34,7 +34,10 @@ class Mass(Measure):
     cells: Mask
 
     def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        return torch.where(self.cells.allowed(block.cells), block.weights, 0.0).sum(-1)
+        allowed = self.cells.allowed(block.cells)
+        if allowed.ndim > 1 and allowed.shape[-2] == 1:  # the same keys for all rows
+            return (block.weights @ allowed.mT.to(block.weights.dtype))[..., 0]
+        return torch.where(allowed, block.weights, 0.0).sum(-1)
 
     def objections(self, shape: Shape, device: torch.device) -> list[str]:
         if not isinstance(self.cells, Mask):

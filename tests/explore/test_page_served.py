@@ -1,0 +1,170 @@
+"""The page of a recording on a server, in a real Chromium: what it shows is what the matrix says."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from explore.served import recording_of, served
+from regard.analysis.recording import Recording
+
+
+@pytest.fixture(scope="module")
+def long_recording() -> Recording:
+    return recording_of()
+
+
+@pytest.fixture(scope="module")
+def address(long_recording) -> Iterator[str]:
+    with served(long_recording) as found:
+        yield found
+
+
+@pytest.fixture
+def open_served(browser, address) -> Iterator:
+    """The served page, which may ask this server alone and does nothing wrong."""
+    complaints: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    root = address.rpartition("/")[0]
+
+    def open_it(fragment: str = ""):
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        context.route(lambda url: not url.startswith((root, "data:", "blob:")), lambda route: route.abort())
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address + fragment)
+        page.wait_for_selector("#matrix canvas[data-cell]")
+        return page
+
+    yield open_it
+    context.close()
+    assert complaints == []
+
+
+def test_a_cell_of_the_served_page_has_the_exact_weight(open_served, long_recording):
+    page = open_served("#layer=long&head=1&views=matrix&zoom=300,290,20")
+    canvas = page.locator("#matrix canvas")
+    place = {name: float(value) for name, value in canvas.evaluate("node => ({...node.dataset})").items()}
+    query, key = 300, 291
+    x = place["left"] + (key + 0.5 - place["column"]) * place["cell"]
+    y = place["top"] + (query + 0.5 - place["row"]) * place["cell"]
+    canvas.hover(position={"x": x, "y": y})
+    page.locator(".tip .rank", has_text="rank").wait_for()  # its row has come
+    weight = float(long_recording.layers[0].weights[0, 1, query, key])
+    assert float(page.locator(".tip .value").inner_text()) == pytest.approx(weight, abs=6e-4 if weight >= 0.1 else 6e-5)
+    rank = 1 + int((long_recording.layers[0].weights[0, 1, query] > weight).sum())
+    assert page.locator(".tip .rank").inner_text().startswith(f"rank {rank} ")
+
+
+def test_the_readout_of_a_served_token_is_exact(open_served, long_recording):
+    page = open_served("#layer=long&head=2&token=source.500")
+    page.wait_for_selector(".panel li")
+    best = long_recording.layers[0].weights[0, 2, 500].max()
+    assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(best), abs=6e-4)
+    assert "does not name" not in page.locator("#readout").inner_text()
+
+
+def test_the_calculation_of_a_served_token_begins_with_its_vectors(open_served, long_recording):
+    page = open_served("#layer=long&head=2&token=source.500&views=matrix,calculation")
+    softmax = page.get_by_role("region", name="Softmax")
+    softmax.wait_for()
+    weights = long_recording.layers[0].weights[0, 2, 500]
+    lines = softmax.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => [row.dataset.key, ...[...row.children].slice(-2).map(cell => cell.textContent)])"
+    )
+    assert [int(key) for key, *_ in lines] == weights.topk(12).indices.tolist()
+    for key, computed, told in lines:
+        assert float(computed) == pytest.approx(float(weights[int(key)]), abs=6e-5)
+        assert float(told) == pytest.approx(float(weights[int(key)]), abs=6e-5)
+
+
+def test_the_maps_of_every_layer_come(open_served):
+    page = open_served()
+    page.locator(".thumbnail canvas.drawn").nth(4 + 2 + 2 - 1).wait_for()
+    assert page.locator(".thumbnail canvas:not(.drawn)").count() == 0
+
+
+def test_served_heads_are_sorted_by_what_they_do(open_served, long_recording):
+    page = open_served("#sort=entropy")
+    page.get_by_text("The number is, on the mean over the rows, the entropy").wait_for()
+    heads = long_recording.heads()
+    page.locator(".captioned").nth(len(heads["head"]) - 1).wait_for()
+    told = page.locator(".captioned .caption").all_text_contents()
+    assert [float(each) for each in told] == pytest.approx(sorted(heads["entropy"], reverse=True), abs=0.0051)
+    assert page.locator("p.hint", has_text="entropy").text_content().endswith("evenly a row is spread.")
+    page.select_option("#sort", "first")
+    assert float(page.locator(".captioned .caption").first.text_content()) == pytest.approx(
+        max(heads["first"]), abs=0.0051
+    )
+
+
+def test_the_graph_of_a_served_text_is_that_of_rollout(open_served, long_recording):
+    page = open_served("#layer=long&head=0&token=source.599&views=matrix,graph")
+    page.locator("#graph .shares li").first.wait_for()
+    shares = torch.zeros(150)
+    shares[-1] = 1.0
+    for index in (2, 0):  # in blocks of four tokens
+        heads = long_recording.layers[index].weights.dense()[0].mean(0)
+        blocks = heads.unflatten(0, (150, 4)).mean(1).unflatten(1, (150, 4)).sum(2)
+        shares = 0.5 * shares + 0.5 * shares @ blocks
+    told = [float(text) for text in page.locator("#graph .shares .value").all_inner_texts()]
+    assert told == pytest.approx(shares.topk(len(told)).values.tolist(), rel=0.02, abs=1e-4)
+
+
+def test_the_sum_of_a_region_is_exact(open_served, long_recording):
+    page = open_served("#layer=long&head=1&region=300.304.200.204&views=matrix")
+    page.locator(".panel", has_text="Sum of its weights").wait_for()
+    exact = long_recording.layers[0].weights[0, 1, 300:305].double()[:, 200:205].sum()
+    assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(exact), abs=6e-4)
+
+
+def saved(page) -> list[list[str]]:
+    with page.expect_download() as coming:
+        page.locator("section.view:has(#matrix)").get_by_role("button", name="as CSV").click()
+    return list(csv.reader(io.StringIO(coming.value.path().read_text(encoding="utf-8-sig"), newline="")))[1:]
+
+
+@pytest.mark.parametrize(("heads", "several"), [([1], "sum"), ([0, 3], "sum"), ([0, 3], "mean")])
+def test_a_region_is_saved_whole(open_served, long_recording, heads, several):
+    chosen = f"head={','.join(map(str, heads))}&several={several}"
+    page = open_served(f"#layer=long&{chosen}&region=300.330.290.310&views=matrix")
+    exact = getattr(long_recording.layers[0].weights[0, heads], several)(0)
+    found = {(int(query), int(key)): float(weight) for query, _, key, _, weight in saved(page)}
+    assert set(found) == {(query, key) for query in range(300, 331) for key in range(290, 311) if key <= query}
+    for (query, key), weight in found.items():
+        assert weight == pytest.approx(float(exact[query, key]), rel=1e-4, abs=1e-9)
+
+
+def test_held_tokens_are_saved_whole(open_served, long_recording):
+    page = open_served("#layer=long&head=1&token=source.500&views=matrix")
+    rows = saved(page)
+    assert len([row for row in rows if row[0] == "500"]) == 501
+    assert len([row for row in rows if row[2] == "500"]) == 100
+
+
+def test_what_is_too_large_for_a_file_is_not_saved_but_said(open_served):
+    page = open_served("#layer=long&head=1&views=matrix")
+    group = page.get_by_role("group", name="Save: Matrix")
+    group.get_by_role("button", name="as CSV").click()
+    group.get_by_text("mark a region, or hold tokens").wait_for()
+
+
+def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
+    asked: list[str] = []
+    with served(long_recording) as found:
+        page = browser.new_page()
+        page.goto(found + "#layer=long&head=1&views=matrix&sort=entropy")
+        page.locator(".captioned").nth(7).wait_for()  # the last that it asks for by itself
+        assert page.get_by_role("alert").count() == 0
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate("location.hash = '#layer=long&head=3&zoom=300,290,20&views=matrix&token=source.500'")
+    page.get_by_role("alert").wait_for()
+    page.wait_for_timeout(1000)
+    assert 0 < len(asked) < 8
+    assert "attends to nothing" not in page.locator("#readout").text_content()
+    page.close()
