@@ -73,6 +73,17 @@ def test_aligned_files_are_references_too(regard, tmp_path):
     assert f"BLEU  {expected:6.2f}  nrefs:2|case:mixed|eff:no|tok:13a" in done.out
 
 
+def test_text_that_looks_tokenised_is_told_once(regard, tmp_path, caplog):
+    lines = tmp_path / "lines"
+    lines.write_text("a dog runs over the grass .\n" * 150, encoding="utf-8")  # sacrebleu itself warns from 100 on
+    files = ("--source", lines, "--reference", lines, "--hypotheses", lines)
+    done = regard("evaluate", *files)
+    assert done.code == 0
+    assert done.err == "note: this text looks tokenised; `--tokenize none` takes its words as they are\n"
+    assert not caplog.records
+    assert not regard("evaluate", *files, "--tokenize", "none").err
+
+
 def test_a_model_is_evaluated_and_its_translations_kept(regard, model, pairs, tmp_path):
     done = regard("evaluate", pairs, "--model", model, "--beam", 1, "--output", tmp_path / "out.de", "--json")
     assert done.code == 0, done.err

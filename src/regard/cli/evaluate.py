@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -124,6 +125,8 @@ def evaluate(
             file.writelines(f"{line}\n" for line in lines)
     scores = score(lines, references, **given(tokenize=tokenize))
     report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
+    if tokenize is None and 2 * sum(line.endswith(" .") for line in lines) > len(lines):
+        print("note: this text looks tokenised; `--tokenize none` takes its words as they are", file=sys.stderr)
 
 
 def _text_scores(model: Path, test: Path) -> dict[str, float]:

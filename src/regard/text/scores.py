@@ -71,7 +71,8 @@ def score(
     streams = [list(stream) for stream in zip_longest(*references)]  # sacrebleu wants the first of all, the second, ...
     found: dict[str, Score] = {}
     for name in metrics:
-        metric = METRICS[name](tokenize=tokenize) if name == "bleu" else METRICS[name]()
+        # force: sacrebleu's advice on text that looks tokenised names options that nobody here has
+        metric = BLEU(tokenize=tokenize, force=True) if name == "bleu" else METRICS[name]()
         value = metric.corpus_score(list(hypotheses), streams).score
         found[name] = Score(value, str(metric.get_signature()))
     return found
