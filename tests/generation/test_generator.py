@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from generation.writer import trained_writer
+from generation.writer import LINE, trained_writer
 from models.hub.theirs import gpt2, llama
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.generation import Generator, Sampling
@@ -55,6 +55,45 @@ def test_it_writes_what_transformers_writes(tmp_path, make, beam):
         whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **options)[0]
         before, after = (tokenizer.decode(each, skip_special_tokens=True) for each in (ids[0], whole))
         assert text == after[len(before) :]
+
+
+def test_a_file_of_its_own_may_say_what_ends_texts(tmp_path):
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    tokenizer.save(tmp_path)
+    model = llama(vocab_size=280, bos_token_id=1, eos_token_id=2)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    (prompt,) = tokenizer.encode_prompts(["the cat"])
+    generator = Generator.load(tmp_path, dtype=torch.float32)
+
+    def written(model):
+        options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+        return model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
+
+    whole = written(model)
+    assert len(whole) == 12
+    end = next(word for word in whole[3:] if word not in whole[:3])
+    GenerationConfig(eos_token_id=[2, end]).save_pretrained(tmp_path)
+    cut = written(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert len(cut) < 12
+    assert Generator.load(tmp_path).model.config.eos_ids == (2, end)
+    found = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_length=12)
+    assert found == [generator.text(prompt, cut[:-1])[len(generator.text(prompt, [])) :]]
+    (tmp_path / "generation_config.json").write_text("x")
+    with pytest.raises(InvalidFile, match=r"generation_config\.json is not valid JSON"):
+        Generator.load(tmp_path)
+
+
+def test_only_what_is_told_is_counted(writer):
+    tokenizer = PipelineTokenizer.of_characters([LINE])
+    told = trained_writer().likelihood("abc")
+    assert (told.words, told.characters) == (3, 3)  # the word that begins texts stands before
+    tokenizer._backend.post_processor = None
+    found = Generator(trained_writer().model, tokenizer).likelihood("abc")
+    assert (found.words, found.characters) == (2, 2)
+    assert writer.likelihood("Ω").characters == 1  # of several bytes
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(seed=1), Sampling(temperature=2.0, top_k=20, top_p=0.9, seed=2)])
@@ -111,6 +150,15 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         writer.generate(["x"], beam=2, sampling=Sampling())
     with pytest.raises(InvalidArgument, match=r"the tokenizer has 280 words, but the model 9"):
         Generator(Gpt(GptConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
+    with pytest.raises(InvalidType, match="sampling must be a Sampling, but is a int"):
+        writer.generate(["x"], sampling=5)
+    with pytest.raises(InvalidArgument, match=r"max_length must be an int, but is 2\.5"):
+        writer.generate(["x"], max_length=2.5)
+    with pytest.raises(InvalidType, match="text must be a str, but is a NoneType"):
+        writer.likelihood(None)
+    for length, words in (("x", "length must be an int, but is 'x'"), (-3, "length must be at least 1, but is -3")):
+        with pytest.raises(InvalidArgument, match=words):
+            writer.repeats(length)
     nothing = Gpt(GptConfig(280, d_model=8, num_heads=2, num_layers=1, d_ff=8))
     tokenizer = PipelineTokenizer.of_characters(["abc"])
     tokenizer._backend.post_processor = None

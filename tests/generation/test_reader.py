@@ -23,7 +23,8 @@ def test_minilms_embeddings_are_those_of_transformers():
     reader = Reader.load(MINILM, dtype=torch.float32)
     found = reader.embed(TEXTS)
     tokenizer, theirs = AutoTokenizer.from_pretrained(MINILM), AutoModel.from_pretrained(MINILM).eval()
-    given = tokenizer(TEXTS, padding=True, truncation=True, max_length=512, return_tensors="pt")
+    limit = {"truncation": True, "max_length": 256}  # its sentence_bert_config.json says so
+    given = tokenizer(TEXTS, padding=True, **limit, return_tensors="pt")
     hidden, real = theirs(**given).last_hidden_state, given["attention_mask"][..., None]
     expected = torch.nn.functional.normalize((hidden * real).sum(1) / real.sum(1))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -60,9 +61,24 @@ def test_hidden_words_are_filled(tmp_path):
     ids = tokenizer.encode_whole(["the <mask> sat on <mask>"])[0]
     shares = theirs(torch.tensor([ids]))[0][0, [place for place, word in enumerate(ids) if word == 3]].softmax(-1)
     assert list(one.probabilities.values()) == pytest.approx(shares[0].topk(3).values.tolist(), abs=1e-5)
-    assert len(two.probabilities) <= 3
+    assert len(two.probabilities) == 3
+    (all_of_them, _) = reader.fill("the <mask> sat on <mask>", count=280)  # "▁the" and "the" are two
+    assert sorted(all_of_them.probabilities.values()) == pytest.approx(sorted(shares[0].tolist()), abs=1e-5)
     with pytest.raises(InvalidArgument, match="text must hide a word as <mask>, but it is 'the cat'"):
         reader.fill("the cat")
+    with pytest.raises(InvalidArgument, match="count must be at least 1, but is 0"):
+        reader.fill("a <mask>", 0)
+    with pytest.raises(InvalidArgument, match="count must be at most the 280 words of the vocabulary, but is 281"):
+        reader.fill("a <mask>", 281)
+
+
+def test_words_and_pieces_of_words_are_told_apart():
+    tokenizer = Reader.load(MINILM).tokenizer
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
+    model = Bert(BertConfig(tokenizer.vocab_size, head="masked_words", **sizes))
+    (found,) = Reader(model, tokenizer).fill("the [MASK] sat", tokenizer.vocab_size)
+    assert sum(found.probabilities.values()) == pytest.approx(1, abs=1e-4)
+    assert {"ing", "##ing", "[SEP]", ","} < found.probabilities.keys()
 
 
 def test_what_does_not_fit_is_refused():

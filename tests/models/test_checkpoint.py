@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
 from regard.models import Transformer, TransformerConfig, checkpoint, load_model, save_model
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
@@ -192,7 +192,16 @@ def test_the_config_is_told_in_full(tmp_path):
 def test_a_dtype_must_be_floating(tmp_path):
     with pytest.raises(InvalidArgument, match=r"dtype must be a floating-point type, but is torch\.int8"):
         save_model(tmp_path, make_model(), dtype=torch.int8)
+    with pytest.raises(InvalidArgument, match="dtype must be a floating-point type, but is 'float32'"):
+        save_model(tmp_path, make_model(), dtype="float32")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_must_be_a_path():
+    with pytest.raises(InvalidType, match="folder must be a str or a path, but is a int"):
+        load_model(5)
+    with pytest.raises(InvalidType, match="folder must be a str or a path, but is a NoneType"):
+        save_model(None, make_model())
 
 
 @pytest.mark.parametrize("below", ["", "further"])

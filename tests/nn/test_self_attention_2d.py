@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.nn import SelfAttention2d
 
 
@@ -50,3 +50,9 @@ def test_what_does_not_fit_is_named():
         SelfAttention2d(12)
     with pytest.raises(InvalidArgument, match=r"x must have the shape \(batch, channels=8, .* but has \(1, 4, 2, 2\)"):
         SelfAttention2d(8)(torch.zeros(1, 4, 2, 2))
+    with pytest.raises(InvalidArgument, match=r"x must have the shape .* but has \(1, 8, 0, 2\)"):
+        SelfAttention2d(8)(torch.zeros(1, 8, 0, 2))
+    with pytest.raises(InvalidArgument, match=r"x must be of floating-point numbers, but its dtype is torch\.int64"):
+        SelfAttention2d(8)(torch.zeros(1, 8, 2, 2, dtype=torch.int64))
+    with pytest.raises(InvalidType, match=r"x must be a torch\.Tensor, but is a NoneType"):
+        SelfAttention2d(8)(None)

@@ -13,7 +13,7 @@ import torch
 
 from regard.errors import InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.generation import Generator
-from regard.models import Bert, Gpt, Transformer, TransformerConfig, load_model, save_model
+from regard.models import Bert, BertConfig, Gpt, Transformer, TransformerConfig, load_model, save_model
 from regard.text.load import load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
@@ -186,11 +186,16 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     keys = recipes["masked_words"]
     del keys["vocabulary"]
     keys["model"] = {"checkpoint": str(tmp_path / "model")}
-    own = Tokenizer.train(["a"], 270)
-    save_model(tmp_path / "model", Transformer(TransformerConfig(270, d_model=8, num_heads=2, d_ff=8)), own)
+    with pytest.raises(InvalidCheckpoint, match=r"model is not a folder"):
+        make_recipe(keys)
+    own, sizes = Tokenizer.train(["a"], 270), {"d_model": 8, "num_heads": 2, "d_ff": 8}
+    save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, **sizes)), own)
     with pytest.raises(InvalidFile, match=r"expected a tokenizer\.json of a BERT, got a Tokenizer"):
         train(make_recipe(keys))
     pipeline = PipelineTokenizer.train(["a"], 270)
-    save_model(tmp_path / "model", Transformer(TransformerConfig(270, d_model=8, num_heads=2, d_ff=8)), pipeline)
+    save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, max_length=29, **sizes)), pipeline)
+    with pytest.raises(InvalidRecipe, match=r"data\.max_length: should be at most that of model\.checkpoint, 29, but"):
+        train(make_recipe(keys))
+    save_model(tmp_path / "model", Transformer(TransformerConfig(270, **sizes)), pipeline)
     with pytest.raises(InvalidCheckpoint, match=r"holds a Transformer, .*; here a Bert is needed"):
         train(make_recipe(keys))

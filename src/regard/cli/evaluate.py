@@ -156,6 +156,8 @@ def _class_scores(model: Path, test: Path) -> dict[str, float]:
     if reader.model.config.head != "classes":
         raise InvalidArgument(f"{model}: holds a Bert that tells no classes, and so is no classifier to be measured")
     pairs = [(text, label) for _, text, label in read_labelled([test])]
+    if not pairs:
+        raise InvalidFile(f"{test}: expected texts with their classes, but the file is empty")
     unknown = sorted({label for _, label in pairs} - set(labels))
     if unknown:
         raise InvalidFile(f"{test}: has the class {unknown[0]!r}, but the model knows {', '.join(map(repr, labels))}")
@@ -196,6 +198,7 @@ def _print_values(values: Mapping[str, Any], *, as_json: bool) -> None:
         return
     for name, value in values.items():
         shown = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
+        shown = "none: the texts are too short" if value is None else shown
         print(f"{name.replace('_', ' ')}: {shown}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -161,6 +162,10 @@ def begin(
 
 def _objections(model: Generating, max_length: int | None, min_length: int) -> list[str]:
     longest = model.config.max_length
+    lengths = {"max_length": max_length, "min_length": min_length}
+    refuse(
+        [f"{name} must be an int, but is {n!r}" for name, n in lengths.items() if not isinstance(n, Integral | None)]
+    )
     objections = []
     if model.training:
         objections.append("model is in training mode, where dropout acts: call model.eval() first")

@@ -41,7 +41,7 @@ class Likelihood(NamedTuple):
     Args:
         nll: The negative log-likelihood of its words, in nats.
         words: How many words of the vocabulary were told.
-        characters: Of the text.
+        characters: Of the text, but for a first word that nothing stands before, which is not told.
     """
 
     nll: float
@@ -121,11 +121,12 @@ class Generator:
             What comes behind each prompt.
 
         Raises:
-            InvalidType: If prompts are no sequence of str.
+            InvalidType: If prompts are no sequence of str, or sampling is no Sampling.
             InvalidArgument: If an option does not fit, or a prompt is too long; all at once.
         """
         if isinstance(prompts, str) or not isinstance(prompts, Sequence):
             raise InvalidType(f"prompts must be a sequence of str, but is a {type(prompts).__name__}: give a list")
+        _check_sampling(sampling)
         if sampling is not None and beam != 1:
             raise InvalidArgument(f"beam must be 1 where words are drawn, but is {beam}: leave out sampling, or beam")
         read = self.read(prompts)
@@ -162,9 +163,10 @@ class Generator:
             Parts of the text, each of whole characters.
 
         Raises:
-            InvalidType: If the prompt is no str.
+            InvalidType: If the prompt is no str, or sampling no Sampling.
             InvalidArgument: As :meth:`generate`.
         """
+        _check_sampling(sampling)
         (ids,) = self.read([prompt])
         drawn = None if sampling is None else sampling.started(self.device)
         choose = likeliest if drawn is None else drawing(self.device, **vars(drawn))
@@ -212,8 +214,10 @@ class Generator:
         """How likely a text is, in blocks of as many words as the model has positions for, each read anew.
 
         Raises:
+            InvalidType: If the text is no str.
             InvalidArgument: If the text has fewer than two words.
         """
+        refuse(type_objections([("text", text)]), InvalidType)
         ids = self.tokenizer.encode_prompts([text])[0]
         if len(ids) < 2:
             raise InvalidArgument(f"text must have at least two words of the vocabulary, but has {len(ids)}")
@@ -222,13 +226,14 @@ class Generator:
             words = torch.tensor([ids[start : start + block + 1]], device=self.device)
             logits = self.model(words[:, :-1]).logits[0].float()
             nll += float(torch.nn.functional.cross_entropy(logits, words[0, 1:], reduction="sum"))
-        return Likelihood(nll, len(ids) - 1, len(text))
+        first = self.text(ids[:1], []).rstrip(CUT)  # nothing, where it is the mark that begins texts
+        return Likelihood(nll, len(ids) - 1, len(text) - len(first))
 
     def record(self, text: str, *, generate: int | None = None) -> Recording:
         """Read a text, and keep what every layer and head attended to.
 
         Args:
-            text: Not empty.
+            text: An empty one is the word that begins texts.
             generate: So many words of the vocabulary are written behind it, the likeliest each. Default: none.
 
         Returns:
@@ -236,7 +241,7 @@ class Generator:
 
         Raises:
             InvalidType: If the text is no str.
-            InvalidArgument: If the text is empty or too long.
+            InvalidArgument: If the text is too long, or empty where no word begins texts.
         """
         refuse(count_objections(generate=generate))
         (ids,) = self.read([text])
@@ -253,8 +258,12 @@ class Generator:
             length: How many words; fewer where they would not fit.
             seed: Of the draw.
 
+        Raises:
+            InvalidArgument: If the length is no positive number of words.
+
         Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
         """
+        refuse(count_objections(length=length))
         begin = self.read([""])[0] if self.model.config.bos_id is not None else []
         length = min(length, (self.model.config.max_length - len(begin)) // 2)
         return self._record([*begin, *random_repeats(self.tokenizer.word_ids, length, seed)], "random words, twice")
@@ -285,3 +294,8 @@ class Generator:
     def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         padded = pad_sequences(prompts, self.model.config.pad_id).to(self.device)
         return padded, torch.tensor([len(ids) for ids in prompts], device=self.device)
+
+
+def _check_sampling(sampling: object) -> None:
+    if not isinstance(sampling, Sampling | None):
+        raise InvalidType(f"sampling must be a Sampling, but is a {type(sampling).__name__}: Sampling(temperature=0.8)")

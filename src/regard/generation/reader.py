@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.analysis.heads import random_repeats
 from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, type_objections
 from regard.generation.tracing import read_once, traced
@@ -105,12 +105,20 @@ class Reader:
 
         Args:
             text: With at least one hidden word.
-            count: How many words are given for each.
+            count: How many words are given for each, at most the vocabulary.
+
+        Returns:
+            One for each hidden word; in a vocabulary of WordPiece, ``##ing`` goes on with a word.
 
         Raises:
-            InvalidArgument: If the model has another head, or nothing is hidden.
+            InvalidType: If the text is no str.
+            InvalidArgument: If the model has another head, nothing is hidden, or count does not fit.
         """
         self._check("masked_words")
+        refuse(count_objections(count=count))
+        words = self.model.config.vocab_size
+        if count > words:
+            raise InvalidArgument(f"count must be at most the {words} words of the vocabulary, but is {count}")
         (ids,) = self._read([text])
         places = [place for place, word in enumerate(ids) if word == self.tokenizer.mask_id]
         if not places:
@@ -121,13 +129,14 @@ class Reader:
                 self.model(torch.tensor([ids], device=self.device)).output[0, places].float().softmax(-1).topk(count)
             )
         found = []
-        for row, words in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
-            named = [name.removeprefix("▁") or name for name in self.tokenizer.tokens(words)]
+        for row, places in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
+            named = self.tokenizer.names(places)
             found.append(Told(named[0], dict(zip(named, row, strict=True))))
         return found
 
     def repeats(self, length: int = 50, seed: int = 0) -> Recording:
         """Read random words of the vocabulary twice; see `Generator.repeats`."""
+        refuse(count_objections(length=length))
         around = self.tokenizer.encode_whole([""])[0]
         length = min(length, (self.model.config.max_length - len(around)) // 2)
         return self._record(
@@ -177,7 +186,8 @@ class Reader:
         named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
         refuse(type_objections(named), InvalidType)
         refuse(letter_objections(named))
-        longest = self.model.config.max_length
+        config = self.model.config
+        longest = config.max_length if whole or config.cut_length is None else config.cut_length
         found = self.tokenizer.encode_whole(texts)
         if whole:
             came = [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import InvalidType, refuse
+from regard.errors import InvalidType, count_objections, refuse
 from regard.models.config import field_objections, size_objections, word_id_objections
 from regard.models.inputs import length_objections, type_objections, word_objections
 from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
@@ -43,6 +43,7 @@ class BertConfig:
         positions: As in :class:`~regard.models.TransformerConfig`.
         max_distance: Distances beyond count as this one, for relative and t5. Default: 16 and 128.
         max_length: The longest sequence, the words that begin and end it counted.
+        cut_length: A `Reader` cuts longer texts to so many words. Default: max_length.
         num_types: Number of kinds of segments; 0: embeddings tell none.
         dropout: Dropped share of embeddings, of what each sublayer gives, and before classes.
         attention_dropout: Dropped share of attention weights.
@@ -74,6 +75,7 @@ class BertConfig:
     positions: Positions = "learned"
     max_distance: int | None = None
     max_length: int = 512
+    cut_length: int | None = None
     num_types: int = 2
     dropout: float = 0.1
     attention_dropout: float = 0.1
@@ -88,6 +90,7 @@ class BertConfig:
         object.__setattr__(self, "labels", tuple(self.labels))  # JSON knows lists only
         refuse(field_objections(self))
         objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
+        objections += count_objections(least=2, cut_length=self.cut_length)
         heads = head_objections(self.d_model, self.num_heads, self.num_heads)
         objections += [objection for objection in heads if objection not in objections]
         objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
@@ -104,6 +107,8 @@ class BertConfig:
         if len(set(self.labels)) < len(self.labels):
             objections.append(f"labels must differ, but are {self.labels}")
         if not objections:
+            if self.cut_length is not None and self.cut_length > self.max_length:
+                objections.append(f"cut_length must be at most max_length, {self.max_length}, but is {self.cut_length}")
             head_dim = self.d_model // self.num_heads
             objections += position_objections(
                 self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 import torch
 from safetensors.torch import save_file
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, nearest, refuse
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType, nearest, refuse
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt, GptConfig
@@ -26,6 +26,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.weights import build_without_weights, give_weights, read_weights, weight_files
 
 CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
@@ -68,6 +69,7 @@ def save_model(
             loads them: a `Bert`, a `Gpt` in the shape of GPT-2 or Llama, a `Transformer` as Marian.
 
     Raises:
+        InvalidType: If the folder is no path.
         InvalidArgument: If dtype is not a floating-point type, or with all that the other layout cannot tell.
         InvalidFile: If the folder cannot be made or written into, as where a file has its name.
 
@@ -79,8 +81,9 @@ def save_model(
         ...     load_model(folder).config == model.config
         True
     """
-    if dtype is not None and not dtype.is_floating_point:
-        raise InvalidArgument(f"dtype must be a floating-point type, but is {dtype}")
+    folder = _folder(folder)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InvalidArgument(f"dtype must be a floating-point type, but is {dtype!r}")
     if layout not in get_args(Layout):
         raise InvalidArgument(f"layout must be one of {', '.join(map(repr, get_args(Layout)))}, but is {layout!r}")
     kinds = {architecture: name for name, (_, architecture) in ARCHITECTURES.items()}
@@ -98,7 +101,7 @@ def save_model(
     else:
         config = {"architecture": kinds[type(model)], **asdict(model.config)}
     weights = {name: weight.to("cpu", dtype or weight.dtype).contiguous() for name, weight in weights.items()}
-    with replacing_files(Path(folder)) as staging:
+    with replacing_files(folder) as staging:
         for path, values in {CONFIG_FILE: config, **files}.items():
             (staging / path).parent.mkdir(exist_ok=True)
             (staging / path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -121,10 +124,11 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
         The model.
 
     Raises:
+        InvalidType: If the folder is no path.
         InvalidCheckpoint: If a file is missing or damaged or could run code, if the architecture is unknown, or with
             the name of every weight that does not fit the configuration or is not finite.
     """
-    folder = Path(folder)
+    folder = _folder(folder)
     if not folder.is_dir():
         raise InvalidCheckpoint(f"{folder} is not a folder: expected one with {CONFIG_FILE} and {WEIGHTS_FILE}")
     paths = weight_files(folder)
@@ -136,19 +140,27 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     values = _read_json(folder / CONFIG_FILE)
     source = paths[0] if len(paths) == 1 else folder
     name, kind = values.get("architecture"), values.get("model_type")
+    names: dict[str, str] = {}
     if isinstance(kind, str) and kind in FORMATS and name is None:
         weights, form = read_weights(paths), FORMATS[kind]
-        config = _their_config(folder, values, form, weights)
+        config = _their_config(folder, values | _said_of_generation(folder), form, weights)
         _check_layers(folder, config, weights, source)
         model = build_without_weights(lambda: build_model(config))
         weights = form.to_ours(config, weights, dict(model.named_parameters()), source)
+        names = {ours: ", ".join(stored.names) for ours, stored in form.names(config).items()}
     else:
         config = _own_config(folder / CONFIG_FILE, values)
         weights = read_weights(paths)
         _check_layers(folder, config, weights, source)
         model = build_without_weights(lambda: build_model(config))
-    give_weights(model, weights, source)
+    give_weights(model, weights, source, names)
     return model.eval()
+
+
+def _folder(folder: object) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise InvalidType(f"folder must be a str or a path, but is a {type(folder).__name__}")
+    return Path(folder)
 
 
 def load_as(folder: str | os.PathLike[str], kind: type[Kind]) -> Kind:
@@ -262,6 +274,14 @@ def _own_config(path: Path, values: dict[str, Any]) -> Any:
         return config_type(**values)
     except InvalidArgument as error:
         raise InvalidCheckpoint(f"{path}: {error}") from error
+
+
+def _said_of_generation(folder: Path) -> dict[str, Any]:
+    """The words that begin and end what is generated, where a checkpoint keeps them in a file of their own."""
+    path = folder / GENERATION_FILE
+    said = _read_json(path) if path.is_file() else {}
+    keys = ("bos_token_id", "eos_token_id", "decoder_start_token_id")
+    return {key: said[key] for key in keys if said.get(key) is not None}
 
 
 def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: dict[str, Any]) -> Any:

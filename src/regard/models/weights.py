@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -43,10 +45,8 @@ def _parts_of(index: Path) -> list[Path]:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidCheckpoint(f"{index}: expected a weight_map of tensors to files: {error!r}") from error
-    refuse(
-        [f"{index}: names the file {name!r}, which is none of its folder" for name in names if Path(name).name != name],
-        InvalidCheckpoint,
-    )
+    elsewhere = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+    refuse([f"{index}: names the file {name!r}, which is none of its folder" for name in elsewhere], InvalidCheckpoint)
     paths = [index.parent / name for name in sorted(names)]
     refuse([f"{path} is missing, which {index.name} names" for path in paths if not path.is_file()], InvalidCheckpoint)
     return paths
@@ -73,8 +73,12 @@ def _from_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _from_torch(path: Path) -> dict[str, Tensor]:
+    if not path.stat().st_size:
+        raise InvalidCheckpoint(f"{path} cannot be read: it is empty")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles that no torch.save wrote: the error says more
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         why = "it holds more than tensors, and to read it could run code; save the model as safetensors"
         raise InvalidCheckpoint(f"{path} is refused: {why}") from error
@@ -91,7 +95,9 @@ def build_without_weights(build: Callable[[], Model]) -> Model:
         return build()
 
 
-def give_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+def give_weights(
+    model: nn.Module, weights: dict[str, Tensor], path: Path, names: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Give a model that was built without weights those of a file, in float32 and on the CPU.
 
     Modules that shared a parameter share the new one.
@@ -100,6 +106,7 @@ def give_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
         model: As from :func:`build_without_weights`.
         weights: As from :func:`read_weights`; they are copied.
         path: The file, for messages.
+        names: What the file calls a weight, where that is another name than ours.
 
     Raises:
         InvalidCheckpoint: With the name of every tensor that is missing, not part of the model, of another shape, not
@@ -120,7 +127,7 @@ def give_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
             if not bool(weight.isfinite().all()):
                 objection = "holds NaN or numbers that are infinite in float32"
         if objection is not None:
-            objections.append(f"{path}: {name} {objection}")
+            objections.append(f"{path}: {names.get(name, name)} {objection}")
     refuse(objections, InvalidCheckpoint)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

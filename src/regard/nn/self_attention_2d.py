@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from regard.errors import InvalidArgument, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidType, count_objections, refuse
 from regard.ops import Attended, attend
 
 
@@ -25,7 +25,9 @@ class SelfAttention2d(nn.Module):
         spectral: Whether the largest singular value of each convolution is held at 1.
 
     Raises:
-        InvalidArgument: If reduction does not divide channels, or at a call with another number of channels.
+        InvalidArgument: If reduction does not divide channels, or at a call with another number of channels, no
+            place, or integers.
+        InvalidType: At a call with no tensor.
 
     Memory: O(height · width · channels): the weights of all pairs of places are not stored.
 
@@ -67,11 +69,15 @@ class SelfAttention2d(nn.Module):
             Attended: ``output`` (batch, channels, height, width); ``weights`` a view (batch, 1, places, places), where
                 places are counted row by row.
         """
-        if x.ndim != 4 or x.shape[1] != self.channels:
+        if not isinstance(x, Tensor):
+            raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
+        if x.ndim != 4 or x.shape[1] != self.channels or 0 in x.shape[2:]:
             came = tuple(x.shape)
             raise InvalidArgument(
                 f"x must have the shape (batch, channels={self.channels}, height, width), but has {came}"
             )
+        if not x.is_floating_point():
+            raise InvalidArgument(f"x must be of floating-point numbers, but its dtype is {x.dtype}")
         query, key, value = (each(x).flatten(2).mT[:, None] for each in (self.query, self.key, self.value))
         attended = attend(query, key, value, scale=1.0)  # (batch, 1, places, inner)
         seen = attended.output[:, 0].mT.unflatten(2, x.shape[2:])

@@ -59,7 +59,7 @@ class PipelineTokenizer:
         try:
             found = json.loads(self._beside.get(CONFIG, b"{}"))
         except ValueError as error:
-            raise InvalidFile(f"{CONFIG}: is not valid JSON: {error}") from error
+            raise InvalidFile(f"{CONFIG} is not valid JSON: {error}") from error
         return found if isinstance(found, dict) else {}
 
     @classmethod
@@ -172,6 +172,19 @@ class PipelineTokenizer:
         """Give each piece as readable text, ``▁`` for the space before a word."""
         return [readable_piece(self._backend, index) for index in ids]
 
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Give different pieces different names: words without the space before them, ``##ing`` where it is WordPiece.
+
+        Of several that read alike, the first has the plain name.
+        """
+        found: dict[str, None] = {}
+        own = isinstance(self._backend.decoder, tokenizers.decoders.WordPiece)
+        for index, token in zip(ids, self.tokens(ids), strict=True):
+            piece, word = self._backend.id_to_token(index) or str(index), token.removeprefix("▁") or token
+            names = (piece,) if own else (word, token, f"##{word}", piece, str(index))
+            found[next(name for name in names if name not in found)] = None
+        return list(found)
+
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` and what belongs to it into a folder.
 
@@ -206,7 +219,10 @@ class PipelineTokenizer:
             beside = {name: (folder / name).read_bytes() for name in BESIDE if (folder / name).is_file()}
         except OSError as error:
             raise InvalidFile(f"{folder}: what belongs to its tokenizer cannot be read: {error}") from error
-        return cls(backend, beside)
+        try:
+            return cls(backend, beside)
+        except InvalidFile as error:
+            raise InvalidFile(f"{folder}: {error}") from error
 
 
 def _whole(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

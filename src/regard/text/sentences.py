@@ -158,7 +158,8 @@ def _texts(files: Sequence[Path], labels: Sequence[str] | None, counts: dict[str
     numbers = {label: number for number, label in enumerate(labels)}
     for where, text, label in read_labelled(files):
         if label not in numbers:
-            known = ", ".join(map(repr, labels))
+            more = f" and {len(labels) - 10} more" if len(labels) > 10 else ""
+            known = ", ".join(map(repr, labels[:10])) + more
             raise InvalidFile(f"{where}: the class {label!r} is none of {known}{nearest(label, labels)}")
         yield text, numbers[label]
 

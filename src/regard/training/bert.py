@@ -17,7 +17,7 @@ from regard.text.pipeline import PipelineTokenizer
 from regard.training.recipe import Recipe
 from regard.training.sections import Count, Data, Folder, Section, model_section
 
-DECIDED = ("vocab_size", "pad_id", "head", "labels", "pooler", "pooling", "normalised")
+DECIDED = ("vocab_size", "pad_id", "head", "labels", "pooler", "pooling", "normalised", "cut_length")
 BESIDE = {"checkpoint", "architecture", "dropout", "attention_dropout"}  # what a checkpoint leaves to say
 
 
@@ -70,11 +70,14 @@ class BertRecipe(Recipe):
     def conflicts(self) -> list[str]:
         if self.model.checkpoint is not None:
             said = sorted(self.model.model_fields_set - BESIDE)
-            return [f"model.{key}: is what model.checkpoint decides; leave one of them out" for key in said]
-        self.config(self.vocabulary.size, "none", (), 0)
-        if self.data.max_length > self.model.max_length:
-            most = self.model.max_length
-            return [f"data.max_length: should be at most model.max_length, {most}, but is {self.data.max_length}"]
+            if said:
+                return [f"model.{key}: is what model.checkpoint decides; leave one of them out" for key in said]
+            most, whose = load_as(self.model.checkpoint, Bert).config.max_length, "that of model.checkpoint"
+        else:
+            self.config(self.vocabulary.size, "none", (), 0)
+            most, whose = self.model.max_length, "model.max_length"
+        if self.data.max_length > most:
+            return [f"data.max_length: should be at most {whose}, {most}, but is {self.data.max_length}"]
         return []
 
 

@@ -192,6 +192,12 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
             "must be 'default' or .* but is 'yarn'",
         ),
         (marian, {"decoder_attention_heads": 2}, "decoder_attention_heads must be 4, .* but is 2"),
+        (bert, {"type_vocab_size": 0}, "type_vocab_size must be at least 1, but is 0"),
+        (
+            lambda: bert(BERTS["classes"]),
+            {"problem_type": "multi_label_classification"},
+            "problem_type must be None or 'single_label_classification', .* but is 'multi_label_classification'",
+        ),
     ],
 )
 def test_what_a_model_cannot_do_is_refused(tmp_path, make, changes, words):
@@ -200,6 +206,26 @@ def test_what_a_model_cannot_do_is_refused(tmp_path, make, changes, words):
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(InvalidCheckpoint, match=words):
         load_model(tmp_path)
+
+
+def test_weights_that_are_no_numbers_are_named_as_the_file_does(tmp_path):
+    gpt2().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["transformer.h.0.mlp.c_fc.weight"][0, 0] = torch.nan
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=r"transformer\.h\.0\.mlp\.c_fc\.weight holds NaN"):
+        load_model(tmp_path)
+
+
+@torch.no_grad()
+def test_a_tied_map_may_stand_in_the_file_twice(tmp_path):
+    for number, make in enumerate((gpt2, llama)):
+        folder = tmp_path / str(number)
+        theirs = make(tie_word_embeddings=True)
+        theirs.save_pretrained(folder)
+        (folder / "model.safetensors").unlink()
+        torch.save(theirs.state_dict(), folder / "pytorch_model.bin")
+        torch.testing.assert_close(load_model(folder)(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
 
 
 def test_an_index_that_leads_elsewhere_is_refused(tmp_path):
@@ -213,6 +239,9 @@ def test_an_index_that_leads_elsewhere_is_refused(tmp_path):
         load_model(tmp_path)
     index.write_text(whole.replace("model-00001-of", "model-0000x-of"))
     with pytest.raises(InvalidCheckpoint, match=r"model-0000x-of-.* is missing, which model\.safetensors\.index\.json"):
+        load_model(tmp_path)
+    index.write_text(whole.replace('"model-00001-of-', '5, "x": "model-00001-of-', 1))
+    with pytest.raises(InvalidCheckpoint, match="names the file 5, which is none of its folder"):
         load_model(tmp_path)
     index.write_text("[]")
     with pytest.raises(InvalidCheckpoint, match="expected a weight_map"):
@@ -247,7 +276,7 @@ def test_sentence_embeddings_keep_their_pooling(tmp_path):
     torch.manual_seed(0)
     for pooling, normalised in (("mean", True), ("first", False)):
         config = BertConfig(VOCAB, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_length=40, head="embedding",
-                            pooling=pooling, normalised=normalised)  # fmt: skip
+                            cut_length=7 if normalised else None, pooling=pooling, normalised=normalised)  # fmt: skip
         ours = Bert(config).eval()
         save_model(tmp_path / pooling, ours, layout="transformers")
         loaded = load_model(tmp_path / pooling)

@@ -16,7 +16,7 @@ from regard.errors import InvalidArgument, refuse
 from regard.models.bert import BertConfig, Head, Pooling
 from regard.models.hub.format import Format, Stored, activation, demanded, fixed, theirs
 
-MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"
+MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 HEADS: dict[str, Head] = {
     "BertModel": "none",
     "BertForMaskedLM": "masked_words",
@@ -38,11 +38,17 @@ class _Bert(Format):
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        refuse(demanded(values, wanted))
         names = values.get("architectures") or ["BertModel"]
         head = HEADS.get(names[0])
+        if head == "classes":
+            wanted["problem_type"] = (None, "single_label_classification")
+        objections = demanded(values, wanted)
         if head is None:
-            raise InvalidArgument(f"architectures must be one of {', '.join(HEADS)}, but is {names[0]!r}")
+            objections.append(f"architectures must be one of {', '.join(HEADS)}, but is {names[0]!r}")
+        if values.get("type_vocab_size") == 0:
+            objections.append("type_vocab_size must be at least 1, but is 0")
+        refuse(objections)
+        assert head is not None
         labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
         pad = values.get("pad_token_id")
         return BertConfig(
@@ -147,7 +153,7 @@ class _Bert(Format):
             "pooling_mode_max_tokens": False,
             "pooling_mode_mean_sqrt_len_tokens": False,
         }
-        return {MODULES_FILE: modules, POOLING_FILE: pooling}
+        return {MODULES_FILE: modules, POOLING_FILE: pooling, SENTENCE_FILE: {"max_seq_length": config.cut_length}}
 
 
 def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
@@ -165,7 +171,15 @@ def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
     known: dict[str, Pooling] = {"pooling_mode_cls_token": "first", "pooling_mode_mean_tokens": "mean"}
     if len(modes) != 1 or not modes <= known.keys():
         raise InvalidArgument(f"{POOLING_FILE}: expected one of {', '.join(known)}, got {', '.join(sorted(modes))}")
-    return replace(config, head="embedding", pooling=known[modes.pop()], normalised=len(kinds) == 3)
+    said = json.loads((folder / SENTENCE_FILE).read_text()) if (folder / SENTENCE_FILE).is_file() else {}
+    longest = said.get("max_seq_length")
+    return replace(
+        config,
+        head="embedding",
+        pooling=known[modes.pop()],
+        normalised=len(kinds) == 3,
+        cut_length=min(longest, config.max_length) if isinstance(longest, int) else longest,
+    )
 
 
 BERT = _Bert()

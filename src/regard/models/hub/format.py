@@ -16,7 +16,9 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, nearest, refuse
 
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
     "silu": "silu",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from regard.errors import refuse
 from regard.models.gpt import GptConfig
@@ -81,6 +84,14 @@ class _Llama(Format):
             "bos_token_id": config.bos_id,
             "eos_token_id": list(config.eos_ids) or None,
         }
+
+    def to_ours(
+        self, config: GptConfig, tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], path: Path
+    ) -> dict[str, Tensor]:
+        """Take the tensors of a file; of a tied model it may hold the final map a second time."""
+        if config.tie_embeddings:
+            tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+        return super().to_ours(config, tensors, parameters, path)
 
     def names(self, config: GptConfig) -> dict[str, Stored]:
         found = {

@@ -31,8 +31,9 @@ class _Marian(Format):
             "normalize_embedding": (False,),
             "add_final_layer_norm": (False,),
         }
-        refuse(demanded(values, wanted))
         ends = one_of(values.get("eos_token_id", 0))
+        several = [f"eos_token_id must be one word, which is what this model can do, but is {list(ends)}"]
+        refuse(demanded(values, wanted) + (several if len(ends) > 1 else []))
         vocab = values.get("vocab_size", 58101)
         target = values.get("decoder_vocab_size")
         shared = values.get("share_encoder_decoder_embeddings", True)
