@@ -11,7 +11,7 @@ from torch import nn
 
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import Transformer, TransformerConfig
-from regard.nn import linear_cross_entropy
+from regard.nn import MultiHeadAttention, linear_cross_entropy
 
 SMALL = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, d_ff=48)
 RENAMED = {
@@ -138,15 +138,25 @@ def test_tied_weights_are_one_parameter(tying):
     assert model(torch.tensor([[5]]), torch.tensor([[1]])).logits.shape == (1, 1, 60 if tying == "all" else 70)
 
 
-def test_weights_begin_as_in_the_paper():
+def test_weights_begin_as_in_fairseq():
     model = small(vocab_size=4000, tie_embeddings="none")
     assert model.src_embedding.weight[1:].std().item() == pytest.approx(32**-0.5, rel=0.02)
     assert (model.src_embedding.weight[0] == 0).all()
     layer = model.decoder.layers[0]
-    for part in layer.cross_attention.in_proj.weight.split(32):
-        assert part.abs().max().item() == pytest.approx(math.sqrt(6 / 64), rel=0.02)
-    assert layer.feed_forward.expand.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 80), rel=0.02)
-    assert (layer.feed_forward.expand.bias == 0).all()
+    for part in layer.cross_attention.in_proj.weight.split(32):  # whose gain there is 1/√2
+        assert part.abs().max().item() == pytest.approx(math.sqrt(6 / 64 / 2), rel=0.02)
+    assert layer.cross_attention.out_proj.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 64), rel=0.02)
+    theirs = nn.Linear(32, 48)
+    for ours, peer in zip(layer.feed_forward.expand.parameters(), theirs.parameters(), strict=True):
+        assert ours.abs().max().item() == pytest.approx(peer.abs().max().item(), rel=0.1)
+
+
+def test_attention_begins_as_torchs():
+    ours, theirs = MultiHeadAttention(64, 4), nn.MultiheadAttention(64, 4)
+    assert ours.in_proj.weight.std().item() == pytest.approx(theirs.in_proj_weight.std().item(), rel=0.03)
+    assert ours.in_proj.weight.abs().max().item() == pytest.approx(theirs.in_proj_weight.abs().max().item(), rel=0.01)
+    assert not ours.in_proj.bias.any()
+    assert not ours.out_proj.bias.any()
 
 
 @pytest.mark.parametrize(

@@ -80,10 +80,9 @@ class MultiHeadAttention(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Draw each projection from Xavier's uniform distribution on its own; biases start at 0."""
-        for weight in (*self.in_proj.weight.split(self.widths), self.out_proj.weight):
-            nn.init.xavier_uniform_(weight)
+        """Draw both matrices from Xavier's uniform distribution, as torch and fairseq do; biases start at 0."""
         for projection in (self.in_proj, self.out_proj):
+            nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
 

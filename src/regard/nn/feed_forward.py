@@ -75,6 +75,11 @@ class FeedForward(nn.Module):
         self.activation, self.gated = activation, gated
         self.dropout = Dropout(dropout)
 
+    def reset_parameters(self) -> None:
+        """Draw both maps as torch draws a linear map."""
+        self.expand.reset_parameters()
+        self.contract.reset_parameters()
+
     def forward(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
         """Map (..., d_model) to (..., d_model)."""
         expanded = self.expand(x)  # (..., d_ff), or twice that with a gate
