@@ -95,6 +95,10 @@ def test_training_stops_when_it_gets_no_better(tmp_path: Path, keys: dict[str, A
     overrides = ["--optimizer.learning_rate=1e-12", "--validation.patience=2", "--validation.monitor=bleu"]
     outcome = train(make_recipe(apply_overrides(keys, [*overrides, "--trainer.max_steps=1000"])))
     assert outcome.step == 30  # the first at 10, then two that are no better
+    again = train(make_recipe(apply_overrides(keys, [*overrides, "--trainer.max_steps=1000"])), resume=True)
+    assert (again.step, again.interrupted) == (30, False)
+    patient = make_recipe(apply_overrides(keys, [*overrides, "--trainer.max_steps=1000", "--validation.patience=3"]))
+    assert train(patient, resume=True).step == 40
 
 
 def test_bfloat16_trains(tmp_path: Path, keys: dict[str, Any]) -> None:

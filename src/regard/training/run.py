@@ -15,7 +15,6 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
@@ -24,6 +23,7 @@ from rich.logging import RichHandler
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.training import recipe as recipes
 from regard.training.callbacks.checkpoints import Checkpoints, Interrupted
+from regard.training.callbacks.early_stopping import EarlyStopping
 from regard.training.callbacks.progress import Speedometer
 from regard.training.logs import MetricsFile
 from regard.training.recipe import Recipe
