@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import arcs, layer_of, number_of, point_at, token
+from explore.opened import arcs, layer_of, number_of, point_at, settle, token
 from regard.analysis.recording import Layer, Recording
 from regard.explore.codes import ERROR
 
@@ -39,6 +39,7 @@ def saved(page) -> dict[tuple[int, int], float]:
 
 def inside(page, query: int, key: int) -> list[tuple[int, ...]]:
     """The pixels within a cell of the matrix."""
+    settle(page)
     data = page.locator("#matrix canvas").evaluate(
         """(node, [query, key]) => {
             const [left, top, cell] = ["left", "top", "cell"].map(name => Number(node.dataset[name]));
@@ -156,6 +157,7 @@ def sinking() -> Recording:
 
 def squares(page) -> torch.Tensor:
     """How light the pixels of the map are, each column of squares on the mean over its lower half."""
+    settle(page)
     found = page.locator("#matrix canvas").evaluate(
         """node => {
             const [left, top, cell] = ["left", "top", "cell"].map(name => Number(node.dataset[name]));

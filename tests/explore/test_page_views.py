@@ -52,6 +52,7 @@ def test_the_tip_covers_neither_the_row_nor_the_column_of_its_cell(open_page, re
 
 def pixel(page, query: int, key: int) -> list[int]:
     """The colours within a cell of the large matrix, all its pixels' components."""
+    settle(page)
     return page.locator("#matrix canvas").evaluate(
         """(node, [query, key]) => {
             const [left, top, cell] = ["left", "top", "cell"].map(name => Number(node.dataset[name]));
