@@ -131,14 +131,14 @@ def test_a_terminal_shows_a_bar(keys: dict[str, Any], monkeypatch: pytest.Monkey
     assert re.search(r"step 30/30 .*━.* \d:\d\d:\d\d epoch 0, loss [\d.]+, [\d,]+ tokens/s", last)
 
 
-def interrupt_at(run: Path, step: int) -> threading.Thread:
-    """Press Ctrl-C when the log has come to a step."""
+def interrupt_at(run: Path, step: int, number: signal.Signals = signal.SIGINT) -> threading.Thread:
+    """Press Ctrl-C, or send another signal, when the log has come to a step."""
 
     def watch() -> None:
         while True:
             path = run / "metrics.csv"
             if path.exists() and f"\n{step}," in path.read_text():
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
                 return
             time.sleep(0.001)
 
@@ -147,17 +147,20 @@ def interrupt_at(run: Path, step: int) -> threading.Thread:
     return thread
 
 
-def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(tmp_path: Path, keys: dict[str, Any]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
+    tmp_path: Path, keys: dict[str, Any], number: signal.Signals
+) -> None:
     keys["trainer"]["max_steps"] = 60
     whole, stopped = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "stopped"))
     train(make_recipe(whole))
-    before = signal.getsignal(signal.SIGINT)
-    thread = interrupt_at(tmp_path / "stopped", 15)
+    before = signal.getsignal(number)
+    thread = interrupt_at(tmp_path / "stopped", 15, number)
     outcome = train(make_recipe(stopped))
     thread.join()
     assert outcome.interrupted
     assert 15 <= outcome.step < 60
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
     assert (
         f"stopped; --resume goes on from step {outcome.step}, which is saved"
         in (tmp_path / "stopped" / "train.log").read_text()

@@ -41,7 +41,7 @@ class Outcome:
     Args:
         folder: The run folder: ``last/``, ``best/`` and ``averaged/`` are models, where there are such.
         step: The last step.
-        interrupted: Whether Ctrl-C ended it; what was trained is saved then, too, unless it was pressed twice.
+        interrupted: Whether Ctrl-C, or SIGTERM, ended it; what was trained is saved then, too, unless it came twice.
         best: The best value of what the recipe monitors; None without validation.
     """
 
@@ -84,7 +84,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
         if resume:
             log.info("resuming at step %d", step)
         try:
-            with checkpoints.minding_ctrl_c():
+            with checkpoints.minding_signals():
                 trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
         except Interrupted:
             step = checkpoints.saved_step

@@ -25,9 +25,11 @@ from regard.training.module import TrainedModule
 from regard.training.recipe import Recipe
 from regard.training.storage import FILE
 
+STOPS = signal.SIGINT, signal.SIGTERM  # Ctrl-C, and what a scheduler sends before it kills
+
 
 class Interrupted(RegardError):
-    """Ctrl-C was pressed."""
+    """Ctrl-C was pressed, or the process was told to end."""
 
 
 class Checkpoints(L.Callback):
@@ -65,6 +67,8 @@ class Checkpoints(L.Callback):
         else:
             torch.manual_seed(self.seed + trainer.global_rank + trainer.global_step)
         self.saved_at, self.started = time.monotonic(), True
+        if signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGTERM, self._interrupt)  # at which lightning would leave without saving, as if done
         if trainer.is_global_zero:
             self.snapshots.cut_back(trainer.global_step)
 
@@ -125,16 +129,17 @@ class Checkpoints(L.Callback):
             raise InvalidFile(f"{path}: could not be saved ({reason}); {kept}") from error
 
     @contextmanager
-    def minding_ctrl_c(self) -> Iterator[None]:
+    def minding_signals(self) -> Iterator[None]:
         """Let Ctrl-C end training at the end of a step; where nothing was trained yet, or at a second one, at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, self._interrupt)
+        before = {number: signal.signal(number, self._interrupt) for number in STOPS}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted or not self.started:
