@@ -23,8 +23,8 @@ def train(
 
         regard train recipes/tatoeba-en-de.yaml --data.folder pairs --trainer.max_steps 2000
 
-    After a crash, Ctrl-C or SIGTERM, the same line with `--resume` goes on from the last checkpoint, bit for bit on one CPU.
-    The run folder then holds models (`last`, `best`, `averaged`) that `--model` of the other commands takes.
+    After a crash, Ctrl-C or SIGTERM, the same line with `--resume` goes on from the last checkpoint, bit for bit on one
+    CPU. The run folder then holds models (`last`, `best`, `averaged`) that `--model` of the other commands takes.
     """
     if str(recipe).startswith("--"):
         raise InvalidArgument(
