@@ -56,7 +56,7 @@ def test_several_as_json_in_a_file(regard, writer, tmp_path):
         (["--beam", "2", "--top-k", "3"], "--top-k: says how to draw, but `--beam` searches"),
         (["--beam", "2", "--samples", "2"], "`--samples`: a search finds one text"),
         (["--temperature", "0", "--seed", "3"], "`--temperature 0` takes the likeliest word"),
-        (["--temperature", "-1"], "-1.0 is not in the range x>=0"),
+        (["--temperature", "-1"], "`--temperature` must be at least 0, which takes the likeliest word, but is -1.0"),
         (["--max-length", "99"], "max_length must be from 1 to the model's max_length 60, but is 99"),
     ],
 )

@@ -26,7 +26,7 @@ def generate(
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8"),
+        typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8"),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest words.", show_default="all")] = None,
     top_p: Annotated[
@@ -55,6 +55,10 @@ def generate(
         raise InvalidArgument(f"{', '.join(idle)}: says how to draw, but `--beam` searches; leave one of them out")
     if beam is not None and samples > 1:
         raise InvalidArgument("`--samples`: a search finds one text; leave out `--beam`, or write one")
+    if temperature is not None and temperature < 0:
+        raise InvalidArgument(
+            f"`--temperature` must be at least 0, which takes the likeliest word, but is {temperature}"
+        )
     if temperature == 0 and (top_k, top_p, seed) != (None, None, None):
         raise InvalidArgument("`--temperature 0` takes the likeliest word and draws nothing: leave out what draws")
     if prompt == "-":
