@@ -25,8 +25,7 @@ def generate(
         typer.Option(min=1, help="The most words of the vocabulary to write.", show_default="200, or what fits"),
     ] = None,
     temperature: Annotated[
-        float | None,
-        typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8"),
+        float | None, typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest words.", show_default="all")] = None,
     top_p: Annotated[

@@ -180,8 +180,8 @@ class PipelineTokenizer:
         found: dict[str, None] = {}
         own = isinstance(self._backend.decoder, tokenizers.decoders.WordPiece)
         for index, token in zip(ids, self.tokens(ids), strict=True):
-            piece, word = self._backend.id_to_token(index) or str(index), token.removeprefix("▁") or token
-            names = (piece,) if own else (word, token, f"##{word}", piece, str(index))
+            piece, word = self._backend.id_to_token(index) or f"[{index}]", token.removeprefix("▁") or token
+            names = (piece, f"[{index}]") if own else (word, token, f"##{word}", piece, f"[{index}]")
             found[next(name for name in names if name not in found)] = None
         return list(found)
 
