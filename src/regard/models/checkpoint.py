@@ -290,7 +290,7 @@ def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: d
         if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
             config = with_pooling(config, folder)
     except InvalidArgument as error:
-        raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {error}") from error
+        raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
     except (TypeError, ValueError, AttributeError, KeyError) as error:  # a list where a number belongs, and the like
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
     return config

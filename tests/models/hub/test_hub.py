@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, MarianMTModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, MarianMTModel, PreTrainedModel
 
 from models.hub.theirs import BERTS, VOCAB, bert, gpt2, llama, marian
 from regard.errors import InvalidArgument, InvalidCheckpoint
 from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig, load_model, save_model
+from regard.models.hub import FORMATS
 
 WORDS = torch.randint(3, 60, (3, 9), generator=torch.Generator().manual_seed(0))
 LENGTHS = torch.tensor([9, 5, 2])
@@ -183,7 +184,13 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
         (bert, {"position_embedding_type": "relative_key"}, "position_embedding_type must be 'absolute', which is"),
         (bert, {"architectures": ["BertForNextSentencePrediction"]}, "architectures must be one of BertModel, .* but"),
         (bert, {"hidden_act": "mish"}, "hidden_act must be one of 'gelu', .* but is 'mish'"),
-        (bert, {"hidden_size": "many"}, "does not read as a bert|d_model must be an int, but is 'many'"),
+        (bert, {"hidden_size": "many"}, "hidden_size must be an int, but is 'many'"),
+        (bert, {"hidden_size": 30}, "num_attention_heads must divide hidden_size, but hidden_size is 30"),
+        (gpt2, {"n_layer": 0}, "n_layer must be at least 1, but is 0"),
+        (gpt2, {"pad_token_id": 61}, "pad_token_id must be from 0 to vocab_size - 1 = 60, but is 61"),
+        (llama, {"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads, but"),
+        (llama, {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters must have the key 'factor'"),
+        (marian, {"decoder_layers": -1}, "decoder_layers must be at least 1, but is -1"),
         (bert, {"num_hidden_layers": 10**6}, r"asks for 1000000 layers, but .* holds 39 tensors"),
         (gpt2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be False"),
         (
@@ -215,6 +222,13 @@ def test_weights_that_are_no_numbers_are_named_as_the_file_does(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(InvalidCheckpoint, match=r"transformer\.h\.0\.mlp\.c_fc\.weight holds NaN"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_a_configuration_leaves_out_is_as_there(kind):
+    form = FORMATS[kind]
+    empty, full = (form.values(form.config(values, {})) for values in ({}, AutoConfig.for_model(kind).to_dict()))
+    assert empty == full
 
 
 @torch.no_grad()

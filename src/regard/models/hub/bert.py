@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, refuse
 from regard.models.bert import BertConfig, Head, Pooling
-from regard.models.hub.format import Format, Stored, activation, demanded, fixed, theirs
+from regard.models.hub.format import Format, Stored, demanded, fixed
 
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 HEADS: dict[str, Head] = {
@@ -30,6 +30,20 @@ class _Bert(Format):
     model_type = "bert"
     prefix = "bert."
     needless = re.compile(r"position_ids$|^cls\.predictions\.decoder\.|^cls\.seq_relationship\.")
+    keys: ClassVar = {
+        "vocab_size": ("vocab_size", 30522),
+        "d_model": ("hidden_size", 768),
+        "num_heads": ("num_attention_heads", 12),
+        "num_layers": ("num_hidden_layers", 12),
+        "d_ff": ("intermediate_size", 3072),
+        "activation": ("hidden_act", "gelu"),
+        "norm_eps": ("layer_norm_eps", 1e-12),
+        "max_length": ("max_position_embeddings", 512),
+        "num_types": ("type_vocab_size", 2),
+        "dropout": ("hidden_dropout_prob", 0.1),
+        "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+        "pad_id": ("pad_token_id", 0),
+    }
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> BertConfig:
         wanted = {
@@ -50,23 +64,13 @@ class _Bert(Format):
         refuse(objections)
         assert head is not None
         labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-        pad = values.get("pad_token_id")
+        fields = self.fields(values)
+        fields["pad_id"] = fields["pad_id"] or 0
         return BertConfig(
-            values.get("vocab_size", 30522),
-            d_model=values.get("hidden_size", 768),
-            num_heads=values.get("num_attention_heads", 12),
-            num_layers=values.get("num_hidden_layers", 12),
-            d_ff=values.get("intermediate_size", 3072),
-            activation=activation(values, "hidden_act", "gelu"),
-            norm_eps=values.get("layer_norm_eps", 1e-12),
-            max_length=values.get("max_position_embeddings", 512),
-            num_types=values.get("type_vocab_size", 2),
-            dropout=values.get("hidden_dropout_prob", 0.1),
-            attention_dropout=values.get("attention_probs_dropout_prob", 0.1),
+            **fields,
             head=head,
             labels=tuple(labels[place] for place in sorted(labels, key=int)) if "classes" in head else (),
             pooler=any(name.endswith("pooler.dense.weight") for name in tensors),
-            pad_id=0 if pad is None else pad,
         )
 
     def values(self, config: BertConfig) -> dict[str, Any]:
@@ -79,19 +83,8 @@ class _Bert(Format):
         return {
             "architectures": [next(name for name, each in HEADS.items() if each == head)],
             "model_type": "bert",
-            "vocab_size": config.vocab_size,
-            "hidden_size": config.d_model,
-            "num_attention_heads": config.num_heads,
-            "num_hidden_layers": config.num_layers,
-            "intermediate_size": config.d_ff,
-            "hidden_act": theirs(config.activation),
-            "layer_norm_eps": config.norm_eps,
-            "max_position_embeddings": config.max_length,
-            "type_vocab_size": config.num_types,
-            "hidden_dropout_prob": config.dropout,
-            "attention_probs_dropout_prob": config.attention_dropout,
+            **self.their_values(config),
             **({"id2label": labels, "label2id": {label: int(at) for at, label in labels.items()}} if labels else {}),
-            "pad_token_id": config.pad_id,
         }
 
     def names(self, config: BertConfig) -> dict[str, Stored]:

@@ -67,6 +67,8 @@ class Format(ABC):
     """What stands before all names but those of the head; files of a bare model leave it out."""
     needless: ClassVar[re.Pattern[str]]
     """Tensors that a file may hold and that say nothing: masks, tables, the other name of a tied weight."""
+    keys: ClassVar[Mapping[str, tuple[str, Any]]]
+    """What config.json calls the fields of our configuration, and what it means where it does not say."""
 
     @abstractmethod
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -83,6 +85,29 @@ class Format(ABC):
         Raises:
             InvalidArgument: With everything that this kind of checkpoint cannot tell.
         """
+
+    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of our configuration, as config.json gives them; the activation in our word.
+
+        Raises:
+            InvalidArgument: If the activation is none of ours.
+        """
+        found = {ours: values.get(key, default) for ours, (key, default) in self.keys.items()}
+        name = found["activation"]
+        if name not in ACTIVATIONS:
+            known = f"{', '.join(map(repr, ACTIVATIONS))}, but is {name!r}{nearest(str(name), ACTIVATIONS)}"
+            raise InvalidArgument(f"{self.keys['activation'][0]} must be one of {known}")
+        return found | {"activation": ACTIVATIONS[name]}
+
+    def their_values(self, config: Any) -> dict[str, Any]:
+        """The fields of our configuration by the keys of config.json; the activation in the word of transformers."""
+        found = {key: getattr(config, ours) for ours, (key, _) in self.keys.items()}
+        word = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
+        return found | {self.keys["activation"][0]: word}
+
+    def their_words(self, message: str) -> str:
+        """A message about fields of our configuration, as one about the keys of config.json."""
+        return re.sub(r"\w+", lambda word: self.keys.get(word[0], word)[0], message)
 
     @abstractmethod
     def names(self, config: Any) -> dict[str, Stored]:
@@ -141,24 +166,6 @@ class Format(ABC):
         names = self.names(config)
         pieces = (names[ours].pieces(parameter) for ours, parameter in parameters.items())
         return {name: piece for each in pieces for name, piece in each.items()} | self.tables(config)
-
-
-def activation(values: Mapping[str, Any], key: str, default: str) -> Any:
-    """Our word for an activation.
-
-    Raises:
-        InvalidArgument: If it is none of ours.
-    """
-    name = values.get(key, default)
-    if name not in ACTIVATIONS:
-        known = ", ".join(map(repr, ACTIVATIONS))
-        raise InvalidArgument(f"{key} must be one of {known}, but is {name!r}{nearest(str(name), ACTIVATIONS)}")
-    return ACTIVATIONS[name]
-
-
-def theirs(activation: str) -> str:
-    """The word of transformers for one of our activations."""
-    return next(name for name, ours in ACTIVATIONS.items() if ours == activation)
 
 
 def demanded(values: Mapping[str, Any], wanted: Mapping[str, Collection[Any]]) -> list[str]:

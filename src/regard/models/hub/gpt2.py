@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from regard.errors import refuse
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import Format, Stored, activation, demanded, fixed, one_of, theirs
+from regard.models.hub.format import Format, Stored, demanded, fixed, one_of
 
 
 class _Gpt2(Format):
     model_type = "gpt2"
     prefix = "transformer."
     needless = re.compile(r"\.attn\.(masked_)?bias$|^lm_head\.weight$")
+    keys: ClassVar = {
+        "vocab_size": ("vocab_size", 50257),
+        "d_model": ("n_embd", 768),
+        "num_heads": ("n_head", 12),
+        "num_layers": ("n_layer", 12),
+        "d_ff": ("n_inner", None),
+        "max_length": ("n_positions", 1024),
+        "activation": ("activation_function", "gelu_new"),
+        "norm_eps": ("layer_norm_epsilon", 1e-5),
+        "dropout": ("resid_pdrop", 0.1),
+        "attention_dropout": ("attn_pdrop", 0.1),
+        "pad_id": ("pad_token_id", None),
+        "bos_id": ("bos_token_id", 50256),
+        "eos_ids": ("eos_token_id", 50256),
+    }
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         wanted = {
@@ -24,24 +39,14 @@ class _Gpt2(Format):
             "tie_word_embeddings": (True,),
         }
         refuse(demanded(values, wanted))
-        width = values.get("n_embd", 768)
-        ends = one_of(values.get("eos_token_id", 50256))
-        pad = values.get("pad_token_id")
-        return GptConfig(
-            values.get("vocab_size", 50257),
-            d_model=width,
-            num_heads=values.get("n_head", 12),
-            num_layers=values.get("n_layer", 12),
-            d_ff=values.get("n_inner") or 4 * width,
-            activation=activation(values, "activation_function", "gelu_new"),
-            norm_eps=values.get("layer_norm_epsilon", 1e-5),
-            max_length=values.get("n_positions", 1024),
-            dropout=values.get("resid_pdrop", 0.1),
-            attention_dropout=values.get("attn_pdrop", 0.1),
-            pad_id=pad if pad is not None else (*ends, 0)[0],
-            bos_id=values.get("bos_token_id", 50256),
-            eos_ids=ends,
-        )
+        fields = self.fields(values)
+        ends = one_of(fields["eos_ids"])
+        fields |= {
+            "d_ff": fields["d_ff"] or 4 * fields["d_model"],
+            "pad_id": (*ends, 0)[0] if fields["pad_id"] is None else fields["pad_id"],
+            "eos_ids": ends,
+        }
+        return GptConfig(**fields)
 
     def values(self, config: GptConfig) -> dict[str, Any]:
         wanted = {
@@ -58,19 +63,8 @@ class _Gpt2(Format):
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
-            "vocab_size": config.vocab_size,
-            "n_embd": config.d_model,
-            "n_head": config.num_heads,
-            "n_layer": config.num_layers,
-            "n_inner": config.d_ff,
-            "n_positions": config.max_length,
-            "activation_function": theirs(config.activation),
-            "layer_norm_epsilon": config.norm_eps,
-            "resid_pdrop": config.dropout,
+            **self.their_values(config),
             "embd_pdrop": config.dropout,
-            "attn_pdrop": config.attention_dropout,
-            "pad_token_id": config.pad_id,
-            "bos_token_id": config.bos_id,
             "eos_token_id": list(config.eos_ids) or None,
             "tie_word_embeddings": True,
         }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from regard.errors import refuse
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import Format, Stored, activation, demanded, fixed, one_of, theirs
+from regard.models.hub.format import Format, Stored, demanded, fixed, one_of
 
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
@@ -20,41 +20,48 @@ class _Llama(Format):
     model_type = "llama"
     prefix = "model."
     needless = re.compile(r"rotary_emb\.inv_freq$")
+    keys: ClassVar = {
+        "vocab_size": ("vocab_size", 32000),
+        "d_model": ("hidden_size", 4096),
+        "num_heads": ("num_attention_heads", 32),
+        "num_kv_heads": ("num_key_value_heads", None),
+        "head_dim": ("head_dim", None),
+        "num_layers": ("num_hidden_layers", 32),
+        "d_ff": ("intermediate_size", 11008),
+        "activation": ("hidden_act", "silu"),
+        "norm_eps": ("rms_norm_eps", 1e-6),
+        "attention_bias": ("attention_bias", False),
+        "feed_forward_bias": ("mlp_bias", False),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "max_length": ("max_position_embeddings", 2048),
+        "rotary_base": ("rope_theta", 10000.0),
+        "rotary_scaling": ("rope_parameters", None),
+        "tie_embeddings": ("tie_word_embeddings", False),
+        "pad_id": ("pad_token_id", None),
+        "bos_id": ("bos_token_id", 1),
+        "eos_ids": ("eos_token_id", 2),
+    }
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
-        rope = {"rope_theta": values.get("rope_theta", 10000.0), **(values.get("rope_scaling") or {})}
-        rope |= values.get("rope_parameters") or {}
+        fields = self.fields(values)
+        rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
+        rope |= fields["rotary_scaling"] or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         objections = demanded({"the type of rotary scaling": kind}, {
             "the type of rotary scaling": ("default", "linear", "llama3")
         })  # fmt: skip
         refuse(objections)
         scaling = {name: rope[name] for name in _SCALING[: 1 if kind == "linear" else 4] if name in rope}
-        ends = one_of(values.get("eos_token_id", 2))
-        pad = values.get("pad_token_id")
-        tied = values.get("tie_word_embeddings", False)
-        return GptConfig.llama(
-            values.get("vocab_size", 32000),
-            d_model=values.get("hidden_size", 4096),
-            num_heads=values.get("num_attention_heads", 32),
-            num_kv_heads=values.get("num_key_value_heads"),
-            head_dim=values.get("head_dim"),
-            num_layers=values.get("num_hidden_layers", 32),
-            d_ff=values.get("intermediate_size", 11008),
-            activation=activation(values, "hidden_act", "silu"),
-            norm_eps=values.get("rms_norm_eps", 1e-6),
-            attention_bias=values.get("attention_bias", False),
-            feed_forward_bias=values.get("mlp_bias", False),
-            rotary_base=rope["rope_theta"],
-            rotary_scaling=None if kind == "default" else scaling,
-            max_length=values.get("max_position_embeddings", 2048),
-            tie_embeddings=tied,
-            attention_dropout=values.get("attention_dropout") or 0.0,
-            pad_id=pad if pad is not None and pad >= 0 else (*ends, 0)[0],
-            bos_id=values.get("bos_token_id", 1),
-            eos_ids=ends,
-        )
+        ends, pad = one_of(fields["eos_ids"]), fields["pad_id"]
+        fields |= {
+            "attention_dropout": fields["attention_dropout"] or 0.0,
+            "rotary_base": rope["rope_theta"],
+            "rotary_scaling": None if kind == "default" else scaling,
+            "pad_id": pad if pad is not None and pad >= 0 else (*ends, 0)[0],
+            "eos_ids": ends,
+        }
+        return GptConfig.llama(**fields)
 
     def values(self, config: GptConfig) -> dict[str, Any]:
         wanted = {"gated": True, "norm": "rms", "positions": "rotary", "dropout": 0.0}
@@ -64,24 +71,10 @@ class _Llama(Format):
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
-            "vocab_size": config.vocab_size,
-            "hidden_size": config.d_model,
-            "num_attention_heads": config.num_heads,
+            **self.their_values(config),
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
             "head_dim": config.head_width,
-            "num_hidden_layers": config.num_layers,
-            "intermediate_size": config.d_ff,
-            "hidden_act": theirs(config.activation),
-            "rms_norm_eps": config.norm_eps,
-            "attention_bias": config.attention_bias,
-            "mlp_bias": config.feed_forward_bias,
-            "attention_dropout": config.attention_dropout,
-            "max_position_embeddings": config.max_length,
-            "rope_theta": config.rotary_base,
             "rope_parameters": {"rope_theta": config.rotary_base, "rope_type": kind, **scaling},
-            "tie_word_embeddings": config.tie_embeddings,
-            "pad_token_id": config.pad_id,
-            "bos_token_id": config.bos_id,
             "eos_token_id": list(config.eos_ids) or None,
         }
 

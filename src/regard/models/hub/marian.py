@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from regard.errors import refuse
-from regard.models.hub.format import Format, Stored, activation, demanded, fixed, one_of, theirs
+from regard.models.hub.format import Format, Stored, demanded, fixed, one_of
 from regard.models.transformer import TransformerConfig
 from regard.nn.positions import sinusoids
 
@@ -21,47 +21,49 @@ class _Marian(Format):
     model_type = "marian"
     prefix = "model."
     needless = re.compile(r"embed_positions\.weight$|^lm_head\.weight$|embed_tokens\.weight$|^model\.shared\.weight$")
+    keys: ClassVar = {
+        "vocab_size": ("vocab_size", 58101),
+        "tgt_vocab_size": ("decoder_vocab_size", None),
+        "d_model": ("d_model", 1024),
+        "num_heads": ("encoder_attention_heads", 16),
+        "num_encoder_layers": ("encoder_layers", 12),
+        "num_decoder_layers": ("decoder_layers", 12),
+        "d_ff": ("encoder_ffn_dim", 4096),
+        "activation": ("activation_function", "gelu"),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "activation_dropout": ("activation_dropout", 0.0),
+        "max_length": ("max_position_embeddings", 1024),
+        "scale_embeddings": ("scale_embedding", False),
+        "pad_id": ("pad_token_id", 58100),
+        "bos_id": ("decoder_start_token_id", None),
+        "eos_id": ("eos_token_id", 0),
+    }
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> TransformerConfig:
-        heads = values.get("encoder_attention_heads", 16)
+        fields = self.fields(values)
         wanted = {
-            "decoder_attention_heads": (heads,),
-            "decoder_ffn_dim": (values.get("encoder_ffn_dim", 4096),),
+            "decoder_attention_heads": (fields["num_heads"],),
+            "decoder_ffn_dim": (fields["d_ff"],),
             "normalize_before": (False,),
             "normalize_embedding": (False,),
             "add_final_layer_norm": (False,),
         }
-        ends = one_of(values.get("eos_token_id", 0))
+        ends = one_of(fields["eos_id"])
         several = [f"eos_token_id must be one word, which is what this model can do, but is {list(ends)}"]
         refuse(demanded(values, wanted) + (several if len(ends) > 1 else []))
-        vocab = values.get("vocab_size", 58101)
-        target = values.get("decoder_vocab_size")
-        shared = values.get("share_encoder_decoder_embeddings", True)
-        tied = values.get("tie_word_embeddings", True)
-        pad = values.get("pad_token_id", 58100)
-        start = values.get("decoder_start_token_id")
-        width, length = values.get("d_model", 1024), values.get("max_position_embeddings", 1024)
+        shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
+        fields |= {
+            "tgt_vocab_size": None if fields["tgt_vocab_size"] == fields["vocab_size"] else fields["tgt_vocab_size"],
+            "bos_id": fields["pad_id"] if fields["bos_id"] is None else fields["bos_id"],
+            "eos_id": ends[0] if ends else 0,
+        }
         return TransformerConfig(
-            vocab,
-            tgt_vocab_size=None if target in (None, vocab) else target,
-            d_model=width,
-            num_heads=heads,
-            num_encoder_layers=values.get("encoder_layers", 12),
-            num_decoder_layers=values.get("decoder_layers", 12),
-            d_ff=values.get("encoder_ffn_dim", 4096),
-            dropout=values.get("dropout", 0.1),
-            attention_dropout=values.get("attention_dropout", 0.0),
-            activation_dropout=values.get("activation_dropout", 0.0),
-            activation=activation(values, "activation_function", "gelu"),
+            **fields,
             positions="sinusoidal",
-            interleaved_sinusoids=_is_interleaved(tensors, length, width),
-            max_length=length,
+            interleaved_sinusoids=_is_interleaved(tensors, fields["max_length"], fields["d_model"]),
             tie_embeddings=("all" if shared else "decoder") if tied else "none",
-            scale_embeddings=values.get("scale_embedding", False),
             output_bias=True,
-            pad_id=pad,
-            bos_id=pad if start is None else start,
-            eos_id=ends[0] if ends else 0,
         )
 
     def values(self, config: TransformerConfig) -> dict[str, Any]:
@@ -69,33 +71,17 @@ class _Marian(Format):
         if config.num_kv_heads not in (None, config.num_heads):
             objections.append(f"num_kv_heads must be num_heads in a checkpoint of Marian, but is {config.num_kv_heads}")
         refuse(objections)
-        sizes = {
-            f"{side}_{name}": value
-            for side in ("encoder", "decoder")
-            for name, value in (("attention_heads", config.num_heads), ("ffn_dim", config.d_ff))
-        }
         return {
             "architectures": ["MarianMTModel"],
             "model_type": "marian",
             "is_encoder_decoder": True,
-            "vocab_size": config.vocab_size,
+            **self.their_values(config),
             "decoder_vocab_size": config.target_vocab_size,
-            "d_model": config.d_model,
-            "encoder_layers": config.num_encoder_layers,
-            "decoder_layers": config.num_decoder_layers,
-            **sizes,
-            "dropout": config.dropout,
-            "attention_dropout": config.attention_dropout,
-            "activation_dropout": config.activation_dropout,
-            "activation_function": theirs(config.activation),
-            "max_position_embeddings": config.max_length,
-            "scale_embedding": config.scale_embeddings,
+            "decoder_attention_heads": config.num_heads,
+            "decoder_ffn_dim": config.d_ff,
             "share_encoder_decoder_embeddings": config.tie_embeddings == "all",
             "tie_word_embeddings": config.tie_embeddings != "none",
-            "pad_token_id": config.pad_id,
             "bos_token_id": config.bos_id,
-            "eos_token_id": config.eos_id,
-            "decoder_start_token_id": config.bos_id,
             "forced_eos_token_id": config.eos_id,
         }
 
