@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import regard
+from explore import served
 from explore.pairs import ONE, OTHER, encoder_of
 from regard.analysis.recording import Layer, Recording
 from regard.explore.page import write_page
@@ -55,6 +56,17 @@ def recording_of(
         layers.append(Layer(f"decoder.{index}", "decoder", itself, written, ("<s>", *written[:-1])))
         layers.append(Layer(f"cross.{index}", "cross", attention(len(written), len(source)), written, source))
     return Recording(title, "a model", tuple(layers), {"source": "The animal ...", "translation": "Das Tier ..."})
+
+
+@pytest.fixture(scope="module")
+def long_recording() -> Recording:
+    return served.recording_of()
+
+
+@pytest.fixture(scope="module")
+def address(long_recording) -> Iterator[str]:
+    with served.served(long_recording) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

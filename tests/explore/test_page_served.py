@@ -9,19 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from explore.served import recording_of, served
-from regard.analysis.recording import Recording
-
-
-@pytest.fixture(scope="module")
-def long_recording() -> Recording:
-    return recording_of()
-
-
-@pytest.fixture(scope="module")
-def address(long_recording) -> Iterator[str]:
-    with served(long_recording) as found:
-        yield found
+from explore.served import served
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,24 +17,13 @@ import pytest
 import torch
 
 import regard
-from explore.served import get, recording_of, served
+from explore.served import get
 from regard.analysis.heads import HEAD_SCORES
 from regard.analysis.recording import Layer, Recording
 from regard.errors import InvalidArgument
 from regard.explore.answers import Answers
 from regard.explore.codes import decode
 from regard.explore.server import listening
-
-
-@pytest.fixture(scope="module")
-def long_recording() -> Recording:
-    return recording_of()
-
-
-@pytest.fixture(scope="module")
-def address(long_recording) -> Iterator[str]:
-    with served(long_recording) as found:
-        yield found
 
 
 def codes_of(content: bytes, *shape: int) -> np.ndarray:
