@@ -48,7 +48,7 @@ _MOST = 20  # objections in one error: beyond, there is one cause for all
 
 
 def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument) -> None:
-    """Raise one error that lists all objections; do nothing if there are none.
+    """Raise one error that lists all objections, equal ones once; do nothing if there are none.
 
     Args:
         objections: Sentences, each with the argument, what was expected and what came.
@@ -57,6 +57,7 @@ def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument
     Raises:
         RegardError: Of the given type, if there is any objection.
     """
+    objections = list(dict.fromkeys(objections))
     if len(objections) == 1:
         raise error(objections[0])
     if objections:

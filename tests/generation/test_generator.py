@@ -139,6 +139,19 @@ def test_what_it_read_is_recorded(writer):
     assert layer.weights.dense()[0].tril().sum() == pytest.approx(layer.weights.shape[1] * layer.weights.shape[2])
 
 
+def test_the_last_word_was_read_where_it_told_an_end():
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    ids = {"bos_id": tokenizer.bos_id, "eos_ids": (tokenizer.eos_id,)}
+    model = Gpt(GptConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, **ids))
+    with torch.no_grad():  # which ends whatever it reads
+        model.decoder.norm.bias.copy_(10 * model.embedding.weight[tokenizer.eos_id].sign())
+    ends = Generator(model, tokenizer)
+    (read,) = ends.read(["the cat"])
+    layer = ends.record("the cat", generate=3).layers[0]
+    assert layer.queries == layer.keys == tuple(tokenizer.tokens(read))
+    assert len(ends.record("", generate=3).layers[0].queries) == 1
+
+
 def test_what_does_not_fit_is_refused(writer, tmp_path):
     with pytest.raises(InvalidType, match="prompts must be a sequence of str, but is a str"):
         writer.generate("the cat")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from models.hub.theirs import gpt2, llama
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.generation import beam_search, greedy, sample
-from regard.models import Gpt, GptConfig, load_model
+from regard.models import Bert, BertConfig, Gpt, GptConfig, load_model
 
 MAKERS = {
     "gpt2": gpt2,
@@ -71,6 +71,38 @@ def test_beam_search_equals_transformers(pair, prompts, beam):
     found = beam_search(ours, *prompts, beam=beam, max_length=12)
     options = {"num_beams": beam, "max_new_tokens": 12, "length_penalty": 1.0, "early_stopping": False}
     assert [best[0].tokens for best in found] == generate(theirs, *prompts, **options)
+
+
+@pytest.mark.parametrize("beam", [2, 4])
+def test_every_row_of_a_beam_may_end_in_several_ways(tmp_path, beam):
+    ends = [2, 5, 7, 11]
+    theirs = llama(eos_token_id=ends)
+    with torch.no_grad():
+        theirs.get_input_embeddings().weight.mul_(3)
+        near = 0.02 * torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+        theirs.lm_head.weight[ends] = 1.6 * theirs.lm_head.weight[2] + near  # all come together, or none does
+    theirs.save_pretrained(tmp_path)
+    prompts = torch.randint(12, 60, (40, 5), generator=torch.Generator().manual_seed(0))
+    lengths = torch.full((40,), 5)
+    found = beam_search(load_model(tmp_path), prompts, lengths, beam=beam, max_length=12, length_penalty=2)
+    options = {"num_beams": beam, "max_new_tokens": 12, "length_penalty": 2.0, "early_stopping": False}
+    assert [best[0].tokens for best in found] == generate(theirs, prompts, lengths, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_lengths_in_few_bits_are_the_same_lengths(prompts, dtype):
+    torch.manual_seed(0)
+    model = Gpt(GptConfig(61, **{**SMALL, "max_length": 300, "positions": "sinusoidal", "eos_ids": ()})).eval()
+    words, lengths = prompts
+    assert greedy(model, words, lengths.to(dtype)) == greedy(model, words, lengths)
+
+
+def test_models_that_do_not_write_are_refused(prompts):
+    model = Bert(BertConfig(61, d_model=32, num_heads=4, num_layers=1, d_ff=48)).eval()
+    with pytest.raises(InvalidType, match="model must be a Gpt or a translator, which write, but is a Bert"):
+        greedy(model, *prompts)
+    with pytest.raises(InvalidType, match=r"prompts must be a torch\.Tensor, but is a list"):
+        sample(Gpt(GptConfig(61, **SMALL)).eval(), [[1, 2]])
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "relative", "rotary", "alibi", "t5", "none"])

@@ -48,6 +48,16 @@ def test_a_forced_length(model, sources):
     assert not any(2 in hypothesis.tokens for hypothesis in found)
 
 
+def test_the_default_limit_leaves_room_for_the_end(model, sources):
+    assert any(hypothesis.finished for hypothesis in greedy(model, *sources, min_length=40))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_lengths_in_few_bits_are_the_same_lengths(model, sources, dtype):
+    src, lengths = sources
+    assert greedy(model, src, lengths.to(dtype)) == greedy(model, src, lengths)
+
+
 def test_it_runs_under_autocast(model, sources):
     with torch.autocast("cpu", torch.bfloat16):
         assert len(greedy(model, *sources, max_length=5)) == 9

@@ -38,6 +38,16 @@ def test_a_recording_has_every_layer():
     assert recording.layers[0].keys == ("[CLS]", "▁the", "▁cat", "▁sat", "[SEP]")
 
 
+def test_embeddings_can_be_learned_from():
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    torch.manual_seed(0)
+    config = BertConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, head="embedding")
+    reader, classifier = Reader(Bert(config), tokenizer), torch.nn.Linear(32, 2)
+    classifier(reader.embed(ENGLISH[:3])).sum().backward()
+    torch.testing.assert_close(classifier.weight.grad[0], reader.embed(ENGLISH[:3]).sum(0))
+    assert reader.embed([]).shape == (0, 32)
+
+
 @torch.no_grad()
 def test_classes_are_those_of_transformers(tmp_path):
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)

@@ -124,6 +124,21 @@ def test_a_recording_finds_its_own_translation(translator):
     assert recording.texts["translation"] == translator.translate([TEXTS[2]])[0][0].text
 
 
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_a_translation_that_was_cut_has_no_end_to_look_at(fresh, tokenizer, positions):
+    model = fresh(vocab_size=tokenizer.vocab_size, positions=positions, max_length=12)
+    with torch.no_grad():
+        model.tgt_embedding.weight[tokenizer.eos_id] *= 0  # the end is never the likeliest word
+    translator = Translator(model, tokenizer)
+    (best,) = translator.translate(["a dog ran"])[0]
+    recording = translator.record("a dog ran")
+    assert not best.finished
+    assert next(each for each in recording.layers if each.kind == "cross").queries == best.tokens
+    decoder = next(each for each in recording.layers if each.kind == "decoder")
+    assert decoder.keys == ("<s>", *best.tokens[:-1])
+    assert translator.trace("a dog ran", "cross.0")["weights"].shape[-2] == len(best.tokens)
+
+
 def test_what_cannot_be_recorded(translator):
     with pytest.raises(InvalidArgument, match="text must not be empty"):
         translator.record(" ")
@@ -213,6 +228,14 @@ def test_options_are_checked(translator):
         translator.translate(["yes."], nbest=0, sampling=Sampling())
     with pytest.raises(InvalidArgument, match="temperature must be above 0 and finite, but is -1"):
         Sampling(temperature=-1)
+    with pytest.raises(InvalidArgument, match=r"temperature must be above 0 and finite, but is '0\.5'"):
+        Sampling(temperature="0.5")
+    with pytest.raises(InvalidArgument, match=r"seed must be an integer .* but is 1\.5"):
+        Sampling(seed=1.5)
+    with pytest.raises(InvalidType, match="sampling must be a Sampling, but is a str"):
+        translator.translate(["yes."], sampling="x")
+    with pytest.raises(InvalidArgument, match="length_penalty must be from 0 to 10, but is '1'"):
+        translator.translate(["yes."], length_penalty="1")
     with pytest.raises(
         InvalidArgument, match=r"seed must be an integer from -2\^63 to 2\^64 - 1, but is 18446744073709551616"
     ):

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
-from regard.models import Transformer, TransformerConfig, checkpoint, load_model, save_model
+from regard.models import Gpt, GptConfig, Transformer, TransformerConfig, checkpoint, load_model, save_model
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
 
@@ -156,6 +156,7 @@ def test_a_config_that_does_not_fit_says_why(tmp_path, text, words):
         ({"d_model": 4e9}, r"d_model must be an int, but is 4000000000\.0"),
         ({"d_model": 4 * 10**9}, "d_model must be at most 268435456, but is 4000000000"),
         ({"d_ff": 10**12}, f"d_ff must be at most 268435456, but is {10**12}"),
+        ({"positions": ["learned"]}, r"positions must be one of 'sinusoidal', .*, but is \['learned'\]"),
         ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, but is 0"),
         ({"num_encoder_layers": 10**8}, r"asks for 100000001 layers, but .*model\.safetensors holds 31 tensors"),
     ],
@@ -225,4 +226,13 @@ def test_the_folder_of_a_run_says_where_its_models_are(tmp_path):
     for name in ("best", "last"):
         save_model(tmp_path / name, Transformer(TransformerConfig(20, d_model=8, num_heads=2, d_ff=8)))
     with pytest.raises(InvalidCheckpoint, match=r"config\.json is missing; there are models in best, last"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("ends", [5, None, ["a"]])
+def test_ends_that_are_no_words_are_refused(tmp_path, ends):
+    save_model(tmp_path, Gpt(GptConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16)))
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "eos_ids": ends}))
+    with pytest.raises(InvalidCheckpoint, match="eos_ids must be a sequence of int, but is"):
         load_model(tmp_path)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidCheckpoint
+from regard.generation import greedy
 from regard.models import RnnSearch, RnnSearchConfig, load_model, save_model
 from regard.nn import AdditiveAttention, alignment_loss
 
@@ -155,3 +156,13 @@ def test_transformers_has_no_such_model(tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(InvalidCheckpoint, match="not a folder"):
         load_model(tmp_path / "out")
+
+
+def test_a_source_is_projected_once(monkeypatch):
+    model, calls = drawn(), []
+    project = model.attention.project_key
+    monkeypatch.setattr(model.attention, "project_key", lambda key: calls.append(key) or project(key))
+    src = torch.randint(3, 30, (2, 5))
+    greedy(model.eval(), src, max_length=6, min_length=5)
+    model(src, src)
+    assert len(calls) == 2

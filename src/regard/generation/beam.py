@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -96,8 +97,8 @@ def _objections(beam: int, nbest: int, length_penalty: float) -> list[str]:
         objections.append(f"beam must be at most {WIDEST_BEAM}, but is {beam}")
     if nbest > beam:
         objections.append(f"nbest must be at most beam = {beam}, but is {nbest}")
-    if not 0 <= length_penalty <= LARGEST_PENALTY:  # which is false of NaN too
-        objections.append(f"length_penalty must be from 0 to {LARGEST_PENALTY:g}, but is {length_penalty}")
+    if not (isinstance(length_penalty, Real) and 0 <= length_penalty <= LARGEST_PENALTY):  # which is false of NaN too
+        objections.append(f"length_penalty must be from 0 to {LARGEST_PENALTY:g}, but is {length_penalty!r}")
     return objections
 
 
@@ -143,7 +144,7 @@ class Finished:
 
 
 class _Candidates(NamedTuple):
-    """The likeliest ways to go on, best first: (sentences, 2 · beam) each."""
+    """The likeliest ways to go on, best first: (sentences, candidates) each."""
 
     scores: Tensor
     rows: Tensor
@@ -151,12 +152,13 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(decoding: Decoding, scores: Tensor) -> _Candidates:
-    """Twice as many ways to go on as there are rows: at most half of them end, since each row can end in one way."""
+    """So many ways to go on that, when each row ends in every way there is, as many as there are rows still go on."""
     sentences, beam = scores.shape
+    count = max(2, 1 + len(decoding.ends)) * beam
     likely = decoding.next_words()  # (sentences · beam, vocab)
-    best, words = top_words(likely, min(2 * beam, likely.shape[1]))  # (sentences · beam, best)
+    best, words = top_words(likely, min(count, likely.shape[1]))  # (sentences · beam, best)
     total = (best + scores.view(-1, 1)).view(sentences, -1)  # (sentences, beam · best)
-    top_scores, places = total.topk(min(2 * beam, total.shape[1]), dim=1)
+    top_scores, places = total.topk(min(count, total.shape[1]), dim=1)
     first_rows = torch.arange(sentences, device=scores.device)[:, None] * beam
     rows = first_rows + places // best.shape[1]
     return _Candidates(top_scores, rows, words.view(sentences, -1).gather(1, places))

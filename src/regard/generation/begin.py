@@ -15,7 +15,7 @@ from regard.models.gpt import Gpt
 from regard.models.inputs import length_objections, type_objections, word_objections
 
 
-class Translating(Decoding):
+class Translating(Decoding[EncoderDecoder]):
     """Sentences on their way from a source.
 
     Args:
@@ -47,21 +47,21 @@ class Translating(Decoding):
         refuse(_objections(model, max_length, min_length))
         self.memory, self.src_lengths = model.encode(src, src_lengths), src_lengths
         given = src.new_full((src.shape[0],), src.shape[1]) if src_lengths is None else src_lengths
-        limits = 2 * given + 20 if max_length is None else torch.full_like(given, max_length)
+        given = given.long()  # in which lengths in bytes could not be counted on
+        longest = 2 * given + 20 if max_length is None else torch.full_like(given, max_length)
         super().__init__(
             model,
             src.new_full((src.shape[0], 1), config.bos_id, dtype=torch.int64),
-            limits.clamp(min=max(min_length, 1), max=config.max_length),
+            longest.clamp(min=min_length + 1, max=max_length or config.max_length),
             ends=[config.eos_id],
             never={config.pad_id, config.bos_id},
             beams=beams,
             min_length=min_length,
             cache=model.new_cache() if cache else None,
         )
-        self.translator = model
 
     def hidden(self, words: Tensor) -> Tensor:
-        return self.translator.decode(words, self.memory, self.src_lengths, cache=self.cache)
+        return self.model.decode(words, self.memory, self.src_lengths, cache=self.cache)
 
     def keep(self, sentences: Tensor) -> None:
         super().keep(sentences)
@@ -69,7 +69,7 @@ class Translating(Decoding):
         self.src_lengths = None if self.src_lengths is None else self.src_lengths[sentences]
 
 
-class Continuing(Decoding):
+class Continuing(Decoding[Gpt]):
     """Texts on their way from a prompt.
 
     Prompts are moved to the right, so that all rows get their next word at the same place.
@@ -108,7 +108,8 @@ class Continuing(Decoding):
             + length_objections(lengths, prompts.shape, name="lengths", of="prompts")
         )
         given = prompts.new_full((prompts.shape[0],), prompts.shape[1]) if lengths is None else lengths
-        refuse(_prompt_objections(model, given))
+        given = given.long()
+        refuse(_prompt_objections(model, given, prompts.shape[1]))
         starts = prompts.shape[1] - given  # (sentences,)
         self.starts = None if not bool(starts.any()) else starts
         if self.starts is not None:
@@ -125,10 +126,9 @@ class Continuing(Decoding):
             min_length=min_length,
             cache=model.new_cache() if cache else None,
         )
-        self.writer = model
 
     def hidden(self, words: Tensor) -> Tensor:
-        return self.writer.hidden(words, self.starts, cache=self.cache)
+        return self.model.hidden(words, self.starts, cache=self.cache)
 
     def spread(self) -> None:
         super().spread()
@@ -153,11 +153,16 @@ def begin(
     """Begin to decode: a translation of sources, or what goes on from prompts, as the model is.
 
     Arguments and errors are those of :class:`Translating` and :class:`Continuing`.
+
+    Raises:
+        InvalidType: If the model is another one.
     """
     options: dict[str, Any] = {"beams": beams, "max_length": max_length, "min_length": min_length, "cache": cache}
     if isinstance(model, Gpt):
         return Continuing(model, src, src_lengths, **options)
-    return Translating(model, src, src_lengths, **options)
+    if isinstance(model, EncoderDecoder):
+        return Translating(model, src, src_lengths, **options)
+    raise InvalidType(f"model must be a Gpt or a translator, which write, but is a {type(model).__name__}")
 
 
 def _objections(model: Generating, max_length: int | None, min_length: int) -> list[str]:
@@ -179,9 +184,11 @@ def _objections(model: Generating, max_length: int | None, min_length: int) -> l
     return objections
 
 
-def _prompt_objections(model: Gpt, lengths: Tensor) -> list[str]:
+def _prompt_objections(model: Gpt, lengths: Tensor, width: int) -> list[str]:
     shortest, longest = (int(bound) for bound in lengths.aminmax())
-    objections = [] if shortest else ["lengths must be at least 1, but a prompt is empty: begin it with some word"]
+    objections = [] if shortest > 0 else ["lengths must be at least 1, but a prompt is empty: begin it with some word"]
+    if longest > width:
+        objections.append(f"lengths must be at most the {width} tokens of prompts, but holds {longest}")
     if longest >= model.config.max_length:
         positions = model.config.max_length
         objections.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from regard.models.gpt import Gpt
 
 Generating = EncoderDecoder | Gpt
 """The models that write: they translate a source, or go on from a prompt."""
+Model = TypeVar("Model", EncoderDecoder, Gpt)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Hypothesis:
     finished: bool = True
 
 
-class Decoding(ABC):
+class Decoding(ABC, Generic[Model]):
     """Sentences on their way: each has the same number of rows, side by side, and each row has its words so far.
 
     Args:
@@ -52,7 +53,7 @@ class Decoding(ABC):
 
     def __init__(
         self,
-        model: Generating,
+        model: Model,
         words: Tensor,
         limits: Tensor,
         *,

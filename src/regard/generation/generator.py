@@ -20,9 +20,9 @@ from regard.generation.decoding import Hypothesis
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.greedy import greedy, likeliest
 from regard.generation.lines import batches_by_length, type_objections
-from regard.generation.sampling import Sampling, drawing, sample
+from regard.generation.sampling import Sampling, check_sampling, drawing, sample
 from regard.generation.single import steps
-from regard.generation.tracing import read_once, traced
+from regard.generation.tracing import read_once, trace_once
 from regard.models.checkpoint import load_as
 from regard.models.gpt import Gpt
 from regard.text.lines import letter_objections
@@ -31,7 +31,7 @@ from regard.text.padding import pad_sequences
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import PiecesTokenizer
 
-BATCH_WORDS = 4096  # of prompts that are read together
+BATCH_WORDS = 16384  # of prompts that are continued together, and of what they may get: GPT-2 keeps 1.2 GB of them
 CUT = "\ufffd"  # what stands for the bytes of a letter that is not whole yet
 
 
@@ -126,14 +126,16 @@ class Generator:
         """
         if isinstance(prompts, str) or not isinstance(prompts, Sequence):
             raise InvalidType(f"prompts must be a sequence of str, but is a {type(prompts).__name__}: give a list")
-        _check_sampling(sampling)
+        check_sampling(sampling)
         if sampling is not None and beam != 1:
             raise InvalidArgument(f"beam must be 1 where words are drawn, but is {beam}: leave out sampling, or beam")
         read = self.read(prompts)
         options: dict[str, Any] = {"max_length": max_length}
         drawn = None if sampling is None else sampling.started(self.device)
         found: list[Hypothesis] = [Hypothesis([], 0.0)] * len(read)
-        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
+        refuse(count_objections(max_length=max_length))
+        more = self.model.config.max_length if max_length is None else max_length
+        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS, more):
             batch, lengths = self._batch([read[place] for place in places])
             if drawn is not None:
                 best = sample(self.model, batch, lengths, **vars(drawn), **options)
@@ -166,7 +168,7 @@ class Generator:
             InvalidType: If the prompt is no str, or sampling no Sampling.
             InvalidArgument: As :meth:`generate`.
         """
-        _check_sampling(sampling)
+        check_sampling(sampling)
         (ids,) = self.read([prompt])
         drawn = None if sampling is None else sampling.started(self.device)
         choose = likeliest if drawn is None else drawing(self.device, **vars(drawn))
@@ -248,7 +250,8 @@ class Generator:
         if generate is not None:
             (written,) = greedy(self.model, *self._batch([ids]), max_length=generate)
             ids = [*ids, *written.tokens]
-            text, ids = self.text(ids, []), ids[:-1]  # the last one was never read
+            text = self.text(ids, [])
+            ids = ids if written.finished else ids[:-1]  # the last word was read only if an end was told behind it
         return self._record(ids, text)
 
     def repeats(self, length: int = 50, seed: int = 0) -> Recording:
@@ -286,16 +289,8 @@ class Generator:
             InvalidArgument: If the text is empty or too long, or there is no such layer.
         """
         (ids,) = self.read([text])
-        tokens, words = self.tokenizer.tokens(ids), torch.tensor([ids], device=self.device)
-        return traced(
-            self.model.attention_layers, layer, lambda: self.model(words), {"decoder": (tokens, tokens)}, text
-        )
+        return trace_once(self.model, "decoder", ids, self.tokenizer.tokens(ids), text, layer)
 
     def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         padded = pad_sequences(prompts, self.model.config.pad_id).to(self.device)
         return padded, torch.tensor([len(ids) for ids in prompts], device=self.device)
-
-
-def _check_sampling(sampling: object) -> None:
-    if not isinstance(sampling, Sampling | None):
-        raise InvalidType(f"sampling must be a Sampling, but is a {type(sampling).__name__}: Sampling(temperature=0.8)")

@@ -30,8 +30,13 @@ def type_objections(texts: Iterable[tuple[str, object]]) -> list[str]:
     ]
 
 
-def batches_by_length(lengths: Sequence[int], most_words: int) -> Iterator[list[int]]:
+def batches_by_length(lengths: Sequence[int], most_words: int, more: int = 0) -> Iterator[list[int]]:
     """Places of like length together, longest first, so that a lack of memory shows at once.
+
+    Args:
+        lengths: How many words each has.
+        most_words: How many a batch may have.
+        more: So many words more are counted for each.
 
     Example:
         >>> list(batches_by_length([3, 9, 4, 1], most_words=12))
@@ -40,7 +45,7 @@ def batches_by_length(lengths: Sequence[int], most_words: int) -> Iterator[list[
     places = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     batch: list[int] = []
     for place in places:
-        if batch and (len(batch) + 1) * lengths[batch[0]] > most_words:
+        if batch and (len(batch) + 1) * (lengths[batch[0]] + more) > most_words:
             yield batch
             batch = []
         batch.append(place)

@@ -16,7 +16,7 @@ from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, type_objections
-from regard.generation.tracing import read_once, traced
+from regard.generation.tracing import read_once, trace_once
 from regard.models.bert import Bert, Head
 from regard.models.checkpoint import load_as
 from regard.text.lines import letter_objections
@@ -86,7 +86,7 @@ class Reader:
             InvalidArgument: If the model has another head, or a text is none.
         """
         self._check("embedding")
-        return self._outputs(texts)
+        return self._outputs(texts).clone()  # made outside inference mode, it can be learned from
 
     def classify(self, texts: Sequence[str]) -> list[Told]:
         """The class of each text; texts that are too long are cut.
@@ -170,10 +170,7 @@ class Reader:
             InvalidArgument: If the text is too long, or there is no such layer.
         """
         (ids,) = self._read([text], whole=True)
-        tokens, words = self.tokenizer.tokens(ids), torch.tensor([ids], device=self.device)
-        return traced(
-            self.model.attention_layers, layer, lambda: self.model(words), {"encoder": (tokens, tokens)}, text
-        )
+        return trace_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, layer)
 
     def _check(self, head: Head) -> None:
         if self.model.config.head != head:
@@ -202,7 +199,11 @@ class Reader:
     def _outputs(self, texts: Sequence[str]) -> Tensor:
         """What the head makes of each text, (texts, width)."""
         found = dict(self._in_batches(self._read(texts)))
-        return torch.stack([found[place] for place in range(len(found))]) if found else torch.empty(0, 0)
+        return (
+            torch.stack([found[place] for place in range(len(found))])
+            if found
+            else torch.empty(0, self.model.config.d_model)
+        )
 
     def _in_batches(self, read: list[list[int]]) -> Iterator[tuple[int, Tensor]]:
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):

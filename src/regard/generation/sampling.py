@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
-from regard.errors import count_objections, refuse
+from regard.errors import InvalidArgument, InvalidType, count_objections, refuse
 from regard.generation.begin import begin
 from regard.generation.decoding import Generating, Hypothesis
 from regard.generation.single import Choose, extend_singly
@@ -37,7 +38,7 @@ class Sampling:
 
     def started(self, device: torch.device) -> Sampling:
         """The same with a generator on the device in place of a number."""
-        return replace(self, seed=new_generator(device, self.seed)) if isinstance(self.seed, int) else self
+        return replace(self, seed=generator_on(device, self.seed))
 
 
 @torch.inference_mode()
@@ -86,8 +87,9 @@ def sample(
         >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_length=5))
         2
     """
-    choose = drawing(src.device, temperature, top_k, top_p, seed)
-    return extend_singly(begin(model, src, src_lengths, max_length=max_length, min_length=min_length), choose)
+    refuse(sampling_objections(temperature, top_k, top_p, seed))
+    decoding = begin(model, src, src_lengths, max_length=max_length, min_length=min_length)
+    return extend_singly(decoding, drawing(src.device, temperature, top_k, top_p, seed))
 
 
 def drawing(
@@ -99,7 +101,7 @@ def drawing(
 ) -> Choose:
     """What draws a word of each row; arguments and errors are those of :func:`sample`."""
     refuse(sampling_objections(temperature, top_k, top_p, seed))
-    generator = new_generator(device, seed) if isinstance(seed, int) else seed
+    generator = generator_on(device, seed)
     coldest, hottest = TEMPERATURES
     divisor = min(max(temperature, coldest), hottest)
 
@@ -111,9 +113,27 @@ def drawing(
     return draw
 
 
-def new_generator(device: torch.device, seed: int) -> torch.Generator:
-    """Start a generator from a seed."""
-    return torch.Generator(device).manual_seed(seed)
+def generator_on(device: torch.device, seed: int | torch.Generator | None) -> torch.Generator | None:
+    """A generator on the device that begins at a number; one that is given, as it stands.
+
+    Raises:
+        InvalidArgument: If it draws on another device.
+    """
+    if not isinstance(seed, torch.Generator):
+        return None if seed is None else torch.Generator(device).manual_seed(int(seed))
+    if seed.device.type != device.type:
+        raise InvalidArgument(f"seed must be a generator on {device.type}, where the model is, but is on {seed.device}")
+    return seed
+
+
+def check_sampling(sampling: object) -> None:
+    """Refuse what is neither None nor a `Sampling`.
+
+    Raises:
+        InvalidType: Then.
+    """
+    if not isinstance(sampling, Sampling | None):
+        raise InvalidType(f"sampling must be a Sampling, but is a {type(sampling).__name__}: Sampling(temperature=0.8)")
 
 
 def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
@@ -142,11 +162,11 @@ def sampling_objections(
 ) -> list[str]:
     """Say what is wrong with the rules of drawing."""
     objections = []
-    if not 0 < temperature < math.inf:
-        objections.append(f"temperature must be above 0 and finite, but is {temperature}")
+    if not (isinstance(temperature, Real) and 0 < temperature < math.inf):
+        objections.append(f"temperature must be above 0 and finite, but is {temperature!r}")
     objections += count_objections(top_k=top_k)
-    if top_p is not None and not 0 < top_p <= 1:
-        objections.append(f"top_p must be above 0 and at most 1, but is {top_p}")
-    if isinstance(seed, int) and seed not in SEEDS:
-        objections.append(f"seed must be an integer from -2^63 to 2^64 - 1, but is {seed}")
+    if top_p is not None and not (isinstance(top_p, Real) and 0 < top_p <= 1):
+        objections.append(f"top_p must be above 0 and at most 1, but is {top_p!r}")
+    if not isinstance(seed, torch.Generator | None) and not (isinstance(seed, Integral) and int(seed) in SEEDS):
+        objections.append(f"seed must be an integer from -2^63 to 2^64 - 1, but is {seed!r}")
     return objections

@@ -78,3 +78,11 @@ def read_once(
         for each, attended in zip(model.attention_layers, attentions or (), strict=True)
     )
     return Recording(title=title, model=name, layers=layers, texts={"text": title})
+
+
+def trace_once(
+    model: Bert | Gpt, kind: Kind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
+) -> Trace:
+    """Every number of one attention layer's calculation of a model that read a text at once; see `read_once`."""
+    words = torch.tensor([list(ids)], device=next(model.parameters()).device)
+    return traced(model.attention_layers, layer, lambda: model(words), {kind: (tokens, tokens)}, title)

@@ -18,7 +18,7 @@ from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length, joined_up_to, sentences_of, type_objections
-from regard.generation.sampling import Sampling, sample
+from regard.generation.sampling import Sampling, check_sampling, sample
 from regard.generation.teacher import axes_of, fed_batch, teacher_forced
 from regard.generation.tracing import traced
 from regard.models.checkpoint import load_as
@@ -30,7 +30,8 @@ from regard.text.padding import source_batch
 from regard.text.tokenizer import Tokenizer
 
 EMBEDDED = "embedded/tatoeba-en-de"
-BATCH_WORDS = 1600  # words of the source that are translated together; more is no faster on a CPU
+BATCH_WORDS = 2400  # words of the source that are translated together; more is no faster on a CPU
+LINE_WORDS = 8  # that each line is counted longer: a step of a beam costs memory, however short its line is
 # Subwords of a source: models are hardly trained on longer ones, and leave out some of what they say. A longer line is
 # translated in parts; only a single sentence may have as many as the model takes.
 LONGEST_PART = 100
@@ -42,7 +43,8 @@ class Translation:
 
     Args:
         text: The translation.
-        score: Its log-probability; from beam search divided by the length penalty.
+        score: Its log-probability; from beam search divided by the length penalty. Of a line that was translated in
+            parts it is the sum of theirs.
         tokens: Its subwords, readable.
         finished: Whether it ended by itself; False where the length limit cut it, or a part of it.
     """
@@ -120,10 +122,11 @@ class Translator:
             For each line up to nbest translations; of an empty line one, which is empty.
 
         Raises:
-            InvalidType: If lines are no sequence of str.
+            InvalidType: If lines are no sequence of str, or sampling is no Sampling.
             InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
         """
         _check_lines(lines)
+        check_sampling(sampling)
         names = [f"line {number}" for number in range(1, len(lines) + 1)] if names is None else names
         if len(names) != len(lines):
             raise InvalidArgument(f"names must be one for each of {len(lines)} lines, but are {len(names)}")
@@ -156,9 +159,9 @@ class Translator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long.
         """
-        source, words = self._read(text, target)
-        texts = {"source": text, "translation": self.tokenizer.decode([words])[0]}
-        layers = teacher_forced(self.model, self.tokenizer, source, words)
+        source, written = self._read(text, target)
+        texts = {"source": text, "translation": self.tokenizer.decode([written])[0]}
+        layers = teacher_forced(self.model, self.tokenizer, source, written)
         return Recording(title=text, model=self.name, layers=layers, texts=texts)
 
     def trace(self, text: str, layer: str | None = None, translation: str | None = None) -> Trace:
@@ -176,14 +179,14 @@ class Translator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long, or there is no such layer.
         """
-        source, target = self._read(text, translation)
-        batch = fed_batch(self.model, source, target)
-        axes = axes_of(self.model, self.tokenizer, source, target)
+        source, written = self._read(text, translation)
+        batch = fed_batch(self.model, source, written)
+        axes = axes_of(self.model, self.tokenizer, source, written)
         title = self.tokenizer.decode([list(source)])[0]
         return traced(self.model.attention_layers, layer, lambda: self.model(*batch), axes, title)
 
-    def _read(self, text: str, translation: str | None) -> tuple[list[int], Sequence[int]]:
-        """The ids of a text, and those of the translation to look at: the best if none is given."""
+    def _read(self, text: str, translation: str | None) -> tuple[list[int], list[int]]:
+        """The ids of a text, and those of the translation to look at, with its end: the best if none is given."""
         given = [("text", text)] + ([] if translation is None else [("translation", translation)])
         refuse(type_objections(given), InvalidType)
         refuse(letter_objections(given))
@@ -197,7 +200,8 @@ class Translator:
                 if len(ids) > self._longest
             ]
         )
-        return source, self._generate([source])[0][0].tokens if translation is None else target
+        best = Hypothesis(target, 0.0) if translation is not None else self._generate([source])[0][0]
+        return source, [*best.tokens, self.model.config.eos_id] if best.finished else best.tokens
 
     @property
     def device(self) -> torch.device:
@@ -222,7 +226,7 @@ class Translator:
 
     def _in_batches(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[] for _ in parts]
-        for places in batches_by_length([len(ids) for ids in parts], BATCH_WORDS):
+        for places in batches_by_length([len(ids) for ids in parts], BATCH_WORDS, LINE_WORDS):
             hypotheses = self._generate([parts[place] for place in places], **options)
             for place, best in zip(places, hypotheses, strict=True):
                 found[place] = best

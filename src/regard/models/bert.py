@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from regard.errors import InvalidType, count_objections, refuse
 from regard.models.config import field_objections, size_objections, word_id_objections
-from regard.models.inputs import length_objections, type_objections, word_objections
+from regard.models.inputs import in_compute_dtype, length_objections, type_objections, word_objections
 from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.dropout import Dropout, dropout_objections
@@ -87,12 +87,11 @@ class BertConfig:
     pad_id: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))  # JSON knows lists only
         refuse(field_objections(self))
+        object.__setattr__(self, "labels", tuple(self.labels))  # JSON knows lists only
         objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
         objections += count_objections(least=2, cut_length=self.cut_length)
-        heads = head_objections(self.d_model, self.num_heads, self.num_heads)
-        objections += [objection for objection in heads if objection not in objections]
+        objections += head_objections(self.d_model, self.num_heads, self.num_heads)
         objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
         for name, choices in (("activation", Activation), ("norm", NormOrder), ("head", Head), ("pooling", Pooling)):
             objections += choice_objections(name, getattr(self, name), get_args(choices))
@@ -248,9 +247,7 @@ class Bert(nn.Module):
         embedded = self.embedding(words)
         if self.types is not None:  # the first kind where none is told
             embedded = embedded + (self.types.weight[0] if types is None else self.types(types))
-        embedded = self.embedding_norm(self.positions(embedded))
-        if torch.is_autocast_enabled(words.device.type):
-            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
+        embedded = in_compute_dtype(self.embedding_norm(self.positions(embedded)))
         return self.encoder(self.dropout(embedded), mask=None if lengths is None else Padding(lengths))
 
     def answer(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:

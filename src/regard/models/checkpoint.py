@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -20,14 +20,16 @@ from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt, GptConfig
 from regard.models.hub import FORMATS, Format
-from regard.models.hub.bert import MODULES_FILE, with_pooling
+from regard.models.hub.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
+from regard.models.hub.format import GENERATION_FILE
 from regard.models.rnn_search import RnnSearch, RnnSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.weights import build_without_weights, give_weights, read_weights, weight_files
 
 CONFIG_FILE = "config.json"
-GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
+# What else tells how a checkpoint reads: none of an older model's may stay beside a new one.
+BESIDE = (GENERATION_FILE, MODULES_FILE, POOLING_FILE, SENTENCE_FILE)
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "bert": (BertConfig, Bert),
@@ -101,7 +103,7 @@ def save_model(
     else:
         config = {"architecture": kinds[type(model)], **asdict(model.config)}
     weights = {name: weight.to("cpu", dtype or weight.dtype).contiguous() for name, weight in weights.items()}
-    with replacing_files(folder) as staging:
+    with replacing_files(folder, without=BESIDE) as staging:
         for path, values in {CONFIG_FILE: config, **files}.items():
             (staging / path).parent.mkdir(exist_ok=True)
             (staging / path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -189,7 +191,8 @@ def architecture_of(folder: str | os.PathLike[str]) -> type[Any] | None:
         values = _read_json(Path(folder) / CONFIG_FILE)
     except InvalidCheckpoint:
         return None
-    theirs = {"bert": "bert", "gpt2": "gpt", "llama": "gpt", "marian": "transformer"}.get(str(values.get("model_type")))
+    form = FORMATS.get(str(values.get("model_type")))
+    theirs = None if form is None else form.architecture
     return ARCHITECTURES.get(str(values.get("architecture", theirs)), (None, None))[1]
 
 
@@ -212,9 +215,10 @@ def _format_of(model: Model) -> Format:
 
 
 @contextmanager
-def replacing_files(folder: Path) -> Iterator[Path]:
+def replacing_files(folder: Path, without: Sequence[str]) -> Iterator[Path]:
     """Give a folder to write into; at the end its files replace those of the same names in ``folder``.
 
+    Files of the names in ``without`` that were not written are removed last.
     Nothing in ``folder`` changes if writing fails: only when all files lie on the disk they are renamed, which needs no
     further space. They are renamed one after another: a kill between two renames leaves new files beside old ones.
     """
@@ -231,6 +235,8 @@ def replacing_files(folder: Path) -> Iterator[Path]:
         for path in written:
             (folder / path).parent.mkdir(exist_ok=True)
             (staging / path).replace(folder / path)
+        for path in {Path(name) for name in without}.difference(written):
+            (folder / path).unlink(missing_ok=True)
         _flush_to_disk(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -291,6 +297,12 @@ def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: d
             config = with_pooling(config, folder)
     except InvalidArgument as error:
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
-    except (TypeError, ValueError, AttributeError, KeyError) as error:  # a list where a number belongs, and the like
+    except (
+        OSError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        KeyError,
+    ) as error:  # no number, no file
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
     return config

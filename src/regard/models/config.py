@@ -24,6 +24,10 @@ def field_objections(config: Any) -> list[str]:
             objections.append(f"{name} must be a number, but is {value!r}")
         if kind == "bool" and type(value) is not bool:
             objections.append(f"{name} must be true or false, but is {value!r}")
+        if kind.startswith("tuple"):
+            inner = str if kind.startswith("tuple[str") else int
+            if not isinstance(value, list | tuple) or not all(type(each) is inner for each in value):
+                objections.append(f"{name} must be a sequence of {inner.__name__}, but is {value!r}")
     return objections
 
 

@@ -185,10 +185,3 @@ class EncoderDecoder(nn.Module, ABC):
         refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
         words = word_objections("tgt", tgt, self.config.target_vocab_size)
         refuse(words + memory_objections(tgt, memory, self.memory_width, src_lengths))
-
-
-def in_compute_dtype(embedded: Tensor) -> Tensor:
-    """Embeddings, under autocast in its dtype, as all that follows."""
-    if torch.is_autocast_enabled(embedded.device.type):
-        return embedded.to(torch.get_autocast_dtype(embedded.device.type))
-    return embedded

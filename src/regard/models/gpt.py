@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
-import torch
 from torch import Tensor, nn
 
 from regard.errors import InvalidType, refuse
 from regard.models.config import field_objections, size_objections, word_id_objections
-from regard.models.inputs import start_objections, type_objections, word_objections
+from regard.models.inputs import in_compute_dtype, start_objections, type_objections, word_objections
 from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.cache import DecoderCache
@@ -122,12 +121,11 @@ class GptConfig:
         return cls(vocab_size, **{**shape, **changes})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON knows lists only
         refuse(field_objections(self))
+        object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON knows lists only
         objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-        heads = head_objections(self.d_model, self.num_heads, kv_heads, self.head_dim)
-        objections += [objection for objection in heads if objection not in objections]
+        objections += head_objections(self.d_model, self.num_heads, kv_heads, self.head_dim)
         objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
         objections += choice_objections("activation", self.activation, get_args(Activation))
         objections += choice_objections("norm", self.norm, get_args(Norm))
@@ -221,9 +219,9 @@ class Gpt(nn.Module):
             word_objections("words", words, self.config.vocab_size)
             + start_objections(starts, words.shape, before + words.shape[-1])
         )
+        starts = None if starts is None else starts.long()  # which are subtracted: bytes would wrap
         embedded = self.positions(self.embedding(words), before if starts is None else before - starts)
-        if torch.is_autocast_enabled(words.device.type):
-            embedded = embedded.to(torch.get_autocast_dtype(words.device.type))
+        embedded = in_compute_dtype(embedded)
         mask = Causal() if cache is None else cache.extend(words.shape[0], 1, words.shape[1], words.device)
         if starts is not None:
             seen = ~Padding(starts)

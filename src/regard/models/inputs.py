@@ -1,4 +1,4 @@
-"""What can be wrong with the words that a model is given."""
+"""What can be wrong with the words that a model is given, and what its embeddings of them are computed on in."""
 
 from __future__ import annotations
 
@@ -75,3 +75,10 @@ def start_objections(starts: Tensor | None, shape: torch.Size, keys: int) -> lis
             wrong = smallest if smallest < 0 else largest
             return [f"starts must be from 0 to the last place, {keys - 1}, but holds {wrong}"]
     return []
+
+
+def in_compute_dtype(embedded: Tensor) -> Tensor:
+    """Embeddings, under autocast in its dtype, as all that follows."""
+    if torch.is_autocast_enabled(embedded.device.type):
+        return embedded.to(torch.get_autocast_dtype(embedded.device.type))
+    return embedded

@@ -92,6 +92,8 @@ def slowed(frequencies: Sequence[float], scaling: Mapping[str, float]) -> list[f
 def position_objections(positions: str, *, d_model: int, head_dim: int, max_distance: int | None) -> list[str]:
     """Say what is wrong with a word for positions beside the sizes of a model."""
     objections = choice_objections("positions", positions, get_args(Positions))
+    if objections:
+        return objections
     if positions == "sinusoidal" and d_model % 2:
         objections.append(f"d_model must be even for sinusoidal positions, but is {d_model}")
     if positions == "rotary" and head_dim % 2:

@@ -11,7 +11,8 @@ from torch.func import functional_call
 
 from regard.errors import refuse
 from regard.models.config import field_objections, size_objections, two_sided_objections
-from regard.models.encoder_decoder import EncoderDecoder, in_compute_dtype
+from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.inputs import in_compute_dtype
 from regard.models.transformer import Tying
 from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.dropout import dropout_objections
@@ -184,7 +185,7 @@ class RnnSearch(EncoderDecoder):
             states.append(functional_call(self.cell, weights, (torch.cat([word, contexts[-1]], -1), states[-1])))
         cache.state, cache.length = states[-1], cache.length + embedded.shape[1]
         asking = torch.stack(states[:-1], 1).unflatten(0, (len(memory), -1)).flatten(1, 2)
-        asked = self.attention.weights(asking, memory, mask=mask)
+        asked = self.attention.weights(asking, memory, mask=mask, projected_key=cache.key)
         return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), asked, {}, memory[:, None])
 
     def _embed(self, words: Tensor, embedding: nn.Embedding) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from regard.errors import refuse
 from regard.models.config import field_objections, size_objections, two_sided_objections
-from regard.models.encoder_decoder import EncoderDecoder, in_compute_dtype
+from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.inputs import in_compute_dtype
 from regard.models.positions import (
     IN_ATTENTION,
     Positions,
@@ -98,8 +99,7 @@ class TransformerConfig:
         sizes = ("vocab_size", "tgt_vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff")
         objections = size_objections(self, *sizes, "max_length")
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-        heads = head_objections(self.d_model, self.num_heads, kv_heads)
-        objections += [objection for objection in heads if objection not in objections]
+        objections += head_objections(self.d_model, self.num_heads, kv_heads)
         objections += dropout_objections(
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,

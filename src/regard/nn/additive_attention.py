@@ -85,10 +85,12 @@ class AdditiveAttention(nn.Module):
         key: Float[Tensor, "batch keys key_features"],
         *,
         mask: MaskLike | None = None,
+        projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
     ) -> WeightMatrix:
         """The weights of :meth:`forward` alone, of which nothing is computed before it is asked for."""
         self._check(query, key)
-        return weights(self.query(query)[:, None], self.project_key(key), mask=mask, score=Additive(self.vector))
+        projected_key = self.project_key(key) if projected_key is None else projected_key
+        return weights(self.query(query)[:, None], projected_key, mask=mask, score=Additive(self.vector))
 
     def project_key(self, key: Float[Tensor, "batch keys key_features"]) -> Float[Tensor, "batch 1 keys d_attention"]:
         """U h + b, (batch, 1, keys, d_attention)."""

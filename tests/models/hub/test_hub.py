@@ -232,6 +232,69 @@ def test_what_a_configuration_leaves_out_is_as_there(kind):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(
+    ("make", "aliases"),
+    [
+        (gpt2, {"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}),
+        (marian, {"d_model": "hidden_size", "encoder_attention_heads": "num_attention_heads"}),
+    ],
+)
+def test_keys_have_the_other_names_that_transformers_takes(tmp_path, make, aliases):
+    make().save_pretrained(tmp_path)
+    expected = load_model(tmp_path).config
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({aliases.get(key, key): value for key, value in values.items()}))
+    assert load_model(tmp_path).config == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (gpt2, "lm_head.weight"),
+        (lambda: llama(tie_word_embeddings=True), "lm_head.weight"),
+        (lambda: bert(BERTS["masked_words"]), "cls.predictions.decoder.weight"),
+        (marian, "lm_head.weight"),
+        (marian, "model.decoder.embed_tokens.weight"),
+    ],
+)
+def test_copies_of_a_tied_weight_that_differ_are_refused(tmp_path, make, name):
+    theirs = make()
+    theirs.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[name] = theirs.state_dict()[name].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    load_model(tmp_path)
+    tensors[name][5] += 1
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=f"{name} differs from .*, but in this model they are one"):
+        load_model(tmp_path)
+
+
+def test_a_save_leaves_nothing_of_another_model(tmp_path):
+    small = {"d_model": 32, "num_heads": 4, "num_layers": 1, "d_ff": 48}
+    embedding = Bert(BertConfig(VOCAB, head="embedding", **small))
+    save_model(tmp_path, embedding, layout="transformers")
+    assert (tmp_path / "1_Pooling/config.json").is_file()
+    classifier = embedding.with_head("classes", ("bad", "good"))
+    save_model(tmp_path, classifier, layout="transformers")
+    assert load_model(tmp_path).config == replace(classifier.config, pooler=True)
+    for ends in ((2, 5), (7,)):
+        save_model(tmp_path, Gpt(GptConfig.llama(VOCAB, eos_ids=ends, **small)), layout="transformers")
+        assert load_model(tmp_path).config.eos_ids == ends
+
+
+def test_folders_of_sentence_transformers_that_do_not_fit_are_refused(tmp_path):
+    small = {"d_model": 32, "num_heads": 4, "num_layers": 1, "d_ff": 48}
+    save_model(tmp_path, Bert(BertConfig(VOCAB, head="embedding", **small)), layout="transformers")
+    (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(InvalidCheckpoint, match=r"sentence_bert_config\.json: do_lower_case must be False"):
+        load_model(tmp_path)
+    (tmp_path / "1_Pooling/config.json").unlink()
+    with pytest.raises(InvalidCheckpoint, match=r"does not read as a bert: .*1_Pooling/config\.json"):
+        load_model(tmp_path)
+
+
+@torch.no_grad()
 def test_a_tied_map_may_stand_in_the_file_twice(tmp_path):
     for number, make in enumerate((gpt2, llama)):
         folder = tmp_path / str(number)

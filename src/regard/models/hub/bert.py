@@ -28,8 +28,9 @@ HEADS: dict[str, Head] = {
 
 class _Bert(Format):
     model_type = "bert"
+    architecture = "bert"
     prefix = "bert."
-    needless = re.compile(r"position_ids$|^cls\.predictions\.decoder\.|^cls\.seq_relationship\.")
+    needless = re.compile(r"position_ids$|^cls\.seq_relationship\.")
     keys: ClassVar = {
         "vocab_size": ("vocab_size", 30522),
         "d_model": ("hidden_size", 768),
@@ -69,7 +70,7 @@ class _Bert(Format):
         return BertConfig(
             **fields,
             head=head,
-            labels=tuple(labels[place] for place in sorted(labels, key=int)) if "classes" in head else (),
+            labels=tuple(str(labels[place]) for place in sorted(labels, key=int)) if "classes" in head else (),
             pooler=any(name.endswith("pooler.dense.weight") for name in tensors),
         )
 
@@ -89,7 +90,9 @@ class _Bert(Format):
 
     def names(self, config: BertConfig) -> dict[str, Stored]:
         found = {
-            "embedding.weight": Stored(("bert.embeddings.word_embeddings.weight",)),
+            "embedding.weight": Stored(
+                ("bert.embeddings.word_embeddings.weight",), or_else=("cls.predictions.decoder.weight",)
+            ),
             "positions.table": Stored(("bert.embeddings.position_embeddings.weight",)),
             "types.weight": Stored(("bert.embeddings.token_type_embeddings.weight",)),
         }
@@ -154,6 +157,7 @@ def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
 
     Raises:
         InvalidArgument: If it pools in a way that is none of ours.
+        OSError: If a file is missing.
         ValueError: If a file is no JSON.
     """
     kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads((folder / MODULES_FILE).read_text())]
@@ -165,6 +169,7 @@ def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
     if len(modes) != 1 or not modes <= known.keys():
         raise InvalidArgument(f"{POOLING_FILE}: expected one of {', '.join(known)}, got {', '.join(sorted(modes))}")
     said = json.loads((folder / SENTENCE_FILE).read_text()) if (folder / SENTENCE_FILE).is_file() else {}
+    refuse([f"{SENTENCE_FILE}: {each}" for each in demanded(said, {"do_lower_case": (False, None)})])
     longest = said.get("max_seq_length")
     return replace(
         config,

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, nearest, refuse
 
+GENERATION_FILE = "generation_config.json"
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -35,7 +37,7 @@ class Stored:
         rows: How many rows each of them has; one tensor needs none.
         transposed: Whether each is stored as (inputs, outputs).
         flat: Whether it is stored with a first axis of 1.
-        or_else: Names that older files have for it.
+        or_else: Further names for the whole, in older files or of copies; where a file has several, all are the same.
     """
 
     names: tuple[str, ...]
@@ -63,12 +65,16 @@ class Format(ABC):
 
     model_type: ClassVar[str]
     """What config.json calls it."""
+    architecture: ClassVar[str]
+    """What we call it."""
     prefix: ClassVar[str]
     """What stands before all names but those of the head; files of a bare model leave it out."""
     needless: ClassVar[re.Pattern[str]]
-    """Tensors that a file may hold and that say nothing: masks, tables, the other name of a tied weight."""
+    """Tensors that a file may hold and that say nothing: masks, tables."""
     keys: ClassVar[Mapping[str, tuple[str, Any]]]
     """What config.json calls the fields of our configuration, and what it means where it does not say."""
+    aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Other names that transformers takes for a key."""
 
     @abstractmethod
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -92,6 +98,7 @@ class Format(ABC):
         Raises:
             InvalidArgument: If the activation is none of ours.
         """
+        values = {**values, **{key: values[alias] for alias, key in self.aliases.items() if alias in values}}
         found = {ours: values.get(key, default) for ours, (key, default) in self.keys.items()}
         name = found["activation"]
         if name not in ACTIVATIONS:
@@ -141,13 +148,19 @@ class Format(ABC):
             shapes = {name: tuple(piece.shape) for name, piece in stored.pieces(parameters[ours]).items()}
             pieces = []
             for name, shape in shapes.items():
-                known = [name, name.removeprefix(self.prefix), *stored.or_else]
-                there = next((modern[each] for each in known if each in modern), None)
-                if there is None:
+                known = [spelt for each in (name, *stored.or_else) for spelt in (each, each.removeprefix(self.prefix))]
+                held = [modern[each] for each in dict.fromkeys(known) if each in modern]
+                if not held:
                     objections.append(f"{path}: {name} is missing, expected with the shape {shape}")
                     continue
-                used.add(there)
+                there, *copies = held
+                used.update(held)
                 pieces.append(tensors[there])
+                objections += [
+                    f"{path}: {copy} differs from {there}, but in this model they are one"
+                    for copy in copies
+                    if not torch.equal(tensors[copy], tensors[there])
+                ]
                 if tuple(tensors[there].shape) != shape:
                     came = tuple(tensors[there].shape)
                     objections.append(f"{path}: {there} has the shape {came}, but the configuration gives {shape}")
@@ -184,6 +197,12 @@ def fixed(config: Any, form: str, **wanted: Any) -> list[str]:
         for name, value in wanted.items()
         if getattr(config, name) != value
     ]
+
+
+def generation_file(config: Any) -> dict[str, Any]:
+    """What transformers is to know of generation, by the name of its file."""
+    ends = list(config.eos_ids) or None
+    return {GENERATION_FILE: {"bos_token_id": config.bos_id, "eos_token_id": ends, "pad_token_id": config.pad_id}}
 
 
 def one_of(ids: Any) -> tuple[int, ...]:

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 from regard.errors import refuse
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import Format, Stored, demanded, fixed, one_of
+from regard.models.hub.format import Format, Stored, demanded, fixed, generation_file, one_of
 
 
 class _Gpt2(Format):
     model_type = "gpt2"
+    architecture = "gpt"
     prefix = "transformer."
-    needless = re.compile(r"\.attn\.(masked_)?bias$|^lm_head\.weight$")
+    needless = re.compile(r"\.attn\.(masked_)?bias$")
     keys: ClassVar = {
         "vocab_size": ("vocab_size", 50257),
         "d_model": ("n_embd", 768),
@@ -29,6 +30,13 @@ class _Gpt2(Format):
         "pad_id": ("pad_token_id", None),
         "bos_id": ("bos_token_id", 50256),
         "eos_ids": ("eos_token_id", 50256),
+    }
+
+    aliases: ClassVar = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
     }
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
@@ -71,7 +79,7 @@ class _Gpt2(Format):
 
     def names(self, config: GptConfig) -> dict[str, Stored]:
         found = {
-            "embedding.weight": Stored(("transformer.wte.weight",)),
+            "embedding.weight": Stored(("transformer.wte.weight",), or_else=("lm_head.weight",)),
             "positions.table": Stored(("transformer.wpe.weight",)),
         }
         maps = {
@@ -89,6 +97,9 @@ class _Gpt2(Format):
                     stored = Stored((f"transformer.h.{layer}.{name}.{part}",), transposed=transposed)
                     found[f"decoder.layers.{layer}.{ours}.{part}"] = stored
         return found
+
+    def files(self, config: GptConfig) -> dict[str, Any]:
+        return generation_file(config)
 
 
 GPT2 = _Gpt2()

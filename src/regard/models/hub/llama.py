@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
-
-from torch import Tensor
 
 from regard.errors import refuse
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import Format, Stored, demanded, fixed, one_of
+from regard.models.hub.format import Format, Stored, demanded, fixed, generation_file, one_of
 
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 class _Llama(Format):
     model_type = "llama"
+    architecture = "gpt"
     prefix = "model."
     needless = re.compile(r"rotary_emb\.inv_freq$")
     keys: ClassVar = {
@@ -78,17 +76,11 @@ class _Llama(Format):
             "eos_token_id": list(config.eos_ids) or None,
         }
 
-    def to_ours(
-        self, config: GptConfig, tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], path: Path
-    ) -> dict[str, Tensor]:
-        """Take the tensors of a file; of a tied model it may hold the final map a second time."""
-        if config.tie_embeddings:
-            tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
-        return super().to_ours(config, tensors, parameters, path)
-
     def names(self, config: GptConfig) -> dict[str, Stored]:
         found = {
-            "embedding.weight": Stored(("model.embed_tokens.weight",)),
+            "embedding.weight": Stored(
+                ("model.embed_tokens.weight",), or_else=("lm_head.weight",) if config.tie_embeddings else ()
+            ),
             "decoder.norm.weight": Stored(("model.norm.weight",)),
         }
         if not config.tie_embeddings:
@@ -110,6 +102,9 @@ class _Llama(Format):
                     names = tuple(f"{layer}.{module}.{projection}.{part}" for projection in projections)
                     found[f"{ours}.{name}.{part}"] = Stored(names, rows)
         return found
+
+    def files(self, config: GptConfig) -> dict[str, Any]:
+        return generation_file(config)
 
 
 LLAMA = _Llama()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import refuse
-from regard.models.hub.format import Format, Stored, demanded, fixed, one_of
+from regard.models.hub.format import GENERATION_FILE, Format, Stored, demanded, fixed, one_of
 from regard.models.transformer import TransformerConfig
 from regard.nn.positions import sinusoids
 
@@ -19,8 +19,9 @@ _TABLE = "embed_positions.weight"
 
 class _Marian(Format):
     model_type = "marian"
+    architecture = "transformer"
     prefix = "model."
-    needless = re.compile(r"embed_positions\.weight$|^lm_head\.weight$|embed_tokens\.weight$|^model\.shared\.weight$")
+    needless = re.compile(r"embed_positions\.weight$|^model\.shared\.weight$")
     keys: ClassVar = {
         "vocab_size": ("vocab_size", 58101),
         "tgt_vocab_size": ("decoder_vocab_size", None),
@@ -38,6 +39,12 @@ class _Marian(Format):
         "pad_id": ("pad_token_id", 58100),
         "bos_id": ("decoder_start_token_id", None),
         "eos_id": ("eos_token_id", 0),
+    }
+
+    aliases: ClassVar = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
     }
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> TransformerConfig:
@@ -86,13 +93,16 @@ class _Marian(Format):
         }
 
     def names(self, config: TransformerConfig) -> dict[str, Stored]:
+        shared, final = "model.shared.weight", "lm_head.weight"
         source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
         if config.tie_embeddings == "all":
-            found = {"src_embedding.weight": Stored(("model.shared.weight",), or_else=(source, target))}
+            found = {"src_embedding.weight": Stored((shared,), or_else=(source, target, final))}
         else:
             found = {"src_embedding.weight": Stored((source,)), "tgt_embedding.weight": Stored((target,))}
+        if config.tie_embeddings == "decoder":
+            found["tgt_embedding.weight"] = Stored((target,), or_else=(final,))
         if config.tie_embeddings == "none":
-            found["to_words.weight"] = Stored(("lm_head.weight",))
+            found["to_words.weight"] = Stored((final,))
         if config.output_bias:
             found["to_words.bias"] = Stored(("final_logits_bias",), flat=True)
         sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
@@ -128,7 +138,7 @@ class _Marian(Format):
     def files(self, config: TransformerConfig) -> dict[str, Any]:
         """How transformers is to search."""
         return {
-            "generation_config.json": {
+            GENERATION_FILE: {
                 "pad_token_id": config.pad_id,
                 "eos_token_id": config.eos_id,
                 "decoder_start_token_id": config.bos_id,
