@@ -16,7 +16,7 @@ from regard.nn import (
     RotaryPositions,
     rotary_frequencies,
 )
-from regard.ops import Causal, Padding
+from regard.ops import Causal, Padding, attend, rotary
 
 HEADS, HEAD_DIM = 4, 8
 
@@ -158,3 +158,15 @@ def test_what_does_not_fit_is_named():
         RotaryPositions([])
     with pytest.raises(InvalidArgument, match="with 32 buckets, max_distance must be above 8"):
         BucketPositions(4, bidirectional=True, max_distance=5)
+
+
+def test_an_offset_turns_queries_and_not_keys():
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(32, HEADS, positions=make("rotary"))
+    x = torch.randn(2, 9, 32)
+    query, key, value = heads_of(layer, x)
+    places = torch.arange(9)
+    expected = attend(rotary(query, places + 3), rotary(key, places), value, mask=Causal(), offset=3)
+    found = layer(x, mask=Causal(), offset=3)
+    torch.testing.assert_close(found.weights.dense(), expected.weights.dense())
+    torch.testing.assert_close(found.output, layer.out_proj(expected.output.transpose(1, 2).flatten(2)))

@@ -221,7 +221,7 @@ class Bert(nn.Module):
             for name, parameter in other.named_parameters():
                 if name in own and (same or not name.startswith(("to_classes", "words"))):
                     parameter.copy_(own[name])
-        return other.to(self.embedding.weight.device).train(self.training)
+        return other.to(self.embedding.weight).train(self.training)  # its device and dtype
 
     def states(
         self, words: Tensor, lengths: Tensor | None = None, types: Tensor | None = None

@@ -122,8 +122,9 @@ class MultiHeadAttention(nn.Module):
                 [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1
             )
             if self.positions is not None:
-                first = cache.length if isinstance(cache, GrowingCache) else offset or 0
-                query_heads, key_heads = (self.positions.turn(each, first) for each in (query_heads, key_heads))
+                first = cache.length if isinstance(cache, GrowingCache) else 0  # place of the first new key
+                query_heads = self.positions.turn(query_heads, first if offset is None else offset)
+                key_heads = self.positions.turn(key_heads, first)
             if isinstance(cache, GrowingCache):
                 key_heads, value_heads = cache.append(key_heads, value_heads)
         else:

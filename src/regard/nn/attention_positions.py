@@ -113,6 +113,8 @@ class RotaryPositions(AttentionPositions):
     Raises:
         InvalidArgument: If there is no frequency, or at a call with narrower heads.
 
+    Angles are computed in float64 and kept in float32; a model that is moved to another dtype takes them along.
+
     Memory: O(longest sequence seen × dims): the table grows as it is needed.
 
     Reference: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equations 15 and 34.
@@ -154,7 +156,7 @@ class RotaryPositions(AttentionPositions):
         return turned(heads, cos, sin)
 
     def _angles(self, length: int) -> Tensor:
-        """Cosine and sine, (2, length, pairs), computed in float64 and given in float32."""
+        """Cosine and sine, (2, length, pairs)."""
         positions = torch.arange(length, dtype=torch.float64)
         angles = positions[:, None] * torch.tensor(self.frequencies, dtype=torch.float64)
         return torch.stack([angles.cos(), angles.sin()]).float()

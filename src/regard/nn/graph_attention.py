@@ -68,7 +68,7 @@ class GraphAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all from Glorot's uniform distribution, a₁ and a₂ as two columns of one matrix; biases start at 0."""
+        """Draw all from Glorot's uniform distribution, a₁ and a₂ each as a matrix of one column; biases start at 0."""
         nn.init.xavier_uniform_(self.project.weight)
         for vector in (self.of_query, self.of_key):
             bound = (6 / (self.head_dim + 1)) ** 0.5
