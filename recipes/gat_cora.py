@@ -85,7 +85,6 @@ def train(cora: Cora, seed: int, epochs: int) -> float:
     model = Gat(GatConfig(cora.features.shape[1], int(cora.labels.max()) + 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
     best, kept, waited = (float("inf"), 0.0), copy.deepcopy(model.state_dict()), 0
-    lowest = float("inf")
     for _ in range(epochs):
         model.train()
         logits = model(cora.features, cora.graph).logits
@@ -94,8 +93,8 @@ def train(cora: Cora, seed: int, epochs: int) -> float:
         optimizer.step()
         loss, accuracy = measure(model, cora, cora.valid)
         if loss <= best[0] or accuracy >= best[1]:
-            if loss <= lowest:
-                lowest, kept = loss, copy.deepcopy(model.state_dict())
+            if loss <= best[0]:
+                kept = copy.deepcopy(model.state_dict())
             best, waited = (min(loss, best[0]), max(accuracy, best[1])), 0
         else:
             waited += 1

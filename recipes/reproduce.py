@@ -23,15 +23,16 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from results import FOLDER, effort, kept, write_page, write_result
+from results import FOLDER, commit, effort, kept, write_page, write_result
 
 from regard.errors import RegardError
 from regard.generation import Generator, Reader, Translator
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
 from regard.text.scores import score
-from regard.training import read_recipe, train
+from regard.training import Outcome, read_recipe, train
 
 RECIPES = Path(__file__).parent
+COMMIT = "commit"  # a file in the folder of a run: what its training began with
 app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=False)
 Data = Annotated[Path, typer.Argument(help="The folder with the files named above.", file_okay=False, exists=True)]
 Output = Annotated[Path, typer.Option(help="The folder of results, and of their table.", show_default="docs/results")]
@@ -77,18 +78,21 @@ def multi30k(
         overrides = [*overrides, "--trainer.max_steps", str(steps)]
     test = [list(read_lines(data / f"test_2016_flickr.lc.norm.tok.{side}.gz")) for side in ("en", "de")]
     found: dict[int, dict[str, float]] = {}
+    runs = {}
     for number in seed or [1]:
-        run = trained("multi30k-en-de", f"{name}-{number}", data, number, overrides)
-        lines = translated(Translator.load(run / "averaged", dtype=torch.float32), test[0])
+        run = runs[number] = trained("multi30k-en-de", f"{name}-{number}", data, number, overrides)
+        lines = translated(Translator.load(run.folder / "averaged", dtype=torch.float32), test[0])
         references = [[line] for line in test[1]]
         found[number] = {
             tokenize: score(lines, references, ["bleu"], tokenize=tokenize)["bleu"].value
             for tokenize in ("none", "13a")
         }
     bleu, other = ([each[tokenize] for each in found.values()] for tokenize in ("none", "13a"))
-    reached = f"{spread(bleu, 2)} BLEU ({seeds(found)}; with sacreBLEU's 13a {spread(other, 2)})"
+    lengths = sorted({run.step for run in runs.values()})
+    after = f"{lengths[0]} steps" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]} steps"
+    reached = f"{spread(bleu, 2)} BLEU ({seeds(found)}, after {after}; with sacreBLEU's 13a {spread(other, 2)})"
     told = f"Multi30k En→De, Transformer-Tiny, {what}, BLEU on test2016"
-    finish(output, name, told, reached, PUBLISHED[variant], values=found)
+    finish(output, name, told, reached, PUBLISHED[variant], values=found, trainings=origins(runs))
 
 
 @app.command()
@@ -104,11 +108,11 @@ def shakespeare(
     """
     text = (data / "input.txt").read_text(encoding="utf-8")
     valid = text[len(text) - len(text) // 10 :]
-    ours, theirs = {}, {}
+    runs, ours, theirs = {}, {}, {}
     for number in seed or [1]:
         name = f"shakespeare-{positions}-{number}"
-        run = trained("shakespeare-characters", name, data, number, ["--model.positions", positions])
-        likelihood = Generator.load(run / "last", dtype=torch.float32).likelihood(valid)
+        run = runs[number] = trained("shakespeare-characters", name, data, number, ["--model.positions", positions])
+        likelihood = Generator.load(run.folder / "last", dtype=torch.float32).likelihood(valid)
         ours[number] = likelihood.nll / likelihood.words
         peer = Path("runs") / f"shakespeare-gpt2-{number}.json"
         theirs[number] = kept(peer, lambda number=number: gpt2_loss(data, text, valid, number))
@@ -118,7 +122,8 @@ def shakespeare(
         f"the same settings and seeds (learned positions)"
     )
     reached = f"{spread(list(ours.values()), 3)} ({seeds(ours)})"
-    finish(output, f"shakespeare-{positions}", told, reached, published, ours=ours, theirs=theirs)
+    values = {"ours": ours, "theirs": theirs, "trainings": origins(runs)}
+    finish(output, f"shakespeare-{positions}", told, reached, published, **values)
 
 
 def gpt2_loss(data: Path, text: str, valid: str, seed: int) -> float:
@@ -179,7 +184,7 @@ def rnn_search(data: Data, output: Output = FOLDER) -> None:
     """
     grouped = references_by_source(read_pairs([data / "test.tsv.gz"]))
     run = trained("tatoeba-rnn-search", "tatoeba-rnn-search", data, 1, [])
-    rivals = {"RNNsearch": Translator.load(run / "averaged"), "the Transformer": Translator.load()}
+    rivals = {"RNNsearch": Translator.load(run.folder / "averaged"), "the Transformer": Translator.load()}
     bleu, taken = {}, dict.fromkeys(rivals, 0.0)
     lines: dict[str, list[str]] = {name: [] for name in rivals}
     sources = iter(list(grouped))
@@ -192,13 +197,13 @@ def rnn_search(data: Data, output: Output = FOLDER) -> None:
             taken[name] += time.perf_counter() - start
     for name in rivals:
         bleu[name] = score(lines[name], list(grouped.values()), ["bleu"])["bleu"].value
-    tokens, seconds = effort(run)
+    tokens, seconds = effort(run.folder)
     ratio = taken["RNNsearch"] / taken["the Transformer"]
     spent = f"{tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
     reached = f"{bleu['RNNsearch']:.1f} BLEU after {spent}; its translations take {ratio:.2f} times as long"
     published = f"{bleu['the Transformer']:.1f} BLEU of the embedded Transformer after 111 million, 5.6 hours"
     told = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
-    finish(output, "rnn-search", told, reached, published, values=bleu, seconds=taken)
+    finish(output, "rnn-search", told, reached, published, values=bleu, seconds=taken, trainings=origins({1: run}))
 
 
 @app.command()
@@ -216,16 +221,18 @@ def polarity(
     if importlib.util.find_spec("accelerate") is None:
         sys.exit("reproduce: transformers' Trainer needs accelerate: pip install accelerate")
     test = [(text, label) for _, text, label in read_labelled([data / "test.tsv.gz"])]
-    ours, theirs = {}, {}
+    runs, ours, theirs = {}, {}, {}
+    options = ["--model.checkpoint", str(minilm)]
     for number in seed or [1, 2, 3]:
-        run = trained("polarity", f"polarity-{number}", data, number, ["--model.checkpoint", str(minilm)])
-        told = Reader.load(run / "last", dtype=torch.float32).classify([text for text, _ in test])
+        run = runs[number] = trained("polarity", f"polarity-{number}", data, number, options)
+        told = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
         ours[number] = accuracy([each.label for each in told], [label for _, label in test])
-        theirs[number] = kept(run / "trainer.json", lambda number=number: trainer_accuracy(minilm, data, number, test))
+        peer = run.folder / "trainer.json"
+        theirs[number] = kept(peer, lambda number=number: trainer_accuracy(minilm, data, number, test))
     reached = f"{spread(list(ours.values()))} % ({seeds(ours)})"
     published = f"{spread(list(theirs.values()))} %, transformers' Trainer with the same settings and seeds"
     told = "sentence polarity, MiniLM fine-tuned, test accuracy"
-    finish(output, "polarity", told, reached, published, ours=ours, theirs=theirs)
+    finish(output, "polarity", told, reached, published, ours=ours, theirs=theirs, trainings=origins(runs))
 
 
 def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str, str]]) -> float:
@@ -275,14 +282,27 @@ def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[s
     return accuracy([classes[each] for each in told], [label for _, label in test])
 
 
-def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Path:
-    """The folder of a training that is done, which is begun or goes on where it is not."""
+def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Outcome:
+    """How a training ended, which is begun or goes on where it is not done."""
     folder = Path("runs") / run
     options = ["--run", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
-    outcome = train(read_recipe(RECIPES / f"{recipe}.yaml", options), resume=(folder / "state.ckpt").is_file())
+    resume = (folder / "state.ckpt").is_file()
+    if not resume:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / COMMIT).write_text(commit(), encoding="utf-8")
+    outcome = train(read_recipe(RECIPES / f"{recipe}.yaml", options), resume=resume)
     if outcome.interrupted:
         raise typer.Exit(130)
-    return folder
+    return outcome
+
+
+def origins(runs: dict[int, Outcome]) -> dict[int, dict[str, Any]]:
+    """How long each training was, and the commit that it began with, where it was begun here."""
+    began = {number: run.folder / COMMIT for number, run in runs.items()}
+    return {
+        number: {"steps": runs[number].step, "commit": path.read_text(encoding="utf-8") if path.is_file() else None}
+        for number, path in began.items()
+    }
 
 
 def translated(translator: Translator, lines: Sequence[str]) -> list[str]:
@@ -309,7 +329,7 @@ def seeds(found: dict[int, Any]) -> str:
 def finish(folder: Path, name: str, what: str, reached: str, published: str, **details: Any) -> None:
     """Write and tell a result."""
     write_result(folder / f"{name}.json", what, reached, published, **details)
-    if folder != FOLDER:
+    if folder.resolve() != FOLDER:
         write_page(folder, folder / "results.md")
     print(f"{what}: {reached}; published or a peer's: {published}")
 

@@ -37,10 +37,8 @@ recipe names; `docs/results` holds the seeds, the commit and the machine of each
 def write_result(path: Path, what: str, reached: str, published: str, **details: Any) -> None:
     """Write a result with what it was measured on; the table in the docs follows where it is one of the docs'."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    commit = _git("rev-parse", "--short", "HEAD") or "none"
-    changed = "-dirty" if _git("status", "--porcelain", "--", ":!docs/results", ":!docs/results.md") else ""
     machine = {
-        "commit": commit + changed,
+        "commit": commit(),
         "cpu": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
@@ -75,13 +73,19 @@ def page(folder: Path = FOLDER) -> str:
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     rows = [f"| {each['what']} | {each['reached']} | {each['published']} |\n" for each in found]
     pictures = sorted(folder.glob("*.png"))
-    shown = [f"\n![{PICTURES[path.stem]}](results/{path.name})\n\n{PICTURES[path.stem]}\n" for path in pictures]
-    return HEADER + "".join(rows) + "".join(shown)
+    shown = [(path.name, PICTURES.get(path.stem, path.stem)) for path in pictures]
+    return HEADER + "".join(rows) + "".join(f"\n![{told}](results/{name})\n\n{told}\n" for name, told in shown)
 
 
 def write_page(folder: Path = FOLDER, path: Path = PAGE) -> None:
     """Write the table of all results."""
     path.write_text(page(folder), encoding="utf-8")
+
+
+def commit() -> str:
+    """What this code is, and whether it was changed since."""
+    changed = "-dirty" if _git("status", "--porcelain", "--", ":!docs/results", ":!docs/results.md") else ""
+    return (_git("rev-parse", "--short", "HEAD") or "none") + changed
 
 
 def _git(*words: str) -> str:

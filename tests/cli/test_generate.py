@@ -71,3 +71,9 @@ def test_prompts_that_cannot_be(regard, writer):
     assert done.code == 2
     assert "prompt 1 has 101 words of the vocabulary, but the model has positions for 60" in done.err
     assert "the vocabulary lacks: 'X'" in regard("generate", "X", "--model", writer).err
+
+
+def test_a_prompt_that_is_no_text_is_refused(regard, writer):
+    done = regard("generate", "-", "--model", writer, stdin=b"a\xff")
+    assert (done.code, done.out) == (2, "")
+    assert "standard input, line 1: expected UTF-8, but byte 2 of the line is 0xff" in done.err

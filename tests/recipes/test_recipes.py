@@ -84,4 +84,6 @@ def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, t
     assert run_program(command, tmp_path) == first  # and does not train again
     table = (tmp_path / "results/results.md").read_text(encoding="utf-8")
     assert "| Multi30k En→De, Transformer-Tiny, 1 head, 60 steps, BLEU on test2016 | " in table
-    assert "seed 1; with sacreBLEU's 13a" in table
+    assert "(seed 1, after 60 steps; with sacreBLEU's 13a" in table
+    (result,) = (tmp_path / "results").glob("*.json")
+    assert json.loads(result.read_text())["trainings"]["1"]["steps"] == 60

@@ -136,3 +136,19 @@ def test_the_state_is_plain(corpus: Corpus, tmp_path: Path) -> None:
     take(loader, 5)
     torch.save(loader.state_dict(), tmp_path / "state")
     assert torch.load(tmp_path / "state", weights_only=True) == {"epoch": 0, "position": 5}
+
+
+@pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (3, 2), (4, 7)])
+def test_another_number_of_processes_goes_on_near_where_the_others_stopped(corpus: Corpus, then: int, now: int) -> None:
+    stopped = BatchLoader(corpus, 400, seed=1, world=then)
+    for _ in range(60):
+        take(stopped, 1)
+        state = stopped.state_dict()
+        resumed = [BatchLoader(corpus, 400, seed=1, rank=rank, world=now) for rank in range(now)]
+        for loader in resumed:
+            loader.load_state_dict(state)
+        places = [next(iter(loader)).src.tolist() for loader in resumed]
+        plan = BatchLoader(corpus, 400, seed=1, world=now).plan(state["epoch"])
+        first = state["position"] - state["position"] % now
+        whole = BatchLoader(corpus, 400, seed=1, world=now)
+        assert places == [whole.collate(plan[first + rank]).src.tolist() for rank in range(now)]

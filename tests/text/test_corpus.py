@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from regard.errors import InvalidFile
 from regard.text.batches import BatchLoader
+from regard.text.cache import cached
 from regard.text.corpus import build_corpus
 from regard.text.tokenizer import Tokenizer
 
@@ -113,3 +115,14 @@ def test_alignments_that_do_not_fit_are_named_with_their_line(
     with pytest.raises(InvalidFile, match=re.escape(message)):
         build_corpus([path], tokenizer, tmp_path / "cache", alignments=links)
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_what_a_killed_process_of_the_same_number_has_left_is_no_hindrance(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "a").write_text("b")
+
+    whole = cached(tmp_path / "one", "key", write)
+    left = tmp_path / "other" / f".{whole.name}.{os.getpid()}"
+    left.mkdir(parents=True)
+    (left / "half").touch()
+    assert [path.name for path in cached(tmp_path / "other", "key", write).iterdir()] == ["a"]

@@ -72,3 +72,20 @@ def test_too_little_text_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(InvalidFile, match="holds no text to learn from"):
         build_stream([tmp_path / "a.txt"], PipelineTokenizer.of_characters(["a"]), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_processes_tell_every_word_of_a_validation_once(world):
+    stream = Stream(np.arange(17), 17)
+    loaders = [BlockLoader(stream, block=3, batch=5, rank=rank, world=world) for rank in range(world)]
+    told = [batch.labels.flatten().tolist() for loader in loaders for batch in loader]
+    assert sorted(label for labels in told for label in labels) == list(range(1, 17))
+    assert all(len(loader) for loader in loaders)
+
+
+def test_what_spells_an_end_is_none(tmp_path):
+    (tmp_path / "a.txt").write_text("<s>b</s>\n")
+    tokenizer = PipelineTokenizer.of_characters(["<s>b</s>\n"], "line")
+    ids = build_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", documents="line").ids.tolist()
+    assert ids.count(tokenizer.eos_id) == 1
+    assert tokenizer.decode([ids]) == ["<s>b</s>"]

@@ -59,8 +59,8 @@ def test_odd_texts_come_back_and_specials_are_text(tokenizer: Tokenizer, text: s
 def test_what_is_no_character_is_refused_and_every_such_text_named(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidArgument) as caught:
         tokenizer.encode(["fine", "\udcff abc", "ab\ud800"])
-    assert r"texts[1] should be characters, but has the surrogate '\udcff' at 0" in str(caught.value)
-    assert r"texts[2] should be characters, but has the surrogate '\ud800' at 2" in str(caught.value)
+    assert r"texts[1] must be Unicode, but its character 1 is the lone surrogate '\udcff'" in str(caught.value)
+    assert r"texts[2] must be Unicode, but its character 3 is the lone surrogate '\ud800'" in str(caught.value)
 
 
 def test_special_ids_are_left_out_of_text(tokenizer: Tokenizer) -> None:

@@ -207,3 +207,11 @@ def test_the_shipped_recipe_is_the_embedded_models(root: Path) -> None:
     assert recipe.data.folder == Path("elsewhere")
     model = Transformer(recipe.config(recipe.vocabulary.size))
     assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 15.3e6  # bytes in bfloat16
+
+
+@pytest.mark.parametrize("key", ["run", "data.folder", "data.train", "data.valid"])
+def test_paths_are_named_as_they_were_typed(keys: dict[str, Any], key: str) -> None:
+    recipe = make_recipe(apply_overrides(keys, [f"--{key}", "2024_1"])).model_dump(mode="json")
+    section, _, name = key.partition(".")
+    found = recipe[section][name] if name else recipe[section]
+    assert found in ("2024_1", ["2024_1"])

@@ -284,6 +284,7 @@ def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str,
 
 
 def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "run").mkdir()
     for size in (300, 310):
         TranslationData(make_recipe(apply_overrides(keys, [f"--vocabulary.size={size}"]))).prepare_data()
         assert Tokenizer.load(tmp_path / "run" / "data").vocab_size == size
@@ -300,6 +301,7 @@ def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys:
             train(make_recipe(other), resume=True)
         for key in ("data.train", "data.valid"):
             assert f"{key}: the files hold other data than when the run began" in str(error.value)
+        assert read_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
 
 
 def test_a_device_that_is_not_there_is_refused(keys: dict[str, Any]) -> None:

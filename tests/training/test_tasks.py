@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from regard.errors import InvalidCheckpoint, InvalidFile, InvalidRecipe
-from regard.generation import Generator
+from regard.generation import Generator, Sampling
 from regard.models import Bert, BertConfig, Gpt, Transformer, TransformerConfig, load_model, save_model
 from regard.text.load import load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
@@ -97,6 +97,40 @@ def test_a_language_model_learns_a_line(recipes):
     assert isinstance(writer.model, Gpt)
 
 
+def test_a_model_of_lines_begins_as_they_do(recipes, tmp_path):
+    lines = random.Random(0).choices(["abcd", "efgh"], k=300)
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    outcome = train(make_recipe(apply_overrides(recipes["language_model"], ["--data.documents", "line"])))
+    writer = Generator.load(outcome.folder / "last", dtype=torch.float32)
+    assert set(writer.generate([""] * 20, sampling=Sampling(0.5, seed=1))) == {"abcd", "efgh"}
+    assert writer.generate(["ef"]) == ["gh"]
+    told = writer.likelihood("\n".join(lines[240:]) + "\n")  # the last fifth, as in training
+    row = measured(outcome.folder)[-1]
+    assert told.characters == 240
+    assert told.nll / told.words == pytest.approx(float(row["valid_loss"]), rel=0.05)
+    assert told.bits_per_character == pytest.approx(float(row["bits_per_character"]), rel=0.05)
+
+
+def test_a_model_of_files_begins_with_what_is_written(recipes):
+    keys = apply_overrides(recipes["language_model"], ["--trainer.max_steps", "1"])
+    writer = Generator.load(train(make_recipe(keys)).folder / "last")
+    assert writer.model.config.bos_id is None
+    assert writer.read(["abc"]) == writer.tokenizer.encode(["abc"])
+
+
+def test_paths_may_be_relative_to_where_one_stands(recipes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(make_recipe(apply_overrides(recipes["classification"], ["--run", "first", "--trainer.max_steps", "1"])))
+    keys = recipes["classification"]
+    del keys["vocabulary"]
+    keys["model"] = {"checkpoint": "first/last", "dropout": 0.3}
+    for steps in (1, 2):
+        again = apply_overrides(keys, ["--run", "2024_1", f"--trainer.max_steps={steps}", "--data.folder", "."])
+        assert train(make_recipe(again), resume=steps == 2).step == steps
+    with pytest.raises(InvalidRecipe, match=r"model\.dropout: the run began with 0\.3, but is to go on with None"):
+        train(make_recipe({**again, "model": {"checkpoint": "first/last"}}), resume=True)
+
+
 def test_llama_is_a_word(recipes):
     keys = apply_overrides(recipes["language_model"], ["--model.architecture", "llama", "--trainer.max_steps", "2"])
     del keys["model"]["positions"]
@@ -162,6 +196,7 @@ def test_a_training_that_goes_on_is_the_one_that_was_not_stopped(recipes, tmp_pa
         ("language_model", "--data.valid=text.txt", "data.valid_share: is for where data.valid is not given"),
         ("language_model", "--validation.monitor=bleu", "validation.monitor: should be 'loss', 'perplexity' or 'bits"),
         ("language_model", "--model.gated=maybe", "model.gated: should be a valid boolean"),
+        ("language_model", "--model.architecture=[gpt]", r"model.architecture: should be 'gpt' or .* but is \['gpt'\]"),
         ("language_model", "--model.d_model=yes", "model.d_model: should be a number or a text"),
         ("masked_words", "--data.max_length=401", "should be at most model.max_length, 30.*batch_tokens, 400"),
         ("masked_words", "--data.masked=1.5", "data.masked: should be less than 1, but is 1.5"),

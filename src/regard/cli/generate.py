@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from regard.cli.lines import writing
 from regard.errors import InvalidArgument
+from regard.text.lines import read_lines
 
 
 def generate(
@@ -61,7 +61,7 @@ def generate(
     if temperature == 0 and (top_k, top_p, seed) != (None, None, None):
         raise InvalidArgument("`--temperature 0` takes the likeliest word and draws nothing: leave out what draws")
     if prompt == "-":
-        prompt = sys.stdin.read() if sys.stdin is not None else ""
+        prompt = "\n".join(read_lines("-"))
     from regard.generation.generator import Generator
     from regard.generation.sampling import Sampling
 

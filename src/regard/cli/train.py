@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.errors import InvalidArgument, MissingExtra
+from regard.errors import InvalidArgument
 
 
 def train(
@@ -31,14 +31,8 @@ def train(
             f"RECIPE: expected the file first and keys after it, but {recipe} came first: "
             f"write `regard train RECIPE {recipe} ...`"
         )
-    try:
-        from regard.training.recipe import read_recipe
+    from regard import training
 
-        settings = read_recipe(recipe, context.args)  # refused before lightning is loaded
-        from regard.training.run import train as run
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("regard"):
-            raise
-        raise MissingExtra(f"training needs {error.name}: install it with `pip install 'regard[train]'`") from None
-    if run(settings, resume=resume).interrupted:
+    settings = training.read_recipe(recipe, context.args)  # refused before lightning is loaded
+    if training.train(settings, resume=resume).interrupted:
         raise typer.Exit(130)

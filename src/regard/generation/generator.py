@@ -215,12 +215,14 @@ class Generator:
     def likelihood(self, text: str) -> Likelihood:
         """How likely a text is, in blocks of as many words as the model has positions for, each read anew.
 
+        To a model that was trained here on lines, as ``documents: line`` says, each line is a text that ends.
+
         Raises:
             InvalidType: If the text is no str.
             InvalidArgument: If the text has fewer than two words.
         """
         refuse(type_objections([("text", text)]), InvalidType)
-        ids = self.tokenizer.encode_prompts([text])[0]
+        ids, characters = self._told(text)
         if len(ids) < 2:
             raise InvalidArgument(f"text must have at least two words of the vocabulary, but has {len(ids)}")
         nll, block = 0.0, self.model.config.max_length
@@ -228,8 +230,18 @@ class Generator:
             words = torch.tensor([ids[start : start + block + 1]], device=self.device)
             logits = self.model(words[:, :-1]).logits[0].float()
             nll += float(torch.nn.functional.cross_entropy(logits, words[0, 1:], reduction="sum"))
+        return Likelihood(nll, len(ids) - 1, characters)
+
+    def _told(self, text: str) -> tuple[list[int], int]:
+        """The ids of a text, of which all but the first are told, and how many characters these are."""
+        end = self.tokenizer.eos_id
+        if self.tokenizer.documents == "line" and end is not None:
+            lines = [line for line in text.split("\n") if line.strip()]
+            ids = [word for line in self.tokenizer.encode(lines) for word in (*line, end)]
+            return [end, *ids], sum(map(len, lines))
+        (ids,) = self.tokenizer.encode_prompts([text])
         first = self.text(ids[:1], []).rstrip(CUT)  # nothing, where it is the mark that begins texts
-        return Likelihood(nll, len(ids) - 1, len(text) - len(first))
+        return ids, len(text) - len(first)
 
     def record(self, text: str, *, generate: int | None = None) -> Recording:
         """Read a text, and keep what every layer and head attended to.

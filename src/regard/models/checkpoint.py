@@ -215,7 +215,7 @@ def _format_of(model: Model) -> Format:
 
 
 @contextmanager
-def replacing_files(folder: Path, without: Sequence[str]) -> Iterator[Path]:
+def replacing_files(folder: Path, without: Sequence[str] = ()) -> Iterator[Path]:
     """Give a folder to write into; at the end its files replace those of the same names in ``folder``.
 
     Files of the names in ``without`` that were not written are removed last.

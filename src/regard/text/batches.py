@@ -130,9 +130,9 @@ class Loader(ABC):
             batches = self.batches(rng)
             if self.seed is not None:
                 batches += [batches[place % len(batches)] for place in range(-len(batches) % self.world)]
-            elif len(batches) < self.world:
-                whole = np.concatenate(batches)
-                batches = np.array_split(whole, min(self.world, len(whole)))
+            while self.seed is None and len(batches) < self.world and max(map(len, batches)) > 1:
+                largest = max(range(len(batches)), key=lambda place: len(batches[place]))
+                batches[largest : largest + 1] = np.array_split(batches[largest], 2)
             self._planned = (epoch, batches)
         return self._planned[1]
 
@@ -143,11 +143,12 @@ class Loader(ABC):
         if self.seed is None:
             yield from (self.collate(rows) for rows in self.plan(0)[self.rank :: self.world])
             return
+        self.position -= self.position % self.world  # where other numbers of processes have come to
         while True:
             plan = self.plan(self.epoch)
             rows = plan[self.position + self.rank]
             self.position += self.world
-            if self.position == len(plan):
+            if self.position >= len(plan):
                 self.epoch, self.position = self.epoch + 1, 0
             yield self.collate(rows)
 

@@ -27,6 +27,7 @@ def cached(cache: Path, key: str, write: Callable[[Path], None]) -> Path:
         return folder
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
+        shutil.rmtree(draft, ignore_errors=True)  # of a process of the same number that was killed
         draft.mkdir(parents=True)
         write(draft)
         draft.rename(folder)

@@ -25,7 +25,7 @@ def generated_scores(texts: Sequence[str], references: Sequence[str] | None = No
     distinct-n is the number of different n-grams in all texts over that of all n-grams (Li et al. 2016, section 5.2);
     words are those of sacreBLEU's 13a. Self-BLEU is the mean BLEU of a text with all others as its references (Zhu et
     al. 2018): 100 where all are alike; of more than 200 texts it takes 200 in even steps. ROUGE-1, -2 and -L are F1
-    without stemming (Lin 2004), whose words are runs of a to z and digits.
+    without stemming (Lin 2004), whose words are runs of letters and digits.
 
     Args:
         texts: At least two.

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -21,6 +21,10 @@ CONFIG = "tokenizer_config.json"
 # What checkpoints keep beside it; it is written again as it was read.
 BESIDE = (CONFIG, "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
 SPECIALS = ("<pad>", "<s>", "</s>", "<mask>")
+Documents = Literal["file", "line"]
+# What stands around a text: of a model that reads it whole; of a language model whose texts are files, of which hardly
+# one begins or ends where it reads; of one whose texts are lines, each of which begins where another has ended.
+_AROUND: dict[Documents | None, str] = {None: "<s> $A </s>", "file": "$A", "line": "</s> $A"}
 _NAMES = {  # where no configuration says what a special token is called
     "pad": ("<pad>", "[PAD]"),
     "bos": ("<s>", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
@@ -51,7 +55,7 @@ class PipelineTokenizer:
         given = {name: _content(value) for name, value in self._config().items() if name.endswith("_token")}
         self._specials: dict[str, int | None] = {}
         for kind, names in _NAMES.items():
-            named = [given[f"{kind}_token"]] if given.get(f"{kind}_token") else names
+            named = [given[f"{kind}_token"]] if f"{kind}_token" in given else names
             ids = [backend.token_to_id(name) for name in named if name]
             self._specials[kind] = next((each for each in ids if each is not None), None)
 
@@ -63,22 +67,27 @@ class PipelineTokenizer:
         return found if isinstance(found, dict) else {}
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> PipelineTokenizer:
+    def train(cls, texts: Iterable[str], vocab_size: int, documents: Documents | None = None) -> PipelineTokenizer:
         """Learn a byte-level BPE vocabulary that keeps text as it is, white space too.
 
         Args:
             texts: They are read once.
             vocab_size: Entries, the four special tokens and the 256 bytes included; fewer where the text has no more.
+            documents: What a text is to a language model. Default: it is for a model that reads texts whole.
 
         Raises:
             InvalidArgument: If the vocabulary cannot hold the special tokens and the bytes.
         """
         backend = learn_bpe(texts, vocab_size, specials=SPECIALS, pieces=_PIECES, normalizer=normalizers.NFC())
-        return cls(_whole(backend))
+        return cls._around(backend, documents)
 
     @classmethod
-    def of_characters(cls, texts: Iterable[str]) -> PipelineTokenizer:
+    def of_characters(cls, texts: Iterable[str], documents: Documents | None = None) -> PipelineTokenizer:
         """The characters of texts as a vocabulary, behind the special tokens; others are refused later.
+
+        Args:
+            texts: They are read once.
+            documents: As for :meth:`train`.
 
         Example:
             >>> tokenizer = PipelineTokenizer.of_characters(["to be"])
@@ -89,9 +98,21 @@ class PipelineTokenizer:
         vocabulary = {token: index for index, token in enumerate([*SPECIALS, *characters])}
         backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
         backend.add_special_tokens(list(SPECIALS))
+        backend.normalizer = normalizers.NFC()  # as files are read
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
-        return cls(_whole(backend))
+        return cls._around(backend, documents)
+
+    @classmethod
+    def _around(cls, backend: tokenizers.Tokenizer, documents: Documents | None) -> PipelineTokenizer:
+        """Put the special tokens around a text that begin and end it, and note for transformers what they are."""
+        ends = [(token, backend.token_to_id(token)) for token in SPECIALS[1:3]]
+        backend.post_processor = processors.TemplateProcessing(single=_AROUND[documents], special_tokens=ends)
+        pad, _, end, mask = SPECIALS
+        begin = _AROUND[documents].partition("$A")[0].strip() or None
+        named = {"pad_token": pad, "bos_token": begin, "eos_token": end, "mask_token": mask}
+        told = {} if documents is None else {"documents": documents}
+        return cls(backend, {CONFIG: _as_json({"tokenizer_class": "PreTrainedTokenizerFast", **named, **told})})
 
     @property
     def vocab_size(self) -> int:
@@ -108,6 +129,11 @@ class PipelineTokenizer:
     def fingerprint(self) -> str:
         """A digest of all that decides which ids a text gets."""
         return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
+
+    @property
+    def documents(self) -> Documents | None:
+        """What a text is to the language model that was trained with it here; None of others."""
+        return self._config().get("documents")
 
     @property
     def pad_id(self) -> int:
@@ -130,20 +156,24 @@ class PipelineTokenizer:
         return self._specials["mask"]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each text, without special tokens.
+        """Give the ids of each text, without special tokens: where it spells one, it is text as any other.
 
         Raises:
             InvalidArgument: If a text has characters that the vocabulary lacks, or that are none.
         """
-        return self._encode(texts, specials=False)
+        return self._encode(texts, around=False, literal=True)
 
-    def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_whole(self, texts: Sequence[str], *, literal: bool = False) -> list[list[int]]:
         """Give the ids of each text, with the special tokens that stand around one.
+
+        Args:
+            texts: The texts.
+            literal: Whether ``[MASK]`` and the like in a text is text, and not the special token of that name.
 
         Raises:
             InvalidArgument: As :meth:`encode`.
         """
-        return self._encode(texts, specials=True)
+        return self._encode(texts, around=True, literal=literal)
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of the beginnings of texts: what stands before a text, and no end.
@@ -151,11 +181,13 @@ class PipelineTokenizer:
         Raises:
             InvalidArgument: As :meth:`encode`.
         """
-        return [ids[:-1] if ids[-1:] == [self.eos_id] != [self.bos_id] else ids for ids in self.encode_whole(texts)]
+        found = self.encode_whole(texts, literal=self.documents is not None)  # as it was when the model learned
+        return [ids[:-1] if ids[-1:] == [self.eos_id] != [self.bos_id] else ids for ids in found]
 
-    def _encode(self, texts: Sequence[str], *, specials: bool) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str], *, around: bool, literal: bool) -> list[list[int]]:
+        self._backend.encode_special_tokens = literal
         try:
-            found = self._backend.encode_batch_fast(list(texts), add_special_tokens=specials)
+            found = self._backend.encode_batch_fast(list(texts), add_special_tokens=around)
             return [encoding.ids for encoding in found]
         except Exception as error:  # the bindings raise no narrower one
             refuse(letter_objections((f"texts[{place}]", text) for place, text in enumerate(texts)))
@@ -204,7 +236,7 @@ class PipelineTokenizer:
             for kind, index in self._specials.items()
             if index is not None
         }
-        return (json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **specials}, indent=2) + "\n").encode()
+        return _as_json({"tokenizer_class": "PreTrainedTokenizerFast", **specials})
 
     @classmethod
     def load(cls, folder: str | Path) -> PipelineTokenizer:
@@ -225,11 +257,8 @@ class PipelineTokenizer:
             raise InvalidFile(f"{folder}: {error}") from error
 
 
-def _whole(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Put the special tokens that begin and end a text around it."""
-    ends = [(token, backend.token_to_id(token)) for token in SPECIALS[1:3]]
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
-    return backend
+def _as_json(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2) + "\n").encode()
 
 
 def _content(token: Any) -> Any:

@@ -78,6 +78,7 @@ class PiecesTokenizer(KeptFiles):
     """
 
     needed = (FILE,)
+    documents = None
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(files)

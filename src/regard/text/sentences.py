@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,11 +137,12 @@ def _tokenise(
 ) -> None:
     counts = {"cut": 0, "empty": 0}
     with pa.OSFile(str(folder / "sentences.arrow"), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
-        waiting = list(_texts(files, labels, counts))
-        for start in range(0, len(waiting), _CHUNK):
-            texts, numbers = zip(*waiting[start : start + _CHUNK], strict=True)
+        waiting = _texts(files, labels, counts)
+        while chunk := list(islice(waiting, _CHUNK)):
+            texts, numbers = zip(*chunk, strict=True)
             rows = []
-            for ids in tokenizer.encode_whole(texts):
+            # which words are hidden, batches decide; what has a class is read as a Reader reads it
+            for ids in tokenizer.encode_whole(texts, literal=labels is None):
                 counts["cut"] += len(ids) > max_length
                 rows.append(ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]])
             stream.write_table(pa.table([rows, list(numbers)], schema=_SCHEMA))
@@ -196,8 +198,9 @@ class TextLoader(Loader):
 class MaskingLoader(Loader):
     """Token-budget batches of texts of like length, in which words are hidden anew in each epoch; see `Loader`.
 
-    Of the words that are no special tokens, a share is to be told: 80 % of these are hidden, 10 % are replaced by any
-    other word, 10 % stay as they are. At least one word of a batch is told.
+    Of the words between the first and the last, which are special tokens, a share is to be told: 80 % of these are
+    hidden, 10 % are replaced by a word that is drawn from the whole vocabulary, 10 % stay as they are. At least one
+    word of a batch is told.
 
     Args:
         corpus: The texts.

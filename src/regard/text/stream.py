@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from regard.text.batches import Loader
 from regard.text.cache import cached
 from regard.text.corpus import digest
 from regard.text.lines import read_lines
+from regard.text.pipeline import Documents
 
-Documents = Literal["file", "line"]
 _CHUNK = 1 << 20  # characters that are tokenised together
 
 

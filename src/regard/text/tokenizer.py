@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,13 +12,13 @@ from tokenizers import Regex, normalizers
 
 from regard.errors import InvalidFile, refuse
 from regard.text.backends import FILE, learn_bpe, read_backend, write_backend
+from regard.text.lines import letter_objections
 from regard.text.words import BYTES, readable
 
 SPECIALS = ("<pad>", "<s>", "</s>")
 # Contractions stay readable ("didn", "'t"), every digit is a piece of its own (numbers are copied, not memorised),
 # and the space belongs to the word that it stands before.
 _PIECES = r"['’](?:[sdmt]|ll|ve|re)(?![\p{L}\p{M}])| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+"
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
@@ -96,13 +95,7 @@ class Tokenizer:
             return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
         except TypeError:
             # Python reads a byte that is not UTF-8 from the command line as a surrogate.
-            refuse(
-                [
-                    f"texts[{place}] should be characters, but has the surrogate {found[0]!a} at {found.start()}"
-                    for place, text in enumerate(texts)
-                    if (found := _SURROGATE.search(text))
-                ]
-            )
+            refuse(letter_objections((f"texts[{place}]", text) for place, text in enumerate(texts)))
             raise
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:

@@ -6,14 +6,25 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from regard.errors import MissingExtra
 
-try:
+
+@contextmanager
+def _needing_the_extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("regard"):
+            raise
+        raise MissingExtra(f"training needs {error.name}: install it with `pip install 'regard[train]'`") from None
+
+
+with _needing_the_extra():
     from regard.training.recipe import Recipe, apply_overrides, make_recipe, read_recipe
-except ModuleNotFoundError as error:
-    raise MissingExtra(f"training needs {error.name}: install it with `pip install 'regard[train]'`") from None
 
 if TYPE_CHECKING:
     from regard.training.run import Outcome, train
@@ -23,5 +34,6 @@ __all__ = ["Outcome", "Recipe", "apply_overrides", "make_recipe", "read_recipe",
 
 def __getattr__(name: str) -> object:
     if name in ("Outcome", "train"):
-        return getattr(importlib.import_module("regard.training.run"), name)
+        with _needing_the_extra():
+            return getattr(importlib.import_module("regard.training.run"), name)
     raise AttributeError(f"module 'regard.training' has no attribute '{name}'")

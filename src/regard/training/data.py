@@ -14,7 +14,7 @@ from regard.errors import InvalidFile, InvalidRecipe, refuse
 from regard.text.batches import Loader
 from regard.text.corpus import digest
 from regard.text.load import load_tokenizer
-from regard.training.recipe import Recipe
+from regard.training.recipe import Recipe, write_recipe
 from regard.training.storage import FILE as STATE
 
 log = logging.getLogger("regard.training")
@@ -66,7 +66,7 @@ class TaskData(L.LightningDataModule):
         return load_tokenizer(self.folder)
 
     def prepare_data(self) -> None:
-        """Make tokenizer and corpora where they are not there yet (on one process).
+        """Write the recipe, and make tokenizer and corpora where they are not there yet (on one process).
 
         Raises:
             InvalidRecipe: If a training is to go on with other data than it began with.
@@ -75,6 +75,7 @@ class TaskData(L.LightningDataModule):
         digests = {key: digest(files) for key, files in self.files.items()}
         if resumed and (self.folder / _DIGESTS).is_file():
             _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)
+        write_recipe(self.recipe)  # which says where the data of a run lie: not before they are known to be its own
         # what a training that never saved a state has left may be of other data
         if not resumed or not self.folder.is_dir():
             self.make_tokenizer().save(self.folder)
@@ -101,10 +102,11 @@ class TaskData(L.LightningDataModule):
         if self.valid is None:
             return []
         world = self.trainer.world_size
-        if len(self.valid) < world:
+        loader = self.loader(self.valid, seed=None, rank=self.trainer.global_rank, world=world)
+        if len(plan := loader.plan(0)) < world:
             named = (*self.valid_files, *self.train_files)[0]
-            raise InvalidFile(f"{named}: has {len(self.valid)} entries, fewer than the {world} processes that validate")
-        return self.loader(self.valid, seed=None, rank=self.trainer.global_rank, world=world)
+            raise InvalidFile(f"{named}: makes {len(plan)} rows, but {world} processes validate, and each needs one")
+        return loader
 
 
 def _check_same(then: dict[str, str], now: dict[str, str]) -> None:

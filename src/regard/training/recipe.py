@@ -33,6 +33,7 @@ _FIXED = (
     "validation.monitor",
 )
 _FREE = ("data.folder", "data.train", "data.valid")  # among these: where the data lie
+_PATHS = {*_FREE, "run", "model.checkpoint", "attention.alignment.file", "attention.divergence.teacher"}
 SMALL = ("perplexity", "bits_per_character")  # of what can be monitored the values that are to be small
 # PyYAML lets through what Python says of an impossible date, of "!!int foo", or of brackets in brackets without end
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
@@ -132,7 +133,7 @@ def by_architecture(keys: Mapping[str, Any], kinds: Mapping[str, type[Recipe]]) 
     name = model.get("architecture") if isinstance(model, Mapping) else None
     if name is None:
         return next(iter(kinds.values()))
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         known = " or ".join(map(repr, kinds))
         raise InvalidRecipe(f"model.architecture: should be {known}, but is {name!r}{nearest(str(name), kinds)}")
     return kinds[name]
@@ -238,8 +239,8 @@ def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
             found = yaml.safe_load(value)
         except _YAML_ERRORS as error:
             raise InvalidRecipe(f"{option}: {value!r} is not YAML: {' '.join(str(error).split())}") from error
-        # a folder is named as it was typed: 2024_1 is no number there
-        as_typed = name in ("run", "data.folder") and isinstance(found, (int, float, datetime.date))
+        # a path is named as it was typed: 2024_1 is no number there
+        as_typed = name in _PATHS and isinstance(found, (int, float, datetime.date))
         target[key] = value if as_typed else found
     return changed
 
@@ -308,11 +309,11 @@ def check_resumable(recipe: Recipe) -> None:
     Raises:
         InvalidRecipe: With every key that differs from the copy in the run folder and may not.
     """
-    now, then = (_flat(given.model_dump()) for given in (recipe, read_recipe(recipe.run / FILE)))
+    now, then = (_flat(yaml.safe_load(each.to_yaml())) for each in (recipe, read_recipe(recipe.run / FILE)))
     refuse(
         [
             f"{key}: the run began with {then.get(key)!r}, but is to go on with {now.get(key)!r}; it cannot change"
-            for key in now
+            for key in dict.fromkeys((*now, *then))
             if key.startswith(_FIXED) and key not in _FREE and now.get(key) != then.get(key)
         ],
         InvalidRecipe,

@@ -77,8 +77,6 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
     step = _saved_step(state) if state.is_file() else 0
     checkpoints = Checkpoints(recipe, step)
     with _told(recipe.run) as console:
-        if rank_zero_only.rank == 0:
-            recipes.write_recipe(recipe)
         trainer = _trainer(recipe, console, checkpoints, step)
         data, module = recipe.parts()
         if resume:

@@ -40,7 +40,8 @@ def _two(value: object) -> object:
     return value
 
 
-def _several(value: object) -> object:
+def several(value: object) -> object:
+    """One path, or several."""
     return [value] if isinstance(value, (str, Path, int, float, datetime.date)) else value
 
 
@@ -49,7 +50,7 @@ def _numbers(value: object) -> object:
 
 
 Folder = Annotated[Path, BeforeValidator(_path)]
-Files = Annotated[tuple[Folder, ...], BeforeValidator(_several), Field(min_length=1)]
+Files = Annotated[tuple[Folder, ...], BeforeValidator(several), Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Numbers = Annotated[tuple[int, ...], BeforeValidator(_numbers)]
 Share = Annotated[float, Field(ge=0, lt=1)]

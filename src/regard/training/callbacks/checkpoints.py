@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import signal
 import threading
@@ -86,7 +87,8 @@ class Checkpoints(L.Callback):
         """Save the weights if they are the best so far, and all else that is due."""
         name, mode = self.monitored
         value = float(trainer.callback_metrics[name])
-        if self.best is None or (value < self.best if mode == "min" else value > self.best):
+        better = self.best is None or (value < self.best if mode == "min" else value > self.best)
+        if better or math.isnan(self.best or 0.0):
             self.best = value
             self._save_weights(trainer, pl_module, "best")
         self._end_step(trainer, pl_module)

@@ -32,11 +32,11 @@ class LanguageModelData(TaskData):
         return (0.0, kept), (kept, 1.0)
 
     def make_tokenizer(self) -> PipelineTokenizer:
-        keys = self.recipe.vocabulary
+        keys, documents = self.recipe.vocabulary, self.recipe.data.documents
         if keys.kind == "characters":  # of all text, so that validation meets no other
             files = [*self.train_files, *self.valid_files]
-            return PipelineTokenizer.of_characters(all_lines(files, (0.0, 1.0)))
-        return PipelineTokenizer.train(all_lines(self.train_files, self.shares[0]), keys.size)
+            return PipelineTokenizer.of_characters(all_lines(files, (0.0, 1.0)), documents)
+        return PipelineTokenizer.train(all_lines(self.train_files, self.shares[0]), keys.size, documents)
 
     def corpora(self, tokenizer: PipelineTokenizer) -> tuple[Stream, Stream | None]:
         documents = self.recipe.data.documents

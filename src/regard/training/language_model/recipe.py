@@ -34,7 +34,7 @@ class TextVocabulary(Section):
     """What text is cut into."""
 
     kind: Literal["bpe", "characters"] = "bpe"
-    """Byte-level BPE, or the characters of the training text."""
+    """Byte-level BPE of the training text, or the characters of all text."""
     size: Annotated[int, Field(ge=260)] = 8000
     """Entries of a BPE vocabulary; 4 special tokens and 256 bytes are among them."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from regard.models import RnnSearchConfig, TransformerConfig
 from regard.training.recipe import Recipe, by_architecture
-from regard.training.sections import Count, Data, Folder, Numbers, Section, Validation, model_section
+from regard.training.sections import Count, Data, Folder, Numbers, Section, Validation, model_section, several
 
 if TYPE_CHECKING:
     from regard.training.translation.data import TranslationData
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _pairs(value: object) -> object:
-    files = [value] if isinstance(value, (str, Path)) else value
+    files = several(value)
     if not isinstance(files, (list, tuple)) or not 1 <= len(files) <= 2:
         raise ValueError("one TSV or a list of two line-aligned files")
     return files
