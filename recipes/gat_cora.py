@@ -10,7 +10,6 @@ What each seed reached stands below ``runs``, so that a run that was stopped goe
 from __future__ import annotations
 
 import copy
-import statistics
 import sys
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -18,7 +17,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import torch
 import typer
-from results import kept, write_result
+from results import kept, spread, write_result
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -59,8 +58,7 @@ def main(
         made = kept(run / f"{seed}-of-{epochs}.json", lambda seed=seed: train(cora, seed, epochs))
         print(f"seed {seed}: {made:.1f} %")
         accuracies.append(made)
-    mean, deviation = statistics.mean(accuracies), statistics.stdev(accuracies)
-    reached = f"{mean:.1f} ± {deviation:.1f} %, {seeds} seeds"
+    reached = f"{spread(accuracies)} %, {seeds} seeds"
     write_result(output, "GAT on Cora, test accuracy", reached, PUBLISHED, seeds=list(range(seeds)), values=accuracies)
     print(reached)
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from results import FOLDER, commit, effort, kept, write_page, write_result
+from results import FOLDER, commit, effort, kept, spread, write_page, write_result
 
 from regard.errors import RegardError
 from regard.generation import Generator, Reader, Translator
@@ -313,12 +313,6 @@ def translated(translator: Translator, lines: Sequence[str]) -> list[str]:
 def accuracy(told: Sequence[str], labels: Sequence[str]) -> float:
     """The share of those that are told rightly, in percent."""
     return 100 * statistics.mean(a == b for a, b in zip(told, labels, strict=True))
-
-
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """A mean, and the deviation of several."""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
 def seeds(found: dict[int, Any]) -> str:

@@ -9,8 +9,9 @@ import csv
 import json
 import os
 import platform
+import statistics
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def kept(path: Path, make: Callable[[], float]) -> float:
         with whole_file(path, text=True) as file:
             json.dump(found, file)
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """A mean, and the deviation of several."""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
 def effort(run: Path) -> tuple[int, float]:

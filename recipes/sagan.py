@@ -16,7 +16,6 @@ first: Inception's mean nothing on digits. A training that has finished is not d
 from __future__ import annotations
 
 import hashlib
-import statistics
 import sys
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -25,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import typer
-from results import write_result
+from results import spread, write_result
 from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional
@@ -81,7 +80,7 @@ def main(
                 progress.print(f"{name} attention, seed {seed}: {distances[name][-1]:.2f}")
                 if name == "with" and seed == 0:
                     draw(generator, output.with_suffix(".png"))
-    told = [f"{spread(values)} {name} attention" for name, values in distances.items()]
+    told = [f"{spread(values, 2)} {name} attention" for name, values in distances.items()]
     split = torch.randperm(len(data.images), generator=torch.Generator().manual_seed(0)).to(device)
     halves = [Images(data.images[half], data.labels[half]) for half in split.chunk(2)]
     floor = fid(features, halves[0].images, halves[1].images)
@@ -205,12 +204,6 @@ def fid(features: nn.Module, real: Tensor, made: Tensor) -> float:
         for part in images.split(500):
             metric.update(part, real=is_real)
     return float(metric.compute())
-
-
-def spread(values: list[float]) -> str:
-    """Mean and deviation of some values."""
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{deviation}"
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from regard.text.tokenizer import Tokenizer
 
 _CHUNK = 10_000
 _IDS = pa.list_(pa.int32())
-_SCHEMA = pa.schema([("src", _IDS), ("tgt", _IDS), ("line", pa.int64())])
+_SCHEMA = pa.schema([("src", _IDS), ("tgt", _IDS)])
 _ALIGNED = _SCHEMA.append(pa.field("aligned", _IDS))
 
 
@@ -29,7 +29,7 @@ class Corpus:
     """A tokenised parallel corpus in memory-mapped Arrow files.
 
     Args:
-        dataset: Columns ``src`` and ``tgt`` (ids without special tokens) and ``line`` (where the pair stands, from 1);
+        dataset: Columns ``src`` and ``tgt``, ids without special tokens;
             where there are alignments, ``aligned``: for each id of ``tgt`` the place of one in ``src``, or -1.
         empty: Pairs left out because a side was empty.
         too_long: Pairs left out because a side had more tokens than allowed.
@@ -135,7 +135,7 @@ def _tokenise(
                 elif max_length is not None and max(len(src), len(tgt)) > max_length:
                     skipped["too_long"] += 1
                 else:
-                    kept.append((src, tgt, line, *aligned))
+                    kept.append((src, tgt, *aligned))
             columns = [list(column) for column in zip(*kept, strict=True)] or [[] for _ in schema]
             stream.write_table(pa.table(columns, schema=schema))
     if links is not None and next(links, None) is not None:
