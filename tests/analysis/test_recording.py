@@ -13,7 +13,7 @@ import regard
 from ops.rules import SCORES, masks
 from regard.analysis import Layer, Recording
 from regard.analysis.storage import checksum
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, StaleView
 from regard.generation import Translator
 
 SHAPE = BATCH, HEADS, QUERIES, KEYS = 1, 4, 9, 12
@@ -45,6 +45,15 @@ def test_every_mask_comes_back(name, tmp_path):
     given = recorded(regard.weights(query, key, mask=masks(*SHAPE)[name], offset=1))
     given.save(tmp_path / "a.regard")
     same(regard.open(tmp_path / "a.regard"), given)
+
+
+def test_a_view_of_what_was_changed_is_not_written(tmp_path):
+    query, key = torch.randn(1, HEADS, QUERIES, 8), torch.randn(1, 2, KEYS, 8)
+    given = recorded(regard.weights(query, key))
+    query.zero_()
+    with pytest.raises(StaleView):
+        given.save(tmp_path / "a.regard")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pyarrow import parquet
 import regard
 from regard.analysis import Layer, Recording, edges, plot_heads, plot_weights, row_table, save_table
 from regard.errors import InvalidArgument, InvalidType
+from regard.ops import Measure
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,27 @@ def test_rows_have_their_measures(made):
     assert found["by_distance_1"][at] == pytest.approx(weights[0, 1, 3, 3].item(), abs=1e-6)
     with pytest.raises(InvalidArgument, match="'received' is not of rows"):
         row_table(made, "received")
+
+
+class Parts(NamedTuple):
+    most: torch.Tensor
+    all: torch.Tensor
+
+
+class Both(Measure):
+    """How heavy the heaviest cell of a row is, and all its cells."""
+
+    axis = "queries"
+
+    def of(self, block):
+        return Parts(block.weights.amax(-1), block.weights.sum(-1))
+
+
+def test_a_measure_with_several_parts_has_a_column_of_each(made):
+    found = row_table(made, {"both": Both()})
+    assert list(found)[5:] == ["both_most", "both_all"]
+    assert len({len(column) for column in found.values()}) == 1
+    assert found["both_all"] == pytest.approx([1.0] * 20)
 
 
 def test_files_hold_what_the_table_holds(made, tmp_path):

@@ -62,6 +62,15 @@ def test_the_steps_of_a_layer_end_where_the_layer_does(bias, kv_heads, mask, cro
         assert step.value.ndim == len(step.axes) == len(step.labels)
 
 
+def test_values_of_their_own_are_a_step():
+    layer = MultiHeadAttention(8, 2).eval()
+    x, y, z = torch.randn(3, 1, 5, 8).unbind()
+    found = trace_layer(layer, x, y, z)
+    torch.testing.assert_close(found["values"], z[0].double())
+    assert next(step.formula for step in found.steps if step.name == "value") == "V = Z W_V + b_V"
+    assert "values" not in trace_layer(layer, x, y).names
+
+
 @pytest.mark.parametrize("positions", ["relative", "rotary", "alibi", "t5"])
 def test_positions_are_steps_of_their_own(positions):
     (told,) = attention_positions(positions, 1, num_heads=4, head_dim=4, causal=True, max_distance=None)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ops.rules import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Causal, Neighbours, Padding, Window, attend
+from regard.ops import Causal, Documents, Neighbours, Padding, Window, attend, weights
 from regard.ops.cells import Cells
-from regard.ops.masks import as_mask, to_dense
+from regard.ops.masks import Spans, as_mask, to_dense
 
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
@@ -87,3 +87,19 @@ def test_what_fills_up_the_lists_of_a_graph_is_nobody_s_key():
     value[0, 0, 0] = torch.nan  # no edge leads there
     output = attend(query, query, value, mask=graph, kernel="edges").output
     assert output[:, :, 1:3].isfinite().all()
+
+
+def test_documents_may_be_numbered_in_bytes_and_those_of_queries_be_the_same_for_all():
+    query, key = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 4, 8)
+    beyond = weights(query, key, mask=Documents(torch.full((4,), 255, dtype=torch.uint8)), offset=2).dense()
+    assert not beyond[:, :, 2:].any()
+    ids, asked = torch.tensor([0, 0, 1, 1]), torch.tensor([1, 0, 1, 7])
+    found = attend(query, key, key, mask=Documents(ids, asked), kernel="streamed").output
+    expected = attend(query, key, key, mask=asked[:, None] == ids, kernel="reference").output
+    torch.testing.assert_close(found, expected)
+
+
+def test_ranges_are_at_least_one():
+    none = torch.zeros(1, 1, 4, 0, dtype=torch.int64)
+    with pytest.raises(InvalidType, match="of at least one span"):
+        Spans(none, none)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ops import rules
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Measure, ScaledDot, Score, TopK, attend, masks, weights
+from regard.ops import Causal, Grouped, Measure, ScaledDot, Score, TopK, attend, masks, weights
 from regard.ops.cells import Cells
+from regard.ops.masks import Dense, IndexRule, to_dense
 from regard.ops.measures import MEASURES, Entropy, Received, as_measures
 from regard.ops.scores import SCORES
 
@@ -175,3 +176,26 @@ def test_padding_sees_a_change_of_its_lengths():
     assert (weights(query, query, mask=mask)[0, 0, 0] > 0).sum() == 2
     lengths[0] = 3
     assert (weights(query, query, mask=mask)[0, 0, 0] > 0).sum() == 3
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        IndexRule(lambda b, h, q, k: h == 0),
+        IndexRule(lambda b, h, q, k: q > 5),
+        Dense(torch.ones(1, 1, dtype=torch.bool)),
+    ],
+    ids=["heads", "queries", "one cell"],
+)
+def test_mass_is_of_rules_that_do_not_speak_of_keys(cells):
+    matrix = weights(torch.randn(2, 3, 20, 4), torch.randn(2, 3, 30, 4))
+    said = to_dense(cells, tuple(matrix.shape), 0, torch.device("cpu")).expand(matrix.shape)
+    expected = torch.where(said, matrix.dense(), 0.0).sum(-1)
+    torch.testing.assert_close(matrix.mass(cells), expected)
+    torch.testing.assert_close(matrix.at(queries=5).mass(cells), expected[:, :, 5:6])
+
+
+def test_groups_that_are_no_tensor_are_named():
+    matrix = weights(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
+    with pytest.raises(InvalidArgument, match="query_groups must be a tensor of integers, but is list"):
+        matrix.measure(Grouped([0, 0, 0], torch.zeros(3, dtype=torch.int64)))

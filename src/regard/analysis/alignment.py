@@ -83,8 +83,8 @@ def align(recording: Recording, heads: Heads = "mean", *, count: int = 4, merge:
     total = torch.zeros(*cross[0].weights.shape[2:], dtype=torch.float64)
     for layer in cross:
         numbers = [layer.head_numbers.index(head) for name, head in chosen if name == layer.name]
-        if numbers:
-            total += layer.weights.detach().at(heads=numbers).dense()[0].sum(0, dtype=torch.float64).cpu()
+        for number in numbers:
+            total += layer.weights.detach().at(heads=number).dense()[0, 0].double().cpu()
     weights = (total / len(chosen)).float()
     target, source = cross[0].queries, cross[0].keys
     if merge:

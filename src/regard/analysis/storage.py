@@ -119,7 +119,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InvalidFile(f"{wrong}: {error}") from error
     except OSError as error:
         raise InvalidFile(f"{Path(path)}: could not be read: {error.strerror or error}") from error
-    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (SafetensorError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError) as error:
         raise InvalidFile(wrong) from error
 
 
@@ -142,7 +142,7 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
     if isinstance(thing, bytes):
         return {"bytes": _packed(torch.from_numpy(np.frombuffer(thing, np.uint8).copy()), tensors, dtype)}
     if isinstance(thing, WeightMatrix):
-        return {"weights": _packed(_of_request(thing.request, dtype), tensors, dtype)}
+        return {"weights": _packed(_of_request(thing.detach().request, dtype), tensors, dtype)}  # refused if stale
     if isinstance(thing, Mapping):
         return {"by name": {str(name): _packed(part, tensors, dtype) for name, part in thing.items()}}
     if type(thing) in (Strongest, Top):

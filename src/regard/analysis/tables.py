@@ -16,7 +16,7 @@ from regard.analysis.heads import Columns
 from regard.analysis.recording import Layers, Recording
 from regard.errors import InvalidArgument, InvalidType, MissingExtra, count_objections, refuse
 from regard.files import whole_file
-from regard.ops.measures import Asked, Strongest, Top, TopK, as_measures
+from regard.ops.measures import Asked, TopK, as_measures
 
 ENDINGS = (".csv", ".npz", ".parquet")
 """The kinds of files that `save_table` writes."""
@@ -91,9 +91,7 @@ def row_table(recording: Recording, measure: Asked = ("entropy", "max", "mean_di
         found["query"] += [*range(queries)] * heads
         found["token"] += [*layer.queries] * heads
         for name, answer in layer.weights.detach().measure(measures).items():
-            told = answer._asdict().items() if isinstance(answer, (Strongest, Top)) else ()
-            parts = {f"{name}_{part}": value for part, value in told} or {name: answer}
-            for part, value in parts.items():
+            for part, value in _parts(name, answer).items():
                 for column, values in _columns(part, value[0]).items():
                     found.setdefault(column, []).extend(values)
     return found
@@ -103,6 +101,14 @@ def _check(recording: object) -> None:
     if not isinstance(recording, Recording):
         instead = ": give seen.recording()" if isinstance(recording, Layers) else ""
         raise InvalidType(f"recording: expected a Recording, got {type(recording).__name__}{instead}")
+
+
+def _parts(name: str, answer: Any) -> dict[str, Tensor]:
+    """The tensors of an answer, which may be several, by names; those of a plain tuple by numbers."""
+    if not isinstance(answer, tuple):
+        return {name: answer}
+    fields = getattr(answer, "_fields", range(len(answer)))
+    return {f"{name}_{field}": part for field, part in zip(fields, answer, strict=True)}
 
 
 def _columns(name: str, answer: Tensor) -> Mapping[str, Sequence[Any]]:

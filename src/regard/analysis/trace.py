@@ -222,6 +222,9 @@ def _calculated(
     if cross:
         add("memory", "Y", "key feature", memory)
     source = "Y" if cross else "X"
+    value_source = source if values is memory else "Z"
+    if values is not memory:
+        add("values", "Z", "key feature", values)
     for letter, weight in zip("QKV", parts[:3], strict=True):
         add(f"W_{letter}", f"the projection that makes {letter}", "head feature dim", weight)
     for letter, bias in zip("QKV", parts[3:6], strict=True):
@@ -234,7 +237,7 @@ def _calculated(
     ]
     query = add("query", f"Q = X W_Q{plus[0]}", "head query dim", projected[0])
     key = add("key", f"K = {source} W_K{plus[1]}", "head key dim", projected[1])
-    value = add("value", f"V = {source} W_V{plus[2]}", "head key dim", projected[2])
+    value = add("value", f"V = {value_source} W_V{plus[2]}", "head key dim", projected[2])
     told = parts.positions
     if isinstance(told, RotaryPositions):
         query = add("turned query", "Q turned, each pair by its position's angle", "head query dim", _turn(told, query))

@@ -176,7 +176,7 @@ def describe(recording: Recording) -> dict[str, Any]:
 
 def vectors_of(layer: Layer) -> list[Tensor]:
     """Query, key and, where it was kept, value, each (heads, tokens, features)."""
-    request = layer.weights.request
+    request = layer.weights.detach().request
     tensors = [request.query, request.key, *([] if layer.value is None else [layer.value])]
     return [tensor[0].detach() for tensor in tensors]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
-from math import isfinite
+from sys import float_info
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -154,7 +154,7 @@ def make_request(
     score = as_score(score)
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
         raise InvalidType(f"scale: expected a number, got {scale!r}")
-    if scale is not None and not isfinite(scale):
+    if scale is not None and not abs(scale) <= float_info.max:  # which is false of NaN too
         raise InvalidArgument(f"scale: expected a finite number, got {scale}")
     if offset is not None and (isinstance(offset, bool) or not _is_index(offset)):
         raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")

@@ -57,3 +57,13 @@ def test_a_causal_scale_that_is_not_positive_is_no_number_for_torch_alone(scale)
         attend(query, key, value, mask=Causal(), scale=scale, kernel=kernel).output for kernel in (None, "reference")
     )
     torch.testing.assert_close(found, expected)
+
+
+def test_a_rule_that_is_made_of_another_is_its_own():
+    class Strict(Causal):
+        def allowed(self, cells):
+            return cells.key < cells.position
+
+    query, key, value = tensors(queries=1, keys=5)
+    found, expected = (attend(query, key, value, mask=Strict(), kernel=kernel).output for kernel in (None, "reference"))
+    torch.testing.assert_close(found, expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from math import prod
+from math import gcd, prod
 
 import torch
 from torch import Tensor
@@ -99,8 +99,9 @@ def edge_places(request: AttentionRequest, value: Tensor | None) -> Iterator[Pla
     numbers = torch.arange(queries, device=device) if request.rows is None else request.rows
     begins, counts = graph.lists(numbers)
     counts, order = counts.sort(stable=True)
-    shared = {request.key.shape[1], heads if value is None else value.shape[1]}
-    unit = heads if shared <= {1, heads} else heads // max(shared - {heads})
+    # so many heads share a head of the keys, and one of the values, or all share what they share
+    counts_of_heads = (request.key.shape[1], heads if value is None else value.shape[1])
+    unit = gcd(heads, *(heads // count for count in counts_of_heads if count not in (1, heads)))
     dim = max(request.query.shape[3], 0 if value is None else value.shape[3]) * batch * unit
     room = max(1, 2 * CELLS.get(device.type, CELLS_ELSEWHERE) // dim)
     for start, stop in _runs(counts.tolist(), room):
@@ -121,7 +122,7 @@ def _graph(mask: Mask | None) -> Neighbours | None:
     if isinstance(mask, And):
         left = _graph(mask.left)
         return _graph(mask.right) if left is None else left
-    return mask if isinstance(mask, Neighbours) else None
+    return mask if type(mask) is Neighbours else None  # what is made of it may have a rule of its own
 
 
 def _beside_graph(mask: Mask, cells: Cells, real: Tensor) -> Tensor:

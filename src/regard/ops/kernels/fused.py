@@ -92,7 +92,7 @@ def _is_causal(request: AttentionRequest) -> bool:
 
 def _sees_all(request: AttentionRequest) -> bool:
     """Whether a rule forbids nothing here, as when the last query of a causal decoder looks back."""
-    if not isinstance(request.mask, Causal):
+    if type(request.mask) is not Causal:
         return False
     first = 0 if request.rows is None else int(request.rows.min())
     return first + request.offset >= request.shape[3] - 1

@@ -64,7 +64,8 @@ class Documents(Mask):
         else:
             last = self.ids.shape[-1] - 1
             inside = (cells.position >= 0) & (cells.position <= last)
-            of_query = _look_up(self.ids, cells, cells.position.clamp(0, last)).where(inside, -1)
+            of_query = _look_up(self.ids, cells, cells.position.clamp(0, last))
+            return (of_query == of_key) & (of_key >= 0) & inside
         return (of_query == of_key) & (of_key >= 0)
 
     def read(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -72,8 +73,8 @@ class Documents(Mask):
 
         On the CPU: its first key, one past its last, and whether all keys between them are of it too.
         """
-        ids = self.ids.cpu().to(torch.int64).view(-1, self.ids.shape[-1])
-        asked = ids if self.query_ids is None else self.query_ids.cpu().to(torch.int64).view(-1, len(self.query_ids.mT))
+        queries = self.ids if self.query_ids is None else self.query_ids
+        ids, asked = (each.cpu().to(torch.int64).view(-1, each.shape[-1]) for each in (self.ids, queries))
         sequences = max(len(ids), len(asked))
         ids, asked = ids.expand(sequences, -1), asked.expand(sequences, -1)
         sequence, keys = torch.arange(sequences)[:, None], ids.shape[1]

@@ -49,9 +49,10 @@ class Spans(Mask):
             if not isinstance(given, Tensor) or given.dtype == torch.bool or given.is_floating_point():
                 came = given.dtype if isinstance(given, Tensor) else type(given).__name__
                 raise InvalidType(f"Spans: {name} holds numbers of keys as integers, not {came}")
-        if self.starts.ndim != 4 or self.starts.shape != self.stops.shape:
+        if self.starts.ndim != 4 or self.starts.shape != self.stops.shape or not self.starts.shape[3]:
             came = f"{tuple(self.starts.shape)} and {tuple(self.stops.shape)}"
-            raise InvalidType(f"Spans: starts and stops are both (batch or 1, heads or 1, queries, spans), not {came}")
+            axes = "(batch or 1, heads or 1, queries, spans), of at least one span"
+            raise InvalidType(f"Spans: starts and stops are both {axes}, not {came}")
 
     def __repr__(self) -> str:
         return f"Spans(starts and stops {tuple(self.starts.shape)})"

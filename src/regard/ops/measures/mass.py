@@ -35,7 +35,8 @@ class Mass(Measure):
 
     def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         allowed = self.cells.allowed(block.cells)
-        if allowed.ndim > 1 and allowed.shape[-2] == 1:  # the same keys for all rows
+        keys = block.weights.shape[-1]
+        if allowed.ndim > 1 and allowed.shape[-2:] == (1, keys):  # the same keys for all rows
             return (block.weights @ allowed.mT.to(block.weights.dtype))[..., 0]
         return torch.where(allowed, block.weights, 0.0).sum(-1)
 

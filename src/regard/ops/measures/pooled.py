@@ -90,9 +90,10 @@ class Grouped(Measure):
     """How many groups of queries, and of keys, there are."""
 
     def __post_init__(self) -> None:
-        groups = [each for each in (self.query_groups, self.key_groups) if isinstance(each, Tensor) and each.numel()]
-        object.__setattr__(self, "lowest", tuple(int(each.min()) for each in groups))
-        object.__setattr__(self, "sizes", tuple(int(each.max()) + 1 for each in groups))
+        groups = (self.query_groups, self.key_groups)
+        known = [each if isinstance(each, Tensor) and each.numel() else torch.zeros(1) for each in groups]
+        object.__setattr__(self, "lowest", tuple(int(each.min()) for each in known))
+        object.__setattr__(self, "sizes", tuple(int(each.max()) + 1 for each in known))
 
     def of(self, block: Block) -> Float[Tensor, "batch heads query_groups key_groups"]:
         weights = block.weights

@@ -139,7 +139,7 @@ class Buckets(Score):
 
     def __post_init__(self) -> None:
         exact = self._exact
-        if exact < 1 or not exact < self.max_distance <= FARTHEST:
+        if type(self.max_distance) is not int or exact < 1 or not exact < self.max_distance <= FARTHEST:
             raise InvalidArgument(
                 f"Buckets: with {len(self.table)} buckets, max_distance must be above {exact}, at most {FARTHEST}, and "
                 f"there must be at least {4 if self.bidirectional else 2} buckets; got max_distance "
