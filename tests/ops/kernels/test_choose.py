@@ -62,9 +62,9 @@ def test_a_refusal_prints_all_reasons():
 @pytest.mark.parametrize(("heads", "kv_heads", "value_heads"), [(6, 3, 2), (12, 4, 6), (12, 6, 4), (6, 1, 3)])
 def test_heads_of_keys_and_of_values_may_be_shared_by_different_numbers(heads, kv_heads, value_heads):
     torch.manual_seed(0)
-    shapes = ((heads, 9), (kv_heads, 7), (value_heads, 7))
+    shapes = ((heads, 30), (kv_heads, 20), (value_heads, 20))
     given = [torch.randn(2, count, tokens, 4, dtype=torch.float64, requires_grad=True) for count, tokens in shapes]
-    graph = Neighbours(torch.randint(0, 7, (2, 20)))
+    graph = Neighbours(torch.randint(0, 20, (2, 60)))
     found, expected = (attend(*given, mask=graph, kernel=kernel).output for kernel in ("edges", "reference"))
     torch.testing.assert_close(found, expected)
     ours, theirs = (torch.autograd.grad(output.square().sum(), given) for output in (found, expected))
