@@ -191,7 +191,6 @@ def median(milliseconds: list[float]) -> float:
 def served(recording: Recording) -> Iterator[str]:
     """The recording on a server; yields its address."""
     with listening(recording) as (server, address):
-        server.install_signal_handlers = lambda: None
         thread = threading.Thread(target=server.run, kwargs={"sockets": [server.bound]})
         thread.start()
         try:

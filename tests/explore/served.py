@@ -39,7 +39,6 @@ def recording_of() -> Recording:
 def served(recording: Recording) -> Iterator[str]:
     """The address at which a recording is served until the end of the block."""
     with listening(recording) as (server, address):
-        server.install_signal_handlers = lambda: None
         thread = threading.Thread(target=server.run, kwargs={"sockets": [server.bound]})
         thread.start()
         try:

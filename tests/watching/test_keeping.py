@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 import torch
 from torch import nn
 
 import regard
-from regard.errors import InvalidArgument, InvalidType, RegardError
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError
 from watching.families import FAMILIES, built
 
 SDPA = nn.functional.scaled_dot_product_attention
@@ -242,3 +245,79 @@ def test_what_is_measured_counts_as_kept():
     rows = [layer.measured["entropy"].numel() for layer in seen.layers]
     assert seen.nbytes == sum(rows) * (4 + 2 * (4 + 8))  # an entropy, two weights and two numbers of keys each
     assert repr(seen.passes[0]).startswith(f"Pass({len(rows)} encoder layers, ")
+
+
+def test_a_computation_that_ctrl_c_ends_leaves_nothing_behind():
+    class Interrupted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            self.attention(x, x, x)
+            raise KeyboardInterrupt
+
+    model, x = Interrupted(), torch.randn(1, 2, 5, 8)
+    modes = len(torch.overrides._get_current_function_mode_stack())
+    watch = regard.watch(model)
+    with pytest.raises(KeyboardInterrupt), watch:
+        model(x[0])
+    assert len(torch.overrides._get_current_function_mode_stack()) == modes
+    seen = sum(len(each) for each in watch.passes)
+    nn.functional.scaled_dot_product_attention(x, x, x)
+    assert sum(len(each) for each in watch.passes) == seen
+    with pytest.raises(KeyboardInterrupt), regard.watch(model):
+        model(x[0])
+
+
+def test_watches_may_end_in_any_order():
+    def stance():
+        return torch._dynamo.eval_frame._stance.stance
+
+    models = [nn.MultiheadAttention(8, 2) for _ in range(2)]
+    x, before = torch.randn(5, 8), stance()
+    first, second = (regard.watch(model) for model in models)
+    first.__enter__()
+    second.__enter__()
+    models[0](x, x, x)
+    first.__exit__(None, None, None)
+    assert stance() == "force_eager"
+    models[1](x, x, x)
+    second.__exit__(None, None, None)
+    assert stance() == before
+
+
+def test_what_takes_no_hooks_is_passed_over():
+    with pytest.warns(DeprecationWarning):
+        scripted = torch.jit.script(nn.Linear(8, 8))
+    model = nn.Sequential(scripted, nn.TransformerEncoderLayer(8, 2, batch_first=True))
+    with regard.watch(model) as seen:
+        model(torch.randn(1, 5, 8))
+    assert [layer.name for layer in seen] == ["1.self_attn"]
+
+
+def test_a_watch_that_cannot_begin_leaves_nothing_behind(monkeypatch):
+    model = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    hook = nn.MultiheadAttention.register_forward_pre_hook
+    monkeypatch.setattr(nn.MultiheadAttention, "register_forward_pre_hook", None)
+    with pytest.raises(TypeError), regard.watch(model):
+        pass
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    monkeypatch.setattr(nn.MultiheadAttention, "register_forward_pre_hook", hook)
+    with regard.watch(model) as seen:
+        model(torch.randn(1, 5, 8))
+    assert len(seen) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot be asked for room beforehand")
+def test_a_full_disk_is_told_and_not_written_to(tmp_path, monkeypatch):
+    def full(handle, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr("regard.watching.keeping.SMALL", 0)
+    model = nn.MultiheadAttention(8, 2)
+    x = torch.randn(5, 8)
+    with pytest.raises(InvalidFile, match=r"offload: .*No space left on device"), regard.watch(model, offload=tmp_path):
+        model(x, x, x)
+    assert list(tmp_path.iterdir()) == []

@@ -75,6 +75,7 @@ class Answers:
             }
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._computing = threading.Lock()
+        self._threads = torch.get_num_threads()
         self._whole_head = lru_cache(HEADS)(self._head)  # its keys lie side by side
 
     def sizes(self, layer: int) -> list[int]:
@@ -129,7 +130,7 @@ class Answers:
 
     def row(self, layer: int, head: int, query: int) -> bytes:
         """The weights of a query, (keys,) as float32; NaN where masked."""
-        with one_thread():  # to wake another takes longer than a row
+        with one_thread(self._threads):  # to wake another takes longer than a row
             row = self._whole_head(layer, head).at(queries=query)
             return floats(_weights(row.request, row.lse()))
 
@@ -217,14 +218,16 @@ def _weights(request: AttentionRequest, lse: torch.Tensor, keys: tuple[int, int]
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """What torch computes meanwhile, it computes in this thread alone."""
-    threads = torch.get_num_threads()
+def one_thread(otherwise: int) -> Iterator[None]:
+    """What torch computes meanwhile, it computes in this thread alone; then in so many as otherwise.
+
+    Torch has one number for the threads of a process: who asked for it here would be told 1 while another is within.
+    """
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(otherwise)
 
 
 def _bytes(answer: Any) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidArgument, MissingExtra
@@ -216,12 +215,6 @@ def serve(recording: Recording, port: int = 0, ready: Callable[[str], None] = pr
         MissingExtra: If starlette or uvicorn is not installed.
     """
     with listening(recording, port) as (server, address):
-        server.install_signal_handlers = lambda: None
         ready(address)
-        before = signal.getsignal(signal.SIGINT)
-        try:
+        with suppress(KeyboardInterrupt):  # which ends it as it should
             server.run(sockets=[server.bound])
-        except KeyboardInterrupt:  # which ends it as it should
-            pass
-        finally:
-            signal.signal(signal.SIGINT, before)

@@ -10,37 +10,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from regard.watching.given import MASKS, Made, call_of
+from regard.watching.shared import Shared
 
 if TYPE_CHECKING:
     from regard.watching.listening import Watch
 
 WATCHES: dict[int, Watch] = {}
 """Who watches a module, by its id."""
-
-
-@contextmanager
-def ears() -> Iterator[None]:
-    """While it is open, here or elsewhere, transformers' functions tell those who watch."""
-    global _open
-    if not _open:
-        _replacement.enter_context(_replaced())
-    _open += 1
-    try:
-        yield
-    finally:
-        _open -= 1
-        if not _open:
-            _replacement.close()
-
-
-_open, _replacement = 0, ExitStack()
 
 
 @contextmanager
@@ -66,6 +49,10 @@ def _replaced() -> Iterator[None]:
             AttentionInterface.register(name, function)
         for name, function in masks.items():
             AttentionMaskInterface.register(name, function)
+
+
+EARS = Shared(_replaced)
+"""While it is open, transformers' functions tell those who watch."""
 
 
 def _finding(find: Callable[..., Any]) -> Callable[..., Any]:

@@ -84,10 +84,12 @@ def _to_file(tensor: Tensor, folder: Path) -> Tensor:
         return tensor.cpu()
     try:
         handle, path = tempfile.mkstemp(".kept", dir=folder)
-        os.close(handle)
         try:
+            if hasattr(os, "posix_fallocate"):  # to write where a full disk has no room would end the process
+                os.posix_fallocate(handle, 0, tensor.nbytes)
             mapped = torch.from_file(path, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         finally:
+            os.close(handle)
             os.unlink(path)
         return mapped.view(tensor.shape).copy_(tensor)
     except (OSError, RuntimeError) as error:

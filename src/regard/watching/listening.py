@@ -17,17 +17,21 @@ from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, Sel
 from regard.ops import Attended, Measure, WeightMatrix
 from regard.watching.calls import Call
 from regard.watching.given import MASKS
-from regard.watching.hugging_face import WATCHES, ears
+from regard.watching.hugging_face import EARS, WATCHES
 from regard.watching.interventions import Interventions
 from regard.watching.keeping import Keeping
 from regard.watching.kinds import kind_of
 from regard.watching.names import calls_torch, has_weights, may_attend, names_attention
 from regard.watching.passes import Passes
 from regard.watching.seen import Pass, Seen
+from regard.watching.shared import Shared
 from regard.watching.torch_functions import Listening, call_of_module
 
 OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
 """The layers of this library, which give a view of their weights."""
+
+UNCOMPILED = Shared(lambda: torch.compiler.set_stance("force_eager"))
+"""What is compiled has no place for ears."""
 
 OWN_WAY = "computes attention in its own way, by no function that can be heard"
 
@@ -64,29 +68,37 @@ class Watch(Passes):
     def __enter__(self) -> Watch:
         for module in self.model.modules():
             other = WATCHES.get(id(module))
-            if other is not None and other.ends_for_another and not other._inside:
+            if other is not None and other.ends_for_another:
                 other.__exit__(InterruptedError)
         taken = next((module for module in self.model.modules() if id(module) in WATCHES), None)
         if taken is not None:
             by = WATCHES[id(taken)].model
             part = "" if by is self.model else f", in a watch of {type(by).__name__}"
             raise InvalidArgument(f"{type(taken).__name__} is being watched already{part}: end that watch first")
-        self._stack, self._is_on = ExitStack(), True
-        self._stack.enter_context(torch.compiler.set_stance("force_eager"))  # what is compiled has no place for ears
-        if sys.modules.get("transformers"):  # what is not loaded has no models
-            self._stack.enter_context(ears())
-        for module in self.model.modules():
-            WATCHES[id(module)] = self
-            self._stack.callback(WATCHES.pop, id(module))
-            if self._mode is None and next(module.children(), None) is None and not isinstance(module, OWN):
-                continue  # what attends in transformers' models has parts; most modules have none, and hooks take time
-            self._hook(module.register_forward_pre_hook(self._enter))
-            self._hook(module.register_forward_hook(self._leave, with_kwargs=True, always_call=True))
+        with ExitStack() as stack:  # which is undone where it fails half way
+            stack.enter_context(UNCOMPILED.open())
+            if sys.modules.get("transformers"):  # what is not loaded has no models
+                stack.enter_context(EARS.open())
+            for module in self.model.modules():
+                WATCHES[id(module)] = self
+                stack.callback(WATCHES.pop, id(module))
+                if isinstance(module, torch.jit.ScriptModule):
+                    continue  # which takes no hooks
+                if self._mode is None and next(module.children(), None) is None and not isinstance(module, OWN):
+                    continue  # what attends in transformers' models has parts; most have none, and hooks take time
+                stack.callback(module.register_forward_pre_hook(self._enter).remove)
+                leave = module.register_forward_hook(self._leave, with_kwargs=True, always_call=True)
+                stack.callback(leave.remove)
+            self._stack, self._is_on = stack.pop_all(), True
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
         self._is_on = False
+        if self._inside:  # Ctrl-C has ended a computation, after which torch calls no hooks
+            self._inside.clear()
+            self._told_before.clear()
+            self._has_computed()
         if error[0] is not None:
             return
         self._settle()
@@ -122,9 +134,6 @@ class Watch(Passes):
         if self.passes:
             self.passes[-1].settle()
 
-    def _hook(self, handle: Any) -> None:
-        self._stack.callback(handle.remove)
-
     def _enter(self, module: nn.Module, given: object) -> None:
         if not self._inside:
             self._was_called = True
@@ -139,6 +148,8 @@ class Watch(Passes):
         self._told_before.append(self._told)
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._inside:  # the watch was ended within the computation
+            return
         try:
             if isinstance(module, OWN) and isinstance(output, Attended):
                 self.heard(module, call_of(output))
@@ -153,9 +164,12 @@ class Watch(Passes):
             self._inside.pop()
             self._told_before.pop()
             if not self._inside:
-                MASKS.leave()
-                if self._mode is not None:
-                    self._mode.__exit__(None, None, None)
+                self._has_computed()
+
+    def _has_computed(self) -> None:
+        MASKS.leave()
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
 
     def _hears_all_of(self, kind: type[nn.Module]) -> bool:
         """Whether a module of this class that has told nothing is one too many."""
