@@ -122,6 +122,41 @@ def test_a_model_of_images_names_its_patches(folders, tmp_path):
         Checkpoint.load(folders / "vit").record(str(tmp_path / "none.png"))
 
 
+@pytest.mark.parametrize("name", ["dinov2", "yolos"])
+def test_patches_are_those_that_the_processor_cuts(tmp_path, name):
+    """Registers stand before them, and images may be larger than a configuration says; YOLO's tokens stand behind."""
+    torch.manual_seed(0)
+    if name == "dinov2":
+        model = hf.Dinov2WithRegistersModel(hf.Dinov2WithRegistersConfig(**IMAGE, num_register_tokens=3))
+    else:
+        model = hf.YolosModel(hf.YolosConfig(**{**IMAGE, "image_size": [16, 16]}, num_detection_tokens=5))
+    model.save_pretrained(tmp_path)
+    side = 2 * IMAGE["image_size"] if name == "dinov2" else IMAGE["image_size"]
+    hf.ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(tmp_path)
+    path = tmp_path / "square.png"
+    Image.fromarray(np.zeros((side, side, 3), np.uint8)).save(path)
+    keys = Checkpoint.load(tmp_path).record(path).layers[0].keys
+    if name == "yolos":
+        assert "0,0" not in keys
+        return
+    count = side // IMAGE["patch_size"]
+    assert keys[:5] == ("[CLS]", "[REG]1", "[REG]2", "[REG]3", "0,0")
+    assert len(keys) == 4 + count**2
+    assert keys[-1] == f"{count - 1},{count - 1}"
+
+
+def test_a_model_of_two_parts_that_does_not_write_is_read_as_its_encoder_reads(tmp_path):
+    torch.manual_seed(0)
+    model = hf.BartForSequenceClassification(hf.BartConfig(**BOTH, max_position_embeddings=40))
+    model.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    found = Checkpoint.load(tmp_path).record(TEXT, "a dog")
+    assert {layer.kind for layer in found.layers} == {"encoder"}
+    assert "▁dog" in found.layers[0].keys
+    with pytest.raises(InvalidArgument, match="BartForSequenceClassification does not write"):
+        Checkpoint.load(tmp_path).record(TEXT, generate=3)
+
+
 def test_what_no_model_can_do_is_refused(folders):
     electra, mistral = (Checkpoint.load(folders / name) for name in ("electra", "mistral"))
     for given, error in (

@@ -44,6 +44,18 @@ def test_what_a_knockout_does_to_vectors():
         found.likeliest  # noqa: B018 - it is asked
 
 
+def test_both_runs_begin_alike():
+    model, ids = built("gpt2"), torch.randint(3, 90, (1, 6))
+    with torch.no_grad():
+        cache = model(ids, use_cache=True).past_key_values
+    given = {"input_ids": ids[:, :2], "past_key_values": cache}
+    found = effect(model, given, ablate={NAME["gpt2"]: [0]})
+    assert {layer.weights.shape for seen in found.seen for layer in seen.layers} == {(1, 4, 2, 8)}
+    assert cache.get_seq_length() == 6
+    with pytest.raises(InvalidArgument, match="model is in training mode, where dropout differs"):
+        effect(built("gpt2").train(), given, ablate={NAME["gpt2"]: [0]})
+
+
 def test_what_changes_nothing_is_refused():
     with pytest.raises(InvalidArgument, match="give ablate= or knockout="):
         effect(built("bert"), {})

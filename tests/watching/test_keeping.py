@@ -288,7 +288,7 @@ def test_watches_may_end_in_any_order():
 
 
 def test_what_takes_no_hooks_is_passed_over():
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
         scripted = torch.jit.script(nn.Linear(8, 8))
     model = nn.Sequential(scripted, nn.TransformerEncoderLayer(8, 2, batch_first=True))
     with regard.watch(model) as seen:

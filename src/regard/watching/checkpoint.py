@@ -34,6 +34,7 @@ from regard.watching.watch import watch
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 """The endings of files that are images."""
 
+GREEDY = {"do_sample": False, "num_beams": 1, "return_dict_in_generate": False}
 WRITTEN = 64
 """How many tokens an encoder-decoder writes at most where nobody says."""
 
@@ -120,7 +121,7 @@ class Checkpoint:
             if target is not None or generate is not None:
                 raise InvalidArgument(f"{self.name} looks at an image: there is no second text, and nothing is written")
             return self._of_image(Path(text))
-        if self.model.config.is_encoder_decoder:
+        if self.model.config.is_encoder_decoder and self.model.can_generate():
             return self._of_pair(text, target, generate)
         if generate is not None:
             return self._of_generation(text, target, generate)
@@ -169,9 +170,7 @@ class Checkpoint:
         ids = self._read(text)["input_ids"]
         self._check_length(ids.shape[1] + count - 1, "the text and what is to be written")
         with watch(self.model, values=True) as seen, torch.no_grad(), _quiet():
-            written = self.model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, num_beams=1
-            )[0]
+            written = self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **GREEDY)[0]
         texts = {"text": self.tokenizer.decode(written, skip_special_tokens=True)}
         return self._recording(seen, text, texts, self.tokens(written[:-1]))  # the last one was never read
 
@@ -182,9 +181,7 @@ class Checkpoint:
             if target is None:
                 mask = torch.ones_like(ids)
                 count = WRITTEN if count is None else count
-                words = self.model.generate(
-                    ids, attention_mask=mask, max_new_tokens=count, do_sample=False, num_beams=1
-                )
+                words = self.model.generate(ids, attention_mask=mask, max_new_tokens=count, **GREEDY)
             else:
                 start = self.model.generation_config.decoder_start_token_id
                 start = self.model.config.decoder_start_token_id if start is None else start
@@ -210,7 +207,8 @@ class Checkpoint:
         part = getattr(self.model, "vision_model", self.model)
         with watch(self.model, values=True) as seen, torch.no_grad():
             part(pixel_values=inputs["pixel_values"].to(self.model.dtype))
-        found = self._recording(seen, path.name, {"image": str(path)}, self._patches(seen))
+        size = inputs["pixel_values"].shape[-2:]
+        found = self._recording(seen, path.name, {"image": str(path)}, self._patches(seen, size))
         return replace(found, picture=self._picture(image))
 
     def _picture(self, image: Any) -> bytes | None:
@@ -236,17 +234,21 @@ class Checkpoint:
             return list(self.tokenizer.convert_ids_to_tokens(numbers))
         return [readable_piece(backend, number) for number in numbers]
 
-    def _patches(self, seen: Watch) -> list[str] | None:
-        """Places in the image as ``row,column``, behind what is no patch; None where layers differ in size."""
+    def _patches(self, seen: Watch, size: Sequence[int]) -> list[str] | None:
+        """Places in an image of a height and a width as ``row,column``, behind the first token and registers.
+
+        None where layers differ in size, or where there are others, of which it is not known where they stand.
+        """
         sizes = {seen_layer.weights.shape[3] for seen_layer in seen.layers}
         config = getattr(self.model.config, "vision_config", self.model.config)
-        image, patch = (_pair(getattr(config, name, None)) for name in ("image_size", "patch_size"))
-        if len(sizes) != 1 or image is None or patch is None:
+        patch = _pair(getattr(config, "patch_size", None))
+        if len(sizes) != 1 or patch is None:
             return None
-        rows, columns = image[0] // patch[0], image[1] // patch[1]
-        more = sizes.pop() - rows * columns
-        marks = ["[CLS]", *(f"[REG]{number}" for number in range(1, more))][:more]
-        return None if more < 0 else [*marks, *(f"{row},{column}" for row in range(rows) for column in range(columns))]
+        rows, columns = (side // length for side, length in zip(size, patch, strict=True))
+        marks = ["[CLS]", *(f"[REG]{number + 1}" for number in range(getattr(config, "num_register_tokens", 0)))]
+        places = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+        more = sizes.pop() - len(places)
+        return {0: places, len(marks): [*marks, *places]}.get(more)
 
     def _recording(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +69,8 @@ def effect(
         knockout: As for `watch`.
 
     Raises:
-        InvalidArgument: If nothing is to be changed, as `watch`, or if the model gives neither logits nor hidden states
-            for its tokens.
+        InvalidArgument: If nothing is to be changed, or the model is in training mode; as `watch`; or if the model
+            gives neither logits nor hidden states for its tokens.
 
     Example:
         >>> import regard, torch, transformers
@@ -84,10 +85,14 @@ def effect(
         raise InvalidType(f"inputs: expected a dict by the names of the model's arguments, got {type(inputs).__name__}")
     if not ablate and not knockout:
         raise InvalidArgument("effect: nothing is to be changed: give ablate= or knockout=")
+    if model.training:
+        raise InvalidArgument(
+            "model is in training mode, where dropout differs from run to run: call model.eval() first"
+        )
     found, watches = [], []
     for changes in ({}, {"ablate": ablate, "knockout": knockout}):
         with watch(model, **changes) as seen, torch.no_grad():
-            output = model(**inputs)
+            output = model(**_own(inputs))
         logits = getattr(output, "logits", None)
         found.append(logits if logits is not None else getattr(output, "last_hidden_state", None))
         watches.append(seen)
@@ -101,3 +106,8 @@ def effect(
     else:
         change = (after - before).float().norm(dim=-1) / before.float().norm(dim=-1)
     return Effect(before, after, change, of_words, (watches[0], watches[1]))
+
+
+def _own(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs for one run: a cache among them grows."""
+    return {name: given if isinstance(given, Tensor) else deepcopy(given) for name, given in inputs.items()}
