@@ -321,3 +321,29 @@ def test_a_full_disk_is_told_and_not_written_to(tmp_path, monkeypatch):
     with pytest.raises(InvalidFile, match=r"offload: .*No space left on device"), regard.watch(model, offload=tmp_path):
         model(x, x, x)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_layers_that_are_left_out_of_a_pass_are_of_the_next():
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(3))
+
+        def forward(self, x, left_out):
+            for number, layer in enumerate(self.layers):
+                if number not in left_out:
+                    x = layer(x, x, x)[0]
+            return x
+
+    torch.manual_seed(0)
+    model, left_out = Dropped().eval(), [{0}, {1}, {0, 2}, set(), {1, 2}]
+    inputs = [torch.randn(1, 5, 8) for _ in left_out]
+    with regard.watch(model) as seen, torch.no_grad():
+        for x, dropped in zip(inputs, left_out, strict=True):
+            model(x, dropped)
+    for found, x, dropped in zip(seen.passes, inputs, left_out, strict=True):
+        with regard.watch(model) as alone, torch.no_grad():
+            model(x, dropped)
+        assert [layer.name for layer in found] == [layer.name for layer in alone]
+        for one, other in zip(found, alone, strict=True):
+            assert torch.equal(one.weights.dense(), other.weights.dense())

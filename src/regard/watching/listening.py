@@ -246,7 +246,7 @@ class Watch(Passes):
         if torch._C._current_graph_task_id() != -1:  # a checkpointed layer, run again in the backward pass
             call.measure(self._measures)  # which its saved tensors are counted of, too
             return call.weights
-        layers, how = self._layers_for(place, call), None
+        layers, how = self._layers_for(place, call, kind), None
         if place not in layers:
             layers[place] = Seen(name if entry == 1 else f"{name}#{entry}", kind, self._heads)
         elif place in self._called:
@@ -256,14 +256,27 @@ class Watch(Passes):
         self._called.add(place)
         return layers[place].add(call, how, self._measures, self.keeping)
 
-    def _layers_for(self, place: tuple[str, int], call: Call) -> dict[tuple[str, int], Seen]:
-        """Those of the pass that a call belongs to: the first call since the model was entered decides."""
-        if not self._decided:
-            self._decided = True
-            before = self.passes[-1].places if self.passes else {}
-            if not self.passes or (place in before and not before[place].continues(call)):
-                self._settle()
-                self.passes.append(Pass())
+    def _layers_for(self, place: tuple[str, int], call: Call, kind: Kind) -> dict[tuple[str, int], Seen]:
+        """Those of the pass that a call belongs to.
+
+        Since the model was entered the first call decides whether a pass goes on. Where its layer was left out of that
+        pass, as layers are dropped in training, a new one begins if the whole model computes, and its pass had others
+        of the kind; else the first of a layer that was not left out decides.
+        """
+        if not self.passes:
+            self.passes.append(Pass())
+        places = self.passes[-1].places
+        if place in self._called or self._decided:
+            return places
+        if place in places:
+            self._decided = kind != "cross"
+            goes_on = places[place].continues(call)
+        else:
+            whole = not self._called and self._inside[0] is self.model
+            goes_on = not (whole and any(seen.kind == kind for seen in places.values()))
+        if not goes_on:
+            self._settle()
+            self.passes.append(Pass({each: places.pop(each) for each in self._called}))
         return self.passes[-1].places
 
 
