@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import InvalidArgument, nearest
+from regard.ops import Grouped
 from regard.text.words import is_special, words_or_tokens
 
 if TYPE_CHECKING:
@@ -80,6 +81,14 @@ def table(recording: Recording, layer: str | None = None, *, merge: bool = True)
     return _Picture(layers, words_or_tokens if merge else _pieces)
 
 
+def _numbers(words: Sequence[Sequence[int]], tokens: int) -> torch.Tensor:
+    """Which of the words each token is of, (tokens,); −1 where of none."""
+    found = torch.full((tokens,), -1)
+    for number, positions in enumerate(words):
+        found[list(positions)] = number
+    return found
+
+
 class _Picture:
     """Words, their weights, and how rich draws them into the width that there is."""
 
@@ -87,12 +96,16 @@ class _Picture:
         self.names = [layer.name for layer in layers]
         self.asking = "written" if layers[0].kind == "cross" else "word"
         rows, columns = words(layers[0].queries), words(layers[0].keys)
-        heads = torch.cat(
-            [layer.weights.dense()[0].detach().cpu().double() for layer in layers]
-        )  # (heads, queries, keys)
-        self.heads, weights = len(heads), heads.mean(0)  # (queries, keys)
-        by_row = torch.stack([weights[positions].mean(0) for word, positions in rows if not is_special(word)])
-        merged = torch.stack([by_row[:, positions].sum(1) for _, positions in columns], 1)  # (row words, column words)
+        asking = [positions for word, positions in rows if not is_special(word)]
+        merged = torch.zeros(len(asking), len(columns), dtype=torch.float64)  # (row words, column words)
+        for layer in layers:
+            device = layer.weights.device
+            sides = zip((asking, [positions for _, positions in columns]), layer.weights.shape[2:], strict=True)
+            of_words = Grouped(*(_numbers(words, tokens).to(device) for words, tokens in sides))
+            for head in range(layer.weights.shape[1]):  # one at a time: there may be many, of many words
+                merged += layer.weights.detach().at(heads=head).measure({"words": of_words})["words"][0, 0].cpu()
+        self.heads = sum(layer.weights.shape[1] for layer in layers)
+        merged /= self.heads
         self.rows = [word for word, _ in rows if not is_special(word)]
         self.columns = [word for word, _ in columns if not is_special(word)]
         kept = [index for index, (word, _) in enumerate(columns) if not is_special(word)]
