@@ -176,3 +176,16 @@ def test_an_error_within_leaves_nothing_behind():
     with regard.watch(model) as seen:
         model(torch.randn(1, 4, WIDTH))
     assert len(seen.passes) == 1
+
+
+def test_rows_of_padding_are_left_out_as_in_transformers():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).train()
+    x, padding = torch.randn(2, 6, 8), torch.arange(6) >= torch.tensor([[6], [3]])
+    with regard.watch(layer, "received") as seen:
+        layer(x, src_key_padding_mask=padding)
+    assert torch.equal(seen.layers[0].real, ~padding)
+    torch.testing.assert_close(seen["self_attn"].measured["received"].sum(-1), torch.tensor([[6.0, 6.0], [3.0, 3.0]]))
+    with regard.watch(layer.self_attn, "received") as seen:
+        layer.self_attn(x, x.clone(), x, key_padding_mask=padding)
+    assert seen.layers[0].real is None

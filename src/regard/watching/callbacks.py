@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import MissingExtra, count_objections, refuse
@@ -24,7 +25,10 @@ def trainer_callback(every: int = 100) -> TrainerCallback:
 
     For each layer, called by its module: ``entropy``, the mean over rows in nats; ``score``, the highest before
     softmax, which grows where a training becomes unstable; ``received``, the largest share of the rows' weight that one
-    key receives. Padding is left out. They stand beside the loss, wherever the Trainer reports it.
+    key receives. Padding is left out, where transformers or ``nn.MultiheadAttention`` is told of it.
+
+    They stand beside the loss in the Trainer's history, and where it prints it. Loggers that it asks before its
+    callbacks, as TensorBoard's, see them once this one is first: ``trainer.callback_handler.callbacks.insert(0, ...)``.
 
     Args:
         every: Steps between two looks; the others cost nothing.
@@ -137,7 +141,7 @@ def numbers_of(seen: Watch) -> dict[str, float]:
         rows = sum(_rows(layer) for layer in of_name)
         entropy = sum(float(_real(layer, layer.measured["entropy"]).sum()) for layer in of_name)
         found[f"attention/{name}/entropy"] = entropy / max(rows, 1)
-        found[f"attention/{name}/score"] = max(float(layer.measured["max"].score.detach().max()) for layer in of_name)
+        found[f"attention/{name}/score"] = max(_score(layer) for layer in of_name)
         found[f"attention/{name}/received"] = max(_share(layer) for layer in of_name)
     return found
 
@@ -146,6 +150,12 @@ def _real(layer: Seen, answer: Tensor) -> Tensor:
     """An answer by rows, (batch, heads, rows), 0 where a row is padding; float64, to be summed up."""
     answer = answer.detach().double()
     return answer if layer.real is None else answer * layer.real[:, None]
+
+
+def _score(layer: Seen) -> float:
+    """The highest score of a row that is no padding."""
+    score = layer.measured["max"].score.detach()
+    return float((score if layer.real is None else score.masked_fill(~layer.real[:, None], -torch.inf)).max())
 
 
 def _rows(layer: Seen) -> int:

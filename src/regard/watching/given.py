@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,9 @@ from regard.watching.calls import Call
 
 REFUSED = {"indices", "block_indices", "top_k_indices"}
 """What attention to chosen keys is given, which no mask says."""
+
+MOST = 256
+"""So many masks are remembered."""
 
 UNDERSTOOD = {"dropout", "scaling", "softcap", "s_aux", "position_bias", "is_causal", "sliding_window"}
 """What an attention function may name among its parameters: each changes the weights in a way that is known here."""
@@ -80,8 +84,9 @@ class Masks:
 
     def __init__(self) -> None:
         self._of_tensors = WeakTensorKeyDictionary()
-        self._of_none: list[Made] = []
-        self._held: list[Tensor] = []  # of which copies may come
+        # as many as a model may make in one pass; those of models that are not watched come here, too
+        self._of_none: deque[Made] = deque(maxlen=MOST)
+        self._held: deque[Tensor] = deque(maxlen=MOST)  # of which copies may come
         self._are_old = False  # those of no tensor, made for what has been computed
 
     def clear(self) -> None:

@@ -74,11 +74,13 @@ def call_of_module(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> Cal
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, *of_keys))
     rule: Mask | None = None
     bias: Tensor | None = None
+    real: Tensor | None = None
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
     if padding is not None:
         padding = padding[None] if padding.ndim == 1 else padding
         hidden = padding if padding.dtype == torch.bool else padding == -torch.inf
         rule = Padding(functional.pad(~hidden, (0, more), value=True))
+        real = ~hidden if given["query"] is given["key"] else None
         bias = None if padding.dtype == torch.bool else _added(padding[:, None, None], more)
     if mask is not None:
         mask = mask.view(batch, heads, *mask.shape[1:]) if mask.ndim == 3 else mask[None, None]
@@ -87,7 +89,7 @@ def call_of_module(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> Cal
         rule = seen if rule is None else rule & seen
         added = None if mask.dtype == torch.bool else _added(mask, more)
         bias = added if bias is None else bias if added is None else bias + added
-    return Call(query, key, rule, ScaledDot(), bias, None, value=value)
+    return Call(query, key, rule, ScaledDot(), bias, None, real=real, value=value)
 
 
 def _added(mask: Tensor, more: int) -> Tensor | None:
