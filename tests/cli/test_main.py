@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -19,7 +20,8 @@ def start(*arguments: object, env: dict[str, str] | None = None, **streams) -> s
     """The command as a process of its own, with the buffered output that a shell gives it."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "", **(env or {})}
     command = [sys.executable, "-m", "regard", *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, **streams)
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell's background jobs ignore
+    return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, preexec_fn=heeding, **streams)
 
 
 @pytest.mark.parametrize("verb", [[], ["look"], ["translate"], ["evaluate"], ["train"], ["info"]])
@@ -81,6 +83,9 @@ def test_ctrl_c_is_130_and_silent(tmp_path):
                 break
             except subprocess.TimeoutExpired:
                 continue
+        else:
+            process.kill()
+            _, said = process.communicate()
     assert (process.returncode, said) == (130, b"")
 
 
