@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.masks import Causal
-from regard.ops.tensors import floats_of, replace_floats
+from regard.ops.tensors import replace_floats, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +23,12 @@ def test_floating_tensors_are_found_in_order_and_nothing_else_changes():
     one, two, three = torch.ones(1), torch.ones(2), torch.ones(3)
     mask = Causal()
     rule = Rule(one, "rule", {"a": two, "b": Rule(three, "inner", mask, torch.arange(4))}, torch.arange(2))
-    assert [t.numel() for t in floats_of(rule)] == [1, 2, 3]
+    assert [t.numel() for t in tensors_of(rule)] == [1, 2, 3, 4, 2]
     doubled = replace_floats(rule, lambda tensor: tensor * 2)
-    assert [t.tolist() for t in floats_of(doubled)] == [[2.0], [2.0, 2.0], [2.0, 2.0, 2.0]]
+    assert [t.tolist() for t in tensors_of(doubled)] == [[2.0], [2.0, 2.0], [2.0, 2.0, 2.0], [0, 1, 2, 3], [0, 1]]
     assert doubled.inner["b"].inner is mask
     assert doubled.count is rule.count
-    assert floats_of(rule)[0] is one
+    assert tensors_of(rule)[0] is one
 
 
 def test_a_rule_without_tensors_stays_itself():

@@ -124,7 +124,7 @@ class Recording(Layers[Layer]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the queries and keys."""
+        """The bytes of the queries and keys, and of the rules of masks and scores."""
         return sum(layer.weights.nbytes for layer in self.layers)
 
     def heads(self, *, separators: Collection[Hashable] | None = None) -> Columns:

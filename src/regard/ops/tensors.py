@@ -61,11 +61,6 @@ def replace_floats(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
     return replace_tensors(thing, lambda tensor: put(tensor) if tensor.is_floating_point() else tensor)
 
 
-def floats_of(thing: Any) -> list[Tensor]:
-    """The floating-point tensors in a thing, in the order of `replace_floats`."""
-    return [tensor for tensor in tensors_of(thing) if tensor.is_floating_point()]
-
-
 def tensors_out_of_reach(rule: object) -> list[str]:
     """The names of a rule's attributes that want a gradient and, being no fields of a dataclass, would get none."""
     fielded = {field.name for field in fields(rule)} if is_dataclass(rule) else set()

@@ -57,7 +57,7 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the view holds on to: those of query and key, not those of the matrix."""
+        """The bytes that the view holds on to: of query, key, and the rules of mask and score, not of the matrix."""
         return sum(tensor.nbytes for tensor in tensors_of(self.request))
 
     def __len__(self) -> int:
