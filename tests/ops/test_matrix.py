@@ -313,3 +313,10 @@ def test_nothing_chosen_is_said():
     W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     with pytest.raises(InvalidArgument, match=r"heads: \[\] chooses none of 2"):
         W.at(heads=[])
+
+
+def test_an_answer_that_would_be_too_large_is_refused_before_it_takes_memory():
+    matrix = weights(torch.zeros(1, 1, 60_000, 2), torch.zeros(1, 1, 60_000, 2))
+    for index in ((..., torch.arange(60_000)), (0, 0, torch.arange(60_000)[:, None], torch.arange(60_000))):
+        with pytest.raises(InvalidArgument, match="the answer would hold 3,600,000,000 cells"):
+            matrix[index]

@@ -139,9 +139,17 @@ class Matrix:
         if split is not None:
             of_rows, of_keys, rest = split
             return self._rows(rows[of_rows], DENSE_LIMIT, of_keys)[(..., *rest)]
+        self._allow(self._asked(index), DENSE_LIMIT)
         # Views with the shape of the matrix and the memory of one axis: torch itself says which cells are meant.
         keys = torch.arange(self.shape[3], device=self.device)
         return self._cells(rows[..., None].expand(self.shape)[index], keys.expand(self.shape)[index])
+
+    def _asked(self, index: Any) -> int:
+        """How many cells an index means, by a matrix without memory; 0 where that cannot be said, or it is no index."""
+        try:
+            return torch.empty(self.shape, device="meta")[index].numel()
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return 0
 
     def _row_numbers(self) -> Tensor:
         """(batch, heads, queries): a number for each row of the matrix."""
