@@ -297,12 +297,6 @@ def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: d
             config = with_pooling(config, folder)
     except InvalidArgument as error:
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
-    except (
-        OSError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        KeyError,
-    ) as error:  # no number, no file
+    except (OSError, TypeError, ValueError, AttributeError, LookupError) as error:  # a list for a number, no file
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
     return config

@@ -1,4 +1,4 @@
-"""What can be wrong with the words that a model is given, and what its embeddings of them are computed on in."""
+"""What can be wrong with the words that a model is given, and the dtype that their embeddings go on in."""
 
 from __future__ import annotations
 
