@@ -44,7 +44,8 @@ from regard.ops import (
     Window,
 )
 from regard.ops.cells import Cells
-from regard.ops.masks import Spans
+from regard.ops.masks import MaskOfHeads, Spans
+from regard.ops.scores import ScoreOfHeads
 
 
 class EveryThird(Mask):
@@ -132,6 +133,11 @@ def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
         "nothing": torch.zeros(1, 1, dtype=torch.bool),
         "empty rows": torch.arange(queries)[:, None] % 4 != 1,
         "dense of keys": real[0],
+        "of heads": MaskOfHeads(
+            Causal() & (torch.rand(heads + 1, queries, 1, generator=random) < 0.8),
+            torch.arange(heads, 0, -1),
+            heads + 1,
+        ),
         **_dense(batch, heads, queries, keys),
     }
 
@@ -189,6 +195,7 @@ def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: 
         **{name: _in_spans(rules[name], j) for name in ("spans", "spans of heads")},
         "not causal": j > i,
         "not padding": j >= lengths,
+        "of heads": causal & rules["of heads"].rule.right.cells.flip(0)[:heads],
         "own": (i + j) % 3 == 0,
     }
     return formulas.get(name, rule).expand(batch, heads, queries, keys)
@@ -326,6 +333,13 @@ SCORES: dict[str, Case] = {
         lambda t: SoftCap(ScaledDot(), 2.0) + Bias(t["b"]) + Sinks(Alibi(t["m"]), t["sinks"]),
         lambda t, q, k, d: 2 * (_dot(q, k) / 2).tanh() + t["b"] - t["m"][:, None, None] * d.abs(),
         lambda h, n, m, d: {"b": _random(n, 1), "m": _random(h).abs() / 8, "sinks": _random(h)},
+    ),
+    "of heads": Case(
+        lambda t: ScoreOfHeads(
+            ScaledDot() + Alibi(t["m"]), torch.arange(1, len(t["m"]), device=t["m"].device), len(t["m"])
+        ),
+        lambda t, q, k, d: _dot(q, k) - t["m"][1:, None, None] * d.abs(),
+        lambda h, n, m, d: {"m": _random(h + 1).abs() / 8},
     ),
     "own": Case(
         lambda t: Cosine(t["t"]),

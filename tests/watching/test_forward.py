@@ -91,6 +91,56 @@ def test_passes_are_kept_apart_and_chosen_layers_and_heads_are_kept():
     torch.testing.assert_close(seen[chosen].weights.dense(), whole[chosen].weights.dense()[:, [3, 1]])
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_chosen_heads_of_every_family(name):
+    model = built(name)
+    given = inputs_of(name, "right" if FAMILIES[name].padded else "none")
+    with regard.watch(model) as whole, torch.no_grad():
+        model(**given)
+    with regard.watch(model, "received", heads=[3, 1]) as seen, torch.no_grad():
+        model(**given)
+    assert len(seen.layers) == len(whole.layers)
+    for some, every in zip(seen.layers, whole.layers, strict=True):
+        dense = every.weights.dense()[:, [3, 1]]
+        torch.testing.assert_close(some.weights.dense(), dense)
+        real = dense if every.real is None else dense * every.real[:, None, :, None]
+        torch.testing.assert_close(some.measured["received"], real.sum(2))
+
+
+@pytest.mark.parametrize("positions", ["alibi", "t5", "relative", "rotary"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        regard.Causal(),
+        torch.randn(1, 4, 7, 7, generator=torch.Generator().manual_seed(3)) > -1,
+        lambda batch, head, query, key: (key <= query) | (head == 3),
+        regard.Causal() & (lambda batch, head, query, key: (query - key) <= head),
+    ],
+    ids=["none", "causal", "dense", "function", "both"],
+)
+def test_chosen_heads_of_layers_of_this_library(tmp_path, positions, mask):
+    torch.manual_seed(0)
+    rule = {
+        "alibi": regard.nn.AlibiPositions(4),
+        "t5": regard.nn.BucketPositions(4, bidirectional=True),
+        "relative": regard.nn.RelativePositions(8),
+        "rotary": regard.nn.RotaryPositions([1.0, 0.1, 0.01]),
+    }[positions]
+    layer = regard.nn.MultiHeadAttention(32, 4, num_kv_heads=2, positions=rule).eval()
+    x = torch.randn(1, 7, 32)
+    with regard.watch(layer) as whole, torch.no_grad():
+        layer(x, mask=mask)
+    with regard.watch(layer, ["received", "entropy"], heads=[3, 1]) as seen, torch.no_grad():
+        layer(x, mask=mask)
+    dense = whole.layers[0].weights.dense()[:, [3, 1]]
+    torch.testing.assert_close(seen.layers[0].weights.dense(), dense)
+    torch.testing.assert_close(seen.layers[0].measured["received"], dense.sum(2))
+    torch.testing.assert_close(seen.layers[0].weights[0, 1, 4], dense[0, 1, 4])
+    seen.save(tmp_path / "some.regard")
+    torch.testing.assert_close(regard.open(tmp_path / "some.regard").layers[0].weights.dense(), dense)
+
+
 def test_a_loss_on_attention_reaches_the_weights_of_a_fused_model():
     model, other, given = built("gpt2"), None, inputs_of("gpt2", "none")
     other = eager(model)

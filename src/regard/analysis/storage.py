@@ -33,6 +33,7 @@ from regard.ops import (
     Causal,
     Documents,
     General,
+    Mask,
     Neighbours,
     Padding,
     Prefix,
@@ -43,15 +44,15 @@ from regard.ops import (
     WeightMatrix,
     Window,
 )
-from regard.ops.masks import And, Blocks, Dense, IndexRule, Not, Or, Spans, to_spans
+from regard.ops.masks import And, Blocks, Dense, IndexRule, MaskOfHeads, Not, Or, Spans, to_spans
 from regard.ops.measures.rows import Strongest
 from regard.ops.measures.top import Top
 from regard.ops.request import AttentionRequest, make_request
-from regard.ops.scores import Sum
+from regard.ops.scores import ScoreOfHeads, Sum
 
 VERSION = 2
-RULES = (And, Or, Not, Causal, Window, Padding, Prefix, Documents, Neighbours, Dense, Spans)
-SCORES = (ScaledDot, General, Additive, Relative, Bias, Alibi, Buckets, SoftCap, Sinks, Sum)
+RULES = (And, Or, Not, Causal, Window, Padding, Prefix, Documents, Neighbours, Dense, Spans, MaskOfHeads)
+SCORES = (ScaledDot, General, Additive, Relative, Bias, Alibi, Buckets, SoftCap, Sinks, Sum, ScoreOfHeads)
 KNOWN = {kind.__name__: kind for kind in (*RULES, *SCORES, Strongest, Top)}
 
 
@@ -158,7 +159,7 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
 
 def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[str, Any]:
     mask = request.mask
-    if isinstance(mask, (IndexRule, Blocks)):
+    if mask is not None and _holds_function(mask):
         mask = to_spans(mask, request.shape, request.offset, request.query.device)
         if mask is None:
             raise InvalidArgument("a file holds no mask that is a function, with so many ranges of keys in a row")
@@ -167,6 +168,12 @@ def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[st
     query, key = (part if dtype is None else part.to(dtype) for part in (request.query, request.key))
     rules = {"mask": mask, "score": request.score, "scale": request.scale, "offset": request.offset}
     return {"query": query, "key": key, **rules}
+
+
+def _holds_function(mask: Mask) -> bool:
+    if isinstance(mask, (IndexRule, Blocks)):
+        return True
+    return any(_holds_function(part) for part in vars(mask).values() if isinstance(part, Mask))
 
 
 def _unpacked(told: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -11,13 +11,32 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InvalidArgument
-from regard.ops import Bias, Mask, Measure, Received, Score, WeightMatrix, weights
-from regard.ops.masks import Spans, to_spans
+from regard.ops import (
+    Bias,
+    Causal,
+    Documents,
+    Mask,
+    Measure,
+    Neighbours,
+    Padding,
+    Prefix,
+    Received,
+    ScaledDot,
+    Score,
+    WeightMatrix,
+    Window,
+    weights,
+)
+from regard.ops.masks import MaskOfHeads, Spans, to_spans
+from regard.ops.scores import ScoreOfHeads
 from regard.ops.tensors import replace_tensors
 
 How = Literal["tokens", "queries", "chunk"]
 """How a call goes on from those before: with more tokens, as the cache grew; with more queries to the same keys; or as
 another chunk of the sequence, which sees itself alone."""
+
+OF_ALL = (Causal, Documents, Neighbours, Padding, Prefix, Window)
+"""Masks that say the same of all heads."""
 
 
 @dataclass(eq=False)
@@ -84,12 +103,17 @@ class Call:
 
     def of_heads(self, heads: Sequence[int]) -> Call:
         """The same call of some heads, each with a key head of its own."""
-        group = self.query.shape[1] // self.key.shape[1]
+        count = self.query.shape[1]
+        group = count // self.key.shape[1]
         chosen, of_key = list(heads), [head // group for head in heads]
+        index = torch.tensor(chosen, device=self.query.device)
+        mask = self.mask if self.mask is None or type(self.mask) in OF_ALL else MaskOfHeads(self.mask, index, count)
+        score = self.score if type(self.score) is ScaledDot else ScoreOfHeads(self.score, index, count)
         bias = self.bias
         if bias is not None and bias.ndim > 2 and bias.shape[-3] > 1:
             bias = bias[..., chosen, :, :]
-        return replace(self, query=self.query[:, chosen], bias=bias, **self._of_keys(lambda part: part[:, of_key]))
+        keys = self._of_keys(lambda part: part[:, of_key])
+        return replace(self, query=self.query[:, chosen], mask=mask, score=score, bias=bias, **keys)
 
     def _of_keys(self, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor | None]:
         """Key and value, both changed."""

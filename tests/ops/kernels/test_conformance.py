@@ -32,7 +32,7 @@ OFFSETS = {"default": None, "zero": 0, "ahead": 7, "behind": -6}
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 REFUSALS = (
     "it takes up to 128 queries and keys, not 300",
-    "it does not know the score (General|Additive|SoftCap|Sum|Bias|Relative|Sinks|Cosine)$",
+    "it does not know the score (General|Additive|SoftCap|Sum|Bias|Relative|Sinks|ScoreOfHeads|Cosine)$",
 )
 
 
@@ -76,6 +76,7 @@ def check(ours, dense, exact, dtype, largest=0.0):
             scale = max(1.0, truth[same].abs().max().item())
             error, other = ((x.double() - truth)[same].abs().max().item() / scale for x in (mine, theirs))
             digits = 2**-17 if name.startswith("gradient") else 2**-19 if name in ADDED_ONE_BY_ONE else 2**-20
+            digits *= 2 if name == "gradient of t" else 1  # one bucket has most of some 90,000 cells, added in a row
             floor = 1e-12 if dtype == torch.float64 else max(8 * torch.finfo(mine.dtype).eps, digits, 2 * other)
             assert error <= max(floor, of_scores), (name, error, other)
 

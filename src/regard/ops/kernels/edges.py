@@ -18,7 +18,7 @@ from regard.ops.masks import And, Mask, Neighbours
 from regard.ops.masks.base import no_keys
 from regard.ops.measures import MEASURES, BlockMean, Pulled
 from regard.ops.request import AttentionRequest
-from regard.ops.scores import SCORES, Score, Sum
+from regard.ops.scores import SCORES, Score, ScoreOfHeads, Sum
 
 SPARSE = 8
 """Edges are worth their lists where at most one cell of so many is one."""
@@ -41,7 +41,7 @@ class Edges(Streamed):
             yield f"more than one in {SPARSE} of all cells is an edge"
         yield from super().why_not(job)
         for rule in _rules(request.score):
-            if type(rule) not in (*SCORES.values(), Sum):
+            if type(rule) not in (*SCORES.values(), ScoreOfHeads, Sum):
                 yield f"it does not know the score {type(rule).__name__}"
 
     def streams(self, job: Job, parts: int) -> list[Iterator[Place]]:

@@ -36,11 +36,12 @@ CLASSES: Mapping[str, type] = {
         AttentionRequest,
         Picked,
         _scores_base.Sum,
+        scores.ScoreOfHeads,
         measures.Pulled,
         *scores.SCORES.values(),
         *measures.MEASURES.values(),
         *(getattr(masks, name) for name in ("And", "Causal", "Dense", "Documents", "Neighbours", "Not", "Or")),
-        *(masks.Padding, masks.Prefix, masks.Window),
+        *(masks.MaskOfHeads, masks.Padding, masks.Prefix, masks.Window),
     )
 }
 """Classes whose fields say all about them."""

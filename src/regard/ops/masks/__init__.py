@@ -7,6 +7,7 @@ from regard.ops.masks.base import And, Dense, IndexFunction, IndexRule, Mask, Ma
 from regard.ops.masks.documents import Documents
 from regard.ops.masks.flex import Blocks, from_block_mask, to_block_mask, to_dense, to_mask_mod
 from regard.ops.masks.neighbours import Neighbours
+from regard.ops.masks.of_heads import MaskOfHeads
 from regard.ops.masks.padding import Padding
 from regard.ops.masks.prefix import Prefix
 from regard.ops.masks.spans import Spans, to_spans
@@ -21,6 +22,7 @@ __all__ = [
     "IndexRule",
     "Mask",
     "MaskLike",
+    "MaskOfHeads",
     "Neighbours",
     "Not",
     "Or",

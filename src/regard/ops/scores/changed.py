@@ -1,11 +1,11 @@
-"""Rules that change what another rule gives: the soft cap, and attention sinks."""
+"""Rules that change what another rule gives: the soft cap, attention sinks, and the choice of heads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType
@@ -108,3 +108,35 @@ class Sinks(_Around):
         if self.score.sinks is not None:
             found.append("score: Sinks around a rule that has sinks; give them once")
         return found + tensor_objections("the logits of Sinks", self.logits, {"(heads,)": shape[1:2]}, device)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreOfHeads(_Around):
+    """A rule for some of the heads that it was made for.
+
+    Args:
+        score: The rule for all heads.
+        heads: (heads,) integers: which of them these are.
+        count: How many there are in all.
+    """
+
+    heads: Int[Tensor, " heads"]
+    count: int
+
+    def __call__(
+        self,
+        query: Float[Tensor, "batch heads rows head_dim"],
+        key: Float[Tensor, " batch #heads *rows keys head_dim"],
+        scale: float,
+        cells: Cells,
+    ) -> Float[Tensor, "#batch #heads #rows #keys"]:
+        return self.score(query, key, scale, replace(cells, heads=self.heads[cells.heads]))
+
+    @property
+    def sinks(self) -> Float[Tensor, " heads"] | None:
+        sinks = self.score.sinks
+        return None if sinks is None else sinks[self.heads]
+
+    def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
+        batch, _, queries, keys = shape
+        return super().objections((batch, self.count, queries, keys), head_dim, device)
