@@ -180,6 +180,24 @@ def test_what_no_model_can_do_is_refused(folders):
         mistral.record("the cat", generate=40)
 
 
+def test_a_model_whose_first_places_are_kept_for_padding_takes_fewer_tokens(tmp_path):
+    config = hf.RobertaConfig(**SMALL, max_position_embeddings=12, pad_token_id=1)
+    hf.RobertaModel(config).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    roberta = Checkpoint.load(tmp_path)
+    assert roberta.record("the " * 8).layers[0].weights.shape == (1, 4, 10, 10)
+    with pytest.raises(InvalidArgument, match=r"the text: 11 tokens, but .* takes at most 10 at once"):
+        roberta.record("the " * 9)
+
+
+def test_what_a_model_says_of_its_input_is_told(tmp_path):
+    hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(tmp_path)
+    hf.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path)
+    Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
+    with pytest.raises(InvalidArgument, match=r"ViTModel cannot read this: Input image size \(32\*32\) doesn't match"):
+        Checkpoint.load(tmp_path).record(tmp_path / "a.png")
+
+
 def test_what_is_no_checkpoint_is_refused(folders, tmp_path):
     def broken(change):
         place = tmp_path / f"broken{len(list(tmp_path.iterdir()))}"

@@ -23,6 +23,7 @@ from regard.errors import (
     InvalidFile,
     InvalidType,
     MissingExtra,
+    RegardError,
     count_objections,
     refuse,
 )
@@ -160,7 +161,7 @@ class Checkpoint:
     def _of_ids(self, given: Mapping[str, Tensor], title: str, texts: dict[str, str]) -> Recording:
         part = getattr(self.model, "text_model", self.model)  # of a model of texts and images
         part = part.get_encoder() if self.model.config.is_encoder_decoder else part
-        with watch(self.model, values=True) as seen, torch.no_grad():
+        with self._running() as seen:
             part(**given)
         return self._recording(seen, title, texts, self.tokens(given["input_ids"][0]))
 
@@ -169,7 +170,7 @@ class Checkpoint:
         refuse([f"target: {self.name} goes on with a text, and has no second one"] if second is not None else [])
         ids = self._read(text)["input_ids"]
         self._check_length(ids.shape[1] + count - 1, "the text and what is to be written")
-        with watch(self.model, values=True) as seen, torch.no_grad(), _quiet():
+        with self._running() as seen:
             written = self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **GREEDY)[0]
         texts = {"text": self.tokenizer.decode(written, skip_special_tokens=True)}
         return self._recording(seen, text, texts, self.tokens(written[:-1]))  # the last one was never read
@@ -177,17 +178,19 @@ class Checkpoint:
     def _of_pair(self, text: str, target: str | None, count: int | None) -> Recording:
         refuse(["generate: there is nothing to write where the target is given"] if target and count else [])
         ids = self._read(text)["input_ids"]
-        with watch(self.model, values=True) as seen, torch.no_grad(), _quiet():
-            if target is None:
+        words = None
+        if target is not None:
+            start = self.model.generation_config.decoder_start_token_id
+            start = self.model.config.decoder_start_token_id if start is None else start
+            asked = self.tokenizer(text_target=target, return_tensors="pt", verbose=False)["input_ids"]
+            self._check_length(asked.shape[1], "the target")
+            words = torch.cat([asked.new_tensor([[start]]), asked], 1)
+        with self._running() as seen:
+            if words is None:
                 mask = torch.ones_like(ids)
                 count = WRITTEN if count is None else count
                 words = self.model.generate(ids, attention_mask=mask, max_new_tokens=count, **GREEDY)
             else:
-                start = self.model.generation_config.decoder_start_token_id
-                start = self.model.config.decoder_start_token_id if start is None else start
-                asked = self.tokenizer(text_target=target, return_tensors="pt", verbose=False)["input_ids"]
-                self._check_length(asked.shape[1], "the target")
-                words = torch.cat([asked.new_tensor([[start]]), asked], 1)
                 self.model(input_ids=ids, decoder_input_ids=words[:, :-1])
         read, wrote = self.tokens(words[0, :-1]), self.tokens(words[0, 1:])
         texts = {"source": text, "translation": self.tokenizer.decode(words[0], skip_special_tokens=True)}
@@ -205,7 +208,7 @@ class Checkpoint:
         except (OSError, UnidentifiedImageError) as error:
             raise InvalidFile(f"{path}: is no image that can be read: {error}") from error
         part = getattr(self.model, "vision_model", self.model)
-        with watch(self.model, values=True) as seen, torch.no_grad():
+        with self._running() as seen:
             part(pixel_values=inputs["pixel_values"].to(self.model.dtype))
         size = inputs["pixel_values"].shape[-2:]
         found = self._recording(seen, path.name, {"image": str(path)}, self._patches(seen, size))
@@ -225,6 +228,18 @@ class Checkpoint:
         file = io.BytesIO()
         picture.save(file, "PNG")
         return file.getvalue()
+
+    @contextmanager
+    def _running(self) -> Iterator[Watch]:
+        """Watch the model; what transformers raises for inputs that are not enough for it is told in one sentence."""
+        with watch(self.model, values=True) as seen, torch.no_grad(), _quiet():
+            try:
+                yield seen
+            except RegardError:
+                raise
+            except Exception as error:  # of whatever file of transformers the model is in
+                kind = type(self.model).__name__
+                raise InvalidArgument(f"{self.name}: {kind} cannot read this: {_first_line(error)}") from error
 
     def tokens(self, ids: Tensor) -> list[str]:
         """Each token as readable text, ``▁`` for the space before a word."""
@@ -272,6 +287,9 @@ class Checkpoint:
         """How many tokens the model takes at once."""
         config = self.model.config.get_text_config()
         places = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+        for name, part in self.model.named_modules():  # RoBERTa numbers positions behind that of padding
+            if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+                places.append(part.num_embeddings - part.padding_idx - 1)
         return min([self.tokenizer.model_max_length, *(each for each in places if isinstance(each, int) and each > 0)])
 
     def _check_length(self, length: int, what: str) -> None:
@@ -316,8 +334,12 @@ def _told(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights
-        lines = str(error).strip().splitlines()
-        raise InvalidCheckpoint(f"{folder}: {what}: {lines[0] if lines else type(error).__name__}") from error
+        raise InvalidCheckpoint(f"{folder}: {what}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 @contextmanager
