@@ -141,6 +141,7 @@ def test_llama_is_a_word(recipes):
 
 def test_a_masked_language_model_learns_what_stands_where(recipes):
     outcome = train(make_recipe(apply_overrides(recipes["masked_words"], ["--trainer.max_steps", "240"])))
+    assert re.search(r"loss [\d.]+, [\d,]+ hidden words/s", (outcome.folder / "train.log").read_text())
     rows = measured(outcome.folder)
     assert float(rows[-1]["valid_loss"]) < 0.75 * float(rows[0]["valid_loss"])
     assert float(rows[-1]["accuracy"]) > 50
@@ -152,6 +153,7 @@ def test_a_masked_language_model_learns_what_stands_where(recipes):
 
 def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recipes, tmp_path):
     outcome = train(make_recipe(recipes["classification"]))
+    assert re.search(r"loss [\d.]+, [\d,]+ texts/s", (outcome.folder / "train.log").read_text())
     rows = measured(outcome.folder)
     assert float(rows[-1]["accuracy"]) > 90
     assert outcome.best == pytest.approx(max(float(row["f1"]) for row in rows))

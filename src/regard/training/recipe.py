@@ -89,6 +89,11 @@ class Recipe(Section):
         return ["loss"]
 
     @property
+    def told(self) -> str:
+        """What a model of the task tells, each of which counts as much as another in its loss."""
+        return "tokens"
+
+    @property
     def columns(self) -> list[str]:
         """What is measured, beside losses and speed."""
         return ["valid_loss"]

@@ -122,7 +122,7 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
     keys, validation = recipe.trainer, recipe.validation
     metrics = MetricsFile(recipe.run, recipe.columns)
     metrics.cut_back(step)
-    callbacks: list[L.Callback] = [Speedometer(keys.log_every, recipe.losses, console)]
+    callbacks: list[L.Callback] = [Speedometer(keys.log_every, recipe.losses, recipe.told, console)]
     if recipe.validates and validation.patience is not None:
         monitor, mode = recipe.monitored
         callbacks.append(EarlyStopping(monitor, patience=validation.patience, mode=mode))

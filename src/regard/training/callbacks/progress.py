@@ -18,16 +18,17 @@ log = logging.getLogger("regard.training")
 
 
 class Speedometer(L.Callback):
-    """Logs the mean losses, the learning rate and the target tokens a second every few steps.
+    """Logs the mean losses, the learning rate and the speed every few steps.
 
     Args:
         every: Steps between rows.
-        names: What the losses are called, that of the translation first.
+        names: What the losses are called, that of the task first.
+        told: What is told, and counted as ``tokens``: target tokens, hidden words or texts.
         console: Where the bar is drawn.
     """
 
-    def __init__(self, every: int, names: Sequence[str], console: Console) -> None:
-        self.every, self.names, self.console = every, names, console
+    def __init__(self, every: int, names: Sequence[str], told: str, console: Console) -> None:
+        self.every, self.names, self.told, self.console = every, names, told, console
         # since the last row, each loss weighed by its tokens; no wait for a GPU
         self.losses: Sequence[float | torch.Tensor] = [0.0 for _ in names]
         self.tokens = 0
@@ -88,7 +89,7 @@ class Speedometer(L.Callback):
             "epoch": loader.epoch,
             **means,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
-            "tokens": int(tokens),  # of the targets, since the row before
+            "tokens": int(tokens),  # that were told since the row before
             "tokens_per_second": round(since_tokens / (now - self.since)),
         }
         self.losses, self.tokens = [0.0 for _ in self.names], 0
@@ -96,7 +97,7 @@ class Speedometer(L.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(row, step=step)
         named = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in means.items())
-        told = f"epoch {row['epoch']}, {named}, {row['tokens_per_second']:,} tokens/s"
+        told = f"epoch {row['epoch']}, {named}, {row['tokens_per_second']:,} {self.told}/s"
         if self.bar is not None:
             self.bar.update(self.task, description=told)
         else:

@@ -42,6 +42,10 @@ class ClassificationRecipe(BertRecipe):
     validation: ClassificationValidation = ClassificationValidation()
 
     @property
+    def told(self) -> str:
+        return "texts"
+
+    @property
     def columns(self) -> list[str]:
         return ["valid_loss", "accuracy", "f1"]
 

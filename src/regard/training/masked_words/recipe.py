@@ -46,6 +46,10 @@ class MaskedWordsRecipe(BertRecipe):
     validation: MaskedValidation = MaskedValidation()
 
     @property
+    def told(self) -> str:
+        return "hidden words"
+
+    @property
     def columns(self) -> list[str]:
         return ["valid_loss", "perplexity", "accuracy"]
 
