@@ -334,7 +334,7 @@ SCORES: dict[str, Case] = {
         lambda t, q, k, d: 2 * (_dot(q, k) / 2).tanh() + t["b"] - t["m"][:, None, None] * d.abs(),
         lambda h, n, m, d: {"b": _random(n, 1), "m": _random(h).abs() / 8, "sinks": _random(h)},
     ),
-    "of heads": Case(
+    "alibi of heads": Case(
         lambda t: ScoreOfHeads(
             ScaledDot() + Alibi(t["m"]), torch.arange(1, len(t["m"]), device=t["m"].device), len(t["m"])
         ),

@@ -41,7 +41,7 @@ CLASSES: Mapping[str, type] = {
         *scores.SCORES.values(),
         *measures.MEASURES.values(),
         *(getattr(masks, name) for name in ("And", "Causal", "Dense", "Documents", "Neighbours", "Not", "Or")),
-        *(masks.MaskOfHeads, masks.Padding, masks.Prefix, masks.Window),
+        *(masks.MaskOfHeads, masks.Padding, masks.Prefix, masks.Spans, masks.Window),
     )
 }
 """Classes whose fields say all about them."""
