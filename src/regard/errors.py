@@ -40,6 +40,10 @@ class InvalidRecipe(InvalidArgument):
     """A recipe has unknown keys or impossible values."""
 
 
+class Diverged(RegardError, ArithmeticError):
+    """A training came to weights that are no numbers."""
+
+
 class MissingExtra(RegardError, ImportError):
     """A part was used whose optional dependencies are not installed."""
 

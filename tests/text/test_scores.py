@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
 import sacrebleu
 
 from regard.errors import InvalidArgument
-from regard.text.scores import score
+from regard.text.scores import perplexity, score
 
 HYPOTHESES = ["Das ist ein kleines Haus.", "Ich sehe einen großen Hund im Garten.", "Er geht."]
 REFERENCES = [
@@ -54,3 +55,9 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
     assert "references[1] should hold at least one" in str(error.value)
     with pytest.raises(InvalidArgument, match="hypotheses should hold at least one sentence, but there is none"):
         score([], [])
+
+
+def test_a_perplexity_that_no_float_holds_is_infinite():
+    assert perplexity(math.log(8)) == pytest.approx(8)
+    assert perplexity(15_085.0) == math.inf
+    assert math.isnan(perplexity(math.nan))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.errors import InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.errors import Diverged, InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.generation import Generator, Sampling
 from regard.models import Bert, BertConfig, Gpt, Transformer, TransformerConfig, load_model, save_model
 from regard.text.load import load_tokenizer
@@ -187,6 +187,34 @@ def test_a_training_that_goes_on_is_the_one_that_was_not_stopped(recipes, tmp_pa
     parts = train(make_recipe(keys), resume=True)
     one, other = (load_model(each.folder / "last").state_dict() for each in (whole, parts))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_training_that_diverges_stops_and_saves_none_of_it(recipes):
+    keys = apply_overrides(
+        recipes["language_model"], ["--optimizer.learning_rate", "1e30", "--trainer.max_steps", "30"]
+    )
+    with pytest.raises(Diverged, match=r"step \d+: the training has diverged: .* lower optimizer\.learning_rate"):
+        train(make_recipe(keys))
+    assert not [name for name in ("last", "best", "averaged") if (Path(keys["run"]) / name).exists()]
+
+
+def test_a_run_whose_state_is_gone_is_not_begun_anew_over_its_models(recipes):
+    recipe = make_recipe(apply_overrides(recipes["classification"], ["--trainer.max_steps", "2"]))
+    folder = train(recipe).folder
+    (folder / "state.ckpt").unlink()
+    before = (folder / "last" / "model.safetensors").read_bytes(), (folder / "metrics.csv").read_bytes()
+    with pytest.raises(InvalidArgument, match=r"state\.ckpt: is missing, though the run has saved models"):
+        train(recipe, resume=True)
+    with pytest.raises(InvalidArgument, match="holds the models of a training already"):
+        train(recipe)
+    assert before == ((folder / "last" / "model.safetensors").read_bytes(), (folder / "metrics.csv").read_bytes())
+
+
+@pytest.mark.parametrize("text", ["run: a\nrun: b\n", "model:\n  d_model: 8\n  d_model: 9\n"])
+def test_a_key_that_is_given_twice_is_refused(tmp_path, text):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InvalidFile, match=r"given twice: (run|d_model).* line"):
+        read_recipe(tmp_path / "a.yaml", [])
 
 
 @pytest.mark.parametrize(

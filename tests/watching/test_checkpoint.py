@@ -196,6 +196,9 @@ def test_what_a_model_says_of_its_input_is_told(tmp_path):
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
     with pytest.raises(InvalidArgument, match=r"ViTModel cannot read this: Input image size \(32\*32\) doesn't match"):
         Checkpoint.load(tmp_path).record(tmp_path / "a.png")
+    (tmp_path / "preprocessor_config.json").unlink()
+    with pytest.raises(InvalidCheckpoint, match="has no image processor"):
+        Checkpoint.load(tmp_path)
 
 
 def test_what_is_no_checkpoint_is_refused(folders, tmp_path):

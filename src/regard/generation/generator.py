@@ -29,6 +29,7 @@ from regard.text.lines import letter_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.padding import pad_sequences
 from regard.text.pipeline import PipelineTokenizer
+from regard.text.scores import perplexity
 from regard.text.sentencepiece import PiecesTokenizer
 
 BATCH_WORDS = 16384  # of prompts that are continued together, and of what they may get: GPT-2 keeps 1.2 GB of them
@@ -51,7 +52,7 @@ class Likelihood(NamedTuple):
     @property
     def perplexity(self) -> float:
         """E to the loss of a word."""
-        return math.exp(min(self.nll / self.words, 700.0))
+        return perplexity(self.nll / self.words)
 
     @property
     def bits_per_character(self) -> float:

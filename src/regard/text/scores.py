@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
@@ -22,6 +23,11 @@ class Score(NamedTuple):
 
     value: float
     signature: str
+
+
+def perplexity(loss: float) -> float:
+    """E to the loss of a word, in nats; infinite where no float can hold it."""
+    return math.inf if loss > 709 else math.exp(loss)
 
 
 def score(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from regard.errors import InvalidCheckpoint, refuse
+from regard.errors import Diverged, InvalidCheckpoint, refuse
 from regard.training.recipe import Recipe
 from regard.training.schedules import rate
 from regard.training.storage import FILE as STATE
@@ -101,8 +102,23 @@ class TrainedModule(L.LightningModule):
         if self.recipe.optimizer.clip_norm:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip_norm)
 
+    def check_weights(self) -> None:
+        """Stop where the training has diverged, before anything of it is saved.
+
+        Raises:
+            Diverged: If the norm of the weights is no number.
+        """
+        norm = float(torch.nn.utils.get_total_norm(parameter.detach() for parameter in self.model.parameters()))
+        if not math.isfinite(norm):
+            raise Diverged(
+                f"step {self.global_step}: the training has diverged: the norm of the model's weights is {norm}. In a "
+                "new run lower optimizer.learning_rate, raise optimizer.warmup_steps, or clip gradients by "
+                "optimizer.clip_norm"
+            )
+
     def on_validation_epoch_start(self) -> None:
         """Begin to sum."""
+        self.check_weights()
         self._sums = torch.zeros(0)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:

@@ -165,12 +165,23 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
-        keys = yaml.safe_load(text)
+        keys = yaml.load(text, _Once)
     except _YAML_ERRORS as error:
         raise InvalidFile(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(keys, dict):
         raise InvalidRecipe(f"{path}: a recipe is a mapping of keys to values, but this is {type(keys).__name__}")
     return make_recipe(apply_overrides(keys, overrides))
+
+
+class _Once(yaml.SafeLoader):
+    """Reads what `yaml.safe_load` reads, but for a key that is given twice, of which that would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"given twice: {', '.join(twice)}", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def make_recipe(keys: Mapping[str, Any]) -> Recipe:

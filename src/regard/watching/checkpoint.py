@@ -86,6 +86,8 @@ class Checkpoint:
             if (place / "preprocessor_config.json").is_file():
                 with _told(place, "its image processor cannot be read"):
                     processor = transformers.AutoImageProcessor.from_pretrained(place, local_files_only=True)
+            if processor is None and model.main_input_name == "pixel_values":
+                raise InvalidCheckpoint(f"{place}: has no image processor (preprocessor_config.json)")
             if processor is None and not _has_words(place):
                 raise InvalidCheckpoint(f"{place}: has no tokenizer; a model folder has one beside its weights")
             if _has_words(place):

@@ -95,16 +95,20 @@ class Checkpoints(L.Callback):
 
     def _end_step(self, trainer: L.Trainer, module: TrainedModule) -> None:
         step = trainer.global_step
-        if self.keys.average and step % self.keys.average_every == 0 and trainer.is_global_zero:
-            with self._telling(self.snapshots.folder):
-                self.snapshots.take(module.model, step)
-                average = copy.deepcopy(module.model)
-                load_average(average, self.snapshots.folders())
-                save_model(self.run / "averaged", average, module.data.tokenizer)
         asked = trainer.strategy.reduce_boolean_decision(self.interrupted, all=False)
         late = time.monotonic() - self.saved_at > 60 * self.keys.minutes
         late = trainer.strategy.reduce_boolean_decision(late, all=False)
-        if asked or late or step % self.keys.every == 0 or step >= trainer.max_steps or trainer.should_stop:
+        due = asked or late or step % self.keys.every == 0 or step >= trainer.max_steps or trainer.should_stop
+        average = self.keys.average and step % self.keys.average_every == 0
+        if due or average:
+            module.check_weights()
+        if average and trainer.is_global_zero:
+            with self._telling(self.snapshots.folder):
+                self.snapshots.take(module.model, step)
+                mean = copy.deepcopy(module.model)
+                load_average(mean, self.snapshots.folders())
+                save_model(self.run / "averaged", mean, module.data.tokenizer)
+        if due:
             self._save_state(trainer, module)
         if asked:
             raise Interrupted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -74,14 +75,16 @@ class Speedometer(L.Callback):
         if self.bar is not None:
             self.bar.update(self.task, completed=step)
         if step % self.every == 0:
-            self._log(trainer, step)
+            self._log(trainer, pl_module, step)
 
-    def _log(self, trainer: L.Trainer, step: int) -> None:
+    def _log(self, trainer: L.Trainer, module: Any, step: int) -> None:
         sums = torch.tensor([*map(float, self.losses), self.tokens, self.since_tokens])
         if trainer.world_size > 1:
             sums = trainer.strategy.reduce(sums.to(trainer.strategy.root_device), reduce_op="sum")
         *losses, tokens, since_tokens = sums.tolist()
         means = {name: loss / tokens for name, loss in zip(self.names, losses, strict=True)}
+        if not all(map(math.isfinite, means.values())):
+            module.check_weights()
         now = time.perf_counter()
         loader = trainer.train_dataloader
         assert isinstance(loader, Loader)

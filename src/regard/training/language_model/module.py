@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.models import Gpt
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.text.scores import perplexity
 from regard.text.stream import Words
 from regard.training.language_model.data import LanguageModelData
 from regard.training.language_model.recipe import LanguageModelRecipe
@@ -56,4 +57,4 @@ class LanguageModelModule(TrainedModule):
         nll, words = sums
         assert self.data.valid is not None
         bits = nll / math.log(2) / max(self.data.valid.characters, 1)
-        return {"valid_loss": nll / words, "perplexity": math.exp(min(nll / words, 700)), "bits_per_character": bits}
+        return {"valid_loss": nll / words, "perplexity": perplexity(nll / words), "bits_per_character": bits}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from regard.models import Bert
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.text.scores import perplexity
 from regard.text.sentences import IGNORED, MaskedTexts
 from regard.training.masked_words.data import MaskedWordsData
 from regard.training.masked_words.recipe import MaskedWordsRecipe
@@ -66,4 +66,4 @@ class MaskedWordsModule(TrainedModule):
         """``valid_loss`` in nats a hidden word, ``perplexity``, and ``accuracy`` in percent."""
         nll, words, right = sums
         loss = nll / words
-        return {"valid_loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": 100 * right / words}
+        return {"valid_loss": loss, "perplexity": perplexity(loss), "accuracy": 100 * right / words}
