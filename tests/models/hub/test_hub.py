@@ -87,6 +87,17 @@ def test_gpts(tmp_path, kind):
     torch.testing.assert_close(again(words).logits, expected, rtol=0, atol=1e-6)
     assert {*load_file(tmp_path / "ours/model.safetensors")} == {*load_file(tmp_path / "theirs/model.safetensors")}
     assert load_model(tmp_path / "ours").config == ours.config
+    assert again.get_input_embeddings().padding_idx == theirs.get_input_embeddings().padding_idx
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("pad", [None, 2, 5])
+def test_the_word_that_fills_up_is_the_one_that_there_was(tmp_path, make, pad):
+    make(pad_token_id=pad, eos_token_id=2).save_pretrained(tmp_path / "theirs")
+    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), layout="transformers")
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "ours" / name).read_text())["pad_token_id"] == (5 if pad == 5 else None)
+    assert load_model(tmp_path / "ours").config == load_model(tmp_path / "theirs").config
 
 
 MARIANS = {

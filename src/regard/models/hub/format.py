@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -201,8 +201,22 @@ def fixed(config: Any, form: str, **wanted: Any) -> list[str]:
 
 def generation_file(config: Any) -> dict[str, Any]:
     """What transformers is to know of generation, by the name of its file."""
-    ends = list(config.eos_ids) or None
-    return {GENERATION_FILE: {"bos_token_id": config.bos_id, "eos_token_id": ends, "pad_token_id": config.pad_id}}
+    return {GENERATION_FILE: {"bos_token_id": config.bos_id, **special_words(config)}}
+
+
+def special_words(config: Any) -> dict[str, Any]:
+    """What ends a text and fills it up, in transformers' words.
+
+    None fills it up where a checkpoint without such a word would be read as this one: transformers' Llama gives the
+    embedding of the word that it names no gradient, which an end must have.
+    """
+    pad = None if config.pad_id == assumed_pad(config.eos_ids) else config.pad_id
+    return {"eos_token_id": list(config.eos_ids) or None, "pad_token_id": pad}
+
+
+def assumed_pad(ends: Sequence[int]) -> int:
+    """What fills texts up where a checkpoint does not say: the first word that ends one."""
+    return (*ends, 0)[0]
 
 
 def one_of(ids: Any) -> tuple[int, ...]:

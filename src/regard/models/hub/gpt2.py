@@ -8,7 +8,16 @@ from typing import Any, ClassVar
 
 from regard.errors import refuse
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import Format, Stored, demanded, fixed, generation_file, one_of
+from regard.models.hub.format import (
+    Format,
+    Stored,
+    assumed_pad,
+    demanded,
+    fixed,
+    generation_file,
+    one_of,
+    special_words,
+)
 
 
 class _Gpt2(Format):
@@ -51,7 +60,7 @@ class _Gpt2(Format):
         ends = one_of(fields["eos_ids"])
         fields |= {
             "d_ff": fields["d_ff"] or 4 * fields["d_model"],
-            "pad_id": (*ends, 0)[0] if fields["pad_id"] is None else fields["pad_id"],
+            "pad_id": assumed_pad(ends) if fields["pad_id"] is None else fields["pad_id"],
             "eos_ids": ends,
         }
         return GptConfig(**fields)
@@ -73,7 +82,7 @@ class _Gpt2(Format):
             "model_type": "gpt2",
             **self.their_values(config),
             "embd_pdrop": config.dropout,
-            "eos_token_id": list(config.eos_ids) or None,
+            **special_words(config),
             "tie_word_embeddings": True,
         }
 

@@ -8,7 +8,16 @@ from typing import Any, ClassVar
 
 from regard.errors import refuse
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import Format, Stored, demanded, fixed, generation_file, one_of
+from regard.models.hub.format import (
+    Format,
+    Stored,
+    assumed_pad,
+    demanded,
+    fixed,
+    generation_file,
+    one_of,
+    special_words,
+)
 
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
@@ -56,7 +65,7 @@ class _Llama(Format):
             "attention_dropout": fields["attention_dropout"] or 0.0,
             "rotary_base": rope["rope_theta"],
             "rotary_scaling": None if kind == "default" else scaling,
-            "pad_id": pad if pad is not None and pad >= 0 else (*ends, 0)[0],
+            "pad_id": pad if pad is not None and pad >= 0 else assumed_pad(ends),
             "eos_ids": ends,
         }
         return GptConfig.llama(**fields)
@@ -73,7 +82,7 @@ class _Llama(Format):
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
             "head_dim": config.head_width,
             "rope_parameters": {"rope_theta": config.rotary_base, "rope_type": kind, **scaling},
-            "eos_token_id": list(config.eos_ids) or None,
+            **special_words(config),
         }
 
     def names(self, config: GptConfig) -> dict[str, Stored]:
