@@ -228,15 +228,16 @@ def polarity(
         told = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
         ours[number] = accuracy([each.label for each in told], [label for _, label in test])
         peer = run.folder / "trainer.json"
-        theirs[number] = kept(peer, lambda number=number: trainer_accuracy(minilm, data, number, test))
+        labels = kept(peer, lambda number=number: trainer_labels(minilm, data, number, test))
+        theirs[number] = accuracy(labels, [label for _, label in test])
     reached = f"{spread(list(ours.values()))} % ({seeds(ours)})"
     published = f"{spread(list(theirs.values()))} %, transformers' Trainer with the same settings and seeds"
     told = "sentence polarity, MiniLM fine-tuned, test accuracy"
     finish(output, "polarity", told, reached, published, ours=ours, theirs=theirs, trainings=origins(runs))
 
 
-def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str, str]]) -> float:
-    """What transformers' Trainer reaches with the settings of the recipe."""
+def trainer_labels(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str, str]]) -> list[str]:
+    """What the model that transformers' Trainer made with the settings of the recipe tells of the test sentences."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -279,7 +280,7 @@ def trainer_accuracy(minilm: Path, data: Path, seed: int, test: Sequence[tuple[s
         trainer = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), train_dataset=encoded(pairs))
         trainer.train()
         told = trainer.predict(encoded(test)).predictions.argmax(-1).tolist()
-    return accuracy([classes[each] for each in told], [label for _, label in test])
+    return [classes[each] for each in told]
 
 
 def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Outcome:

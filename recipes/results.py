@@ -51,8 +51,8 @@ def write_result(path: Path, what: str, reached: str, published: str, **details:
         write_page()
 
 
-def kept(path: Path, make: Callable[[], float]) -> float:
-    """A number that takes long to make, and is made once."""
+def kept(path: Path, make: Callable[[], Any]) -> Any:
+    """What takes long to make, and is made once: anything that JSON can hold."""
     if not path.is_file():
         found = make()
         path.parent.mkdir(parents=True, exist_ok=True)
