@@ -223,15 +223,15 @@ def polarity(
     test = [(text, label) for _, text, label in read_labelled([data / "test.tsv.gz"])]
     runs, ours, theirs = {}, {}, {}
     options = ["--model.checkpoint", str(minilm)]
-    for number in seed or [1, 2, 3]:
+    for number in seed or range(1, 7):
         run = runs[number] = trained("polarity", f"polarity-{number}", data, number, options)
         told = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
         ours[number] = accuracy([each.label for each in told], [label for _, label in test])
         peer = run.folder / "trainer.json"
         labels = kept(peer, lambda number=number: trainer_labels(minilm, data, number, test))
         theirs[number] = accuracy(labels, [label for _, label in test])
-    reached = f"{spread(list(ours.values()))} % ({seeds(ours)})"
-    published = f"{spread(list(theirs.values()))} %, transformers' Trainer with the same settings and seeds"
+    reached = f"{spread(list(ours.values()), 2)} % ({seeds(ours)})"
+    published = f"{spread(list(theirs.values()), 2)} %, transformers' Trainer with the same settings and seeds"
     told = "sentence polarity, MiniLM fine-tuned, test accuracy"
     finish(output, "polarity", told, reached, published, ours=ours, theirs=theirs, trainings=origins(runs))
 
