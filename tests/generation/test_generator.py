@@ -182,5 +182,7 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
     with pytest.raises(InvalidFile, match="its tokenizer is none of a language model"):
         Generator.load(tmp_path / "gpt")
     save_model(tmp_path / "other", Transformer(TransformerConfig(280, d_model=8, num_heads=2, d_ff=8)), own)
-    with pytest.raises(InvalidFile, match="holds a Transformer, which `regard translate` serves; here a Gpt is needed"):
+    with pytest.raises(
+        InvalidFile, match="holds an encoder-decoder, which `regard translate` serves; here a GPT is needed"
+    ):
         Generator.load(tmp_path / "other")

@@ -95,6 +95,11 @@ def test_what_does_not_fit_is_refused():
     reader = Reader.load(MINILM)
     with pytest.raises(InvalidArgument, match="needs a model with the head 'classes', but it has 'embedding'"):
         reader.classify(["a"])
+    plain = Reader(
+        Bert(BertConfig(reader.tokenizer.vocab_size, d_model=8, num_heads=2, num_layers=1)), reader.tokenizer
+    )
+    with pytest.raises(InvalidArgument, match=r"but it has 'none': modules\.json and 1_Pooling/config\.json tell how"):
+        plain.embed(["a"])
     with pytest.raises(InvalidType, match="texts must be a sequence of str, but is a str"):
         reader.embed("a")
     with pytest.raises(InvalidType, match="text 2 must be a str, but is a int"):

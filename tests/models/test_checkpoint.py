@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from regard import generation
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
 from regard.models import Gpt, GptConfig, Transformer, TransformerConfig, checkpoint, load_model, save_model
 
@@ -198,9 +199,15 @@ def test_a_dtype_must_be_floating(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_must_be_a_path():
+def test_a_folder_must_be_a_path(tmp_path):
     with pytest.raises(InvalidType, match="folder must be a str or a path, but is a int"):
         load_model(5)
+    for load in (generation.Translator.load, generation.Generator.load, generation.Reader.load, generation.load):
+        with pytest.raises(InvalidType, match="folder must be a str or a path, but is a int"):
+            load(5)
+    with pytest.raises(InvalidType, match=r"tokenizer must have a method save\(folder\), but is a int"):
+        save_model(tmp_path / "new", make_model(), 3)
+    assert not (tmp_path / "new").exists()
     with pytest.raises(InvalidType, match="folder must be a str or a path, but is a NoneType"):
         save_model(None, make_model())
 

@@ -7,6 +7,7 @@ import json
 import re
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models
 
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
 from regard.text.words import BYTES
 
@@ -61,6 +63,21 @@ def test_what_is_no_character_is_refused_and_every_such_text_named(tokenizer: To
         tokenizer.encode(["fine", "\udcff abc", "ab\ud800"])
     assert r"texts[1] must be Unicode, but its character 1 is the lone surrogate '\udcff'" in str(caught.value)
     assert r"texts[2] must be Unicode, but its character 3 is the lone surrogate '\ud800'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "came"),
+    [
+        ("abc", "texts must be a sequence of str, but is a str: give a list"),
+        (None, "texts must be a sequence of str, but is a NoneType"),
+        (["a", 3, None], r"texts\[1\] must be a str, but is a int\n.*texts\[2\] must be a str"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(tokenizer: Tokenizer, texts: Any, came: str) -> None:
+    characters = PipelineTokenizer.of_characters(["abc"])
+    for encode in (tokenizer.encode, characters.encode, characters.encode_whole):
+        with pytest.raises(InvalidType, match=came):
+            encode(texts)
 
 
 def test_special_ids_are_left_out_of_text(tokenizer: Tokenizer) -> None:

@@ -262,5 +262,5 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     with pytest.raises(InvalidRecipe, match=r"data\.max_length: should be at most that of model\.checkpoint, 29, but"):
         train(make_recipe(keys))
     save_model(tmp_path / "model", Transformer(TransformerConfig(270, **sizes)), pipeline)
-    with pytest.raises(InvalidCheckpoint, match=r"holds a Transformer, .*; here a Bert is needed"):
+    with pytest.raises(InvalidCheckpoint, match=r"holds an encoder-decoder, .*; here a BERT is needed"):
         train(make_recipe(keys))

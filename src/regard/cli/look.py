@@ -85,9 +85,9 @@ def _record(model: Path | None, text: str, target: str | None, generate: int | N
     loaded = load_model(model, pair=target is not None)
     given = {"target": target, "generate": generate}
     takes = {Translator: ("target",), Generator: ("generate",), Reader: ()}.get(type(loaded), tuple(given))
-    kind = {Translator: "translates", Generator: "goes on with a text", Reader: "reads one text"}.get(type(loaded))
+    does = {Translator: "translates", Generator: "goes on with a text", Reader: "reads one text, and writes none"}
     idle = [name for name, value in given.items() if value is not None and name not in takes]
-    refuse([f"--{name}: the model {kind}; leave it out" for name in idle])
+    refuse([f"--{name}: the model {does[type(loaded)]}; leave it out" for name in idle])
     return loaded.record(text, **{name: given[name] for name in takes})
 
 

@@ -19,13 +19,13 @@ from regard.generation.begin import Continuing
 from regard.generation.decoding import Hypothesis
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.greedy import greedy, likeliest
-from regard.generation.lines import batches_by_length, type_objections
+from regard.generation.lines import batches_by_length
 from regard.generation.sampling import Sampling, check_sampling, drawing, sample
 from regard.generation.single import steps
 from regard.generation.tracing import read_once, trace_once
 from regard.models.checkpoint import load_as
 from regard.models.gpt import Gpt
-from regard.text.lines import letter_objections
+from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.padding import pad_sequences
 from regard.text.pipeline import PipelineTokenizer
@@ -85,11 +85,12 @@ class Generator:
             dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
 
         Raises:
+            InvalidType: If the folder is no path.
             InvalidFile: If a file is missing, damaged, or does not fit the others.
             InvalidArgument: If the dtype is none that models compute in.
         """
-        dtype, place = chosen_dtype(dtype), Path(folder)
-        model = load_as(place, Gpt).to(dtype)
+        dtype = chosen_dtype(dtype)
+        model, place = load_as(folder, Gpt).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (PipelineTokenizer, PiecesTokenizer)):
             raise InvalidFile(f"{place}: its tokenizer is none of a language model, but of a translator")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 SENTENCE = re.compile(r"\S.*?(?:[.!?…。！？][\"'”’»)\]]*(?=\s)|$)", re.DOTALL)
 
@@ -16,18 +16,6 @@ def sentences_of(line: str) -> list[str]:
         ['"Stay!"', 'he said.', 'Then he left']
     """
     return [match.group().rstrip() for match in SENTENCE.finditer(line)]
-
-
-def type_objections(texts: Iterable[tuple[str, object]]) -> list[str]:
-    """Say which of the named texts are no str.
-
-    Example:
-        >>> type_objections([("line 1", "yes"), ("line 2", None)])
-        ['line 2 must be a str, but is a NoneType']
-    """
-    return [
-        f"{name} must be a str, but is a {type(text).__name__}" for name, text in texts if not isinstance(text, str)
-    ]
 
 
 def batches_by_length(lengths: Sequence[int], most_words: int, more: int = 0) -> Iterator[list[int]]:

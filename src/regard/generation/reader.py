@@ -15,11 +15,11 @@ from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
 from regard.generation.dtypes import chosen_dtype
-from regard.generation.lines import batches_by_length, type_objections
+from regard.generation.lines import batches_by_length
 from regard.generation.tracing import read_once, trace_once
 from regard.models.bert import Bert, Head
 from regard.models.checkpoint import load_as
-from regard.text.lines import letter_objections
+from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.padding import pad_sequences
 from regard.text.pipeline import PipelineTokenizer
@@ -64,11 +64,13 @@ class Reader:
             dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
 
         Raises:
+            InvalidType: If the folder is no path.
             InvalidFile: If a file is missing, damaged, or does not fit the others.
             InvalidArgument: If the dtype is none that models compute in.
         """
-        dtype, place = chosen_dtype(dtype), Path(folder)
-        model, tokenizer = load_as(place, Bert).to(dtype), load_tokenizer(place)
+        dtype = chosen_dtype(dtype)
+        model, place = load_as(folder, Bert).to(dtype), Path(folder)
+        tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, PipelineTokenizer):
             raise InvalidFile(f"{place}: its tokenizer is none of a BERT: expected any other tokenizer.json")
         return cls(model, tokenizer, name=place.resolve().name)
@@ -173,8 +175,10 @@ class Reader:
         return trace_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, layer)
 
     def _check(self, head: Head) -> None:
-        if self.model.config.head != head:
-            raise InvalidArgument(f"this needs a model with the head {head!r}, but it has {self.model.config.head!r}")
+        if self.model.config.head == head:
+            return
+        how = ": modules.json and 1_Pooling/config.json tell how words become a vector" if head == "embedding" else ""
+        raise InvalidArgument(f"this needs a model with the head {head!r}, but it has {self.model.config.head!r}{how}")
 
     def _read(self, texts: Sequence[str], *, whole: bool = False) -> list[list[int]]:
         """The ids of each text, cut to what the model has positions for, or refused where they are to be whole."""

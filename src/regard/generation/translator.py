@@ -17,13 +17,13 @@ from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objec
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
 from regard.generation.dtypes import chosen_dtype
-from regard.generation.lines import batches_by_length, joined_up_to, sentences_of, type_objections
+from regard.generation.lines import batches_by_length, joined_up_to, sentences_of
 from regard.generation.sampling import Sampling, check_sampling, sample
 from regard.generation.teacher import axes_of, fed_batch, teacher_forced
 from regard.generation.tracing import traced
 from regard.models.checkpoint import load_as
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.text.lines import letter_objections
+from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.marian import MarianTokenizer
 from regard.text.padding import source_batch
@@ -83,12 +83,13 @@ class Translator:
             dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
 
         Raises:
+            InvalidType: If the folder is no path.
             InvalidFile: If a file is missing, damaged, or does not fit the others.
             InvalidArgument: If the dtype is none that models compute in.
         """
         dtype = chosen_dtype(dtype)
-        place = Path(str(files("regard").joinpath(EMBEDDED))) if folder is None else Path(folder)
-        model = load_as(place, EncoderDecoder).to(dtype)
+        folder = str(files("regard").joinpath(EMBEDDED)) if folder is None else folder
+        model, place = load_as(folder, EncoderDecoder).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (Tokenizer, MarianTokenizer)):
             raise InvalidFile(f"{place}: its tokenizer is none of a translator: it knows one text, not two languages")

@@ -21,7 +21,7 @@ from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt, GptConfig
 from regard.models.hub import FORMATS, Format
 from regard.models.hub.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
-from regard.models.hub.format import GENERATION_FILE
+from regard.models.hub.format import GENERATION_FILE, one_of
 from regard.models.rnn_search import RnnSearch, RnnSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.weights import build_without_weights, give_weights, read_weights, weight_files
@@ -36,6 +36,12 @@ ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "gpt": (GptConfig, Gpt),
     "rnn_search": (RnnSearchConfig, RnnSearch),
 }
+KINDS: dict[type[Any], tuple[str, str]] = {
+    EncoderDecoder: ("an encoder-decoder", "translate"),
+    Gpt: ("a GPT", "generate"),
+    Bert: ("a BERT", "look"),
+}
+"""What messages call each kind of model, and the command that is for it."""
 Model = EncoderDecoder | Bert | Gpt
 Kind = TypeVar("Kind", bound=Model)
 Layout = Literal["regard", "transformers"]
@@ -71,7 +77,7 @@ def save_model(
             loads them: a `Bert`, a `Gpt` in the shape of GPT-2 or Llama, a `Transformer` as Marian.
 
     Raises:
-        InvalidType: If the folder is no path.
+        InvalidType: If the folder is no path, or the tokenizer cannot be saved.
         InvalidArgument: If dtype is not a floating-point type, or with all that the other layout cannot tell.
         InvalidFile: If the folder cannot be made or written into, as where a file has its name.
 
@@ -86,6 +92,8 @@ def save_model(
     folder = _folder(folder)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InvalidArgument(f"dtype must be a floating-point type, but is {dtype!r}")
+    if tokenizer is not None and not callable(getattr(tokenizer, "save", None)):
+        raise InvalidType(f"tokenizer must have a method save(folder), but is a {type(tokenizer).__name__}")
     if layout not in get_args(Layout):
         raise InvalidArgument(f"layout must be one of {', '.join(map(repr, get_args(Layout)))}, but is {layout!r}")
     kinds = {architecture: name for name, (_, architecture) in ARCHITECTURES.items()}
@@ -173,10 +181,9 @@ def load_as(folder: str | os.PathLike[str], kind: type[Kind]) -> Kind:
     """
     model = load_model(folder)
     if not isinstance(model, kind):
-        commands = {EncoderDecoder: "translate", Gpt: "generate"}
-        command = next((name for kind, name in commands.items() if isinstance(model, kind)), None)
-        serves = "" if command is None else f", which `regard {command}` serves"
-        raise InvalidCheckpoint(f"{folder} holds a {type(model).__name__}{serves}; here a {kind.__name__} is needed")
+        came, serves = next(told for each, told in KINDS.items() if isinstance(model, each))
+        needed, _ = KINDS[kind]
+        raise InvalidCheckpoint(f"{folder} holds {came}, which `regard {serves}` serves; here {needed} is needed")
     return model
 
 
@@ -187,8 +194,9 @@ def build_model(config: Any) -> Any:
 
 def architecture_of(folder: str | os.PathLike[str]) -> type[Any] | None:
     """The class of the model in a folder, where its configuration tells; what is wrong with it, loading it says."""
+    folder = _folder(folder)
     try:
-        values = _read_json(Path(folder) / CONFIG_FILE)
+        values = _read_json(folder / CONFIG_FILE)
     except InvalidCheckpoint:
         return None
     form = FORMATS.get(str(values.get("model_type")))
@@ -287,7 +295,10 @@ def _said_of_generation(folder: Path) -> dict[str, Any]:
     path = folder / GENERATION_FILE
     said = _read_json(path) if path.is_file() else {}
     keys = ("bos_token_id", "eos_token_id", "decoder_start_token_id")
-    return {key: said[key] for key in keys if said.get(key) is not None}
+    found = {key: said[key] for key in keys if said.get(key) is not None}
+    wrong = {key: ids for key, ids in found.items() if not all(type(word) is int for word in one_of(ids))}
+    refuse([f"{path}: {key} must be the id of a word, but is {ids!r}" for key, ids in wrong.items()], InvalidCheckpoint)
+    return found
 
 
 def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -139,6 +139,32 @@ def read_labelled(files: Sequence[str | Path]) -> Iterator[tuple[str, str, str]]
                     f"{path}, line {number}: a line should be a text, a tab and a class, but it is {line[:60]!r}"
                 )
             yield f"{path}, line {number}", text.strip(), label
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse what a tokenizer cannot read.
+
+    Raises:
+        InvalidType: If texts are no sequence of str.
+        InvalidArgument: If one holds half a letter; all are named.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise InvalidType(f"texts must be a sequence of str, but is a {type(texts).__name__}: give a list")
+    named = [(f"texts[{place}]", text) for place, text in enumerate(texts)]
+    refuse(type_objections(named), InvalidType)
+    refuse(letter_objections(named))
+
+
+def type_objections(texts: Iterable[tuple[str, object]]) -> list[str]:
+    """Say which of the named texts are no str.
+
+    Example:
+        >>> type_objections([("line 1", "yes"), ("line 2", None)])
+        ['line 2 must be a str, but is a NoneType']
+    """
+    return [
+        f"{name} must be a str, but is a {type(text).__name__}" for name, text in texts if not isinstance(text, str)
+    ]
 
 
 def letter_objections(texts: Iterable[tuple[str, str]]) -> list[str]:

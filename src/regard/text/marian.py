@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from regard.errors import InvalidFile, refuse
-from regard.text.lines import letter_objections
+from regard.errors import InvalidFile
+from regard.text.lines import check_texts
 from regard.text.sentencepiece import KeptFiles, processor
 
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
@@ -55,6 +55,7 @@ class MarianTokenizer(KeptFiles):
         """Give the ids of each source text, without special tokens.
 
         Raises:
+            InvalidType: If texts are no sequence of str.
             InvalidArgument: If a text holds what is no character.
         """
         return self._encode(self._source, texts)
@@ -63,12 +64,13 @@ class MarianTokenizer(KeptFiles):
         """Give the ids of each target text, without special tokens.
 
         Raises:
+            InvalidType: If texts are no sequence of str.
             InvalidArgument: If a text holds what is no character.
         """
         return self._encode(self._target, texts)
 
     def _encode(self, pieces_of: Any, texts: Sequence[str]) -> list[list[int]]:
-        refuse(letter_objections((f"texts[{place}]", text) for place, text in enumerate(texts)))
+        check_texts(texts)
         found = []
         for text in texts:
             language, mark, rest = text.partition("<<")

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.errors import InvalidArgument, InvalidFile, refuse
+from regard.errors import InvalidArgument, InvalidFile
 from regard.files import whole_file
 from regard.text.backends import learn_bpe, read_backend, write_backend
-from regard.text.lines import letter_objections
+from regard.text.lines import check_texts
 from regard.text.words import BYTES, readable
 
 CONFIG = "tokenizer_config.json"
@@ -159,6 +159,7 @@ class PipelineTokenizer:
         """Give the ids of each text, without special tokens: where it spells one, it is text as any other.
 
         Raises:
+            InvalidType: If texts are no sequence of str.
             InvalidArgument: If a text has characters that the vocabulary lacks, or that are none.
         """
         return self._encode(texts, around=False, literal=True)
@@ -171,7 +172,7 @@ class PipelineTokenizer:
             literal: Whether ``[MASK]`` and the like in a text is text, and not the special token of that name.
 
         Raises:
-            InvalidArgument: As :meth:`encode`.
+            InvalidType, InvalidArgument: As :meth:`encode`.
         """
         return self._encode(texts, around=True, literal=literal)
 
@@ -179,18 +180,18 @@ class PipelineTokenizer:
         """Give the ids of the beginnings of texts: what stands before a text, and no end.
 
         Raises:
-            InvalidArgument: As :meth:`encode`.
+            InvalidType, InvalidArgument: As :meth:`encode`.
         """
         found = self.encode_whole(texts, literal=self.documents is not None)  # as it was when the model learned
         return [ids[:-1] if ids[-1:] == [self.eos_id] != [self.bos_id] else ids for ids in found]
 
     def _encode(self, texts: Sequence[str], *, around: bool, literal: bool) -> list[list[int]]:
+        check_texts(texts)
         self._backend.encode_special_tokens = literal
         try:
             found = self._backend.encode_batch_fast(list(texts), add_special_tokens=around)
             return [encoding.ids for encoding in found]
         except Exception as error:  # the bindings raise no narrower one
-            refuse(letter_objections((f"texts[{place}]", text) for place, text in enumerate(texts)))
             vocabulary = self._backend.get_vocab()
             missing = sorted({letter for text in texts for letter in text if letter not in vocabulary})
             listed = ", ".join(map(repr, missing[:10]))

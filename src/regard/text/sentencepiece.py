@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from regard.errors import InvalidFile, MissingExtra, refuse
 from regard.files import whole_file
-from regard.text.lines import letter_objections
+from regard.text.lines import check_texts
 
 FILE = "tokenizer.model"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
@@ -104,16 +104,17 @@ class PiecesTokenizer(KeptFiles):
         """Give the ids of each text, without special tokens.
 
         Raises:
+            InvalidType: If texts are no sequence of str.
             InvalidArgument: If a text holds what is no character.
         """
-        refuse(letter_objections((f"texts[{place}]", text) for place, text in enumerate(texts)))
+        check_texts(texts)
         return [self._backend.encode(text) for text in texts]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of the beginnings of texts, behind the one that begins a text.
 
         Raises:
-            InvalidArgument: As :meth:`encode`.
+            InvalidType, InvalidArgument: As :meth:`encode`.
         """
         before = [] if self.bos_id is None else [self.bos_id]
         return [before + ids for ids in self.encode(texts)]
@@ -122,7 +123,7 @@ class PiecesTokenizer(KeptFiles):
         """Give the ids of each text between those that begin and end one.
 
         Raises:
-            InvalidArgument: As :meth:`encode`.
+            InvalidType, InvalidArgument: As :meth:`encode`.
         """
         after = [] if self.eos_id is None else [self.eos_id]
         return [ids + after for ids in self.encode_prompts(texts)]

@@ -10,9 +10,9 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, normalizers
 
-from regard.errors import InvalidFile, refuse
+from regard.errors import InvalidFile
 from regard.text.backends import FILE, learn_bpe, read_backend, write_backend
-from regard.text.lines import letter_objections
+from regard.text.lines import check_texts
 from regard.text.words import BYTES, readable
 
 SPECIALS = ("<pad>", "<s>", "</s>")
@@ -89,14 +89,11 @@ class Tokenizer:
         """Give the ids of each text, without special tokens.
 
         Raises:
+            InvalidType: If texts are no sequence of str.
             InvalidArgument: If texts have surrogates, which are no characters; all such texts are named.
         """
-        try:
-            return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
-        except TypeError:
-            # Python reads a byte that is not UTF-8 from the command line as a surrogate.
-            refuse(letter_objections((f"texts[{place}]", text) for place, text in enumerate(texts)))
-            raise
+        check_texts(texts)
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of each target text, as :meth:`encode`: both languages have one vocabulary."""

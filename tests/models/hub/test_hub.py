@@ -201,6 +201,9 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
         (gpt2, {"pad_token_id": 61}, "pad_token_id must be from 0 to vocab_size - 1 = 60, but is 61"),
         (llama, {"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads, but"),
         (llama, {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters must have the key 'factor'"),
+        (llama, {"rope_parameters": [1]}, r"rope_parameters must be an object, but is \[1\]"),
+        (llama, {"rope_scaling": "yarn"}, "rope_scaling must be an object, but is 'yarn'"),
+        (lambda: bert(BERTS["classes"]), {"id2label": ["a", "b"]}, "id2label must be an object, but is "),
         (marian, {"decoder_layers": -1}, "decoder_layers must be at least 1, but is -1"),
         (bert, {"num_hidden_layers": 10**6}, r"asks for 1000000 layers, but .* holds 39 tensors"),
         (gpt2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be False"),
@@ -223,6 +226,13 @@ def test_what_a_model_cannot_do_is_refused(tmp_path, make, changes, words):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(InvalidCheckpoint, match=words):
+        load_model(tmp_path)
+
+
+def test_what_is_wrong_with_generation_is_told_of_its_own_file(tmp_path):
+    gpt2().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, "</s>"]}))
+    with pytest.raises(InvalidCheckpoint, match=r"generation_config\.json: eos_token_id must be the id of a word, but"):
         load_model(tmp_path)
 
 

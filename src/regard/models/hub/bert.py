@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, refuse
 from regard.models.bert import BertConfig, Head, Pooling
-from regard.models.hub.format import Format, Stored, demanded, fixed
+from regard.models.hub.format import Format, Stored, demanded, fixed, objects
 
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 HEADS: dict[str, Head] = {
@@ -57,7 +57,7 @@ class _Bert(Format):
         head = HEADS.get(names[0])
         if head == "classes":
             wanted["problem_type"] = (None, "single_label_classification")
-        objections = demanded(values, wanted)
+        objections = demanded(values, wanted) + objects(values, "id2label")
         if head is None:
             objections.append(f"architectures must be one of {', '.join(HEADS)}, but is {names[0]!r}")
         if values.get("type_vocab_size") == 0:

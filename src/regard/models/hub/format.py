@@ -190,6 +190,15 @@ def demanded(values: Mapping[str, Any], wanted: Mapping[str, Collection[Any]]) -
     ]
 
 
+def objects(values: Mapping[str, Any], *keys: str) -> list[str]:
+    """Say which keys, where they are there, hold no object of JSON."""
+    return [
+        f"{key} must be an object, but is {values[key]!r}"
+        for key in keys
+        if values.get(key) is not None and not isinstance(values[key], dict)
+    ]
+
+
 def fixed(config: Any, form: str, **wanted: Any) -> list[str]:
     """Say which fields of our configuration a kind of checkpoint cannot tell, as it knows one value only."""
     return [

@@ -15,6 +15,7 @@ from regard.models.hub.format import (
     demanded,
     fixed,
     generation_file,
+    objects,
     one_of,
     special_words,
 )
@@ -51,6 +52,7 @@ class _Llama(Format):
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
+        refuse(objects(values, "rope_scaling", "rope_parameters"))
         fields = self.fields(values)
         rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
         rope |= fields["rotary_scaling"] or {}
