@@ -95,6 +95,9 @@ def test_figures_are_those_that_were_measured():
     told = dict(re.findall(r"^\| ([^|`]+) \| (\d+\.\d\d) \|$", text, flags=re.MULTILINE))
     assert told.items() <= measured.items()
     assert len(told) >= 5
+    settings = {name: value for result in found for name, value in result["settings"].items()}
+    shares = [settings[f"share of the floor, batch 1, {dtype}"] for dtype in ("float32", "default")]
+    assert [f"{share:.0%}".replace("%", " %") for share in shares] == re.findall(r"at (\d+ %)", text)
     memory = next(result["settings"]["peak_megabytes"] for result in found if "peak_megabytes" in result["settings"])
     assert [f"{megabytes:.0f}" for megabytes in memory.values()] == re.findall(r"(\d+) MB", text)
 
