@@ -166,7 +166,7 @@ def test_a_language_model_is_measured_on_a_text(regard, tmp_path):
     assert 1 < found["perplexity"] < 3
     assert "bits per character: " in regard("evaluate", tmp_path / "test.txt", "--model", tmp_path).out
     done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--beam", 2)
-    assert (done.code, "`--beam`: a Gpt is measured on one file" in done.err) == (2, True)
+    assert (done.code, "`--beam`: a GPT is measured on one file" in done.err) == (2, True)
 
 
 def test_a_classifier_is_measured_on_texts_with_classes(regard, tmp_path):

@@ -90,7 +90,7 @@ def evaluate(
         _print_values(_generated_scores(generated, (reference or [None])[0]), as_json=as_json)
         return
     from regard.models import Bert, Gpt
-    from regard.models.checkpoint import architecture_of
+    from regard.models.checkpoint import KINDS, architecture_of
 
     kind = None if model is None else architecture_of(model)
     if model is not None and kind in (Gpt, Bert):
@@ -100,7 +100,7 @@ def evaluate(
         if test is None or idle:
             named = ", ".join(f"`--{name}`" for name in idle) or "TEST"
             raise InvalidArgument(
-                f"{named}: a {kind.__name__} is measured on one file, TEST, and takes no options of translators"
+                f"{named}: {KINDS[kind][0]} is measured on one file, TEST, and takes no options of translators"
             )
         found = _text_scores(model, test) if kind is Gpt else _class_scores(model, test)
         _print_values(found, as_json=as_json)
