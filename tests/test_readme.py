@@ -88,6 +88,13 @@ def test_other_commands_would_be_understood(line):
         assert set(filter(None, extras.split(","))) <= set(metadata.metadata("regard").get_all("Provides-Extra"))
 
 
+@pytest.mark.parametrize(("name", "code"), [("attention.html", 0), ("page.html", 65)])
+def test_make_test_does_not_read_what_make_demo_wrote(tmp_path, name, code):
+    (tmp_path / name).write_text("t-eh".replace("-", ""), encoding="utf-8")
+    spelling = [sys.executable, "-m", "codespell_lib", "--toml", ROOT / "pyproject.toml", "."]
+    assert subprocess.run(spelling, cwd=tmp_path, capture_output=True, check=False).returncode == code
+
+
 def test_figures_are_those_that_were_measured():
     found = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks/results").glob("*.json")]
     measured = {what: f"{ratio:.2f}" for result in found for what, ratio in result["median_ratio"].items()}
