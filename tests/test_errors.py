@@ -20,6 +20,8 @@ def test_many_objections_are_counted_and_not_all_listed():
     lines = str(caught.value).splitlines()
     assert lines[1] == "  - weight 0"
     assert lines[-2:] == ["  - weight 19", "  - … and 10 more"]
+    with pytest.raises(InvalidArgument, match=r"\n  - weight 29$"):
+        refuse([f"weight {number}" for number in range(30)], most=None)
 
 
 def test_counts_are_integers_of_at_least_so_many():

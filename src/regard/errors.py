@@ -36,6 +36,10 @@ class InvalidCheckpoint(InvalidFile):
     """A checkpoint is missing, damaged, or does not fit its configuration."""
 
 
+class UnservedCheckpoint(InvalidCheckpoint):
+    """A checkpoint has a configuration that the models of this library do not cover."""
+
+
 class InvalidRecipe(InvalidArgument):
     """A recipe has unknown keys or impossible values."""
 
@@ -48,15 +52,17 @@ class MissingExtra(RegardError, ImportError):
     """A part was used whose optional dependencies are not installed."""
 
 
-_MOST = 20  # objections in one error: beyond, there is one cause for all
+MOST = 20
+"""Objections in one error: beyond, there is one cause for all."""
 
 
-def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument) -> None:
+def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument, *, most: int | None = MOST) -> None:
     """Raise one error that lists all objections, equal ones once; do nothing if there are none.
 
     Args:
         objections: Sentences, each with the argument, what was expected and what came.
         error: The type to raise.
+        most: Beyond so many the rest is counted. None: all are told.
 
     Raises:
         RegardError: Of the given type, if there is any objection.
@@ -65,8 +71,9 @@ def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument
     if len(objections) == 1:
         raise error(objections[0])
     if objections:
-        more = [f"  - … and {len(objections) - _MOST} more"] if len(objections) > _MOST else []
-        listed = [f"  - {objection}" for objection in objections[:_MOST]]
+        most = len(objections) if most is None else most
+        more = [f"  - … and {len(objections) - most} more"] if len(objections) > most else []
+        listed = [f"  - {objection}" for objection in objections[:most]]
         raise error("\n".join(["several things do not fit:", *listed, *more]))
 
 

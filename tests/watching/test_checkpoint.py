@@ -227,7 +227,32 @@ def test_weights_that_are_missing_are_told(folders, tmp_path):
     weights = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.query" not in name}
     model.save_pretrained(tmp_path, state_dict=weights)
     tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(InvalidCheckpoint, match=r"2 weights of ElectraModel are missing: encoder\.layer\.1\.attention"):
+    part = r"encoder\.layer\.1\.attention\.self\.query"
+    with pytest.raises(InvalidCheckpoint, match=rf"{part}\.bias is missing\n.*{part}\.weight is missing"):
+        Checkpoint.load(tmp_path)
+
+
+def test_weights_of_another_shape_and_no_numbers_are_told(tmp_path):
+    model = hf.ElectraModel(hf.ElectraConfig(**SMALL))
+    tokenizer().save_pretrained(tmp_path)
+    names = [f"encoder.layer.{number}.intermediate.dense.bias" for number in (0, 1)]
+    model.save_pretrained(tmp_path, state_dict={**model.state_dict(), **{name: torch.zeros(3) for name in names}})
+    with pytest.raises(InvalidCheckpoint) as caught:
+        Checkpoint.load(tmp_path)
+    assert all(f"{name} has the shape (3,), but the configuration gives (" in str(caught.value) for name in names)
+    with torch.no_grad():
+        model.get_parameter(names[0])[0] = torch.inf
+    model.save_pretrained(tmp_path)
+    with pytest.raises(InvalidCheckpoint, match=rf"{names[0]} holds NaN or infinite numbers"):
+        Checkpoint.load(tmp_path)
+
+
+def test_weights_that_could_run_code_are_refused_in_a_sentence(tmp_path):
+    model = hf.ElectraModel(hf.ElectraConfig(**SMALL))
+    model.config.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    torch.save({**model.state_dict(), "more": Path}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InvalidCheckpoint, match="its weights are refused: it holds more than tensors"):
         Checkpoint.load(tmp_path)
 
 

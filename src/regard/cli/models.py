@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import InvalidCheckpoint, MissingExtra
+from regard.errors import MissingExtra, UnservedCheckpoint
 
 if TYPE_CHECKING:
     from regard.generation import Generator, Reader, Translator
@@ -42,7 +42,7 @@ def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Gener
     if folder is None or architecture_of(folder) is not None or not is_of_transformers(folder):
         try:
             return load(folder)
-        except InvalidCheckpoint:
+        except UnservedCheckpoint:
             if folder is None or not is_of_transformers(folder):
                 raise
     from regard.watching import Checkpoint

@@ -15,7 +15,15 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 import torch
 from safetensors.torch import save_file
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType, nearest, refuse
+from regard.errors import (
+    InvalidArgument,
+    InvalidCheckpoint,
+    InvalidFile,
+    InvalidType,
+    UnservedCheckpoint,
+    nearest,
+    refuse,
+)
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt, GptConfig
@@ -307,7 +315,7 @@ def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: d
         if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
             config = with_pooling(config, folder)
     except InvalidArgument as error:
-        raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
+        raise UnservedCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
     except (OSError, TypeError, ValueError, AttributeError, LookupError) as error:  # a list for a number, no file
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
     return config

@@ -21,6 +21,7 @@ from regard.models.positions import computed_tables
 
 NAMES = ("model.safetensors", "pytorch_model.bin")
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+NO_TENSORS = "it holds more than tensors, and to read it could run code; save the model as safetensors"
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -80,8 +81,7 @@ def _from_torch(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")  # of pickles that no torch.save wrote: the error says more
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
-        why = "it holds more than tensors, and to read it could run code; save the model as safetensors"
-        raise InvalidCheckpoint(f"{path} is refused: {why}") from error
+        raise InvalidCheckpoint(f"{path} is refused: {NO_TENSORS}") from error
     except (OSError, RuntimeError, EOFError, ValueError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
@@ -128,7 +128,7 @@ def give_weights(
                 objection = "holds NaN or numbers that are infinite in float32"
         if objection is not None:
             objections.append(f"{path}: {names.get(name, name)} {objection}")
-    refuse(objections, InvalidCheckpoint)
+    refuse(objections, InvalidCheckpoint, most=None)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, name, given[parameter])

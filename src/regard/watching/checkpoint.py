@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,7 @@ from regard.errors import (
     count_objections,
     refuse,
 )
+from regard.models.weights import NO_TENSORS
 from regard.text.lines import letter_objections
 from regard.text.pipeline import readable_piece
 from regard.watching.listening import Watch
@@ -75,12 +77,14 @@ class Checkpoint:
             names = getattr(config, "architectures", None) or [""]
             kind = getattr(transformers, names[0], transformers.AutoModel)
             model, about = kind.from_pretrained(
-                place, config=config, local_files_only=True, output_loading_info=True, attn_implementation=None
+                place,
+                config=config,
+                local_files_only=True,
+                output_loading_info=True,
+                attn_implementation=None,
+                ignore_mismatched_sizes=True,  # all of them are told below
             )
-        missing = sorted(about["missing_keys"])
-        if missing:
-            listed = ", ".join(missing[:3]) + (" and more" if len(missing) > 3 else "")
-            raise InvalidCheckpoint(f"{place}: {len(missing)} weights of {type(model).__name__} are missing: {listed}")
+        _check_weights(place, model, about)
         tokenizer = processor = None
         with _quiet():
             if (place / "preprocessor_config.json").is_file():
@@ -317,6 +321,19 @@ def _check(folder: Path) -> None:
         raise InvalidCheckpoint(f"{path}: model_type is a name, not {kind!r}")
 
 
+def _check_weights(folder: Path, model: Any, about: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose weights are not whole; tensors that the model has no use for are left to it."""
+    objections = [f"{folder}: {name} is missing" for name in sorted(about["missing_keys"])]
+    objections += [
+        f"{folder}: {name} has the shape {tuple(held)}, but the configuration gives {tuple(wanted)}"
+        for name, held, wanted in sorted(about["mismatched_keys"])
+    ]
+    refuse(objections, InvalidCheckpoint, most=None)
+    real = {name: each for name, each in model.named_parameters() if each.element_size() > 1}  # of bytes nobody can say
+    broken = [name for name, weight in real.items() if not bool(weight.isfinite().all())]
+    refuse([f"{folder}: {name} holds NaN or infinite numbers" for name in broken], InvalidCheckpoint, most=None)
+
+
 def _has_words(folder: Path) -> bool:
     """Whether a folder has a tokenizer; where it has none, transformers may make an empty one."""
     names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
@@ -335,6 +352,8 @@ def _told(folder: Path, what: str) -> Iterator[None]:
     """What transformers raises for a folder that is not whole, in one sentence."""
     try:
         yield
+    except pickle.UnpicklingError as error:
+        raise InvalidCheckpoint(f"{folder}: {what}: its weights are refused: {NO_TENSORS}") from error
     except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights
         raise InvalidCheckpoint(f"{folder}: {what}: {_first_line(error)}") from error
 

@@ -171,7 +171,7 @@ class Format(ABC):
             for name, tensor in tensors.items()
             if name not in used and not self.needless.search(name)
         ]
-        refuse(objections, InvalidCheckpoint)
+        refuse(objections, InvalidCheckpoint, most=None)
         return found
 
     def to_theirs(self, config: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -188,6 +188,13 @@ def demanded(values: Mapping[str, Any], wanted: Mapping[str, Collection[Any]]) -
         for key, possible in wanted.items()
         if key in values and values[key] not in possible
     ]
+
+
+def of_another_head(values: Mapping[str, Any], *served: str) -> list[str]:
+    """Say what a checkpoint is, where it says so, and it is under none of the heads that are served."""
+    names = values.get("architectures") or served
+    known = " or ".join(map(repr, served))
+    return [] if names[0] in served else [f"architectures must be {known}, which this model is, but is {names[0]!r}"]
 
 
 def objects(values: Mapping[str, Any], *keys: str) -> list[str]:

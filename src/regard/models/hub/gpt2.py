@@ -15,6 +15,7 @@ from regard.models.hub.format import (
     demanded,
     fixed,
     generation_file,
+    of_another_head,
     one_of,
     special_words,
 )
@@ -55,7 +56,7 @@ class _Gpt2(Format):
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        refuse(demanded(values, wanted))
+        refuse(of_another_head(values, "GPT2LMHeadModel", "GPT2Model") + demanded(values, wanted))
         fields = self.fields(values)
         ends = one_of(fields["eos_ids"])
         fields |= {

@@ -16,6 +16,7 @@ from regard.models.hub.format import (
     fixed,
     generation_file,
     objects,
+    of_another_head,
     one_of,
     special_words,
 )
@@ -52,7 +53,9 @@ class _Llama(Format):
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
-        refuse(objects(values, "rope_scaling", "rope_parameters"))
+        bare = ("LlamaModel",) if values.get("tie_word_embeddings") else ()  # else it has no map to words
+        objections = of_another_head(values, "LlamaForCausalLM", *bare)
+        refuse(objections + objects(values, "rope_scaling", "rope_parameters"))
         fields = self.fields(values)
         rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
         rope |= fields["rotary_scaling"] or {}

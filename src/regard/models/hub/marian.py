@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import refuse
-from regard.models.hub.format import GENERATION_FILE, Format, Stored, demanded, fixed, one_of
+from regard.models.hub.format import GENERATION_FILE, Format, Stored, demanded, fixed, of_another_head, one_of
 from regard.models.transformer import TransformerConfig
 from regard.nn.positions import sinusoids
 
@@ -58,7 +58,7 @@ class _Marian(Format):
         }
         ends = one_of(fields["eos_id"])
         several = [f"eos_token_id must be one word, which is what this model can do, but is {list(ends)}"]
-        refuse(demanded(values, wanted) + (several if len(ends) > 1 else []))
+        refuse(of_another_head(values, "MarianMTModel") + demanded(values, wanted) + (several if len(ends) > 1 else []))
         shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
         fields |= {
             "tgt_vocab_size": None if fields["tgt_vocab_size"] == fields["vocab_size"] else fields["tgt_vocab_size"],
