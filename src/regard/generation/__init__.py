@@ -7,15 +7,17 @@ from regard.generation.decoding import Hypothesis
 from regard.generation.generator import Generator
 from regard.generation.greedy import greedy
 from regard.generation.load import load
-from regard.generation.reader import Reader, Told
+from regard.generation.reader import Guesses, Reader, Tag, Told
 from regard.generation.sampling import Sampling, sample
 from regard.generation.translator import Translation, Translator
 
 __all__ = [
     "Generator",
+    "Guesses",
     "Hypothesis",
     "Reader",
     "Sampling",
+    "Tag",
     "Told",
     "Translation",
     "Translator",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +22,10 @@ from regard.models.bert import Bert, Head
 from regard.models.checkpoint import load_as
 from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
+from regard.text.masking import IGNORED, hide_words
 from regard.text.padding import pad_sequences
 from regard.text.pipeline import PipelineTokenizer
+from regard.text.scores import perplexity
 
 BATCH_WORDS = 4096  # of texts that are read together
 
@@ -39,6 +42,39 @@ class Told(NamedTuple):
     probabilities: dict[str, float]
 
 
+class Tag(NamedTuple):
+    """What a model takes a word of a text for.
+
+    Args:
+        token: The word as the vocabulary has it.
+        label: The likeliest class.
+        probabilities: Of all classes by their names.
+    """
+
+    token: str
+    label: str
+    probabilities: dict[str, float]
+
+
+class Guesses(NamedTuple):
+    """How well hidden words are told.
+
+    Args:
+        nll: Their negative log-likelihood, in nats.
+        words: How many there are.
+        right: Of how many the likeliest word is the one that stood there.
+    """
+
+    nll: float
+    words: int
+    right: int
+
+    @property
+    def perplexity(self) -> float:
+        """E to the loss of a hidden word."""
+        return perplexity(self.nll / self.words)
+
+
 class Reader:
     """A BERT with its tokenizer.
 
@@ -52,7 +88,7 @@ class Reader:
     """
 
     def __init__(self, model: Bert, tokenizer: PipelineTokenizer, name: str = "bert") -> None:
-        check_vocabulary(tokenizer, model.config.vocab_size)
+        check_vocabulary(tokenizer, model.config.vocab_size, name)
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod
@@ -102,6 +138,66 @@ class Reader:
         rows = self._outputs(texts).softmax(-1).tolist()
         return [Told(labels[row.index(max(row))], dict(zip(labels, row, strict=True))) for row in rows]
 
+    def tag(self, texts: Sequence[str]) -> list[list[Tag]]:
+        """The class of each word of each text, special tokens left out; texts that are too long are cut.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, or a text is none.
+        """
+        self._check("token_classes")
+        labels = self.model.config.labels
+        read = self._read(texts)
+        first = len(self._around[:1])
+        last = len(self._around[1:])
+        found: list[list[Tag]] = [[] for _ in read]
+        for place, logits in self._in_batches(read):
+            ids = read[place]
+            rows = logits[first : len(ids) - last].softmax(-1).tolist()
+            told = zip(self.tokenizer.tokens(ids[first : len(ids) - last]), rows, strict=True)
+            found[place] = [
+                Tag(token, labels[row.index(max(row))], dict(zip(labels, row, strict=True))) for token, row in told
+            ]
+        return found
+
+    def guess(self, texts: Sequence[str], *, share: float = 0.15, seed: int = 0) -> Guesses:
+        """Hide words as in training, and measure how well the model tells them; texts that are too long are cut.
+
+        Args:
+            texts: At least one.
+            share: How many of the words are to be told; see `regard.text.masking.hide_words`.
+            seed: Of the draw.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, its vocabulary no word that hides another, a text is none,
+                or the share is not above 0 and at most 1.
+        """
+        self._check("masked_words")
+        if not 0 < share <= 1:
+            raise InvalidArgument(f"share must be above 0 and at most 1, but is {share}")
+        if self.tokenizer.mask_id is None:
+            raise InvalidArgument("the vocabulary has no word that hides another, [MASK]")
+        read = self._read(texts)
+        refuse([] if read else ["texts must be at least one, but there is none"])
+        head = self.model.words
+        assert head is not None
+        known = {"share": share, "mask_id": self.tokenizer.mask_id, "vocab_size": self.tokenizer.vocab_size}
+        rng, nll, words, right = np.random.default_rng(seed), 0.0, 0, 0
+        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
+            batch = [read[place] for place in places]
+            lengths = np.array([len(ids) for ids in batch])
+            padded = pad_sequences(batch, self.model.config.pad_id).numpy()
+            hidden, labels = (torch.from_numpy(each) for each in hide_words(padded, lengths, rng, **known))
+            told = labels != IGNORED
+            wanted = labels[told].to(self.device)
+            with torch.inference_mode():
+                states, _ = self.model.states(hidden.to(self.device), torch.from_numpy(lengths).to(self.device))
+                logits = head(states[told.to(self.device)]).float()
+            nll += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
+            words, right = words + len(wanted), right + int((logits.argmax(-1) == wanted).sum())
+        return Guesses(nll, words, right)
+
     def fill(self, text: str, count: int = 5) -> list[Told]:
         """The words that are likeliest where ``[MASK]``, or what the vocabulary calls it, stands.
 
@@ -139,7 +235,7 @@ class Reader:
     def repeats(self, length: int = 50, seed: int = 0) -> Recording:
         """Read random words of the vocabulary twice; see `Generator.repeats`."""
         refuse(count_objections(length=length))
-        around = self.tokenizer.encode_whole([""])[0]
+        around = self._around
         length = min(length, (self.model.config.max_length - len(around)) // 2)
         return self._record(
             [*around[:1], *random_repeats(self.tokenizer.word_ids, length, seed), *around[1:]], "random words, twice"
@@ -173,6 +269,11 @@ class Reader:
         """
         (ids,) = self._read([text], whole=True)
         return trace_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, layer)
+
+    @property
+    def _around(self) -> list[int]:
+        """The special tokens around a text: one before it, the others behind."""
+        return self.tokenizer.encode_whole([""])[0]
 
     def _check(self, head: Head) -> None:
         if self.model.config.head == head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,9 +21,10 @@ from regard.text.batches import Loader, plan_batches
 from regard.text.cache import cached
 from regard.text.corpus import digest
 from regard.text.lines import read_labelled, read_lines
+from regard.text.masking import IGNORED, hide_words
 
-IGNORED = -100
-"""The label of a word that is not told."""
+MOST_CLASSES = 20
+"""If there are more, and more than half as many as texts, they are no classes."""
 _CHUNK = 10_000
 _SCHEMA = pa.schema([("ids", pa.list_(pa.int32())), ("label", pa.int32())])
 
@@ -49,7 +51,7 @@ class MaskedTexts(NamedTuple):
     Args:
         words: Ids, of which some are hidden (batch, tokens).
         lengths: Real words of each text (batch,).
-        labels: What stands at the places that are to be told, and `IGNORED` elsewhere (batch, tokens).
+        labels: What stands at the places that are to be told, and -100 elsewhere (batch, tokens).
         tokens: How many places are to be told.
     """
 
@@ -93,9 +95,13 @@ def read_labels(files: Sequence[Path]) -> tuple[str, ...]:
     """The classes that occur in files, sorted.
 
     Raises:
-        InvalidFile: As :func:`read_labelled`, or if there are fewer than two.
+        InvalidFile: As :func:`read_labelled`, or if there are fewer than two, or so many that they are no classes.
     """
-    found = tuple(sorted({label for _, _, label in read_labelled(files)}))
+    counts = Counter(label for _, _, label in read_labelled(files))
+    found = tuple(sorted(counts))
+    if len(found) > MOST_CLASSES and 2 * len(found) > counts.total():
+        came = f"{counts.total()} texts have {len(found)}: are these pairs of a translation?"
+        raise InvalidFile(f"{' and '.join(map(str, files))}: expected texts of a few classes, but {came}")
     if len(found) < 2:
         came = f"there is only {found[0]!r}" if found else "there is none"
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected texts of at least two classes, but {came}")
@@ -198,9 +204,7 @@ class TextLoader(Loader):
 class MaskingLoader(Loader):
     """Token-budget batches of texts of like length, in which words are hidden anew in each epoch; see `Loader`.
 
-    Of the words between the first and the last, which are special tokens, a share is to be told: 80 % of these are
-    hidden, 10 % are replaced by a word that is drawn from the whole vocabulary, 10 % stay as they are. At least one
-    word of a batch is told.
+    How they are hidden, `hide_words` says.
 
     Args:
         corpus: The texts.
@@ -212,8 +216,6 @@ class MaskingLoader(Loader):
         seed: As for `Loader`.
         rank: As for `Loader`.
         world: As for `Loader`.
-
-    Reference: Devlin et al. 2019, "BERT", section 3.1 and appendix A.1.
     """
 
     def __init__(
@@ -242,17 +244,10 @@ class MaskingLoader(Loader):
         words, lengths = _padded(ids, self.pad_id)
         # of the seed and the place of the batch alone, so that a resumed training hides the same words
         rng = np.random.default_rng((self.seed or 0, self.epoch, self.position, self.rank, int(rows[0])))
-        places = np.arange(words.shape[1])
-        inner = (places > 0) & (places < lengths.numpy()[:, None] - 1)
-        told = inner & (rng.random(words.shape) < self.share)
-        if not told.any():
-            told.flat[rng.choice(np.flatnonzero(inner if inner.any() else places < lengths.numpy()[:, None]))] = True
-        labels = np.where(told, words, IGNORED)
-        fate = rng.random(words.shape)
-        hidden = np.where(told & (fate < 0.8), self.mask_id, words)
-        other = told & (fate >= 0.8) & (fate < 0.9)
-        hidden = np.where(other, rng.integers(self.vocab_size, size=words.shape), hidden)
-        return MaskedTexts(torch.from_numpy(hidden), lengths, torch.from_numpy(labels), int(told.sum()))
+        known = {"share": self.share, "mask_id": self.mask_id, "vocab_size": self.vocab_size}
+        hidden, labels = hide_words(words, lengths.numpy(), rng, **known)
+        told = int((labels != IGNORED).sum())
+        return MaskedTexts(torch.from_numpy(hidden), lengths, torch.from_numpy(labels), told)
 
 
 def _padded(ids: list[np.ndarray], pad_id: int) -> tuple[np.ndarray, Tensor]:

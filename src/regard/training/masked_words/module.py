@@ -9,8 +9,9 @@ from torch import Tensor
 
 from regard.models import Bert
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.text.masking import IGNORED
 from regard.text.scores import perplexity
-from regard.text.sentences import IGNORED, MaskedTexts
+from regard.text.sentences import MaskedTexts
 from regard.training.masked_words.data import MaskedWordsData
 from regard.training.masked_words.recipe import MaskedWordsRecipe
 from regard.training.module import TrainedModule
