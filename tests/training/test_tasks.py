@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from regard.errors import Diverged, InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.generation import Generator, Sampling
@@ -217,6 +218,30 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path, text):
         read_recipe(tmp_path / "a.yaml", [])
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"])
+@pytest.mark.parametrize("task", ["language_model", "masked_words", "classification"])
+def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
+    """To one layer the order of what came before matters where there are positions, and only there."""
+    keys = apply_overrides(recipes[task], [f"--model.positions={positions}", "--trainer.max_steps=2"])
+    model = load_model(train(make_recipe(keys)).folder / "last").eval()
+    assert model.config.positions == positions
+    words = torch.tensor([[5, 6, 7, 8, 9]])
+    last, padded = words.clone(), torch.cat([words, torch.zeros(1, 3, dtype=torch.long)], 1)
+    last[0, 4] = 10
+
+    @torch.no_grad()
+    def states(given: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return model(given).logits if isinstance(model, Gpt) else model.states(given, lengths)[0]
+
+    found = states(words)
+    order_is_nothing = torch.allclose(found[:, 4], states(words[:, [0, 2, 1, 3, 4]])[:, 4], atol=1e-6)
+    assert order_is_nothing == (positions == "none")
+    is_causal = torch.allclose(found[:, :4], states(last)[:, :4], atol=1e-6)
+    assert is_causal == (task == "language_model")
+    if task != "language_model":
+        torch.testing.assert_close(states(padded, torch.tensor([5]))[:, :5], found, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("task", "override", "words"),
     [
@@ -248,6 +273,11 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     (tmp_path / "train.tsv").write_text("the film\n")
     with pytest.raises(InvalidFile, match=r"train\.tsv, line 1: a line should be a text, a tab and a class"):
         train(make_recipe(keys))
+    (tmp_path / "train.tsv").write_text("".join(f"the film {n}\tder Film {n}\n" for n in range(40)))
+    with pytest.raises(
+        InvalidFile, match="expected texts of a few classes, but 40 texts have 40: are these pairs of a"
+    ):
+        train(make_recipe(keys))
     keys = recipes["masked_words"]
     del keys["vocabulary"]
     keys["model"] = {"checkpoint": str(tmp_path / "model")}
@@ -256,6 +286,12 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     own, sizes = Tokenizer.train(["a"], 270), {"d_model": 8, "num_heads": 2, "d_ff": 8}
     save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, **sizes)), own)
     with pytest.raises(InvalidFile, match=r"expected a tokenizer\.json of a BERT, got a Tokenizer"):
+        train(make_recipe(keys))
+    large = PipelineTokenizer.train(["a"] * 9, 270)
+    save_model(tmp_path / "model", Bert(BertConfig(large.vocab_size - 1, num_layers=1, **sizes)), large)
+    with pytest.raises(
+        InvalidArgument, match=r"model: the tokenizer has 2\d\d words, but the model 2\d\d: they do not"
+    ):
         train(make_recipe(keys))
     pipeline = PipelineTokenizer.train(["a"], 270)
     save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, max_length=29, **sizes)), pipeline)

@@ -73,7 +73,7 @@ class Generator:
     """
 
     def __init__(self, model: Gpt, tokenizer: PipelineTokenizer | PiecesTokenizer, name: str = "gpt") -> None:
-        check_vocabulary(tokenizer, model.config.vocab_size)
+        check_vocabulary(tokenizer, model.config.vocab_size, name)
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod

@@ -70,7 +70,7 @@ class Translator:
     def __init__(
         self, model: EncoderDecoder, tokenizer: Tokenizer | MarianTokenizer, name: str = "transformer"
     ) -> None:
-        check_vocabulary(tokenizer, min(model.config.vocab_size, model.config.target_vocab_size))
+        check_vocabulary(tokenizer, min(model.config.vocab_size, model.config.target_vocab_size), name)
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod

@@ -35,14 +35,19 @@ def load_tokenizer(folder: str | Path) -> AnyTokenizer:
     raise InvalidFile(f"{folder}: has no tokenizer; a model folder has one beside its weights: {known}")
 
 
-def check_vocabulary(tokenizer: AnyTokenizer, vocab_size: int) -> None:
+def check_vocabulary(tokenizer: AnyTokenizer, vocab_size: int, name: str) -> None:
     """Refuse a tokenizer that knows words which a model does not.
+
+    Args:
+        tokenizer: The tokenizer.
+        vocab_size: The words of the model.
+        name: What the message calls the model.
 
     Raises:
         InvalidArgument: If it has more words than the model.
     """
     if tokenizer.vocab_size > vocab_size:
-        came = f"the tokenizer has {tokenizer.vocab_size} words, but the model {vocab_size}"
+        came = f"{name}: the tokenizer has {tokenizer.vocab_size} words, but the model {vocab_size}"
         raise InvalidArgument(f"{came}: they do not belong together")
 
 

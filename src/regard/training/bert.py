@@ -12,7 +12,7 @@ from regard.errors import InvalidFile
 from regard.models import Bert, BertConfig
 from regard.models.bert import Head
 from regard.models.checkpoint import load_as
-from regard.text.load import load_tokenizer
+from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.training.recipe import Recipe
 from regard.training.sections import Count, Data, Folder, Section, model_section
@@ -59,7 +59,9 @@ class BertRecipe(Recipe):
         if self.model.checkpoint is None:
             return Bert(self.config(tokenizer.vocab_size, head, labels, tokenizer.pad_id))
         given = self.model.model_dump(exclude_unset=True, exclude={"architecture", "checkpoint"})
-        return load_as(self.model.checkpoint, Bert).with_head(head, labels, **given).train()
+        model = load_as(self.model.checkpoint, Bert)
+        check_vocabulary(tokenizer, model.config.vocab_size, str(self.model.checkpoint))
+        return model.with_head(head, labels, **given).train()
 
     def absolute(self, keys: dict[str, Any]) -> dict[str, Any]:
         if self.model.checkpoint is not None:
