@@ -27,15 +27,24 @@ PICTURES = {
 HEADER = """\
 # Results
 
-What the recipes of this repository reach, beside published figures. Each line is made anew by one command, which its
-recipe names; `docs/results` holds the seeds, the commit and the machine of each.
+What the recipes of this repository reach, beside published figures. Each line is made anew by the command that stands
+in it; `docs/results` holds the values of each seed, the commit and the machine.
 
-| what | reached | published, or a peer |
-|---|---|---|
+| what | reached | published, or a peer | by |
+|---|---|---|---|
 """
 
 
-def write_result(path: Path, what: str, reached: str, published: str, **details: Any) -> None:
+def command(program: str, **options: Any) -> str:
+    """The command of a result: a program of this folder with its arguments, and an option for each value there is."""
+    words = [f"python recipes/{program}"]
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name} {each}" for each in values if each is not None]
+    return " ".join(words)
+
+
+def write_result(path: Path, what: str, reached: str, published: str, by: str, **details: Any) -> None:
     """Write a result with what it was measured on; the table in the docs follows where it is one of the docs'."""
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = {
@@ -45,7 +54,7 @@ def write_result(path: Path, what: str, reached: str, published: str, **details:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    found = {"what": what, "reached": reached, "published": published, **details, **machine}
+    found = {"what": what, "reached": reached, "published": published, "by": by, **details, **machine}
     path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if path.resolve().parent == FOLDER:
         write_page()
@@ -78,7 +87,7 @@ def effort(run: Path) -> tuple[int, float]:
 def page(folder: Path = FOLDER) -> str:
     """The table of all results."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    rows = [f"| {each['what']} | {each['reached']} | {each['published']} |\n" for each in found]
+    rows = [f"| {each['what']} | {each['reached']} | {each['published']} | `{each['by']}` |\n" for each in found]
     pictures = sorted(folder.glob("*.png"))
     shown = [(path.name, PICTURES.get(path.stem, path.stem)) for path in pictures]
     return HEADER + "".join(rows) + "".join(f"\n![{told}](results/{name})\n\n{told}\n" for name, told in shown)

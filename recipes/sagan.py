@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import typer
-from results import spread, write_result
+from results import command, spread, write_result
 from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional
@@ -90,6 +90,7 @@ def main(
         f"SAGAN on {Path(images).stem}, Fréchet distance in a classifier's features, {steps:,} steps, {times}",
         ", ".join(told),
         f"none; two halves of the real images: {floor:.2f}",
+        command("sagan.py", images=None if images == "digits" else Path(images).name, steps=steps, seeds=seeds),
         values=distances,
     )
     print(", ".join(told), f"({floor:.2f} between two halves of the real images)")

@@ -136,11 +136,11 @@ def test_text_is_read_as_in_training(regard, tmp_path):
     assert found["chrf"]["score"] == 100
 
 
-@pytest.mark.parametrize("arguments", [["--model", "folder"], ["--beam", "5"]])
-def test_hypotheses_need_no_model_and_no_beam(regard, pairs, hypotheses, arguments):
+@pytest.mark.parametrize("arguments", [["--model", "folder"], ["--beam", "5"], ["--dtype", "float32"]])
+def test_hypotheses_need_no_model_and_nothing_of_one(regard, pairs, hypotheses, arguments):
     done = regard("evaluate", pairs, "--hypotheses", hypotheses, *arguments)
     assert (done.code, done.out) == (2, "")
-    assert "`--hypotheses`: no model is run, so `--model` and `--beam` say nothing" in done.err
+    assert f"`{arguments[0]}`: `--hypotheses` runs no model; leave out one or the other" in done.err
 
 
 def test_an_output_that_cannot_be_written_is_refused_first(regard, pairs, monkeypatch):

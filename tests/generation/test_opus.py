@@ -9,9 +9,10 @@ import torch
 
 from regard.errors import InvalidFile
 from regard.generation import Translator
-from regard.models import load_model, save_model
+from regard.models import Transformer, TransformerConfig, load_model, save_model
 from regard.text.marian import MarianTokenizer
 from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
 from text.pieces import write_marian
 
 TEXTS = ["the", "is the mat", "where", "near", "sat", "is"]  # of few pieces, as those that it learnt from
@@ -81,3 +82,31 @@ def test_a_tokenizer_of_another_kind_is_refused(folder, tmp_path):
     save_model(tmp_path, load_model(folder), PipelineTokenizer.train(TEXTS, 300))
     with pytest.raises(InvalidFile, match="its tokenizer is none of a translator"):
         Translator.load(tmp_path)
+
+
+def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
+    """As a folder that names no class of transformers': ``AutoTokenizer`` and ``AutoModelForSeq2SeqLM`` find them."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    words = Tokenizer.train(["The  cat's on the mat.", "Die Straße ist naß."], vocab_size=280)
+    config = TransformerConfig(words.vocab_size, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1)
+    model = Transformer(config)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1 and "embedding" not in name:
+            torch.nn.init.normal_(parameter)  # large, so that a word is not followed by itself
+    save_model(tmp_path, model, words, layout="transformers")
+    texts = ["The cat's  mat", "naß", "☃ on the Straße."]
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    given = theirs(texts, padding=True, return_tensors="pt")
+    assert [ids[:length].tolist() for ids, length in zip(given["input_ids"], given["attention_mask"].sum(1))] == [
+        [*ids, words.eos_id] for ids in words.encode(texts)
+    ]
+    assert theirs.batch_decode(given["input_ids"], skip_special_tokens=True) == list(map(words.normalise, texts))
+    copy = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    copy.generation_config.max_length = None
+    made = copy.generate(**given, num_beams=1, do_sample=False, max_new_tokens=9)[:, 1:9]  # its ninth is made an end
+    ours = Translator.load(tmp_path, dtype=torch.float32).translate(texts, beam=1)
+    found = [list(best[0].tokens[:8]) for best in ours]
+    assert found == [words.tokens(ids) for ids in made.tolist()]
+    assert len({token for tokens in found for token in tokens}) > 3, found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.lines import one_line, writing
+from regard.cli.models import Dtype, dtype_of
 from regard.cli.translate import given
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
@@ -42,6 +43,7 @@ def evaluate(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
+    dtype: Dtype = None,
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
     ] = None,
@@ -81,8 +83,8 @@ def evaluate(
         regard evaluate --generated texts.jsonl
     """
     if generated is not None:
-        others = {"source": source, "hypotheses": hypotheses, "model": model, "beam": beam, "output": output}
-        others["tokenize"] = tokenize
+        others = {"source": source, "hypotheses": hypotheses, "model": model, "dtype": dtype, "beam": beam}
+        others |= {"output": output, "tokenize": tokenize}
         idle = [f"`--{name}`" for name in given(**others)] + (["TEST"] if test is not None else [])
         if idle or len(reference or []) > 1:
             told = ", ".join(idle) or "a second `--reference`"
@@ -104,15 +106,15 @@ def evaluate(
             raise InvalidArgument(
                 f"{named}: {KINDS[kind][0]} is measured on one file, TEST, and takes no options of translators"
             )
-        found = _text_scores(model, test) if kind is Gpt else _reader_scores(model, test)
+        found = (_text_scores if kind is Gpt else _reader_scores)(model, test, dtype)
         _print_values(found, as_json=as_json)
         return
     from regard.text.scores import score
 
-    if hypotheses is not None and (model is not None or beam is not None):
-        raise InvalidArgument(
-            "`--hypotheses`: no model is run, so `--model` and `--beam` say nothing; leave these out, or that"
-        )
+    idle = given(model=model, dtype=dtype, beam=beam)
+    if hypotheses is not None and idle:
+        named = ", ".join(f"`--{name}`" for name in idle)
+        raise InvalidArgument(f"{named}: `--hypotheses` runs no model; leave out one or the other")
     sources, references = _read(test, source, reference or [])
     with nullcontext() if output is None else writing(output) as file:  # refused before anything is translated
         if hypotheses is not None:
@@ -121,7 +123,7 @@ def evaluate(
             from regard.cli.translate import translations
 
             named = [(f"the source {text[:40]!r}", text) for text in sources]
-            found = translations(named, model=model, total=len(sources), **given(beam=beam))
+            found = translations(named, model=model, dtype=dtype, total=len(sources), **given(beam=beam))
             lines = [one_line(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)
@@ -131,12 +133,12 @@ def evaluate(
         print("note: this text looks tokenised; `--tokenize none` takes its words as they are", file=sys.stderr)
 
 
-def _text_scores(model: Path, test: Path) -> dict[str, float]:
+def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
     """How likely a language model holds a text."""
     from regard.generation.generator import Generator
 
     text = "".join(f"{line}\n" for line in read_lines(test))
-    found = Generator.load(model).likelihood(text)
+    found = Generator.load(model, dtype=dtype_of(dtype)).likelihood(text)
     return {
         "words": found.words,
         "characters": found.characters,
@@ -146,11 +148,11 @@ def _text_scores(model: Path, test: Path) -> dict[str, float]:
     }
 
 
-def _reader_scores(model: Path, test: Path) -> dict[str, float]:
+def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
     """How well a BERT does what its head is for."""
     from regard.generation.reader import Reader
 
-    reader = Reader.load(model)
+    reader = Reader.load(model, dtype=dtype_of(dtype))
     head = reader.model.config.head
     measures = {"classes": _class_scores, "masked_words": _guess_scores}
     if head not in measures:

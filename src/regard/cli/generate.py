@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.lines import writing
+from regard.cli.models import Dtype, dtype_of
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines
 
@@ -20,6 +21,7 @@ def generate(
     ] = "",
     *,
     model: Annotated[Path, typer.Option(help="The folder of a model: a run's, or a GPT-2 or Llama checkpoint.")],
+    dtype: Dtype = None,
     max_length: Annotated[
         int | None,
         typer.Option(min=1, help="The most words of the vocabulary to write.", show_default="200, or what fits"),
@@ -68,7 +70,7 @@ def generate(
     sampling = None
     if beam is None and temperature != 0:
         sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, seed)
-    writer = Generator.load(model)
+    writer = Generator.load(model, dtype=dtype_of(dtype))
     (ids,) = writer.read([prompt])
     most = min(200, writer.model.config.max_length - len(ids)) if max_length is None else max_length
     sampling = None if sampling is None else sampling.started(writer.device)

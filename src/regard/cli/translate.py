@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.lines import is_typed, one_line, writing
+from regard.cli.models import Dtype, dtype_of
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines, shown
 
@@ -41,6 +42,7 @@ def translate(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
+    dtype: Dtype = None,
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
     ] = None,
@@ -94,6 +96,7 @@ def translate(
         found = translations(
             lines,
             model=model,
+            dtype=dtype,
             total=total,
             chunk=1 if by_hand else CHUNK,
             sampling=sampling,
@@ -116,6 +119,7 @@ def translations(
     lines: Iterable[tuple[str, str]],
     *,
     model: Path | None,
+    dtype: str | None = None,
     total: int | None = None,
     chunk: int = CHUNK,
     sampling: Sampling | None = None,
@@ -126,6 +130,7 @@ def translations(
     Args:
         lines: What to translate, each after what errors call it.
         model: The folder of a model; None is the embedded one.
+        dtype: The name of what it computes in; None is the fastest.
         total: The number of lines, where it is known.
         chunk: Lines that are read, sorted and translated together.
         sampling: As ``Translator.translate`` takes it; one generator draws for all lines.
@@ -133,7 +138,7 @@ def translations(
     """
     from regard.generation.translator import Translator
 
-    translator = Translator.load(model)
+    translator = Translator.load(model, dtype=dtype_of(dtype))
     sampling = None if sampling is None else sampling.started(translator.device)
     waiting = iter(lines)
     with _bar(total) as advance:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -12,7 +13,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from regard.errors import InvalidArgument, InvalidFile
 from regard.files import whole_file
 
-FILE = "tokenizer.json"
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
 def learn_bpe(
@@ -54,8 +55,14 @@ def learn_bpe(
     return backend
 
 
-def write_backend(backend: tokenizers.Tokenizer, folder: Path) -> None:
-    """Write ``tokenizer.json`` into a folder, which is made; an older one is replaced only by the whole new one.
+def config_file(**told: Any) -> dict[str, bytes]:
+    """What transformers wants to know beside ``tokenizer.json``, by the name of its file."""
+    values = {"tokenizer_class": "PreTrainedTokenizerFast", **told}
+    return {CONFIG: (json.dumps(values, indent=2) + "\n").encode()}
+
+
+def write_backend(backend: tokenizers.Tokenizer, folder: Path, beside: Mapping[str, bytes]) -> None:
+    """Write ``tokenizer.json`` and the files beside it into a folder, which is made; each older one is replaced whole.
 
     Raises:
         InvalidFile: If it cannot be written.
@@ -63,6 +70,9 @@ def write_backend(backend: tokenizers.Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with whole_file(folder / FILE, text=True) as file:
         file.write(backend.to_str())
+    for name, content in beside.items():
+        with whole_file(folder / name) as file:
+            file.write(content)
 
 
 def read_backend(folder: Path) -> tokenizers.Tokenizer:

@@ -12,12 +12,10 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import InvalidArgument, InvalidFile
-from regard.files import whole_file
-from regard.text.backends import learn_bpe, read_backend, write_backend
+from regard.text.backends import CONFIG, config_file, learn_bpe, read_backend, write_backend
 from regard.text.lines import check_texts
 from regard.text.words import BYTES, readable
 
-CONFIG = "tokenizer_config.json"
 # What checkpoints keep beside it; it is written again as it was read.
 BESIDE = (CONFIG, "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
 SPECIALS = ("<pad>", "<s>", "</s>", "<mask>")
@@ -112,7 +110,7 @@ class PipelineTokenizer:
         begin = _AROUND[documents].partition("$A")[0].strip() or None
         named = {"pad_token": pad, "bos_token": begin, "eos_token": end, "mask_token": mask}
         told = {} if documents is None else {"documents": documents}
-        return cls(backend, {CONFIG: _as_json({"tokenizer_class": "PreTrainedTokenizerFast", **named, **told})})
+        return cls(backend, config_file(**named, **told))
 
     @property
     def vocab_size(self) -> int:
@@ -224,20 +222,12 @@ class PipelineTokenizer:
         Raises:
             InvalidFile: If it cannot be written.
         """
-        folder = Path(folder)
-        write_backend(self._backend, folder)
-        for name, content in (self._beside or {CONFIG: self._own_config()}).items():
-            with whole_file(folder / name) as file:
-                file.write(content)
-
-    def _own_config(self) -> bytes:
-        """What transformers wants to know beside."""
         specials = {
             f"{kind}_token": self._backend.id_to_token(index)
             for kind, index in self._specials.items()
             if index is not None
         }
-        return _as_json({"tokenizer_class": "PreTrainedTokenizerFast", **specials})
+        write_backend(self._backend, Path(folder), self._beside or config_file(**specials))
 
     @classmethod
     def load(cls, folder: str | Path) -> PipelineTokenizer:
@@ -256,10 +246,6 @@ class PipelineTokenizer:
             return cls(backend, beside)
         except InvalidFile as error:
             raise InvalidFile(f"{folder}: {error}") from error
-
-
-def _as_json(values: dict[str, Any]) -> bytes:
-    return (json.dumps(values, indent=2) + "\n").encode()
 
 
 def _content(token: Any) -> Any:

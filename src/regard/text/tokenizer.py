@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import Regex, normalizers
+from tokenizers import Regex, decoders, normalizers, processors
 
 from regard.errors import InvalidFile
-from regard.text.backends import FILE, learn_bpe, read_backend, write_backend
+from regard.text.backends import FILE, config_file, learn_bpe, read_backend, write_backend
 from regard.text.lines import check_texts
 from regard.text.words import BYTES, readable
 
@@ -41,6 +41,10 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         backend.encode_special_tokens = True  # "</s>" in a text is text; the attribute is not part of the file
+        # What only transformers reads: where a source ends, and that no space begins a text.
+        end = [(SPECIALS[self.eos_id], self.eos_id)]
+        backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=end)
+        backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
         self._bytes: list[bytes] = []
         for index in range(backend.get_vocab_size()):
             piece = backend.id_to_token(index) or ""
@@ -93,7 +97,7 @@ class Tokenizer:
             InvalidArgument: If texts have surrogates, which are no characters; all such texts are named.
         """
         check_texts(texts)
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
+        return [each.ids for each in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of each target text, as :meth:`encode`: both languages have one vocabulary."""
@@ -116,12 +120,15 @@ class Tokenizer:
         return [number - 1 for number in itertools.accumulate(starts)]
 
     def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` into a folder; an older one is replaced only by the whole new one.
+        """Write ``tokenizer.json`` into a folder, and what transformers' ``AutoTokenizer`` wants to know beside it.
+
+        Each older file is replaced only by the whole new one.
 
         Raises:
             InvalidFile: If it cannot be written.
         """
-        write_backend(self._backend, Path(folder))
+        pad, _, end = SPECIALS
+        write_backend(self._backend, Path(folder), config_file(pad_token=pad, eos_token=end))
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:

@@ -59,10 +59,11 @@ def marian(**changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
         ("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}  # fmt: skip
-    ids = {"pad_token_id": 60, "decoder_start_token_id": 60, "eos_token_id": 0, "forced_eos_token_id": 0}
+    last = changes.get("vocab_size", VOCAB) - 1
+    ids = {"pad_token_id": last, "decoder_start_token_id": last, "eos_token_id": 0, "forced_eos_token_id": 0}
     kind = {"scale_embedding": True, "activation_function": "swish", "d_model": 32, "max_position_embeddings": 40}
     model = MarianMTModel(MarianConfig(**{**SIZES, **kind, **sizes, **ids, **changes}))
-    model.generation_config.update(bad_words_ids=[[60]], max_length=40, **ids)
+    model.generation_config.update(bad_words_ids=[[last]], max_length=40, **ids)
     model.final_logits_bias.normal_(std=0.5)
     return _random(model)
 

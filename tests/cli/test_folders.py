@@ -1,0 +1,96 @@
+"""The commands on folders of every kind of model: those of transformers, and the recurrent one."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from cli.conftest import SENTENCES
+from models.hub.theirs import gpt2, llama, marian
+from regard.generation import Translator
+from regard.models import RnnSearch, RnnSearchConfig, save_model
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
+from text.pieces import write_marian
+
+TEXTS = ["the cat sat on the mat", "where is the station?"]
+
+
+@pytest.fixture
+def opus(tmp_path):
+    """A folder as OPUS-MT's, with random weights, as transformers saves it."""
+    marian(vocab_size=write_marian(tmp_path)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory):
+    """The folder of an RNNsearch with random weights."""
+    folder = tmp_path_factory.mktemp("recurrent")
+    tokenizer = Tokenizer.train(SENTENCES, vocab_size=300)
+    torch.manual_seed(0)
+    save_model(folder, RnnSearch(RnnSearchConfig(tokenizer.vocab_size, d_model=16, d_hidden=16)), tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["opus", "recurrent"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_translations_with_the_dtype_that_is_asked_for(regard, request, kind, dtype):
+    folder = request.getfixturevalue(kind)
+    options = ("--model", folder, "--dtype", dtype, "--beam", 2, "--json")
+    done = regard("translate", *options, stdin="".join(f"{text}\n" for text in TEXTS))
+    assert done.code == 0, done.err
+    found = [json.loads(line)["translations"][0] for line in done.out.splitlines()]
+    expected = [
+        best[0] for best in Translator.load(folder, dtype=getattr(torch, dtype)).translate(TEXTS, beam=2, nbest=1)
+    ]
+    assert [(each["text"], each["score"]) for each in found] == [(each.text, each.score) for each in expected]
+
+
+@pytest.mark.parametrize("kind", [gpt2, llama])
+def test_texts_go_on_as_in_transformers(regard, tmp_path, kind):
+    tokenizer = PipelineTokenizer.train(TEXTS, vocab_size=300, documents="file")
+    model = kind(vocab_size=tokenizer.vocab_size, bos_token_id=1, eos_token_id=2)
+    model.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    options = ("--temperature", 0, "--max-length", 8, "--dtype", "float32")
+    done = regard("generate", "the cat", "--model", tmp_path, *options)
+    assert done.code == 0, done.err
+    (given,) = tokenizer.encode_prompts(["the cat"])
+    made = model.generate(torch.tensor([given]), do_sample=False, max_new_tokens=8)[0, len(given) :]
+    assert done.out == f"the cat{tokenizer.decode([made.tolist()])[0]}\n"
+
+
+def test_a_recurrent_translator_is_measured_and_its_one_head_told(regard, recurrent, tmp_path):
+    pairs = tmp_path / "test.tsv"
+    pairs.write_text("".join(f"{text}\t{text}\n" for text in TEXTS))
+    done = regard("evaluate", pairs, "--model", recurrent, "--beam", 1, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["sentences"] == 2
+    done = regard("heads", TEXTS[0], "--model", recurrent)
+    assert done.code == 0, done.err
+    assert [row.split()[:2] for row in done.out.splitlines()[1:] if row] == [
+        [measure, "cross.0/0"] for measure in ("first", "separator", "entropy")
+    ]
+
+
+def test_what_was_written_is_seen_at_once(regard, tmp_path, monkeypatch):
+    """A person reads along: each word is on the screen before the next is made."""
+    tokenizer = PipelineTokenizer.of_characters(TEXTS, documents="file")
+    gpt2(vocab_size=tokenizer.vocab_size, eos_token_id=None).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    seen = []
+
+    class Screen(io.StringIO):
+        def flush(self) -> None:
+            seen.append(self.getvalue())
+
+    monkeypatch.setattr(sys, "stdout", Screen())
+    regard("generate", "the cat", "--model", tmp_path, "--seed", 1, "--max-length", 5)
+    shown = list(dict.fromkeys(seen))
+    assert len(shown) >= 5, shown
+    assert all(after.startswith(before) for before, after in zip(shown, shown[1:], strict=False))
