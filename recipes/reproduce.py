@@ -37,6 +37,7 @@ app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=Fals
 Data = Annotated[Path, typer.Argument(help="The folder with the files named above.", file_okay=False, exists=True)]
 Output = Annotated[Path, typer.Option(help="The folder of results, and of their table.", show_default="docs/results")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Train with this seed; again for each further.")]
+Steps = Annotated[int | None, typer.Option(help="Stop after so many steps.", show_default="the recipe's")]
 
 MULTI30K = {
     "sinusoidal": ("sinusoidal positions", []),
@@ -61,7 +62,7 @@ def multi30k(
     data: Data,
     variant: Annotated[str, typer.Option(help=", ".join(MULTI30K))] = "sinusoidal",
     seed: Seeds = None,
-    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", show_default="the recipe's")] = None,
+    steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
     """BLEU of the Transformer-Tiny on Multi30k: recipes/multi30k-en-de.yaml.
@@ -72,15 +73,12 @@ def multi30k(
     if variant not in MULTI30K:
         raise typer.BadParameter(f"expected one of {', '.join(MULTI30K)}, got {variant!r}")
     what, overrides = MULTI30K[variant]
-    name = f"multi30k-{variant}"
-    if steps is not None:
-        what, name = f"{what}, {steps} steps", f"{name}-{steps}"
-        overrides = [*overrides, "--trainer.max_steps", str(steps)]
+    what, name, stop = shortened(f"Multi30k En→De, Transformer-Tiny, {what}", f"multi30k-{variant}", steps)
     test = [list(read_lines(data / f"test_2016_flickr.lc.norm.tok.{side}.gz")) for side in ("en", "de")]
     found: dict[int, dict[str, float]] = {}
     runs = {}
     for number in seed or [1]:
-        run = runs[number] = trained("multi30k-en-de", f"{name}-{number}", data, number, overrides)
+        run = runs[number] = trained("multi30k-en-de", f"{name}-{number}", data, number, [*overrides, *stop])
         lines = translated(Translator.load(run.folder / "averaged", dtype=torch.float32), test[0])
         references = [[line] for line in test[1]]
         found[number] = {
@@ -91,7 +89,7 @@ def multi30k(
     lengths = sorted({run.step for run in runs.values()})
     after = f"{lengths[0]} steps" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]} steps"
     reached = f"{spread(bleu, 2)} BLEU ({seeds(found)}, after {after}; with sacreBLEU's 13a {spread(other, 2)})"
-    told = f"Multi30k En→De, Transformer-Tiny, {what}, BLEU on test2016"
+    told = f"{what}, BLEU on test2016"
     by = command("reproduce.py multi30k DATA", variant=variant, steps=steps, seed=list(found))
     finish(output, name, told, reached, PUBLISHED[variant], by, values=found, trainings=origins(runs))
 
@@ -101,6 +99,7 @@ def shakespeare(
     data: Data,
     positions: Annotated[str, typer.Option(help="As in the recipe.")] = "learned",
     seed: Seeds = None,
+    steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
     """The validation loss of nanoGPT's recipe for a CPU, beside transformers': recipes/shakespeare-characters.yaml.
@@ -109,30 +108,49 @@ def shakespeare(
     """
     text = (data / "input.txt").read_text(encoding="utf-8")
     valid = text[len(text) - len(text) // 10 :]
-    runs, ours, theirs = {}, {}, {}
-    for number in seed or [1]:
-        name = f"shakespeare-{positions}-{number}"
-        run = runs[number] = trained("shakespeare-characters", name, data, number, ["--model.positions", positions])
-        likelihood = Generator.load(run.folder / "last", dtype=torch.float32).likelihood(valid)
-        ours[number] = likelihood.nll / likelihood.words
-        peer = Path("runs") / f"shakespeare-gpt2-{number}.json"
-        theirs[number] = kept(peer, lambda number=number: gpt2_loss(data, text, valid, number))
-    told = f"tiny Shakespeare, nanoGPT's recipe for a CPU, {positions} positions, validation loss"
-    published = (
-        f"1.88 (of 20 random batches), nanoGPT's readme; {spread(list(theirs.values()), 3)}, transformers' GPT-2 with "
-        f"the same settings and seeds (learned positions)"
+    what, name, stop = shortened(
+        f"tiny Shakespeare, nanoGPT's recipe for a CPU, {positions} positions", f"shakespeare-{positions}", steps
     )
-    reached = f"{spread(list(ours.values()), 3)} ({seeds(ours)})"
-    values = {"ours": ours, "theirs": theirs, "trainings": origins(runs)}
-    by = command("reproduce.py shakespeare DATA", positions=positions, seed=list(ours))
-    finish(output, f"shakespeare-{positions}", told, reached, published, by, **values)
+    _, peer, _ = shortened("", "shakespeare-gpt2", steps)
+    runs, ours, theirs = {}, {}, {}
+    guesses: list[float] = []
+    for number in seed or [1]:
+        options = ["--model.positions", positions, *stop]
+        run = runs[number] = trained("shakespeare-characters", f"{name}-{number}", data, number, options)
+        writer = Generator.load(run.folder / "last", dtype=torch.float32)
+        likelihood = writer.likelihood(valid)
+        ours[number] = likelihood.nll / likelihood.words
+        guesses += estimates(writer, valid)
+        path = Path("runs") / f"{peer}-{number}.json"
+        theirs[number] = kept(path, lambda number=number: gpt2_loss(data, text, valid, number, stop))
+    published = (
+        f"1.88, nanoGPT's readme, by that estimate; {spread(list(theirs.values()), 3)}, transformers' GPT-2 with the "
+        f"same settings and seeds (learned positions)"
+    )
+    reached = f"{spread(list(ours.values()), 3)} ({seeds(ours)}); estimated from 20 random batches {spread(guesses, 3)}"
+    values = {"ours": ours, "estimates": guesses, "theirs": theirs, "trainings": origins(runs)}
+    by = command("reproduce.py shakespeare DATA", positions=positions, steps=steps, seed=list(ours))
+    finish(output, name, f"{what}, validation loss", reached, published, by, **values)
 
 
-def gpt2_loss(data: Path, text: str, valid: str, seed: int) -> float:
+@torch.no_grad()
+def estimates(writer: Generator, text: str, count: int = 20) -> list[float]:
+    """The loss as nanoGPT estimates it, from 20 batches of 12 rows of 64 letters at random places: some such."""
+    rows = torch.tensor(writer.tokenizer.encode([text])[0]).unfold(0, 65, 1)
+    torch.manual_seed(0)
+    found = []
+    for _ in range(count):
+        chosen = rows[torch.randint(len(rows), (20 * 12,))]
+        logits = writer.model(chosen[:, :-1]).logits.flatten(0, 1)
+        found.append(float(torch.nn.functional.cross_entropy(logits, chosen[:, 1:].flatten())))
+    return found
+
+
+def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[str]) -> float:
     """What transformers' GPT-2 reaches with the settings of the recipe, on batches of random places as in nanoGPT."""
     from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_with_min_lr_schedule_with_warmup
 
-    keys = read_recipe(RECIPES / "shakespeare-characters.yaml", ["--data.folder", str(data)])
+    keys = read_recipe(RECIPES / "shakespeare-characters.yaml", ["--data.folder", str(data), *options])
     shape, block, letters = keys.model, keys.data.block, sorted(set(text))
     ids, kept_ids = (torch.tensor([letters.index(letter) for letter in part]) for part in (text[: -len(valid)], valid))
     torch.manual_seed(seed)
@@ -179,34 +197,35 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int) -> float:
 
 
 @app.command()
-def rnn_search(data: Data, output: Output = FOLDER) -> None:
+def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None:
     """RNNsearch beside the embedded Transformer, as large and with the same words: recipes/tatoeba-rnn-search.yaml.
 
     DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, tab, target, as the embedded model was trained on.
     """
     grouped = references_by_source(read_pairs([data / "test.tsv.gz"]))
-    run = trained("tatoeba-rnn-search", "tatoeba-rnn-search", data, 1, [])
+    told = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
+    told, name, stop = shortened(told, "rnn-search", steps)
+    run = trained("tatoeba-rnn-search", f"tatoeba-{name}", data, 1, stop)
     rivals = {"RNNsearch": Translator.load(run.folder / "averaged"), "the Transformer": Translator.load()}
     bleu, taken = {}, dict.fromkeys(rivals, 0.0)
-    lines: dict[str, list[str]] = {name: [] for name in rivals}
+    lines: dict[str, list[str]] = {each: [] for each in rivals}
     sources = iter(list(grouped))
-    for name, translator in rivals.items():
-        translator.translate([name])  # what is made once is not timed
+    for each, translator in rivals.items():
+        translator.translate([each])  # what is made once is not timed
     while chunk := list(islice(sources, 500)):  # in turn, so that a busy minute counts for both
-        for name, translator in rivals.items():
+        for each, translator in rivals.items():
             start = time.perf_counter()
-            lines[name] += translated(translator, chunk)
-            taken[name] += time.perf_counter() - start
-    for name in rivals:
-        bleu[name] = score(lines[name], list(grouped.values()), ["bleu"])["bleu"].value
+            lines[each] += translated(translator, chunk)
+            taken[each] += time.perf_counter() - start
+    for each in rivals:
+        bleu[each] = score(lines[each], list(grouped.values()), ["bleu"])["bleu"].value
     tokens, seconds = effort(run.folder)
     ratio = taken["RNNsearch"] / taken["the Transformer"]
     spent = f"{tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
     reached = f"{bleu['RNNsearch']:.1f} BLEU after {spent}; its translations take {ratio:.2f} times as long"
     published = f"{bleu['the Transformer']:.1f} BLEU of the embedded Transformer after 111 million, 5.6 hours"
-    told = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
-    by = command("reproduce.py rnn-search DATA")
-    finish(output, "rnn-search", told, reached, published, by, values=bleu, seconds=taken, trainings=origins({1: run}))
+    by = command("reproduce.py rnn-search DATA", steps=steps)
+    finish(output, name, told, reached, published, by, values=bleu, seconds=taken, trainings=origins({1: run}))
 
 
 @app.command()
@@ -214,6 +233,7 @@ def polarity(
     data: Data,
     minilm: Annotated[Path, typer.Argument(help="A folder with a BERT, as all-MiniLM-L6-v2.")],
     seed: Seeds = None,
+    steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
     """The test accuracy of a fine-tuned MiniLM, beside that of transformers' Trainer: recipes/polarity.yaml.
@@ -224,24 +244,25 @@ def polarity(
     if importlib.util.find_spec("accelerate") is None:
         sys.exit("reproduce: transformers' Trainer needs accelerate: pip install accelerate")
     test = [(text, label) for _, text, label in read_labelled([data / "test.tsv.gz"])]
+    what, name, stop = shortened("sentence polarity, MiniLM fine-tuned", "polarity", steps)
     runs, ours, theirs = {}, {}, {}
-    options = ["--model.checkpoint", str(minilm)]
+    options = ["--model.checkpoint", str(minilm), *stop]
     for number in seed or range(1, 7):
-        run = runs[number] = trained("polarity", f"polarity-{number}", data, number, options)
+        run = runs[number] = trained("polarity", f"{name}-{number}", data, number, options)
         told = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
         ours[number] = accuracy([each.label for each in told], [label for _, label in test])
         peer = run.folder / "trainer.json"
-        labels = kept(peer, lambda number=number: trainer_labels(minilm, data, number, test))
+        labels = kept(peer, lambda number=number: trainer_labels(data, number, options, test))
         theirs[number] = accuracy(labels, [label for _, label in test])
     reached = f"{spread(list(ours.values()), 2)} % ({seeds(ours)}{first_three(ours)})"
     peer = "transformers' Trainer with the same settings and seeds"
     published = f"{spread(list(theirs.values()), 2)} %, {peer}{first_three(theirs)}"
-    told = "sentence polarity, MiniLM fine-tuned, test accuracy"
-    by = command("reproduce.py polarity DATA MINILM", seed=list(ours))
-    finish(output, "polarity", told, reached, published, by, ours=ours, theirs=theirs, trainings=origins(runs))
+    by = command("reproduce.py polarity DATA MINILM", steps=steps, seed=list(ours))
+    values = {"ours": ours, "theirs": theirs, "trainings": origins(runs)}
+    finish(output, name, f"{what}, test accuracy", reached, published, by, **values)
 
 
-def trainer_labels(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str, str]]) -> list[str]:
+def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence[tuple[str, str]]) -> list[str]:
     """What the model that transformers' Trainer made with the settings of the recipe tells of the test sentences."""
     from transformers import (
         AutoModelForSequenceClassification,
@@ -252,7 +273,8 @@ def trainer_labels(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str
         set_seed,
     )
 
-    keys = read_recipe(RECIPES / "polarity.yaml", ["--data.folder", str(data), "--model.checkpoint", str(minilm)])
+    keys = read_recipe(RECIPES / "polarity.yaml", ["--data.folder", str(data), *options])
+    minilm = keys.model.checkpoint
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     set_seed(seed)
     classes = sorted({label for _, label in test})
@@ -286,6 +308,13 @@ def trainer_labels(minilm: Path, data: Path, seed: int, test: Sequence[tuple[str
         trainer.train()
         told = trainer.predict(encoded(test)).predictions.argmax(-1).tolist()
     return [classes[each] for each in told]
+
+
+def shortened(what: str, name: str, steps: int | None) -> tuple[str, str, list[str]]:
+    """What a result is called, by people and as a file, and the options of its training, which may stop early."""
+    if steps is None:
+        return what, name, []
+    return f"{what}, {steps} steps", f"{name}-{steps}", ["--trainer.max_steps", str(steps)]
 
 
 def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Outcome:

@@ -22,7 +22,7 @@ from regard.files import whole_file
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
 PICTURES = {
-    "sagan": "SAGAN: an image of each class, and below it where three of its places look, each marked by a point."
+    "sagan": "SAGAN: an image of each class, and below it where three of its places, each marked, look in it."
 }
 HEADER = """\
 # Results
@@ -40,7 +40,7 @@ def command(program: str, **options: Any) -> str:
     words = [f"python recipes/{program}"]
     for name, value in options.items():
         values = value if isinstance(value, list) else [value]
-        words += [f"--{name} {each}" for each in values if each is not None]
+        words += [f"--{name.replace('_', '-')} {each}" for each in values if each is not None]
     return " ".join(words)
 
 

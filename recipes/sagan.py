@@ -90,7 +90,15 @@ def main(
         f"SAGAN on {Path(images).stem}, Fréchet distance in a classifier's features, {steps:,} steps, {times}",
         ", ".join(told),
         f"none; two halves of the real images: {floor:.2f}",
-        command("sagan.py", images=None if images == "digits" else Path(images).name, steps=steps, seeds=seeds),
+        command(
+            "sagan.py",
+            images=None if images == "digits" else Path(images).name,
+            steps=steps,
+            seeds=seeds,
+            batch=batch,
+            width=width,
+            attention_size=attention_size,
+        ),
         values=distances,
     )
     print(", ".join(told), f"({floor:.2f} between two halves of the real images)")
@@ -209,7 +217,7 @@ def fid(features: nn.Module, real: Tensor, made: Tensor) -> float:
 
 @torch.no_grad()
 def draw(generator: SaganGenerator, path: Path) -> None:
-    """Draw one image of each class, and where three of its places look in the feature map with attention."""
+    """Draw one image of each class, and over it, one below the other, where three of its places look."""
     classes = min(generator.config.num_classes, 10)
     labels = torch.arange(classes, device=next(generator.parameters()).device)
     output = generator.draw(labels, torch.Generator(labels.device).manual_seed(2))
@@ -219,11 +227,13 @@ def draw(generator: SaganGenerator, path: Path) -> None:
     figure, rows = plt.subplots(1 + len(asked), classes, figsize=(classes, 1 + len(asked)), squeeze=False)
     for column in range(classes):
         picture = (output.images[column] / 2 + 0.5).clamp(0, 1).movedim(0, 2).cpu()
-        rows[0, column].imshow(picture, cmap="gray", extent=(0, scale, scale, 0))
+        for axes in rows[:, column]:
+            axes.imshow(picture, cmap="gray", extent=(0, scale, scale, 0))
         for number, place in enumerate(asked):
             seen = output.attention.weights[column, 0, place].view(size, size).cpu()
             across, down = (place % size + 0.5) * scale / size, (place // size + 0.5) * scale / size
-            rows[1 + number, column].imshow(seen, cmap="viridis", extent=(0, scale, scale, 0))
+            shown = {"cmap": "viridis", "alpha": (seen / seen.max()).sqrt() * 0.8, "extent": (0, scale, scale, 0)}
+            rows[1 + number, column].imshow(seen, **shown)
             for axes in (rows[0, column], rows[1 + number, column]):
                 axes.plot(across, down, "o", color=f"C{number + 1}", markersize=4, markeredgecolor="white")
     for axes in rows.flat:

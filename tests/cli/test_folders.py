@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -93,4 +94,4 @@ def test_what_was_written_is_seen_at_once(regard, tmp_path, monkeypatch):
     regard("generate", "the cat", "--model", tmp_path, "--seed", 1, "--max-length", 5)
     shown = list(dict.fromkeys(seen))
     assert len(shown) >= 5, shown
-    assert all(after.startswith(before) for before, after in zip(shown, shown[1:], strict=False))
+    assert all(after.startswith(before) for before, after in pairwise(shown))

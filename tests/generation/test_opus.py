@@ -99,9 +99,7 @@ def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
     texts = ["The cat's  mat", "naß", "☃ on the Straße."]
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     given = theirs(texts, padding=True, return_tensors="pt")
-    assert [ids[:length].tolist() for ids, length in zip(given["input_ids"], given["attention_mask"].sum(1))] == [
-        [*ids, words.eos_id] for ids in words.encode(texts)
-    ]
+    assert theirs(texts)["input_ids"] == [[*ids, words.eos_id] for ids in words.encode(texts)]
     assert theirs.batch_decode(given["input_ids"], skip_special_tokens=True) == list(map(words.normalise, texts))
     copy = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     copy.generation_config.max_length = None

