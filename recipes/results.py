@@ -21,9 +21,7 @@ from regard.files import whole_file
 
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
-PICTURES = {
-    "sagan": "SAGAN: an image of each class, and below it where three of its places, each marked, look in it."
-}
+PICTURES = {"sagan": "SAGAN: an image of each class, and below it where three of its places, each marked, look in it."}
 HEADER = """\
 # Results
 

@@ -97,7 +97,9 @@ def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, t
 def test_a_small_gpt_is_measured_beside_that_of_transformers(root, tmp_path):
     (tmp_path / "input.txt").write_text("To be, or not to be: that is the question.\n" * 200)
     told, result = reproduced(root, tmp_path, "shakespeare", tmp_path, "--steps", 2, "--seed", 3)
-    assert told.startswith("tiny Shakespeare, nanoGPT's recipe for a CPU, learned positions, 2 steps, validation loss: ")
+    assert told.startswith(
+        "tiny Shakespeare, nanoGPT's recipe for a CPU, learned positions, 2 steps, validation loss: "
+    )
     assert result["by"] == "python recipes/reproduce.py shakespeare DATA --positions learned --steps 2 --seed 3"
     (ours,), (theirs,), guesses = result["ours"].values(), result["theirs"].values(), result["estimates"]
     assert 2 < ours < 4
