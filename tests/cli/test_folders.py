@@ -95,3 +95,12 @@ def test_what_was_written_is_seen_at_once(regard, tmp_path, monkeypatch):
     shown = list(dict.fromkeys(seen))
     assert len(shown) >= 5, shown
     assert all(after.startswith(before) for before, after in pairwise(shown))
+
+
+def test_a_model_that_none_of_ours_is_is_refused_before_its_texts_are_read(regard, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "texts").write_text("a text without a tab\n")
+    done = regard("evaluate", tmp_path / "texts", "--model", tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "model_type one of 'bert', 'gpt2', 'llama', 'marian', but is model_type 't5'" in done.err

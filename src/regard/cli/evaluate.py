@@ -93,7 +93,7 @@ def evaluate(
             )
         _print_values(_generated_scores(generated, (reference or [None])[0]), as_json=as_json)
         return
-    from regard.models import Bert, Gpt
+    from regard.models import Bert, Gpt, load_model
     from regard.models.checkpoint import KINDS, architecture_of
 
     kind = None if model is None else architecture_of(model)
@@ -115,6 +115,8 @@ def evaluate(
     if hypotheses is not None and idle:
         named = ", ".join(f"`--{name}`" for name in idle)
         raise InvalidArgument(f"{named}: `--hypotheses` runs no model; leave out one or the other")
+    if model is not None and kind is None:
+        load_model(model)  # which tells why it cannot be read, before the lines of TEST are taken for pairs
     sources, references = _read(test, source, reference or [])
     with nullcontext() if output is None else writing(output) as file:  # refused before anything is translated
         if hypotheses is not None:
