@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InvalidType, count_objections, refuse
-from regard.models.config import field_objections, size_objections, word_id_objections
+from regard.models.config import checked, field_objections, size_objections, word_id_objections
 from regard.models.inputs import in_compute_dtype, length_objections, type_objections, word_objections
 from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
 from regard.nn.attention import MultiHeadAttention, head_objections
@@ -151,7 +151,7 @@ class Bert(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = checked(config, BertConfig)
         self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_id)
         self.positions = embedding_positions(config.positions, config.d_model, config.max_length)
         self.types = nn.Embedding(config.num_types, config.d_model) if config.num_types else None

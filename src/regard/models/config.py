@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from regard.errors import count_objections
+from regard.errors import InvalidType, count_objections
 
+Config = TypeVar("Config")
 # Sizes beyond it are slips of the pen; below it, the bytes of every matrix can be counted in 63 bits.
 LARGEST = 2**28
+
+
+def checked(config: Config, kind: type[Config]) -> Config:
+    """Give the configuration of a model back, which was given one.
+
+    Raises:
+        InvalidType: If it is of another kind.
+    """
+    if not isinstance(config, kind):
+        raise InvalidType(f"config must be a {kind.__name__}, but is a {type(config).__name__}")
+    return config
 
 
 def field_objections(config: Any) -> list[str]:

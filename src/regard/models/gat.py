@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import refuse
-from regard.models.config import field_objections, size_objections
+from regard.models.config import checked, field_objections, size_objections
 from regard.nn.dropout import dropout_objections
 from regard.nn.graph_attention import GraphAttention
 from regard.ops import Attended, Neighbours
@@ -76,7 +76,7 @@ class Gat(nn.Module):
 
     def __init__(self, config: GatConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = checked(config, GatConfig)
         layer = partial(GraphAttention, dropout=config.dropout, attention_dropout=config.attention_dropout)
         self.first = layer(config.num_features, config.head_dim, config.num_heads)
         self.last = layer(config.head_dim * config.num_heads, config.num_classes, config.out_heads, joined=False)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor, nn
 
 from regard.errors import InvalidType, refuse
-from regard.models.config import field_objections, size_objections, word_id_objections
+from regard.models.config import checked, field_objections, size_objections, word_id_objections
 from regard.models.inputs import in_compute_dtype, start_objections, type_objections, word_objections
 from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
 from regard.nn.attention import MultiHeadAttention, head_objections
@@ -180,7 +180,7 @@ class Gpt(nn.Module):
 
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = checked(config, GptConfig)
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = embedding_positions(config.positions, config.d_model, config.max_length)
         self.dropout = Dropout(config.dropout)

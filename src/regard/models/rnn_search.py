@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from regard.errors import refuse
-from regard.models.config import field_objections, size_objections, two_sided_objections
+from regard.models.config import checked, field_objections, size_objections, two_sided_objections
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.inputs import in_compute_dtype
 from regard.models.transformer import Tying
@@ -114,7 +114,7 @@ class RnnSearch(EncoderDecoder):
     shortest = 1  # a recurrent network reads something
 
     def __init__(self, config: RnnSearchConfig) -> None:
-        super().__init__(config)
+        super().__init__(checked(config, RnnSearchConfig))
         d_model, d_hidden = config.d_model, config.d_hidden
         self.encoder = nn.GRU(d_model, d_hidden, batch_first=True, bidirectional=True)
         self.begin = Linear(d_hidden, d_hidden)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from regard.errors import refuse
-from regard.models.config import field_objections, size_objections, two_sided_objections
+from regard.models.config import checked, field_objections, size_objections, two_sided_objections
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.inputs import in_compute_dtype
 from regard.models.positions import (
@@ -150,7 +150,7 @@ class Transformer(EncoderDecoder):
     """
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config)
+        super().__init__(checked(config, TransformerConfig))
         self.src_positions, self.tgt_positions = (
             embedding_positions(
                 config.positions, config.d_model, config.max_length, interleaved=config.interleaved_sinusoids
