@@ -128,6 +128,10 @@ def test_hidden_words_are_filled(tmp_path):
     assert sorted(all_of_them.probabilities.values()) == pytest.approx(sorted(shares[0].tolist()), abs=1e-5)
     with pytest.raises(InvalidArgument, match="text must hide a word as <mask>, but it is 'the cat'"):
         reader.fill("the cat")
+    with pytest.raises(
+        InvalidArgument, match=r"text 1 has \d+ subwords, but the model takes at most 40 at once: shorten"
+    ):
+        reader.fill("<mask> sat" + " on the mat" * 30 + " <mask>")
     with pytest.raises(InvalidArgument, match="count must be at least 1, but is 0"):
         reader.fill("a <mask>", 0)
     with pytest.raises(InvalidArgument, match="count must be at most the 280 words of the vocabulary, but is 281"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.models import Gat, GatConfig
 from regard.nn import GraphAttention
 from regard.ops import Neighbours
@@ -75,5 +75,13 @@ def test_what_does_not_fit_is_named():
         GraphAttention(5, 2.0)
     with pytest.raises(InvalidArgument, match=r"x must have the shape \(nodes, in_features=5\), but has \(3, 4\)"):
         GraphAttention(5, 2)(torch.zeros(3, 4), random_graph(3, 0.5)[0])
+    with pytest.raises(
+        InvalidArgument, match=r"x must have the dtype of the weights, torch.float32, but has torch.int"
+    ):
+        GraphAttention(5, 2)(torch.zeros(3, 5, dtype=torch.int64), random_graph(3, 0.5)[0])
+    with pytest.raises(InvalidType, match=r"graph must be made of edges, Neighbours\(edges\), but is a Tensor"):
+        GraphAttention(5, 2)(torch.zeros(3, 5), torch.tensor([[0, 1], [1, 2]]))
+    with pytest.raises(InvalidType, match=r"x must be a torch\.Tensor, but is a list"):
+        GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])
     with pytest.raises(InvalidArgument, match="num_classes must be at least 1, but is 0"):
         GatConfig(5, 0)

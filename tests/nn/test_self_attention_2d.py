@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -50,9 +52,15 @@ def test_what_does_not_fit_is_named():
         SelfAttention2d(12)
     with pytest.raises(InvalidArgument, match=r"x must have the shape \(batch, channels=8, .* but has \(1, 4, 2, 2\)"):
         SelfAttention2d(8)(torch.zeros(1, 4, 2, 2))
-    with pytest.raises(InvalidArgument, match=r"x must have the shape .* but has \(1, 8, 0, 2\)"):
-        SelfAttention2d(8)(torch.zeros(1, 8, 0, 2))
-    with pytest.raises(InvalidArgument, match=r"x must be of floating-point numbers, but its dtype is torch\.int64"):
-        SelfAttention2d(8)(torch.zeros(1, 8, 2, 2, dtype=torch.int64))
+    for shape in ((1, 8, 0, 2), (0, 8, 2, 2)):
+        with pytest.raises(
+            InvalidArgument, match=rf"x must have the shape .*none of them 0, but has {re.escape(str(shape))}"
+        ):
+            SelfAttention2d(8)(torch.zeros(shape))
+    for dtype in (torch.int64, torch.float64):
+        with pytest.raises(
+            InvalidArgument, match=f"x must have the dtype of the weights, torch.float32, but has {dtype}"
+        ):
+            SelfAttention2d(8)(torch.zeros(1, 8, 2, 2, dtype=dtype))
     with pytest.raises(InvalidType, match=r"x must be a torch\.Tensor, but is a NoneType"):
         SelfAttention2d(8)(None)

@@ -52,6 +52,14 @@ def test_what_is_saved_is_what_was_loaded(tmp_path):
     assert (tmp_path / "tokenizer_config.json").read_bytes() == (MINILM / "tokenizer_config.json").read_bytes()
 
 
+@pytest.mark.parametrize(("content", "words"), [("[]", "must hold an object, but holds list"), ("{", "is not valid")])
+def test_a_damaged_file_beside_a_tokenizer_is_named(tmp_path, content, words):
+    load_tokenizer(MINILM).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(InvalidFile, match=rf"{tmp_path}: tokenizer_config\.json {words}"):
+        load_tokenizer(tmp_path)
+
+
 def test_marians_words_are_those_of_transformers(tmp_path):
     words = write_marian(tmp_path)
     ours, expected = load_tokenizer(tmp_path), theirs(tmp_path)

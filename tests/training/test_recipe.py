@@ -148,12 +148,12 @@ def test_overrides_of_another_form_are_refused(overrides: list[str], message: st
     ("content", "error", "message"),
     [
         (None, InvalidFile, "no such recipe"),
-        (b"run: [", InvalidFile, "is not YAML: while parsing a flow node"),
+        (b"run: [", InvalidFile, "is not YAML: line 1, column 7: expected the node content, but found '<stream end>'"),
         (b"run: 2024-13-45", InvalidFile, "is not YAML: month must be in 1..12"),
         (b"[" * 3000, InvalidFile, "is not YAML: maximum recursion depth exceeded"),
         (b"run: \xff", InvalidFile, "cannot be read: 'utf-8' codec"),
         (b"- a\n", InvalidRecipe, "a recipe is a mapping of keys to values, but this is list"),
-        (b"", InvalidRecipe, "a recipe is a mapping of keys to values, but this is NoneType"),
+        (b"# nothing\n", InvalidRecipe, "is empty, but a recipe names at least the data it trains on"),
     ],
 )
 def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes | None, error: type, message: str) -> None:

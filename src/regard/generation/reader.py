@@ -210,14 +210,15 @@ class Reader:
 
         Raises:
             InvalidType: If the text is no str.
-            InvalidArgument: If the model has another head, nothing is hidden, or count does not fit.
+            InvalidArgument: If the model has another head, nothing is hidden, the text is longer than what the model
+                reads, or count does not fit.
         """
         self._check("masked_words")
         refuse(count_objections(count=count))
         words = self.model.config.vocab_size
         if count > words:
             raise InvalidArgument(f"count must be at most the {words} words of the vocabulary, but is {count}")
-        (ids,) = self._read([text])
+        (ids,) = self._read([text], whole=True)
         places = [place for place, word in enumerate(ids) if word == self.tokenizer.mask_id]
         if not places:
             name = self.tokenizer.tokens([self.tokenizer.mask_id or 0])[0]

@@ -158,20 +158,20 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     values = _read_json(folder / CONFIG_FILE)
     source = paths[0] if len(paths) == 1 else folder
     name, kind = values.get("architecture"), values.get("model_type")
-    names: dict[str, str] = {}
     if isinstance(kind, str) and kind in FORMATS and name is None:
         weights, form = read_weights(paths), FORMATS[kind]
         config = _their_config(folder, values | _said_of_generation(folder), form, weights)
         _check_layers(folder, config, weights, source)
         model = build_without_weights(lambda: build_model(config))
         weights = form.to_ours(config, weights, dict(model.named_parameters()), source)
-        names = {ours: ", ".join(stored.names) for ours, stored in form.names(config).items()}
+        names = form.names(config)
+        give_weights(model, weights, source, lambda ours, weight: names[ours].pieces(weight))
     else:
         config = _own_config(folder / CONFIG_FILE, values)
         weights = read_weights(paths)
         _check_layers(folder, config, weights, source)
         model = build_without_weights(lambda: build_model(config))
-    give_weights(model, weights, source, names)
+        give_weights(model, weights, source)
     return model.eval()
 
 

@@ -8,7 +8,6 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -96,7 +95,10 @@ def build_without_weights(build: Callable[[], Model]) -> Model:
 
 
 def give_weights(
-    model: nn.Module, weights: dict[str, Tensor], path: Path, names: Mapping[str, str] = MappingProxyType({})
+    model: nn.Module,
+    weights: dict[str, Tensor],
+    path: Path,
+    pieces: Callable[[str, Tensor], Mapping[str, Tensor]] = lambda name, weight: {name: weight},
 ) -> None:
     """Give a model that was built without weights those of a file, in float32 and on the CPU.
 
@@ -106,7 +108,7 @@ def give_weights(
         model: As from :func:`build_without_weights`.
         weights: As from :func:`read_weights`; they are copied.
         path: The file, for messages.
-        names: What the file calls a weight, where that is another name than ours.
+        pieces: The tensors that a weight has in the file, by their names there, for messages.
 
     Raises:
         InvalidCheckpoint: With the name of every tensor that is missing, not part of the model, of another shape, not
@@ -125,9 +127,13 @@ def give_weights(
             weight = weights[name].to(torch.float32, copy=True)  # a change of the file must not reach the model
             given[parameter] = nn.Parameter(weight)
             if not bool(weight.isfinite().all()):
-                objection = "holds NaN or numbers that are infinite in float32"
-        if objection is not None:
-            objections.append(f"{path}: {names.get(name, name)} {objection}")
+                objections += [
+                    f"{path}: {stored} holds NaN or numbers that are infinite in float32"
+                    for stored, piece in pieces(name, weight).items()
+                    if not bool(piece.isfinite().all())
+                ]
+        else:
+            objections.append(f"{path}: {name} {objection}")
     refuse(objections, InvalidCheckpoint, most=None)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -141,9 +147,14 @@ def _objection(weight: Tensor | None, parameter: nn.Parameter) -> str | None:
         return f"is missing, expected with the shape {shape}"
     if tuple(weight.shape) != shape:
         return f"has the shape {tuple(weight.shape)}, but the configuration gives {shape}"
-    if weight.dtype not in FLOATING:
-        return f"has the dtype {weight.dtype}, but weights are floating-point numbers"
-    return None
+    return dtype_objection(weight)
+
+
+def dtype_objection(weight: Tensor) -> str | None:
+    """Say that a stored tensor holds no numbers that weights can be."""
+    if weight.dtype in FLOATING:
+        return None
+    return f"has the dtype {weight.dtype}, but weights are floating-point numbers"
 
 
 class _NothingDrawn(TorchFunctionMode):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -12,7 +11,7 @@ from regard.errors import InvalidArgument, count_objections, refuse
 from regard.nn.attention_positions import AttentionPositions
 from regard.nn.cache import FixedCache, GrowingCache
 from regard.nn.dropout import dropout_objections
-from regard.nn.linear import Linear
+from regard.nn.linear import Linear, dtype_objections
 from regard.ops import Attended, MaskLike, attend
 from regard.ops.measures import Asked
 from regard.ops.product import linear
@@ -174,13 +173,7 @@ class MultiHeadAttention(nn.Module):
             for name, tensor in (("query", query), ("key", key), ("value", value))
             if tensor is not None and (tensor.ndim != 3 or tensor.shape[2] != self.d_model)
         ]
-        dtype = self.in_proj.weight.dtype
-        if not torch.is_autocast_enabled(query.device.type):
-            objections += [
-                f"{name} must have the dtype of the weights, {dtype}, but has {tensor.dtype}: convert one of them"
-                for name, tensor in (("query", query), ("key", key), ("value", value))
-                if tensor is not None and tensor.dtype != dtype
-            ]
+        objections += dtype_objections(self.in_proj.weight, query=query, key=key, value=value)
         if self.positions is not None and key is not None:
             kind = type(self.positions).__name__
             objections.append(f"key was given to a layer with {kind}, which attends to itself only: leave key out")

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_objections, refuse
+from regard.errors import InvalidType, count_objections, refuse
 from regard.nn.dropout import Dropout, dropout_objections
-from regard.ops import Additive, Attended, Neighbours, attend
+from regard.nn.linear import dtype_objections
+from regard.ops import Additive, Attended, Mask, Neighbours, attend
 
 
 class GraphAttention(nn.Module):
@@ -29,7 +30,8 @@ class GraphAttention(nn.Module):
         attention_dropout: Dropped share of the weights, in training.
 
     Raises:
-        InvalidArgument: If a size is below 1, a rate no probability, or at a call with another width.
+        InvalidArgument: If a size is below 1, a rate no probability, or at a call with another width or dtype.
+        InvalidType: At a call with something that is no tensor or no graph.
 
     Memory: O(nodes + edges), and so is the time.
 
@@ -86,9 +88,15 @@ class GraphAttention(nn.Module):
             Attended: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) of the mean; ``weights`` a view (1,
                 num_heads, nodes, nodes).
         """
+        if not isinstance(x, Tensor):
+            raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
+        if not isinstance(graph, Mask):
+            raise InvalidType(f"graph must be made of edges, Neighbours(edges), but is a {type(graph).__name__}")
+        objections = dtype_objections(self.project.weight, x=x)
         if x.ndim != 2 or x.shape[1] != self.in_features:
-            came = tuple(x.shape)
-            raise InvalidArgument(f"x must have the shape (nodes, in_features={self.in_features}), but has {came}")
+            expected = f"(nodes, in_features={self.in_features})"
+            objections.append(f"x must have the shape {expected}, but has {tuple(x.shape)}")
+        refuse(objections)
         value = self.project(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
         query, key = (value @ vector[:, :, None] for vector in (self.of_query, self.of_key))  # (heads, nodes, 1)
         attended = attend(

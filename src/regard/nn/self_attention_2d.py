@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from regard.errors import InvalidArgument, InvalidType, count_objections, refuse
+from regard.nn.linear import dtype_objections
 from regard.ops import Attended, attend
 
 
@@ -26,7 +27,7 @@ class SelfAttention2d(nn.Module):
 
     Raises:
         InvalidArgument: If reduction does not divide channels, or at a call with another number of channels, no
-            place, or integers.
+            image, no place, or another dtype than the weights'.
         InvalidType: At a call with no tensor.
 
     Memory: O(height · width · channels): the weights of all pairs of places are not stored.
@@ -71,13 +72,11 @@ class SelfAttention2d(nn.Module):
         """
         if not isinstance(x, Tensor):
             raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
-        if x.ndim != 4 or x.shape[1] != self.channels or 0 in x.shape[2:]:
-            came = tuple(x.shape)
-            raise InvalidArgument(
-                f"x must have the shape (batch, channels={self.channels}, height, width), but has {came}"
-            )
-        if not x.is_floating_point():
-            raise InvalidArgument(f"x must be of floating-point numbers, but its dtype is {x.dtype}")
+        objections = dtype_objections(self.gamma, x=x)
+        if x.ndim != 4 or x.shape[1] != self.channels or 0 in x.shape:
+            expected = f"(batch, channels={self.channels}, height, width)"
+            objections.append(f"x must have the shape {expected}, none of them 0, but has {tuple(x.shape)}")
+        refuse(objections)
         query, key, value = (each(x).flatten(2).mT[:, None] for each in (self.query, self.key, self.value))
         attended = attend(query, key, value, scale=1.0)  # (batch, 1, places, inner)
         seen = attended.output[:, 0].mT.unflatten(2, x.shape[2:])

@@ -62,7 +62,9 @@ class PipelineTokenizer:
             found = json.loads(self._beside.get(CONFIG, b"{}"))
         except ValueError as error:
             raise InvalidFile(f"{CONFIG} is not valid JSON: {error}") from error
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            raise InvalidFile(f"{CONFIG} must hold an object, but holds {type(found).__name__}")
+        return found
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, documents: Documents | None = None) -> PipelineTokenizer:

@@ -167,10 +167,19 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         keys = yaml.load(text, _Once)
     except _YAML_ERRORS as error:
-        raise InvalidFile(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+        raise InvalidFile(f"{path}: is not YAML: {_why(error)}") from error
+    if keys is None:
+        raise InvalidRecipe(f"{path}: is empty, but a recipe names at least the data it trains on")
     if not isinstance(keys, dict):
         raise InvalidRecipe(f"{path}: a recipe is a mapping of keys to values, but this is {type(keys).__name__}")
     return make_recipe(apply_overrides(keys, overrides))
+
+
+def _why(error: Exception) -> str:
+    """What a reader of YAML says, and where."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 class _Once(yaml.SafeLoader):
@@ -254,7 +263,7 @@ def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
         try:
             found = yaml.safe_load(value)
         except _YAML_ERRORS as error:
-            raise InvalidRecipe(f"{option}: {value!r} is not YAML: {' '.join(str(error).split())}") from error
+            raise InvalidRecipe(f"{option}: {value!r} is not YAML: {_why(error)}") from error
         # a path is named as it was typed: 2024_1 is no number there
         as_typed = name in _PATHS and isinstance(found, (int, float, datetime.date))
         target[key] = value if as_typed else found

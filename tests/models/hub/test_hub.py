@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,7 +213,8 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
         (gpt2, {"n_layer": 0}, "n_layer must be at least 1, but is 0"),
         (gpt2, {"pad_token_id": 61}, "pad_token_id must be from 0 to vocab_size - 1 = 60, but is 61"),
         (llama, {"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads, but"),
-        (llama, {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters must have the key 'factor'"),
+        (llama, {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters must have factor for the type 'linear'"),
+        (llama, {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "must have low_freq_factor, high_freq_.*"),
         (llama, {"rope_parameters": [1]}, r"rope_parameters must be an object, but is \[1\]"),
         (llama, {"rope_scaling": "yarn"}, "rope_scaling must be an object, but is 'yarn'"),
         (lambda: bert(BERTS["classes"]), {"id2label": ["a", "b"]}, "id2label must be an object, but is "),
@@ -255,6 +257,23 @@ def test_weights_that_are_no_numbers_are_named_as_the_file_does(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(InvalidCheckpoint, match=r"transformer\.h\.0\.mlp\.c_fc\.weight holds NaN"):
         load_model(tmp_path)
+
+
+def test_of_tensors_that_make_one_weight_the_one_at_fault_is_named(tmp_path):
+    model = llama()
+    model.save_pretrained(tmp_path)
+    tensors, name = load_file(tmp_path / "model.safetensors"), "model.layers.0.self_attn.k_proj.weight"
+    for wrong, told in (
+        (torch.full_like(tensors[name], torch.nan), "holds NaN"),
+        (tensors[name].long(), r"has the dtype torch\.int64, but weights are floating-point numbers"),
+    ):
+        save_file({**tensors, name: wrong}, tmp_path / "model.safetensors")
+        with pytest.raises(InvalidCheckpoint, match=rf"model\.safetensors: {re.escape(name)} {told}[^,]*$"):
+            load_model(tmp_path)
+    few_bits = tensors[name].to(torch.float8_e4m3fn)
+    save_file({**tensors, name: few_bits}, tmp_path / "model.safetensors")
+    model.get_parameter(name).data = few_bits.float()
+    torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, model(WORDS).logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

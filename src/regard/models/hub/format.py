@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, nearest, refuse
+from regard.models.weights import dtype_objection
 
 GENERATION_FILE = "generation_config.json"
 ACTIVATIONS = {
@@ -57,6 +58,8 @@ class Stored:
         """The parameter that stored tensors make."""
         parts = [piece[0] if self.flat else piece for piece in pieces]
         parts = [part.mT if self.transposed else part for part in parts]
+        if len({part.dtype for part in parts}) > 1:
+            parts = [part.float() for part in parts]  # some types have no common one
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -140,7 +143,8 @@ class Format(ABC):
             path: The file, for messages.
 
         Raises:
-            InvalidCheckpoint: With the name of every tensor that is missing, left over or of another shape.
+            InvalidCheckpoint: With the name of every tensor that is missing, left over, of another shape, or not of
+                floating-point numbers.
         """
         modern = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): name for name in tensors}
         objections, found, used = [], {}, set()
@@ -161,6 +165,8 @@ class Format(ABC):
                     for copy in copies
                     if not torch.equal(tensors[copy], tensors[there])
                 ]
+                odd = dtype_objection(tensors[there])
+                objections += [] if odd is None else [f"{path}: {there} {odd}"]
                 if tuple(tensors[there].shape) != shape:
                     came = tuple(tensors[there].shape)
                     objections.append(f"{path}: {there} has the shape {came}, but the configuration gives {shape}")
@@ -227,7 +233,8 @@ def special_words(config: Any) -> dict[str, Any]:
     embedding of the word that it names no gradient, which an end must have.
     """
     pad = None if config.pad_id == assumed_pad(config.eos_ids) else config.pad_id
-    return {"eos_token_id": list(config.eos_ids) or None, "pad_token_id": pad}
+    ends = config.eos_ids[0] if len(config.eos_ids) == 1 else list(config.eos_ids) or None
+    return {"eos_token_id": ends, "pad_token_id": pad}
 
 
 def assumed_pad(ends: Sequence[int]) -> int:

@@ -64,12 +64,16 @@ class _Llama(Format):
             "the type of rotary scaling": ("default", "linear", "llama3")
         })  # fmt: skip
         refuse(objections)
-        scaling = {name: rope[name] for name in _SCALING[: 1 if kind == "linear" else 4] if name in rope}
+        needed = {"default": (), "linear": _SCALING[:1], "llama3": _SCALING}[kind]
+        missing = [name for name in needed if name not in rope]
+        if missing:
+            refuse([f"rope_parameters must have {', '.join(missing)} for the type {kind!r}, but is {rope!r}"])
+        scaling = {name: rope[name] for name in needed}
         ends, pad = one_of(fields["eos_ids"]), fields["pad_id"]
         fields |= {
             "attention_dropout": fields["attention_dropout"] or 0.0,
             "rotary_base": rope["rope_theta"],
-            "rotary_scaling": None if kind == "default" else scaling,
+            "rotary_scaling": scaling or None,
             "pad_id": pad if pad is not None and pad >= 0 else assumed_pad(ends),
             "eos_ids": ends,
         }
