@@ -251,7 +251,7 @@ def polarity(
         run = runs[number] = trained("polarity", f"{name}-{number}", data, number, options)
         told = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
         ours[number] = accuracy([each.label for each in told], [label for _, label in test])
-        peer = run.folder / "trainer.json"
+        peer = run.folder / "trainer-labels.json"
         labels = kept(peer, lambda number=number: trainer_labels(data, number, options, test))
         theirs[number] = accuracy(labels, [label for _, label in test])
     reached = f"{spread(list(ours.values()), 2)} % ({seeds(ours)}{first_three(ours)})"

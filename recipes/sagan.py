@@ -98,6 +98,7 @@ def main(
             batch=batch,
             width=width,
             attention_size=attention_size,
+            made=made,
         ),
         values=distances,
     )

@@ -73,7 +73,7 @@ def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
     ):
         assert said in card, said
     assert {path.name for path in place.iterdir()} == {
-        "README.md", "config.json", "model.safetensors", "tokenizer.json"
+        "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"
     }  # fmt: skip
 
 

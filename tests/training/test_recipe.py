@@ -203,6 +203,17 @@ def test_only_an_untouched_copy_is_a_copy(tmp_path: Path) -> None:
     assert not is_copy(path)
 
 
+def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> None:
+    """``<<`` of YAML, also of a mapping that merges another and is merged itself; a key of a mapping's own counts."""
+    text = "small: &small {train: a.tsv, x: 1}\nmore: &more {<<: *small, x: 2}\ndata: {<<: *more, train: b.tsv}\n"
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(InvalidRecipe, match="small: no such key"):  # it is read, and its spare sections are named
+        read_recipe(tmp_path / "r.yaml")
+    (tmp_path / "r.yaml").write_text(text.replace("x: 2", "x: 2, x: 3"))
+    with pytest.raises(InvalidFile, match="is not YAML: line 2, column 32: 'x' is given twice"):
+        read_recipe(tmp_path / "r.yaml")
+
+
 @pytest.mark.parametrize(
     "path", sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml")), ids=lambda path: path.stem
 )

@@ -190,6 +190,13 @@ def test_a_model_whose_first_places_are_kept_for_padding_takes_fewer_tokens(tmp_
         roberta.record("the " * 9)
 
 
+def test_embeddings_that_are_none_of_torch_s_end_in_the_refusal_of_their_model(tmp_path):
+    hf.IBertModel(hf.IBertConfig(**SMALL, max_position_embeddings=12, pad_token_id=1)).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InvalidArgument, match="computes attention in its own way"):
+        Checkpoint.load(tmp_path).record("the mat")
+
+
 def test_what_a_model_says_of_its_input_is_told(tmp_path):
     hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(tmp_path)
     hf.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path)

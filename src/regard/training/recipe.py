@@ -185,12 +185,25 @@ def _why(error: Exception) -> str:
 class _Once(yaml.SafeLoader):
     """Reads what `yaml.safe_load` reads, but for a key that is given twice, of which that would take the last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"given twice: {', '.join(twice)}", node.start_mark)
-        return super().construct_mapping(node, deep)
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._seen: set[yaml.MappingNode] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Take up what a mapping merges (``<<``), which happens again where it is merged itself: look at it before."""
+        if node not in self._seen:
+            self._seen.add(node)
+            self._refuse_twice(node)
+        super().flatten_mapping(node)
+
+    def _refuse_twice(self, node: yaml.MappingNode) -> None:
+        names: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                continue
+            if key.value in names:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            names.add(key.value)
 
 
 def make_recipe(keys: Mapping[str, Any]) -> Recipe:

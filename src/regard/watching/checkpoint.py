@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.analysis.heads import random_repeats
 from regard.analysis.picture import SIDE
@@ -294,7 +294,8 @@ class Checkpoint:
         config = self.model.config.get_text_config()
         places = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
         for name, part in self.model.named_modules():  # RoBERTa numbers positions behind that of padding
-            if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+            own = name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
+            if own and part.padding_idx is not None:
                 places.append(part.num_embeddings - part.padding_idx - 1)
         return min([self.tokenizer.model_max_length, *(each for each in places if isinstance(each, int) and each > 0)])
 

@@ -207,6 +207,13 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
     [
         (bert, {"position_embedding_type": "relative_key"}, "position_embedding_type must be 'absolute', which is"),
         (bert, {"architectures": ["BertForNextSentencePrediction"]}, "architectures must be one of BertModel, .* but"),
+        (bert, {"architectures": "BertModel"}, "architectures must be a list of names, but is 'BertModel'"),
+        (gpt2, {"architectures": ["GPT2DoubleHeadsModel"]}, "architectures must be 'GPT2LMHeadModel' or 'GPT2Model', "),
+        (
+            llama,
+            {"architectures": ["LlamaForSequenceClassification"]},
+            "architectures must be 'LlamaForCausalLM', which",
+        ),
         (bert, {"hidden_act": "mish"}, "hidden_act must be one of 'gelu', .* but is 'mish'"),
         (bert, {"hidden_size": "many"}, "hidden_size must be an int, but is 'many'"),
         (bert, {"hidden_size": 30}, "num_attention_heads must divide hidden_size, but hidden_size is 30"),
@@ -241,6 +248,18 @@ def test_what_a_model_cannot_do_is_refused(tmp_path, make, changes, words):
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(InvalidCheckpoint, match=words):
         load_model(tmp_path)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("make", "name"), [(llama, "LLaMAForCausalLM"), (llama, "Vicuna"), (gpt2, "GPT2Model"), (gpt2, "GPT2LMHeadModel")]
+)
+def test_a_class_may_be_spelt_in_more_than_one_way(tmp_path, make, name):
+    theirs = make()
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
+    torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
 
 
 def test_what_is_wrong_with_generation_is_told_of_its_own_file(tmp_path):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, refuse
 from regard.models.bert import BertConfig, Head, Pooling
-from regard.models.hub.format import Format, Stored, demanded, fixed, objects
+from regard.models.hub.format import Format, Stored, demanded, fixed, named_class, objects
 
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 HEADS: dict[str, Head] = {
@@ -53,13 +53,13 @@ class _Bert(Format):
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        names = values.get("architectures") or ["BertModel"]
-        head = HEADS.get(names[0])
+        name = named_class(values) or "BertModel"
+        head = HEADS.get(name)
         if head == "classes":
             wanted["problem_type"] = (None, "single_label_classification")
         objections = demanded(values, wanted) + objects(values, "id2label")
         if head is None:
-            objections.append(f"architectures must be one of {', '.join(HEADS)}, but is {names[0]!r}")
+            objections.append(f"architectures must be one of {', '.join(HEADS)}, but is {name!r}")
         if values.get("type_vocab_size") == 0:
             objections.append("type_vocab_size must be at least 1, but is 0")
         refuse(objections)

@@ -29,6 +29,9 @@ ACTIVATIONS = {
 }
 
 
+_HEAD = re.compile(r"(For[A-Z]\w*|DoubleHeadsModel|LMHeadModel|MTModel|Model)$")
+
+
 @dataclass(frozen=True)
 class Stored:
     """Where a parameter is stored.
@@ -197,10 +200,27 @@ def demanded(values: Mapping[str, Any], wanted: Mapping[str, Collection[Any]]) -
 
 
 def of_another_head(values: Mapping[str, Any], *served: str) -> list[str]:
-    """Say what a checkpoint is, where it says so, and it is under none of the heads that are served."""
-    names = values.get("architectures") or served
-    known = " or ".join(map(repr, served))
-    return [] if names[0] in served else [f"architectures must be {known}, which this model is, but is {names[0]!r}"]
+    """Say what a checkpoint is, where it says so, and it is under none of the heads that are served.
+
+    Classes are told apart by their ends, as ``ForCausalLM``: what stands before is spelt in more than one way.
+    """
+    name = named_class(values) or served[0]
+    head, *heads = (match and match[0] for match in map(_HEAD.search, (name, *served)))
+    if head is None or head in heads:
+        return []
+    return [f"architectures must be {' or '.join(map(repr, served))}, which this model is, but is {name!r}"]
+
+
+def named_class(values: Mapping[str, Any]) -> str | None:
+    """The class of transformers that a checkpoint says it is of.
+
+    Raises:
+        InvalidArgument: If it says so by something else than a list of names.
+    """
+    names = values.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidArgument(f"architectures must be a list of names, but is {names!r}")
+    return names[0] if names else None
 
 
 def objects(values: Mapping[str, Any], *keys: str) -> list[str]:
