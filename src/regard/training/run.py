@@ -97,11 +97,11 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
 def _check(run: Path, resume: bool) -> None:
     if resume and not (run / recipes.FILE).is_file():
         raise InvalidArgument(f"{run}: no training to resume there (no {recipes.FILE}); start it without resume")
-    models = any((run / name).is_dir() for name in ("last", "best", "averaged"))
-    if resume and not (run / STATE).is_file() and models:
+    if resume and not (run / STATE).is_file() and (run / "last").is_dir():
         raise InvalidArgument(
             f"{run / STATE}: is missing, though the run has saved models: it cannot go on; train in another run folder"
         )
+    models = any((run / name).is_dir() for name in ("last", "best", "averaged"))
     if not resume and not (run / STATE).is_file() and models:
         raise InvalidArgument(f"{run}: holds the models of a training already; give another run folder")
     if not resume and (run / STATE).is_file():
