@@ -22,6 +22,7 @@ from transformers import (
 )
 
 VOCAB = 61
+WORDS = torch.randint(3, 60, (3, 9), generator=torch.Generator().manual_seed(0))
 SIZES: dict[str, Any] = {"vocab_size": VOCAB}
 
 
