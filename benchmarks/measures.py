@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
 from regard.nn import MultiHeadAttention
-from regard.ops import BlockMean, ByDistance, Causal, Diagonal, Grouped, Neighbours, TopK, Window
+from regard.ops import BlockMean, Causal, Diagonal, DistanceHistogram, GroupPool, Neighbours, TopK, Window
 
 N, ROUNDS, GROUP = 4096, 7, 8
 FOUR = "entropy", "received", "max", "mean_distance"
@@ -44,9 +44,9 @@ def answers(n: int) -> dict[str, tuple[object, Callable[[Tensor, Tensor], object
             lambda scores, weights: weights.unflatten(3, (-1, 64)).unflatten(2, (-1, 64)).mean((3, 5)),
         ),
         "diagonal(-1)": (Diagonal(-1), lambda scores, weights: weights.diagonal(-1, 2, 3)),
-        "grouped": (Grouped(groups, groups), lambda scores, weights: square.mT @ weights @ square),
-        "by_distance(16)": (
-            ByDistance(16),
+        "group_pool": (GroupPool(groups, groups), lambda scores, weights: square.mT @ weights @ square),
+        "distance_histogram(16)": (
+            DistanceHistogram(16),
             lambda scores, weights: weights.new_zeros(*weights.shape[:3], 33).scatter_add(
                 3, (distance.clamp(-16, 16) + 16).expand_as(weights), weights
             ),
@@ -85,7 +85,7 @@ def costs() -> dict[str, list[float]]:
     bare, found = peer(N, sdpa), {}
     several = {"four": list(FOUR), "four and topk(8)": [*FOUR, "topk(8)"]}
     for name, names in {**{name: [name] for name in known}, **several}.items():
-        run = ours(given, measure=[known[each][0] for each in names], kernel="streamed")
+        run = ours(given, measure=[known[each][0] for each in names], kernel="blockwise")
         found[f"{name} in times of SDPA's output"] = times(run, bare)
         found[f"{name}, dense, in times of ours"] = times(dense(given, [known[each][1] for each in names]), run, 3)
     halves = [tensor.bfloat16() for tensor in given]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from regard.ops import product
+from regard.ops import matmul
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parent.parent
@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
         "commit": commit + changed,
         "cpu": platform.processor() or platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "products": "oneDNN" if product.ONEDNN else "MKL",
+        "products": "oneDNN" if matmul.ONEDNN else "MKL",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -1,7 +1,7 @@
 """What watching a model takes in memory and on disk: transformers' BERT base with random weights, 8,192 tokens.
 
 All is float32. Memory is the most that is resident while one text is read, above what was resident before; each run in
-a process of its own, unwatched and watched with entropy and received in turn. The file is what `regard.open` reads, in
+a process of its own, unwatched and watched with entropy and received in turn. The file is what `regard.load` reads, in
 times of the bytes that all weights would take in float32.
 
 Run: ``python benchmarks/watching_memory.py``; smaller, to see that it runs: ``--tokens 512``.

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from regard.files import whole_file
+from regard.files import atomic_write
 
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
@@ -63,7 +63,7 @@ def kept(path: Path, make: Callable[[], Any]) -> Any:
     if not path.is_file():
         found = make()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path, text=True) as file:
+        with atomic_write(path, text=True) as file:
             json.dump(found, file)
     return json.loads(path.read_text(encoding="utf-8"))
 

@@ -31,7 +31,7 @@ from torch.nn import functional
 from torchmetrics.image.fid import FrechetInceptionDistance
 
 from regard.errors import RegardError
-from regard.files import whole_file
+from regard.files import atomic_write
 from regard.models import SaganConfig, SaganCritic, SaganGenerator
 from regard.models.sagan import critic_loss, generator_loss
 
@@ -164,7 +164,7 @@ def train(
         if step % SAVE_EVERY == 0 or step == steps:
             path.parent.mkdir(parents=True, exist_ok=True)
             state = {name: part.state_dict() for name, part in parts.items()}
-            with whole_file(path) as file:
+            with atomic_write(path) as file:
                 torch.save(state | settled | {"step": step, "draws": draws.get_state()}, file)
     progress.update(task, completed=steps)
     return generator.eval()

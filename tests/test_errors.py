@@ -5,29 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.errors import InvalidArgument, count_objections, refuse
+from regard.errors import InvalidArgument, count_problems, raise_problems
 
 
 def test_one_objection_is_the_message():
     with pytest.raises(InvalidArgument, match=r"^key: is missing$"):
-        refuse(["key: is missing"])
-    refuse([])
+        raise_problems(["key: is missing"])
+    raise_problems([])
 
 
 def test_many_objections_are_counted_and_not_all_listed():
     with pytest.raises(InvalidArgument) as caught:
-        refuse([f"weight {number}" for number in range(30)])
+        raise_problems([f"weight {number}" for number in range(30)])
     lines = str(caught.value).splitlines()
     assert lines[1] == "  - weight 0"
     assert lines[-2:] == ["  - weight 19", "  - … and 10 more"]
     with pytest.raises(InvalidArgument, match=r"\n  - weight 29$"):
-        refuse([f"weight {number}" for number in range(30)], most=None)
+        raise_problems([f"weight {number}" for number in range(30)], most=None)
 
 
 def test_counts_are_integers_of_at_least_so_many():
-    assert count_objections(heads=4, width=None, size=np.int64(2)) == []
-    assert count_objections(0, heads=-1, width=0) == ["heads must be at least 0, but is -1"]
-    wrong = count_objections(heads=2.0, width="4", size=True)
+    assert count_problems(heads=4, width=None, size=np.int64(2)) == []
+    assert count_problems(0, heads=-1, width=0) == ["heads must be at least 0, but is -1"]
+    wrong = count_problems(heads=2.0, width="4", size=True)
     assert wrong == [
         "heads must be an int, but is 2.0",
         "width must be an int, but is '4'",

@@ -10,18 +10,18 @@ import pytest
 
 import regard.files as files_module
 from regard.errors import InvalidFile
-from regard.files import whole_file
+from regard.files import atomic_write
 
 
 def put(path, content: str | bytes = "after\n") -> None:
-    with whole_file(path, text=isinstance(content, str)) as file:
+    with atomic_write(path, text=isinstance(content, str)) as file:
         file.write(content)
 
 
 def test_a_file_appears_only_when_it_is_complete(tmp_path):
     path = tmp_path / "out.txt"
     path.write_text("before")
-    with whole_file(path, text=True) as file:
+    with atomic_write(path, text=True) as file:
         file.write("grün\r\n")
         file.flush()
         assert path.read_text() == "before"
@@ -52,7 +52,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path, monkeypatch, interrup
 
     if when == "at the end":
         monkeypatch.setattr(files_module.os, "fsync", fail)
-    with pytest.raises((KeyboardInterrupt, InvalidFile)) as caught, whole_file(path, text=True) as file:  # noqa: PT012 - what is inside is the test
+    with pytest.raises((KeyboardInterrupt, InvalidFile)) as caught, atomic_write(path, text=True) as file:  # noqa: PT012 - what is inside is the test
         file.write("half")
         if when != "at the end":
             fail()

@@ -86,4 +86,4 @@ def test_the_module_runs_as_the_command_does():
     assert (done.returncode, done.stdout) == (0, f"regard {regard.__version__}\n")
     done = run("-m", "regard", "info")
     assert done.returncode == 0, done.stderr
-    assert "streamed" in done.stdout
+    assert "blockwise" in done.stdout

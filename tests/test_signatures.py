@@ -66,7 +66,7 @@ def hints():
 
 def call_ops():
     from ops.rules import SCORES, masks, measures
-    from regard.ops import Causal, Measure, ScaledDot, attend, dropout, weights
+    from regard.ops import Causal, Measure, ScaledDotProduct, attend, dropout, weights
 
     class OnItself(Measure):
         def of(self, block):
@@ -77,14 +77,14 @@ def call_ops():
     value = torch.randn(BATCH, 1, KEYS, VALUE_DIM, requires_grad=True)
     asked = {**measures(QUERIES, KEYS), "on itself": OnItself()}
     for mask in masks(BATCH, HEADS, QUERIES, KEYS).values():
-        for kernel in (None, "reference", "streamed"):
-            att = attend(query, key, value, mask=mask, measure=asked, kernel=kernel, score=ScaledDot())
+        for kernel in (None, "reference", "blockwise"):
+            att = attend(query, key, value, mask=mask, measure=asked, kernel=kernel, score=ScaledDotProduct())
             (att.output.sum() + att.measured["entropy"].sum()).backward()
         attend(query, key, value, mask=mask)
         check_fields(att.measured["topk"])
     for case in SCORES.values():
         held = {name: tensor.requires_grad_() for name, tensor in case.tensors(HEADS, QUERIES, KEYS, HEAD_DIM).items()}
-        for kernel in ("reference", "streamed"):
+        for kernel in ("reference", "blockwise"):
             att = attend(query, key, value, score=case.rule(held), measure="entropy", kernel=kernel)
             (att.output.sum() + att.measured["entropy"].sum()).backward()
     real = torch.ones(BATCH, KEYS, dtype=torch.bool)
@@ -102,26 +102,29 @@ def call_ops():
         W.mean_distance(),
         W.diagonal(),
         W.mass(Causal()),
-        W.by_distance(2),
+        W.distance_histogram(2),
         W.block_mean(2),
         W.received(),
         W.received(torch.ones(QUERIES)),
         W.received(torch.ones(BATCH, 1, QUERIES)),
     )
-    check_fields(W.topk(2)), check_fields(W.max()), W.grouped(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
+    check_fields(W.topk(2)), check_fields(W.max()), W.group_pool(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
     for shape in ((QUERIES,), (QUERIES, 9), (BATCH, HEADS, QUERIES, 9)):
         (W.mT @ torch.randn(shape, requires_grad=True)).sum().backward()
     for shape in ((KEYS,), (KEYS, 9), (1, KEYS, 9), (HEADS, KEYS, 9), (BATCH, 1, KEYS, 9), (BATCH, HEADS, KEYS, 9)):
         (W @ torch.randn(shape, requires_grad=True)).sum().backward()
-    from regard.ops import Alibi, Buckets, rotary
+    from regard.ops import Alibi, T5RelativeBias, rotary
     from regard.ops.masks import Documents, to_block_mask, to_dense, to_mask_mod, to_spans
 
     shape = BATCH, HEADS, QUERIES, KEYS
     to_dense(Causal(), shape), to_spans(Causal(), shape), to_mask_mod(Causal())(*(torch.tensor(0) for _ in range(4)))
     attend(query, key, value, mask=to_block_mask(Causal(), shape, BLOCK_SIZE=4))
     attend(query, key, value, mask=Causal() & Documents(torch.zeros(BATCH, KEYS, dtype=torch.int64)))
-    rotary(query), rotary(query, torch.arange(QUERIES), dims=2), Alibi.of_heads(3)
-    rotary(query, torch.zeros(BATCH, QUERIES, dtype=torch.int64)), Buckets(torch.ones(8, 2)).bucket(torch.arange(5))
+    rotary(query), rotary(query, torch.arange(QUERIES), dims=2), Alibi.for_heads(3)
+    (
+        rotary(query, torch.zeros(BATCH, QUERIES, dtype=torch.int64)),
+        T5RelativeBias(torch.ones(8, 2)).bucket(torch.arange(5)),
+    )
     part = weights(query, key, mask=real[:, None, None]).at(batch=0, heads=[3, 1], queries=slice(2)).detach().to("cpu")
     part.dense(), part @ torch.randn(KEYS)
 
@@ -211,14 +214,14 @@ def call_wrongly():
     """What runs where nothing is checked, and is not what the signature says."""
     from regard import nn
     from regard.ops import Block, dropout
-    from regard.ops.cells import Cells
+    from regard.ops.tile import Tile
 
     with pytest.raises(TypeCheckError, match="parameter 'change'"):  # it would be broadcast
         nn.Residual(8).leave(torch.ones(2, 3, 8), torch.ones(3, 8))
     with pytest.raises(TypeCheckError, match="parameter 'x'"):
         dropout(torch.ones(2, dtype=torch.int64), 0.0)
     one = slice(0, 1)
-    cells = Cells(one, one, one, (0, 1), 0, torch.device("cpu"))
+    cells = Tile(one, one, one, (0, 1), 0, torch.device("cpu"))
     with pytest.raises(TypeCheckError, match="parameter 'scores'"):
         Block(torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 2), cells, (one,) * 4, (1, 1, 1, 1))
     wide = nn.FeedForward(8, 16)

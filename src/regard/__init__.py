@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from regard import analysis, explore, generation, models, nn, ops, text, watching
     from regard import training as training  # no part of __all__, see _MODULES
-    from regard.analysis.recording import open as open  # noqa: A004 - no part of __all__, where it would hide Python's own
+    from regard.analysis.recording import load
     from regard.analysis.trace import trace
-    from regard.ops.attend import Attended, attend, weights
-    from regard.ops.masks import Causal, Documents, IndexRule, Neighbours, Padding, Prefix, Window
-    from regard.ops.matrix import WeightMatrix
+    from regard.ops.attend import AttentionOutput, attend, weights
+    from regard.ops.masks import Causal, Documents, MaskMod, Neighbours, Padding, Prefix, Window
     from regard.ops.measures import (
         BlockMean,
-        ByDistance,
         Diagonal,
+        DistanceHistogram,
         Entropy,
-        Grouped,
-        Lse,
+        GroupPool,
+        LogSumExp,
         Mass,
         Max,
         MeanDistance,
@@ -38,7 +37,18 @@ if TYPE_CHECKING:
         TopK,
     )
     from regard.ops.rotary import rotary
-    from regard.ops.scores import Additive, Alibi, Bias, Buckets, General, Relative, ScaledDot, Sinks, SoftCap
+    from regard.ops.scores import (
+        Additive,
+        Alibi,
+        Bias,
+        Bilinear,
+        RelativeKey,
+        ScaledDotProduct,
+        Sinks,
+        SoftCap,
+        T5RelativeBias,
+    )
+    from regard.ops.weight_matrix import WeightMatrix
     from regard.watching import watch
 
 __version__ = "0.1.0.dev0"
@@ -46,19 +56,19 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "Additive": "regard.ops.scores",
     "Alibi": "regard.ops.scores",
-    "Attended": "regard.ops.attend",
+    "AttentionOutput": "regard.ops.attend",
     "Bias": "regard.ops.scores",
     "BlockMean": "regard.ops.measures",
-    "Buckets": "regard.ops.scores",
-    "ByDistance": "regard.ops.measures",
+    "T5RelativeBias": "regard.ops.scores",
+    "DistanceHistogram": "regard.ops.measures",
     "Causal": "regard.ops.masks",
     "Diagonal": "regard.ops.measures",
     "Documents": "regard.ops.masks",
     "Entropy": "regard.ops.measures",
-    "General": "regard.ops.scores",
-    "Grouped": "regard.ops.measures",
-    "IndexRule": "regard.ops.masks",
-    "Lse": "regard.ops.measures",
+    "Bilinear": "regard.ops.scores",
+    "GroupPool": "regard.ops.measures",
+    "MaskMod": "regard.ops.masks",
+    "LogSumExp": "regard.ops.measures",
     "Max": "regard.ops.measures",
     "Mass": "regard.ops.measures",
     "MeanDistance": "regard.ops.measures",
@@ -67,15 +77,15 @@ _HOMES = {
     "Padding": "regard.ops.masks",
     "Prefix": "regard.ops.masks",
     "Received": "regard.ops.measures",
-    "Relative": "regard.ops.scores",
-    "ScaledDot": "regard.ops.scores",
+    "RelativeKey": "regard.ops.scores",
+    "ScaledDotProduct": "regard.ops.scores",
     "Sinks": "regard.ops.scores",
     "SoftCap": "regard.ops.scores",
     "TopK": "regard.ops.measures",
-    "WeightMatrix": "regard.ops.matrix",
+    "WeightMatrix": "regard.ops.weight_matrix",
     "Window": "regard.ops.masks",
     "attend": "regard.ops.attend",
-    "open": "regard.analysis.recording",
+    "load": "regard.analysis.recording",
     "rotary": "regard.ops.rotary",
     "trace": "regard.analysis.trace",
     "watch": "regard.watching",
@@ -87,19 +97,18 @@ _MODULES = ("analysis", "explore", "generation", "models", "nn", "ops", "text", 
 __all__ = [
     "Additive",
     "Alibi",
-    "Attended",
+    "AttentionOutput",
     "Bias",
+    "Bilinear",
     "BlockMean",
-    "Buckets",
-    "ByDistance",
     "Causal",
     "Diagonal",
+    "DistanceHistogram",
     "Documents",
     "Entropy",
-    "General",
-    "Grouped",
-    "IndexRule",
-    "Lse",
+    "GroupPool",
+    "LogSumExp",
+    "MaskMod",
     "Mass",
     "Max",
     "MeanDistance",
@@ -108,10 +117,11 @@ __all__ = [
     "Padding",
     "Prefix",
     "Received",
-    "Relative",
-    "ScaledDot",
+    "RelativeKey",
+    "ScaledDotProduct",
     "Sinks",
     "SoftCap",
+    "T5RelativeBias",
     "TopK",
     "WeightMatrix",
     "Window",
@@ -120,6 +130,7 @@ __all__ = [
     "attend",
     "explore",
     "generation",
+    "load",
     "models",
     "nn",
     "ops",

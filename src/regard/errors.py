@@ -20,7 +20,7 @@ class InvalidType(RegardError, TypeError):
     """An argument has a type that cannot be served."""
 
 
-class KernelRefused(InvalidArgument):
+class KernelNotSupported(InvalidArgument):
     """No kernel, or not the one that was asked for, can serve a request."""
 
 
@@ -36,7 +36,7 @@ class InvalidCheckpoint(InvalidFile):
     """A checkpoint is missing, damaged, or does not fit its configuration."""
 
 
-class UnservedCheckpoint(InvalidCheckpoint):
+class UnsupportedCheckpoint(InvalidCheckpoint):
     """A checkpoint has a configuration that the models of this library do not cover."""
 
 
@@ -44,7 +44,7 @@ class InvalidRecipe(InvalidArgument):
     """A recipe has unknown keys or impossible values."""
 
 
-class Diverged(RegardError, ArithmeticError):
+class TrainingDiverged(RegardError, ArithmeticError):
     """A training came to weights that are no numbers."""
 
 
@@ -56,7 +56,9 @@ MOST = 20
 """Objections in one error: beyond, there is one cause for all."""
 
 
-def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument, *, most: int | None = MOST) -> None:
+def raise_problems(
+    objections: Sequence[str], error: type[RegardError] = InvalidArgument, *, most: int | None = MOST
+) -> None:
     """Raise one error that lists all objections, equal ones once; do nothing if there are none.
 
     Args:
@@ -77,7 +79,7 @@ def refuse(objections: Sequence[str], error: type[RegardError] = InvalidArgument
         raise error("\n".join(["several things do not fit:", *listed, *more]))
 
 
-def count_objections(least: int = 1, **counts: Any) -> list[str]:
+def count_problems(least: int = 1, **counts: Any) -> list[str]:
     """Say which of the named counts, where they are given, are no integers of at least ``least``."""
     objections = []
     for name, count in counts.items():
@@ -88,11 +90,11 @@ def count_objections(least: int = 1, **counts: Any) -> list[str]:
     return objections
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Say which of the choices was perhaps meant: ``", did you mean 'entropy'?"``, or nothing where none is near.
 
     Example:
-        >>> nearest("entropi", ["entropy", "received"])
+        >>> did_you_mean("entropi", ["entropy", "received"])
         ", did you mean 'entropy'?"
     """
     near = difflib.get_close_matches(name, list(choices), n=1)

@@ -13,7 +13,7 @@ from regard.errors import InvalidFile, RegardError
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str], *, text: bool = False) -> Iterator[IO[Any]]:
+def atomic_write(path: str | os.PathLike[str], *, text: bool = False) -> Iterator[IO[Any]]:
     """Open a file for writing that replaces what is there only when all was written and has reached the disk.
 
     A link stays a link, and the file that it leads to is replaced. What exists and is no regular file, as a pipe or a
@@ -32,7 +32,7 @@ def whole_file(path: str | os.PathLike[str], *, text: bool = False) -> Iterator[
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with whole_file(f"{folder}/a.txt", text=True) as file:
+        ...     with atomic_write(f"{folder}/a.txt", text=True) as file:
         ...         file.write("whole")
         ...     Path(folder, "a.txt").read_text()
         5

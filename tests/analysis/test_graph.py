@@ -9,7 +9,7 @@ import torch
 
 from regard.analysis import pagerank, to_csr, to_networkx
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Causal, ScaledDot, Sinks, weights
+from regard.ops import Causal, ScaledDotProduct, Sinks, weights
 
 
 def matrix(mask=None, score=None, batch=1, heads=1, tokens=9):
@@ -33,7 +33,7 @@ def test_pagerank_is_that_of_networkx(mask):
 
 
 def test_a_reader_who_falls_into_a_sink_starts_anew():
-    W = matrix(score=Sinks(ScaledDot(), torch.ones(1, dtype=torch.float64)))
+    W = matrix(score=Sinks(ScaledDotProduct(), torch.ones(1, dtype=torch.float64)))
     dense = W.dense()[0, 0]
     chain = 0.85 * dense + (1 - 0.85 * dense.sum(1, keepdim=True)) / 9
     values, vectors = np.linalg.eig(chain.T.numpy())

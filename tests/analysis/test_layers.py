@@ -10,12 +10,12 @@ import torch
 
 from regard.analysis import flow, rollout
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Causal, ScaledDot, Sinks, Window, weights
+from regard.ops import Causal, ScaledDotProduct, Sinks, Window, weights
 
 
 def layers(count=3, batch=2, heads=4, tokens=7, mask=None, sinks=False):
     random = torch.Generator().manual_seed(1)
-    score = Sinks(ScaledDot(), torch.randn(heads, generator=random, dtype=torch.float64)) if sinks else None
+    score = Sinks(ScaledDotProduct(), torch.randn(heads, generator=random, dtype=torch.float64)) if sinks else None
     made = torch.randn(count, 2, batch, heads, tokens, 5, generator=random, dtype=torch.float64).requires_grad_()
     return [weights(query, key, mask=mask, score=score) for query, key in made], made
 

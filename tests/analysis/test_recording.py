@@ -44,7 +44,7 @@ def test_every_mask_comes_back(name, tmp_path):
     query, key = torch.randn(1, HEADS, QUERIES, 8), torch.randn(1, 2, KEYS, 8)
     given = recorded(regard.weights(query, key, mask=masks(*SHAPE)[name], offset=1))
     given.save(tmp_path / "a.regard")
-    same(regard.open(tmp_path / "a.regard"), given)
+    same(regard.load(tmp_path / "a.regard"), given)
 
 
 def test_a_view_of_what_was_changed_is_not_written(tmp_path):
@@ -69,17 +69,17 @@ def test_every_score_comes_back(name, tmp_path):
         assert list(tmp_path.iterdir()) == []
         return
     given.save(tmp_path / "a.regard")
-    same(regard.open(tmp_path / "a.regard"), given)
+    same(regard.load(tmp_path / "a.regard"), given)
 
 
 def test_a_translation_comes_back_with_what_was_measured(tmp_path):
     given = Translator.load().record("The cat sat on the mat.")
     given.save(tmp_path / "a.regard")
-    same(regard.open(tmp_path / "a.regard"), given)
+    same(regard.load(tmp_path / "a.regard"), given)
     weights = given.cross[0].weights
     measured = weights.measure("entropy", "max", regard.TopK(3))
     recorded(weights, **measured).save(tmp_path / "b.regard", dtype=torch.float16)
-    found = regard.open(tmp_path / "b.regard")["encoder.0"]
+    found = regard.load(tmp_path / "b.regard")["encoder.0"]
     assert found.weights.request.query.dtype == torch.float16
     torch.testing.assert_close(found.weights.dense(), weights.dense(), atol=1e-2, rtol=0)
     assert torch.equal(found.measured["topk"].indices, measured["topk"].indices)
@@ -148,22 +148,22 @@ def rules(about):
 def test_a_changed_file_is_an_error(whole, change, said):
     changed(whole, change)
     with pytest.raises(InvalidFile, match=said):
-        regard.open(whole)
+        regard.load(whole)
 
 
 def test_what_is_no_recording_is_an_error(whole, tmp_path):
     with pytest.raises(InvalidFile, match="there is no such file"):
-        regard.open(tmp_path / "b.regard")
+        regard.load(tmp_path / "b.regard")
     with pytest.raises(InvalidFile, match="is a folder; a recording is one file"):
-        regard.open(tmp_path)
+        regard.load(tmp_path)
     data = whole.read_bytes()
     for part in (b"", data[:5], data[:-10], b"\x80\x04" + data, data[: len(data) // 2]):
         whole.write_bytes(part)
         with pytest.raises(InvalidFile, match=r"whole\.regard: is no recording, or a damaged one$"):
-            regard.open(whole)
+            regard.load(whole)
     save_file({"x": torch.zeros(3)}, whole)
     with pytest.raises(InvalidFile, match="is no recording: it says nothing of one"):
-        regard.open(whole)
+        regard.load(whole)
 
 
 def test_a_flipped_bit_is_an_error(whole):
@@ -171,9 +171,9 @@ def test_a_flipped_bit_is_an_error(whole):
     for at in range(8, len(data), 7):
         whole.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         with pytest.raises(InvalidFile, match=r"damaged|is no recording|of version 2"):
-            regard.open(whole)
+            regard.load(whole)
     whole.write_bytes(data)
-    regard.open(whole)
+    regard.load(whole)
 
 
 def test_a_text_may_hold_what_no_utf_8_has(tmp_path):
@@ -181,7 +181,7 @@ def test_a_text_may_hold_what_no_utf_8_has(tmp_path):
     tokens = ("\ud83d",)
     layer = Layer("a", "encoder", regard.weights(x, x), tokens, tokens)
     Recording("half a pair: \udc00", "\u0000", (layer,)).save(tmp_path / "a.regard")
-    again = regard.open(tmp_path / "a.regard")
+    again = regard.load(tmp_path / "a.regard")
     assert (again.title, again.model, again[0].keys) == ("half a pair: \udc00", "\u0000", tokens)
 
 

@@ -45,7 +45,7 @@ def test_edges_are_the_strongest_weights(made):
 
 
 def test_rows_have_their_measures(made):
-    found = row_table(made, ["entropy", "max", regard.ByDistance(1)])
+    found = row_table(made, ["entropy", "max", regard.DistanceHistogram(1)])
     assert list(found)[5:] == ["entropy", "max_weight", "max_score", "by_distance_0", "by_distance_1", "by_distance_2"]
     assert len({len(column) for column in found.values()}) == 1
     at = [(a, b, c) for a, b, c in zip(found["layer"], found["head"], found["query"], strict=True)].index(

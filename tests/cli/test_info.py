@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from regard.ops.kernels.choose import KERNELS
+from regard.ops.kernels.dispatch import KERNELS
 
 
 def test_versions_devices_and_kernels_are_told(regard):

@@ -17,7 +17,7 @@ from explore import served
 from explore.pairs import ONE, OTHER, encoder_of
 from regard.analysis.recording import Layer, Recording
 from regard.explore.page import write_page
-from regard.ops.matrix import WeightMatrix
+from regard.ops.weight_matrix import WeightMatrix
 
 SOURCE = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>")
 WRITTEN = ("▁Das", "▁Tier", "▁war", "▁zu", "▁mü", "de", ".", "</s>", "▁(", "n")

@@ -18,7 +18,7 @@ from regard.errors import InvalidArgument
 from regard.explore.packing import pack
 from regard.explore.page import page
 from regard.explore.sketches import FINEST, NUMBERS, SIDE, THUMBNAIL, Sketch, plan_of
-from regard.ops.matrix import WeightMatrix
+from regard.ops.weight_matrix import WeightMatrix
 
 TOKENS = 600
 """So many tokens are too many for a page to hold every weight."""
@@ -157,14 +157,14 @@ def test_what_each_key_receives_is_told():
 
 
 def test_a_sink_takes_of_a_row_what_no_key_is_said_to_have():
-    sinks = regard.Sinks(regard.ScaledDot(), torch.tensor([2.0, 9.0]))
+    sinks = regard.Sinks(regard.ScaledDotProduct(), torch.tensor([2.0, 9.0]))
     weights = long_weights(score=sinks)
     dense = weights.dense()[0].double()
     found = read(*pack(one(weights)))
     assert dense[1].sum(-1).max() < 0.2  # else this would test nothing
     left = dense.sum(-1) - dense.topk(16).values.sum(-1)
     assert near(found.left, left.numpy(), slack=1e-5)
-    assert found.told["rule"] == "Sinks of ScaledDot"
+    assert found.told["rule"] == "Sinks of ScaledDotProduct"
 
 
 def blocks_of(keys: int) -> Tensor:

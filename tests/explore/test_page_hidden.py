@@ -121,7 +121,7 @@ def test_a_row_that_leaves_nearly_nothing_is_not_rescaled_and_says_so(open_page,
 def test_with_sinks_the_rest_keeps_what_they_take(open_page):
     torch.manual_seed(2)
     tokens = tuple(f"▁w{index}" for index in range(6))
-    score = regard.Sinks(regard.ScaledDot(), torch.tensor([1.0]))
+    score = regard.Sinks(regard.ScaledDotProduct(), torch.tensor([1.0]))
     weights = regard.weights(torch.randn(1, 1, 6, 4), torch.randn(1, 1, 6, 4), score=score)
     page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#hidden=first&rescale=1")
     exact = weights[0, 0] / (1 - weights[0, 0][:, :1])

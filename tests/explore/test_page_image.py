@@ -50,11 +50,11 @@ def image() -> Recording:
 
 def test_a_picture_is_saved_and_read_back(tmp_path, image):
     image.save(tmp_path / "a.regard")
-    again = regard.open(tmp_path / "a.regard")
+    again = regard.load(tmp_path / "a.regard")
     assert again.picture == image.picture
     assert again.texts == image.texts
     replace(image, picture=None).save(tmp_path / "b.regard")
-    assert regard.open(tmp_path / "b.regard").picture is None
+    assert regard.load(tmp_path / "b.regard").picture is None
 
 
 def huge() -> bytes:
@@ -82,7 +82,7 @@ def test_what_is_no_such_picture_is_refused(tmp_path, image, name):
         html_page(wrong)
     wrong.save(tmp_path / "a.regard")
     with pytest.raises(InvalidFile, match=message):
-        regard.open(tmp_path / "a.regard")
+        regard.load(tmp_path / "a.regard")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path, image, picture):
     text = json.dumps(about)
     save_file(tensors, place, {"regard": text, "checksum": checksum(text, tensors)})
     with pytest.raises(InvalidFile, match="is no recording, or a damaged one"):
-        regard.open(place)
+        regard.load(place)
 
 
 @pytest.mark.filterwarnings("ignore")

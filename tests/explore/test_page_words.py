@@ -1,4 +1,4 @@
-"""Subwords as words: what the page shows of them against `regard.ops.Grouped`."""
+"""Subwords as words: what the page shows of them against `regard.ops.GroupPool`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import regard
 from explore.opened import arcs, layer_of, number_of, point_at, token
 from regard.analysis.recording import Layer, Recording
 from regard.explore.codes import ERROR
-from regard.ops import Grouped
+from regard.ops import GroupPool
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +33,7 @@ def summed(exact: float, rounding: float = 0.0):
 
 def grouped(weights, queries: list[int], keys: list[int]) -> torch.Tensor:
     """(heads, query words, key words)."""
-    asked = {"words": Grouped(torch.tensor(queries), torch.tensor(keys))}
+    asked = {"words": GroupPool(torch.tensor(queries), torch.tensor(keys))}
     return weights.detach().measure(asked)["words"][0]
 
 

@@ -194,9 +194,9 @@ def test_rows_and_columns_follow_any_rule(score):
     torch.manual_seed(1)
     query, key = torch.randn(1, 4, 300, 8), torch.randn(1, 2, 300, 8)
     rule = {
-        "sinks": regard.Sinks(regard.ScaledDot(), torch.randn(4)),
-        "softcap": regard.SoftCap(regard.ScaledDot(), 2.0),
-        "bias": regard.ScaledDot() + regard.Alibi.of_heads(4) + regard.Bias(torch.randn(1, 4, 300, 300)),
+        "sinks": regard.Sinks(regard.ScaledDotProduct(), torch.randn(4)),
+        "softcap": regard.SoftCap(regard.ScaledDotProduct(), 2.0),
+        "bias": regard.ScaledDotProduct() + regard.Alibi.for_heads(4) + regard.Bias(torch.randn(1, 4, 300, 300)),
     }[score]
     weights = regard.weights(query, key, mask=regard.Window(40, 3), score=rule)
     tokens = tuple(map(str, range(300)))

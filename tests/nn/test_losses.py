@@ -7,7 +7,7 @@ import torch
 
 from regard.errors import InvalidArgument, InvalidType
 from regard.nn import alignment_loss, coverage_loss, divergence_loss, entropy_loss
-from regard.ops import Alibi, Causal, Padding, ScaledDot, Sinks, Window, weights
+from regard.ops import Alibi, Causal, Padding, ScaledDotProduct, Sinks, Window, weights
 
 LENGTHS = torch.tensor([9, 4])
 
@@ -74,7 +74,11 @@ def test_coverage():
 @pytest.mark.parametrize("row_weights", [None, ROWS])
 @pytest.mark.parametrize(
     ("mask", "score"),
-    [(None, None), (Causal(), ScaledDot() + Alibi.of_heads(4)), (Window(1, 0), Sinks(ScaledDot(), torch.ones(4)))],
+    [
+        (None, None),
+        (Causal(), ScaledDotProduct() + Alibi.for_heads(4)),
+        (Window(1, 0), Sinks(ScaledDotProduct(), torch.ones(4))),
+    ],
     ids=["plain", "alibi", "sinks"],
 )
 def test_divergence(mask, score, row_weights):
@@ -109,7 +113,7 @@ def test_what_cannot_be_a_loss_is_said():
         alignment_loss(W, torch.ones(2, 7, dtype=torch.bool))
     with pytest.raises(InvalidArgument, match=r"other: has .* = \(2, 2, 7, 9\) on cpu, expected \(2, 4, 7, 9\) on cpu"):
         divergence_loss(W, W.at(heads=[0, 1]))
-    with pytest.raises(InvalidType, match=r"weights: expected a weight matrix, as Attended.weights, got Tensor"):
+    with pytest.raises(InvalidType, match=r"weights: expected a weight matrix, as AttentionOutput.weights, got Tensor"):
         coverage_loss(W.dense())
     for loss in (coverage_loss, lambda W, **given: entropy_loss(W, floor=1.0, **given)):
         with pytest.raises(InvalidArgument, match=r"row_weights: \(9,\) does not broadcast to .* = \(2, 4, 7\)"):

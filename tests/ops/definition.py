@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ops.rules import SCORES, Case, Tensors, measures
 
-ADDED_ONE_BY_ONE = {"received of some": 3, "grouped": 4}
+ADDED_ONE_BY_ONE = {"received of some": 3, "group_pool": 4}
 """So many times as far off as dense torch may these be, which adds pairwise, in sums of some hundred terms."""
 
 
@@ -48,7 +48,10 @@ def definition(
     wide = torch.linspace(-1, 1, keys, dtype=torch.float64).to(query.dtype)
     tall = torch.linspace(-1, 1, queries, dtype=torch.float64).to(query.dtype)
     asked: dict[str, Any] = measures(queries, keys)
-    size, (of_query, of_key) = asked["block_mean"].size, (asked["grouped"].query_groups, asked["grouped"].key_groups)
+    size, (of_query, of_key) = (
+        asked["block_mean"].size,
+        (asked["group_pool"].query_groups, asked["group_pool"].key_groups),
+    )
     answers: dict[str, Tensor | tuple[Tensor, ...]] = {
         "entropy": -(weights * logs).sum(-1),
         "lse": torch.where(denominator > 0, some.log() + highest, -inf),
@@ -62,8 +65,8 @@ def definition(
             [torch.stack([x.mean((-1, -2)) for x in rows.split(size, -1)], -1) for rows in weights.split(size, -2)], -2
         ),
         "diagonal": (weights * (distance == -1)).sum(-1),
-        "grouped": _grouped(weights, of_query, of_key),
-        "by_distance": torch.stack([(weights * (distance.clamp(-3, 3) == d)).sum(-1) for d in range(-3, 4)], -1),
+        "group_pool": _grouped(weights, of_query, of_key),
+        "distance_histogram": torch.stack([(weights * (distance.clamp(-3, 3) == d)).sum(-1) for d in range(-3, 4)], -1),
         "squares": (weights**2 * wide).sum(-1),
         "total": (weights * scores.where(cells, 0.0)).sum((-1, -2)),
     }  # fmt: skip

@@ -15,17 +15,16 @@ from regard.ops import (
     Additive,
     Alibi,
     Bias,
+    Bilinear,
     Block,
     BlockMean,
-    Buckets,
-    ByDistance,
     Causal,
     Diagonal,
+    DistanceHistogram,
     Documents,
     Entropy,
-    General,
-    Grouped,
-    Lse,
+    GroupPool,
+    LogSumExp,
     Mask,
     Mass,
     Max,
@@ -35,23 +34,24 @@ from regard.ops import (
     Padding,
     Prefix,
     Received,
-    Relative,
-    ScaledDot,
+    RelativeKey,
+    ScaledDotProduct,
     Score,
     Sinks,
     SoftCap,
+    T5RelativeBias,
     TopK,
     Window,
 )
-from regard.ops.cells import Cells
 from regard.ops.masks import MaskOfHeads, Spans
 from regard.ops.scores import ScoreOfHeads
+from regard.ops.tile import Tile
 
 
 class EveryThird(Mask):
     """A user's mask: an index rule and nothing else."""
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: Tile) -> Tensor:
         return (cells.position + cells.key) % 3 == 0
 
 
@@ -90,7 +90,7 @@ class Cosine(Score):
 
     temperature: Tensor
 
-    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Tile) -> Tensor:
         query, key = (x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in (query, key))
         found = (query[..., None, :] @ key.mT)[..., 0, :] if key.ndim == 5 else query @ key.mT
         return found * self.temperature[cells.heads].to(query.dtype)[:, None, None]
@@ -260,12 +260,12 @@ def _with_holes(heads: int, queries: int, keys: int) -> Tensor:
 SCORES: dict[str, Case] = {
     "scaled_dot": Case(lambda t: None, lambda t, q, k, d: _dot(q, k)),
     "general": Case(
-        lambda t: General(t["w"]),
+        lambda t: Bilinear(t["w"]),
         lambda t, q, k, d: torch.einsum("bhqd,de,bhke->bhqk", q, t["w"], k),
         lambda h, n, m, d: {"w": _random(d, d) / d},
     ),
     "general of heads": Case(
-        lambda t: General(t["w"]),
+        lambda t: Bilinear(t["w"]),
         lambda t, q, k, d: torch.einsum("bhqd,hde,bhke->bhqk", q, t["w"], k),
         lambda h, n, m, d: {"w": _random(h, d, d) / d},
     ),
@@ -283,14 +283,14 @@ SCORES: dict[str, Case] = {
         ),
         lambda h, n, m, d: {"v": _random(h, d)},
     ),
-    "soft_cap": Case(lambda t: SoftCap(ScaledDot(), 1.5), lambda t, q, k, d: 1.5 * (_dot(q, k) / 1.5).tanh()),
+    "soft_cap": Case(lambda t: SoftCap(ScaledDotProduct(), 1.5), lambda t, q, k, d: 1.5 * (_dot(q, k) / 1.5).tanh()),
     "bias": Case(
-        lambda t: ScaledDot() + Bias(t["b"]),
+        lambda t: ScaledDotProduct() + Bias(t["b"]),
         lambda t, q, k, d: _dot(q, k) + t["b"],
         lambda h, n, m, d: {"b": _random(h, n, m)},
     ),
     "bias that forbids": Case(
-        lambda t: ScaledDot() + Bias(t["b"]),
+        lambda t: ScaledDotProduct() + Bias(t["b"]),
         lambda t, q, k, d: _dot(q, k) + t["b"],
         lambda h, n, m, d: {"b": _with_holes(1, n, m)},
     ),
@@ -300,43 +300,43 @@ SCORES: dict[str, Case] = {
         lambda h, n, m, d: {"b": _random(m)},
     ),
     "alibi": Case(
-        lambda t: ScaledDot() + Alibi(t["m"]),
+        lambda t: ScaledDotProduct() + Alibi(t["m"]),
         lambda t, q, k, d: _dot(q, k) - t["m"][:, None, None] * d.abs(),
         lambda h, n, m, d: {"m": _random(h).abs() / 8},
     ),
     "buckets": Case(
-        lambda t: ScaledDot() + Buckets(t["t"], max_distance=20),
+        lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], max_distance=20),
         lambda t, q, k, d: _dot(q, k) + _buckets(t["t"], d, 20, True),
         lambda h, n, m, d: {"t": _random(8, h)},
     ),
     "buckets of the past": Case(
-        lambda t: ScaledDot() + Buckets(t["t"], bidirectional=False),
+        lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], bidirectional=False),
         lambda t, q, k, d: _dot(q, k) + _buckets(t["t"], d, 128, False),
         lambda h, n, m, d: {"t": _random(6, h)},
     ),
     "relative": Case(
-        lambda t: ScaledDot() + Relative(t["a"]),
+        lambda t: ScaledDotProduct() + RelativeKey(t["a"]),
         lambda t, q, k, d: _dot(q, k) + _relative(t["a"], q, d) * q.shape[-1] ** -0.5,
         lambda h, n, m, d: {"a": _random(7, d)},
     ),
     "relative of heads": Case(
-        lambda t: Relative(t["a"]),
+        lambda t: RelativeKey(t["a"]),
         lambda t, q, k, d: _relative(t["a"], q, d),
         lambda h, n, m, d: {"a": _random(h, 3, d) / 4},
     ),
     "sinks": Case(
-        lambda t: Sinks(ScaledDot(), t["sinks"]),
+        lambda t: Sinks(ScaledDotProduct(), t["sinks"]),
         lambda t, q, k, d: _dot(q, k),
         lambda h, n, m, d: {"sinks": _random(h)},
     ),
     "several": Case(
-        lambda t: SoftCap(ScaledDot(), 2.0) + Bias(t["b"]) + Sinks(Alibi(t["m"]), t["sinks"]),
+        lambda t: SoftCap(ScaledDotProduct(), 2.0) + Bias(t["b"]) + Sinks(Alibi(t["m"]), t["sinks"]),
         lambda t, q, k, d: 2 * (_dot(q, k) / 2).tanh() + t["b"] - t["m"][:, None, None] * d.abs(),
         lambda h, n, m, d: {"b": _random(n, 1), "m": _random(h).abs() / 8, "sinks": _random(h)},
     ),
     "alibi of heads": Case(
         lambda t: ScoreOfHeads(
-            ScaledDot() + Alibi(t["m"]), torch.arange(1, len(t["m"]), device=t["m"].device), len(t["m"])
+            ScaledDotProduct() + Alibi(t["m"]), torch.arange(1, len(t["m"]), device=t["m"].device), len(t["m"])
         ),
         lambda t, q, k, d: _dot(q, k) - t["m"][1:, None, None] * d.abs(),
         lambda h, n, m, d: {"m": _random(h + 1).abs() / 8},
@@ -357,7 +357,7 @@ def measures(queries: int, keys: int) -> dict[str, Measure]:
     words = torch.arange(queries) // 3 // size, torch.arange(keys) // 4 // size
     return {
         "entropy": Entropy(),
-        "lse": Lse(),
+        "lse": LogSumExp(),
         "received": Received(),
         "received of some": Received(torch.linspace(-1, 1, queries, dtype=torch.float64)),
         "topk": TopK(min(3, keys)),
@@ -366,8 +366,8 @@ def measures(queries: int, keys: int) -> dict[str, Measure]:
         "mass": Mass(~Window(2, 1)),
         "block_mean": BlockMean(5 * size),
         "diagonal": Diagonal(-1),
-        "grouped": Grouped(words[0] - (words[0] == 2).int() * 3, words[1] - 1 if keys > 4 else words[1]),
-        "by_distance": ByDistance(3),
+        "group_pool": GroupPool(words[0] - (words[0] == 2).int() * 3, words[1] - 1 if keys > 4 else words[1]),
+        "distance_histogram": DistanceHistogram(3),
         "squares": Squares(torch.linspace(-1, 1, keys, dtype=torch.float64)),
         "total": Total(),
     }

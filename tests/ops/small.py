@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from regard.ops import Causal, Padding, ScaledDot, Sinks, SoftCap, TopK, attend
+from regard.ops import Causal, Padding, ScaledDotProduct, Sinks, SoftCap, TopK, attend
 
 TOKENS = 19
 
@@ -23,7 +23,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.randn(2))
 
     def forward(self, query, key, value, lengths):
-        score = Sinks(SoftCap(ScaledDot(), 2.0), self.sinks)
+        score = Sinks(SoftCap(ScaledDotProduct(), 2.0), self.sinks)
         mask = Causal() & Padding(lengths)
-        att = attend(query, key, value, mask=mask, score=score, measure=["entropy", TopK(3)], kernel="streamed")
+        att = attend(query, key, value, mask=mask, score=score, measure=["entropy", TopK(3)], kernel="blockwise")
         return att.output, att.measured["entropy"], att.measured["topk"].indices

@@ -13,13 +13,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from pairwise import pairwise
 from regard.errors import InvalidArgument
 from regard.ops import Causal, Mask, Padding, Score, Window, attend
-from regard.ops.kernels.choose import KERNELS
+from regard.ops.kernels.dispatch import KERNELS
 
 
 @pytest.mark.parametrize(
     ("kernel", "dtype", "mask", "kv_heads"),
     pairwise(
-        [kernel.name for kernel in KERNELS if kernel.name != "edges"],
+        [kernel.name for kernel in KERNELS if kernel.name != "sparse"],
         [torch.float64, torch.float32, torch.bfloat16, torch.float16],
         ["none", "causal", "padding", "window"],
         [1, 2, 4],
@@ -126,7 +126,7 @@ class SaidScore(Score):
         return self.answer
 
 
-@pytest.mark.parametrize("kernel", ["reference", "streamed", "fused"])
+@pytest.mark.parametrize("kernel", ["reference", "blockwise", "sdpa"])
 @pytest.mark.parametrize(
     ("answer", "came"),
     [
@@ -142,7 +142,7 @@ def test_what_a_rule_of_one_s_own_must_give_is_said(kernel, answer, came):
         InvalidArgument, match=rf"mask SaidMask: allowed\(\) must give a bool tensor .*{expected}{came}"
     ):
         attend(query, query, query, mask=SaidMask(answer), kernel=kernel)
-    if kernel != "fused":
+    if kernel != "sdpa":
         with pytest.raises(InvalidArgument, match=rf"score SaidScore: a call must give a floating.*{expected}{came}"):
             attend(query, query, query, score=SaidScore(answer), kernel=kernel)
 
@@ -150,6 +150,6 @@ def test_what_a_rule_of_one_s_own_must_give_is_said(kernel, answer, came):
 def test_what_attention_gives_tells_its_shapes():
     query = torch.randn(1, 2, 6, 4)
     att = attend(query, query, query, measure=["entropy", "max"])
-    assert repr(att).startswith("Attended(output=float32 (1, 2, 6, 4), weights=WeightMatrix(")
-    answers = "'entropy': float32 (1, 2, 6), 'max': Strongest(weight=float32 (1, 2, 6), score=float32 (1, 2, 6))"
+    assert repr(att).startswith("AttentionOutput(output=float32 (1, 2, 6, 4), weights=WeightMatrix(")
+    answers = "'entropy': float32 (1, 2, 6), 'max': MaxResult(weight=float32 (1, 2, 6), score=float32 (1, 2, 6))"
     assert repr(att).endswith(f"measured={{{answers}}})")

@@ -10,19 +10,19 @@ from ops.rules import SCORES, masks, measures
 from ops.small import TOKENS, Attention, tensors
 from pairwise import pairwise, sampled
 from regard.ops import (
-    ByDistance,
     Causal,
     Diagonal,
+    DistanceHistogram,
     Padding,
     TopK,
     Window,
     attend,
     weights,
 )
-from regard.ops.kernels.fused import DENSE_CELLS
+from regard.ops.kernels.sdpa import DENSE_CELLS
 from regard.ops.kernels.spec import CLASSES, describe, is_known, restore
 from regard.ops.measures import MEASURES
-from regard.ops.tensors import tensors_of
+from regard.ops.tree import tensors_in
 
 OWN = {"own", "function", "block mask"}  # rules that no operator can know
 BUILT_IN = [name for name in masks(1, 2, TOKENS, TOKENS) if name not in OWN]
@@ -40,7 +40,7 @@ def everything(query, key, value, **rules):
     return loss, att.measured["topk"].indices
 
 
-CASES = sampled(pairwise(BUILT_IN, KNOWN, ["streamed", None]), 30)  # each is compiled, which takes a second
+CASES = sampled(pairwise(BUILT_IN, KNOWN, ["blockwise", None]), 30)  # each is compiled, which takes a second
 
 
 @pytest.mark.parametrize(("mask", "score", "kernel"), CASES)
@@ -98,13 +98,13 @@ def test_every_known_class_is_told_and_read_back(name):
         again = restore(text, held, numbers)
         assert type(again) is type(thing)
         assert (describe(again, [], again_numbers), again_numbers) == (text, numbers)
-        assert all(one is other for one, other in zip(tensors_of(again), tensors_of(thing), strict=True))
+        assert all(one is other for one, other in zip(tensors_in(again), tensors_in(thing), strict=True))
 
 
 @pytest.mark.parametrize("mask", [None, Causal(), Window(3, 2)])
 def test_one_program_serves_every_length(mask):
     def program(*given):
-        asked = ["entropy", "received", "max", "mean_distance", "lse", Diagonal(-1), ByDistance(2), TopK(3)]
+        asked = ["entropy", "received", "max", "mean_distance", "lse", Diagonal(-1), DistanceHistogram(2), TopK(3)]
         att = attend(*given, mask=mask, measure=asked)
         parts = [answer if isinstance(answer, torch.Tensor) else answer[0] for answer in att.measured.values()]
         return torch.stack([part.clamp(min=-9).square().sum() for part in (att.output, *parts)])
@@ -219,7 +219,7 @@ def test_a_rule_of_one_s_own_breaks_the_graph_and_is_right(part):
     }[part]
 
     def program(query, key, value):
-        att = attend(query * 2, key, value, kernel="streamed", **own)
+        att = attend(query * 2, key, value, kernel="blockwise", **own)
         return att.output.square().sum() + sum(answer.sum() for answer in att.measured.values())
 
     found, expected = torch.compile(program, backend="eager")(query, key, value), program(query, key, value)

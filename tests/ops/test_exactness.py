@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ops.definition import ADDED_ONE_BY_ONE, definition
 from ops.rules import SCORES, allowed, masks, measures
 from regard.analysis import rollout
-from regard.ops import Bias, Causal, Neighbours, ScaledDot, attend, weights
-from regard.ops.kernels import blocks, edges
-from regard.ops.kernels.choose import KERNELS
+from regard.ops import Bias, Causal, Neighbours, ScaledDotProduct, attend, weights
+from regard.ops.kernels import blocks, sparse
+from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.measures import MEASURES
 
 MASKS = list(masks(1, 1, 1, 1))
@@ -49,13 +49,13 @@ def test_of_4096_keys_errors_are_at_most_twice_those_of_dense_torch(size, dtype)
         assert error <= ADDED_ONE_BY_ONE.get(name, 2) * other, (name, error, other)
 
 
-DEFINED = [kernel for kernel in KERNELS if kernel.name != "fused"]  # in which torch decides where a NaN goes
-RULED = [(kernel, mask) for kernel in DEFINED for mask in (GRAPHS if kernel.name == "edges" else MASKS)]
+DEFINED = [kernel for kernel in KERNELS if kernel.name != "sdpa"]  # in which torch decides where a NaN goes
+RULED = [(kernel, mask) for kernel in DEFINED for mask in (GRAPHS if kernel.name == "sparse" else MASKS)]
 
 
 def of_rows(monkeypatch, kernel, tensors, **rules):
     """The output and all that the kernel can say of 9 rows and 12 keys, row by row; and where it is NaN."""
-    monkeypatch.setattr(edges, "SPARSE", 0)
+    monkeypatch.setattr(sparse, "SPARSE", 0)
     monkeypatch.setitem(blocks.ROWS, "cpu", 4)
     asked = {
         name: measure
@@ -97,7 +97,7 @@ def test_a_score_below_all_forbids_and_one_above_all_is_not_a_number(monkeypatch
     tensors = [torch.randn(1, 1, tokens, 4, generator=random, dtype=torch.float64) for tokens in (9, 12, 12)]
     graph, here = Neighbours(torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
     here[2, 5] = here[4] = True
-    score = ScaledDot() + Bias(torch.zeros(9, 12).masked_fill(here, number))
+    score = ScaledDotProduct() + Bias(torch.zeros(9, 12).masked_fill(here, number))
     forbidden, _ = of_rows(monkeypatch, kernel, tensors, mask=graph & ~here)
     found, nans = of_rows(monkeypatch, kernel, tensors, mask=graph, score=score)
     reached = (here.any(-1) & (number > 0)).expand(1, 1, 9)
@@ -135,7 +135,7 @@ def equal(one, other):
 def test_a_row_sums_to_one_however_it_is_summed(score, data, distance, size):
     W, _, mass = data.draw(matrices([score]))
     equal(W @ torch.ones(W.shape[3], dtype=W.dtype), mass)
-    equal(W.by_distance(distance).sum(-1), mass)
+    equal(W.distance_histogram(distance).sum(-1), mass)
     equal(W.received().sum(-1), mass.sum(-1))
     rows, keys = (torch.tensor([len(part) for part in torch.ones(n).split(size)], dtype=W.dtype) for n in W.shape[2:])
     equal(rows @ W.block_mean(size) @ keys[:, None], mass.sum(-1, keepdim=True))

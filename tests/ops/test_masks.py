@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ops.rules import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import Causal, Documents, Neighbours, Padding, Window, attend, weights
-from regard.ops.cells import Cells
 from regard.ops.masks import Spans, as_mask, to_dense
+from regard.ops.tile import Tile
 
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
@@ -27,7 +27,7 @@ def test_extent_and_certain_hold(name, rows, keys, offset, sequence):
     rows = slice(rows[0], min(12, rows[0] + rows[1]))
     keys = keys[0], min(9, keys[0] + keys[1])
     rule = as_mask(masks(3, 2, 12, 9)[name])
-    cells = Cells(slice(sequence, 3), slice(0, 2), rows, keys, offset, torch.device("cpu"))
+    cells = Tile(slice(sequence, 3), slice(0, 2), rows, keys, offset, torch.device("cpu"))
     truth = allowed(name, 3, 2, 12, 9, offset)[sequence:3, :, rows, slice(*keys)]
     assert torch.equal(rule.allowed(cells).expand(truth.shape), truth)
     (start, stop), (first, last) = rule.extent(cells), rule.certain(cells)
@@ -50,7 +50,7 @@ def test_a_rule_knows_whether_queries_differ():
 
 def test_a_tensor_joins_a_rule_from_either_side():
     dense = torch.tensor([[True, False]])
-    cells = Cells(slice(0, 1), slice(0, 1), slice(0, 2), (0, 2), 0, torch.device("cpu"))
+    cells = Tile(slice(0, 1), slice(0, 1), slice(0, 2), (0, 2), 0, torch.device("cpu"))
     for rule in (Causal() & dense, dense & Causal()):
         assert rule.allowed(cells)[0, 0].tolist() == [[True, False], [True, False]]
     for rule in (Causal() | dense, dense | Causal()):
@@ -63,7 +63,7 @@ def test_rules_print_as_they_are_written():
 
 
 def test_what_a_negation_forbids_for_sure_is_left_out():
-    cells = Cells(slice(0, 1), slice(0, 1), slice(3, 5), (0, 9), 0, torch.device("cpu"))
+    cells = Tile(slice(0, 1), slice(0, 1), slice(3, 5), (0, 9), 0, torch.device("cpu"))
     assert (~Causal()).extent(cells) == (4, 9)
     assert (~Causal()).certain(cells) == (5, 9)
     assert (~Window(1, 1)).extent(cells) == (0, 9)
@@ -85,7 +85,7 @@ def test_what_fills_up_the_lists_of_a_graph_is_nobody_s_key():
     query = torch.randn(1, 1, 32, 4)
     value = query.clone()
     value[0, 0, 0] = torch.nan  # no edge leads there
-    output = attend(query, query, value, mask=graph, kernel="edges").output
+    output = attend(query, query, value, mask=graph, kernel="sparse").output
     assert output[:, :, 1:3].isfinite().all()
 
 
@@ -94,7 +94,7 @@ def test_documents_may_be_numbered_in_bytes_and_those_of_queries_be_the_same_for
     beyond = weights(query, key, mask=Documents(torch.full((4,), 255, dtype=torch.uint8)), offset=2).dense()
     assert not beyond[:, :, 2:].any()
     ids, asked = torch.tensor([0, 0, 1, 1]), torch.tensor([1, 0, 1, 7])
-    found = attend(query, key, key, mask=Documents(ids, asked), kernel="streamed").output
+    found = attend(query, key, key, mask=Documents(ids, asked), kernel="blockwise").output
     expected = attend(query, key, key, mask=asked[:, None] == ids, kernel="reference").output
     torch.testing.assert_close(found, expected)
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ops import rules
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Grouped, Measure, ScaledDot, Score, TopK, attend, masks, weights
-from regard.ops.cells import Cells
-from regard.ops.masks import Dense, IndexRule, to_dense
+from regard.ops import Causal, GroupPool, Measure, ScaledDotProduct, Score, TopK, attend, masks, weights
+from regard.ops.masks import DenseMask, MaskMod, to_dense
 from regard.ops.measures import MEASURES, Entropy, Received, as_measures
 from regard.ops.scores import SCORES
+from regard.ops.tile import Tile
 
 
 def test_every_registered_rule_is_among_those_that_the_kernels_are_tested_with():
@@ -22,7 +22,7 @@ def test_every_registered_rule_is_among_those_that_the_kernels_are_tested_with()
     tested, todo = set(), [case.rule(case.tensors(2, 5, 5, 4)) for case in rules.SCORES.values()]
     while todo:
         score = todo.pop()
-        tested.add(ScaledDot if score is None else type(score))
+        tested.add(ScaledDotProduct if score is None else type(score))
         todo += [part for part in vars(score).values() if isinstance(part, Score)] if score else []
     assert set(SCORES.values()) <= tested
     kinds = {cls for _, cls in inspect.getmembers(masks, inspect.isclass) if issubclass(cls, masks.Mask)} - {masks.Mask}
@@ -130,7 +130,7 @@ def test_the_reference_has_second_derivatives(name):
 class Forbidding(Score):
     """The scaled dot product, which by −∞ forbids what `Causal` does, and all keys to query 2."""
 
-    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Cells) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Tile) -> Tensor:
         rows = cells.position
         return (query @ key.mT * scale).masked_fill((cells.key > rows) | (rows == 2), -torch.inf)
 
@@ -138,7 +138,7 @@ class Forbidding(Score):
         return head_dim**-0.5
 
 
-@pytest.mark.parametrize("kernel", ["streamed", "reference"])
+@pytest.mark.parametrize("kernel", ["blockwise", "reference"])
 def test_a_score_of_minus_infinity_forbids_as_a_mask_does(kernel):
     given = [torch.randn(1, 2, 6, 4, dtype=torch.float64).requires_grad_() for _ in range(3)]
     mask = Causal() & (torch.arange(6)[:, None] != 2)
@@ -181,9 +181,9 @@ def test_padding_sees_a_change_of_its_lengths():
 @pytest.mark.parametrize(
     "cells",
     [
-        IndexRule(lambda b, h, q, k: h == 0),
-        IndexRule(lambda b, h, q, k: q > 5),
-        Dense(torch.ones(1, 1, dtype=torch.bool)),
+        MaskMod(lambda b, h, q, k: h == 0),
+        MaskMod(lambda b, h, q, k: q > 5),
+        DenseMask(torch.ones(1, 1, dtype=torch.bool)),
     ],
     ids=["heads", "queries", "one cell"],
 )
@@ -198,4 +198,4 @@ def test_mass_is_of_rules_that_do_not_speak_of_keys(cells):
 def test_groups_that_are_no_tensor_are_named():
     matrix = weights(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
     with pytest.raises(InvalidArgument, match="query_groups must be a tensor of integers, but is list"):
-        matrix.measure(Grouped([0, 0, 0], torch.zeros(3, dtype=torch.int64)))
+        matrix.measure(GroupPool([0, 0, 0], torch.zeros(3, dtype=torch.int64)))

@@ -22,14 +22,14 @@ from regard.ops.kernels import threads
 from regard.ops.kernels.spec import describe
 
 GRAPH = Neighbours(torch.stack((torch.arange(TOKENS), torch.arange(TOKENS).flip(0))))
-KERNELS = {"streamed": Causal(), "edges": GRAPH, "short": Causal(), "fused": None, "reference": Causal()}
+KERNELS = {"blockwise": Causal(), "edges": GRAPH, "short": Causal(), "sdpa": None, "reference": Causal()}
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_gradients_and_batches_of_torch_func(kernel):
     query, key, value = (tensor.detach() for tensor in tensors(torch.float64))
-    asked, mask = [] if kernel in ("short", "fused") else ["entropy", "received", "lse", "max"], KERNELS[kernel]
+    asked, mask = [] if kernel in ("short", "sdpa") else ["entropy", "received", "lse", "max"], KERNELS[kernel]
 
     def loss(query, key, value, kernel=kernel):
         att = attend(query, key, value, mask=mask, measure=asked, kernel=kernel)
@@ -40,8 +40,8 @@ def test_gradients_and_batches_of_torch_func(kernel):
     expected = torch.autograd.grad(loss(*leaves, kernel="reference"), leaves)
     torch.testing.assert_close(grad(loss, argnums=(0, 1, 2))(query, key, value), expected)
     several = torch.stack((query, query + 1, query - 1))
-    one_by_one = torch.stack([grad(loss)(each, key, value) for each in several])
-    torch.testing.assert_close(vmap(grad(loss), (0, None, None))(several, key, value), one_by_one)
+    vmap_by_loop = torch.stack([grad(loss)(each, key, value) for each in several])
+    torch.testing.assert_close(vmap(grad(loss), (0, None, None))(several, key, value), vmap_by_loop)
     if kernel != "short":  # which is for training alone
         summed = torch.stack([loss(each, key, value) for each in several])
         torch.testing.assert_close(vmap(loss, (0, None, None))(several, key, value), summed)
@@ -68,7 +68,7 @@ def test_forward_mode_is_right_or_refused(kernel):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("kernel", ["streamed", "edges", "short"])
+@pytest.mark.parametrize("kernel", ["blockwise", "sparse", "short"])
 def test_a_second_derivative_is_refused_and_never_zero(kernel):
     query, key, value = tensors(torch.float64)
     mask = KERNELS[kernel]
@@ -84,7 +84,7 @@ def test_a_second_derivative_is_refused_and_never_zero(kernel):
 def test_autocast_leaves_the_answers_in_float32():
     query, key, value = tensors()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        att = attend(query.bfloat16(), key.bfloat16(), value.bfloat16(), measure=["entropy"], kernel="streamed")
+        att = attend(query.bfloat16(), key.bfloat16(), value.bfloat16(), measure=["entropy"], kernel="blockwise")
         att.measured["entropy"].sum().backward()
     assert att.output.dtype == torch.bfloat16
     assert att.measured["entropy"].dtype == torch.float32
@@ -98,7 +98,7 @@ def test_activation_checkpointing_gives_the_same_gradients(reentrant, dropout):
     leaves = tensors()
 
     def loss(query, key, value):
-        att = attend(query, key, value, mask=Causal(), dropout=dropout, measure=["entropy"], kernel="streamed")
+        att = attend(query, key, value, mask=Causal(), dropout=dropout, measure=["entropy"], kernel="blockwise")
         return att.output.square().sum() + att.measured["entropy"].square().sum()
 
     found = []
@@ -131,7 +131,7 @@ def test_opcheck(mask):
     rule = masks(1, 2, TOKENS, TOKENS)[mask]
     held, numbers = [], []
     text = describe(_job(query, key, value, rule), held, numbers)
-    kernel = "edges" if mask == "neighbours" else "streamed"
+    kernel = "sparse" if mask == "neighbours" else "blockwise"
     seed = torch.zeros((), dtype=torch.int64)
     torch.library.opcheck(torch.ops.regard.attend.default, (held, numbers, text, kernel, seed))
     plain = [tensor.detach() for tensor in held]
@@ -144,11 +144,13 @@ def test_opcheck(mask):
 
 
 def _job(query, key, value, mask):
-    from regard.ops.kernels.base import Job
+    from regard.ops.kernels.base import KernelInputs
     from regard.ops.measures import as_measures
     from regard.ops.request import make_request
 
-    return Job(make_request(query, key, value=value, mask=mask), value, as_measures(["entropy", "received", TopK(2)]))
+    return KernelInputs(
+        make_request(query, key, value=value, mask=mask), value, as_measures(["entropy", "received", TopK(2)])
+    )
 
 
 def test_a_measure_of_one_s_own_under_torch_func():
@@ -161,7 +163,7 @@ def test_a_measure_of_one_s_own_under_torch_func():
     def loss(query, kernel):
         return attend(query, key, key, measure=Peak(), kernel=kernel).measured["peak"].sum()
 
-    torch.testing.assert_close(grad(loss)(query, "streamed"), grad(loss)(query, "reference"))
+    torch.testing.assert_close(grad(loss)(query, "blockwise"), grad(loss)(query, "reference"))
 
 
 def test_transformed_and_compiled_programs_may_run_on_threads(monkeypatch):
@@ -169,7 +171,7 @@ def test_transformed_and_compiled_programs_may_run_on_threads(monkeypatch):
     query, key, value = torch.randn(3, 2, 8, 500, 8).unbind()
     leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
 
-    def loss(query, key, value, kernel="streamed"):
+    def loss(query, key, value, kernel="blockwise"):
         att = attend(query, key, value, mask=Causal(), measure=["entropy", "received"], kernel=kernel)
         return att.output.square().sum() + sum(answer.square().sum() for answer in att.measured.values())
 

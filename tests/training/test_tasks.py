@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.errors import Diverged, InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe, TrainingDiverged
 from regard.generation import Generator, Sampling
 from regard.models import Bert, BertConfig, Gpt, Transformer, TransformerConfig, load_model, save_model
 from regard.text.load import load_tokenizer
@@ -195,7 +195,9 @@ def test_a_training_that_diverges_stops_and_saves_none_of_it(recipes):
     keys = apply_overrides(
         recipes["language_model"], ["--optimizer.learning_rate", "1e30", "--trainer.max_steps", "30"]
     )
-    with pytest.raises(Diverged, match=r"step \d+: the training has diverged: .* lower optimizer\.learning_rate"):
+    with pytest.raises(
+        TrainingDiverged, match=r"step \d+: the training has diverged: .* lower optimizer\.learning_rate"
+    ):
         train(make_recipe(keys))
     assert not [name for name in ("last", "best", "averaged") if (Path(keys["run"]) / name).exists()]
 

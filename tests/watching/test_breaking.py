@@ -199,7 +199,7 @@ def test_what_was_not_measured_is_named(bert):
         (lambda seen: seen.select("x"), "beam_indices: expected a tensor (texts, steps), got 'x'"),
         (lambda seen: edges(seen), "recording: expected a Recording, got Watch: give seen.recording()"),
         (lambda seen: seen.save("a.regard", 0, title=3), "title: expected a text, got 3"),
-        (lambda seen: regard.open(3), "path: expected the path of a recording, got 3"),
+        (lambda seen: regard.load(3), "path: expected the path of a recording, got 3"),
         (lambda seen: seen.heads(separators="[SEP]"), "separators: expected several marks, as a list, got '[SEP]'"),
         (lambda seen: save_table({"a": 3}, "a.csv"), "columns: expected a list as 'a', got 3"),
         (lambda seen: regard.watch(seen.model, values="no"), "values: expected True or False, got 'no'"),
@@ -254,7 +254,7 @@ def layer_of(batch: int = 1, **changes) -> Layer:
 def test_a_file_that_says_what_cannot_be_is_refused(recording, message, tmp_path):
     recording.save(tmp_path / "a.regard")
     with pytest.raises(InvalidFile, match=re.escape(message)):
-        regard.open(tmp_path / "a.regard")
+        regard.load(tmp_path / "a.regard")
 
 
 def test_scores_take_marks_as_a_list():

@@ -138,7 +138,7 @@ def test_chosen_heads_of_layers_of_this_library(tmp_path, positions, mask):
     torch.testing.assert_close(seen.layers[0].measured["received"], dense.sum(2))
     torch.testing.assert_close(seen.layers[0].weights[0, 1, 4], dense[0, 1, 4])
     seen.save(tmp_path / "some.regard")
-    torch.testing.assert_close(regard.open(tmp_path / "some.regard").layers[0].weights.dense(), dense)
+    torch.testing.assert_close(regard.load(tmp_path / "some.regard").layers[0].weights.dense(), dense)
 
 
 def test_a_loss_on_attention_reaches_the_weights_of_a_fused_model():

@@ -102,7 +102,7 @@ def test_a_generation_is_saved_and_opened_again_without_its_model(tmp_path):
         seen.save(tmp_path / "a.regard", 1, tokens=tokens[1:])
     assert list(tmp_path.iterdir()) == []
     seen.save(tmp_path / "a.regard", 1, tokens=tokens)
-    found = regard.open(tmp_path / "a.regard")
+    found = regard.load(tmp_path / "a.regard")
     assert found.model == "MistralForCausalLM"
     for layer, truth in zip(found.decoder, seen.decoder, strict=True):
         assert list(layer.keys) == tokens

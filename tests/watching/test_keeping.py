@@ -79,7 +79,7 @@ def test_values_go_into_a_file(tmp_path):
     with regard.watch(model, values=True) as seen, torch.no_grad():
         model(torch.randint(3, 90, (1, 5)))
     seen.save(tmp_path / "a.regard")
-    again = regard.open(tmp_path / "a.regard")
+    again = regard.load(tmp_path / "a.regard")
     assert all(torch.equal(one.value, other.value) for one, other in zip(again.layers, seen.layers, strict=True))
 
 
@@ -179,7 +179,7 @@ def test_chosen_heads_keep_their_numbers(tmp_path):
     assert chosen["head"] == [3, 1, 3, 1]
     assert chosen["entropy"] == pytest.approx([every["entropy"][place] for place in (3, 1, 7, 5)])
     some.save(tmp_path / "some.regard", 0)
-    recording = regard.open(tmp_path / "some.regard")
+    recording = regard.load(tmp_path / "some.regard")
     assert set(regard.analysis.edges(recording, 1)["head"]) == {1, 3}
     figure = regard.analysis.plot_weights(recording.layers[0], [1])
     (panel,) = [axis for axis in figure.axes if axis.images]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.ops import ScaledDot
+from regard.ops import ScaledDotProduct
 from regard.watching.calls import Call
 from regard.watching.steps import MOST, Steps
 from watching.families import LENGTH, built
@@ -41,7 +41,7 @@ def test_answers_are_there_between_the_steps_too():
 
 
 def step(stop: int, key: torch.Tensor, **given: object) -> Call:
-    return Call(torch.randn(1, 2, 1, 4), key, None, ScaledDot(), None, None, **{"first": stop - 1} | given)
+    return Call(torch.randn(1, 2, 1, 4), key, None, ScaledDotProduct(), None, None, **{"first": stop - 1} | given)
 
 
 def test_only_what_goes_on_from_another_call_waits():

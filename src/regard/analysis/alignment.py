@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis.recording import Layer, Recording
-from regard.errors import InvalidArgument, InvalidType, count_objections, nearest, refuse
+from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems
 from regard.text.words import is_special, words_or_tokens
 
 Heads = Literal["mean", "best"] | Mapping[str, Sequence[int]]
@@ -78,7 +78,7 @@ def align(recording: Recording, heads: Heads = "mean", *, count: int = 4, merge:
     cross = recording.cross
     if not cross:
         raise InvalidArgument(f"align: {recording.model or 'the model'} has no cross-attention that was recorded")
-    refuse(count_objections(count=count))
+    raise_problems(count_problems(count=count))
     chosen = _chosen(cross, heads, count)
     total = torch.zeros(*cross[0].weights.shape[2:], dtype=torch.float64)
     for layer in cross:
@@ -119,8 +119,12 @@ def _chosen(cross: Sequence[Layer], heads: Heads, count: int) -> list[tuple[str,
     if not isinstance(heads, Mapping):
         raise InvalidArgument(f"heads: expected 'mean', 'best' or heads by layers, got {heads!r}")
     names = [layer.name for layer in cross]
-    refuse(
-        [f"heads: no layer {name!r}{nearest(name, names)} of cross-attention" for name in heads if name not in names]
+    raise_problems(
+        [
+            f"heads: no layer {name!r}{did_you_mean(name, names)} of cross-attention"
+            for name in heads
+            if name not in names
+        ]
     )
     for name, some in heads.items():
         if isinstance(some, str) or not isinstance(some, Sequence):
@@ -128,7 +132,7 @@ def _chosen(cross: Sequence[Layer], heads: Heads, count: int) -> list[tuple[str,
     asked = [(name, head) for name in names for head in heads.get(name, ())]
     known = {layer.name: ", ".join(map(str, layer.head_numbers)) for layer in cross}
     beyond = [pair for pair in asked if pair not in every]
-    refuse([f"heads: {name} has the heads {known[name]}; got {head!r}" for name, head in beyond])
+    raise_problems([f"heads: {name} has the heads {known[name]}; got {head!r}" for name, head in beyond])
     if not asked:
         raise InvalidArgument("heads: expected at least one head")
     return asked

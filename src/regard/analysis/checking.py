@@ -9,8 +9,8 @@ import torch
 
 from regard.analysis.picture import picture_objections
 from regard.analysis.recording import KINDS, Layer, Recording
-from regard.errors import InvalidType, refuse
-from regard.ops.matrix import WeightMatrix
+from regard.errors import InvalidType, raise_problems
+from regard.ops.weight_matrix import WeightMatrix
 
 
 def check(recording: Recording) -> None:
@@ -20,14 +20,14 @@ def check(recording: Recording) -> None:
         InvalidType: With all that is of another type.
         InvalidArgument: Else, with all that does not fit.
     """
-    refuse(_type_objections(recording), InvalidType)
+    raise_problems(_type_objections(recording), InvalidType)
     names = [layer.name for layer in recording.layers]
     repeated = [
         f"recording: expected every layer to have a name of its own, got {name!r} {names.count(name)} times"
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
     fitting = [objection for layer in recording.layers for objection in _layer_objections(layer)]
-    refuse(picture_objections(recording.picture) + repeated + fitting)
+    raise_problems(picture_objections(recording.picture) + repeated + fitting)
 
 
 def check_texts(recording: Recording) -> None:
@@ -36,7 +36,7 @@ def check_texts(recording: Recording) -> None:
     Raises:
         InvalidType: With all that are none.
     """
-    refuse(_text_objections(recording), InvalidType)
+    raise_problems(_text_objections(recording), InvalidType)
 
 
 def _text_objections(recording: Recording) -> list[str]:
@@ -52,7 +52,7 @@ def _text_objections(recording: Recording) -> list[str]:
 def _type_objections(recording: Any) -> list[str]:
     if not isinstance(recording, Recording):
         kind = type(recording).__name__
-        return [f"recording: expected a Recording, as seen.recording() and regard.open(path) give it, got {kind}"]
+        return [f"recording: expected a Recording, as seen.recording() and regard.load(path) give it, got {kind}"]
     objections = _text_objections(recording)
     if not _is_sequence(recording.layers):
         return [*objections, f"layers: expected a tuple of Layer, got {recording.layers!r:.80}"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, MissingExtra
 from regard.ops import WeightMatrix
-from regard.ops.operator import require_one_head
+from regard.ops.linear_operator import require_one_head
 
 BLOCK = 2**24
 """How many weights are held at once: 64 MiB in float32."""

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, MissingExtra, refuse
+from regard.errors import InvalidArgument, InvalidType, MissingExtra, raise_problems
 from regard.ops import WeightMatrix
-from regard.ops.view import Chosen, numbers_of
+from regard.ops.matrix import Chosen, resolve_index
 
 Fusion = Literal["mean", "max"] | Chosen
 """How the heads of a layer become one: their mean, their maximum, or the mean of some of them."""
@@ -170,12 +170,12 @@ def _checked(layers: Sequence[WeightMatrix], rows: Rows, heads: Fusion, residual
             first = f"the first one {batch} and {tokens}"
             found.append(f"layers: number {number} has batch {sequences} and {queries} tokens, {first}")
         if not isinstance(heads, str):
-            numbers_of(f"heads of layer {number}", heads, count, weights.device, found)
+            resolve_index(f"heads of layer {number}", heads, count, weights.device, found)
     if isinstance(heads, str) and heads not in ("mean", "max"):
         found.append(f"heads: expected 'mean', 'max' or numbers of heads, got {heads!r}")
     if isinstance(residual, bool) or not isinstance(residual, (int, float)) or not 0 <= residual < 1:
         found.append(f"residual: expected a share from 0 to below 1, got {residual!r}")
-    numbers = numbers_of("rows", slice(None) if rows is None else rows, tokens, layers[0].device, found)
-    refuse(found, InvalidArgument)
+    numbers = resolve_index("rows", slice(None) if rows is None else rows, tokens, layers[0].device, found)
+    raise_problems(found, InvalidArgument)
     assert numbers is not None
     return numbers.tolist()

@@ -9,7 +9,7 @@ import numpy as np
 
 from regard.analysis.heads import HEAD_SCORES, Columns
 from regard.analysis.recording import Layer
-from regard.errors import InvalidArgument, InvalidType, MissingExtra, nearest, refuse
+from regard.errors import InvalidArgument, InvalidType, MissingExtra, did_you_mean, raise_problems
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,10 +43,10 @@ def plot_heads(scores: Columns, names: Sequence[str] | None = None) -> Figure:
             f"scores: expected what `head_scores` gives, got {type(scores).__name__} without {missing[0]!r}"
         )
     lengths = {len(scores[name]) for name in ("layer", "head", *HEAD_SCORES) if name in scores}
-    refuse(["scores: expected columns of one length"] if len(lengths) > 1 else [])
+    raise_problems(["scores: expected columns of one length"] if len(lengths) > 1 else [])
     told = [name for name in HEAD_SCORES if name in scores and not np.isnan(scores[name]).all()]
     names = [names] if isinstance(names, str) else names
-    refuse([f"names: no score {name!r}{nearest(name, told)}" for name in names or () if name not in told])
+    raise_problems([f"names: no score {name!r}{did_you_mean(name, told)}" for name in names or () if name not in told])
     shown = told if names is None else list(names)
     if not shown:
         raise InvalidArgument("scores: there is nothing to show")
@@ -99,7 +99,7 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
     queries, keys = weights.shape[2:]
     known = layer.head_numbers
     numbers = list(known) if heads is None else list(heads)
-    refuse(
+    raise_problems(
         [
             f"heads: {layer.name} has the heads {', '.join(map(str, known))}; got {head!r}"
             for head in numbers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from regard.errors import InvalidArgument, InvalidType, nearest
+from regard.errors import InvalidArgument, InvalidType, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.analysis.heads import Columns
     from regard.explore.frame import Frame
     from regard.explore.widget import PageWidget
-    from regard.ops.matrix import WeightMatrix
+    from regard.ops.weight_matrix import WeightMatrix
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS = ("encoder", "decoder", "cross")
@@ -91,7 +91,7 @@ class Layers(Generic[Some]):
             raise InvalidType(f"a layer is asked for by name or number, got {type(name).__name__}")
         names = [layer.name for layer in self.layers]
         if name not in names:
-            raise InvalidArgument(f"there is no layer {name!r}{nearest(name, names)} (known: {', '.join(names)})")
+            raise InvalidArgument(f"there is no layer {name!r}{did_you_mean(name, names)} (known: {', '.join(names)})")
         return self.layers[names.index(name)]
 
     def __contains__(self, layer: object) -> bool:
@@ -140,7 +140,7 @@ class Recording(Layers[Layer]):
         return align(self, heads, count=count, merge=merge)
 
     def save(self, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> None:
-        """Write the recording as one file, of which `regard.open` makes the same again, without the model.
+        """Write the recording as one file, of which `regard.load` makes the same again, without the model.
 
         Args:
             path: Where the file shall lie; mostly ``*.regard``.
@@ -188,7 +188,7 @@ class Recording(Layers[Layer]):
         return preview(self)
 
 
-def open(path: str | os.PathLike[str]) -> Recording:  # noqa: A001 - which is `regard.open`
+def load(path: str | os.PathLike[str]) -> Recording:
     """Read a recording that `Recording.save` wrote.
 
     Args:
@@ -202,7 +202,7 @@ def open(path: str | os.PathLike[str]) -> Recording:  # noqa: A001 - which is `r
         >>> recording = regard.generation.Translator.load().record("Thank you.")
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     recording.save(f"{folder}/thanks.regard")
-        ...     again = regard.open(f"{folder}/thanks.regard")
+        ...     again = regard.load(f"{folder}/thanks.regard")
         >>> again.cross[0].queries == recording.cross[0].queries
         True
     """

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, raise_problems
 from regard.ops import MaskLike
 from regard.ops.masks import as_mask, to_dense
 
@@ -121,7 +121,7 @@ class Calculation:
             heads, queries, keys = scores.shape
             shape = (1, heads, queries, keys)
             rule = as_mask(mask)
-            refuse(rule.objections(shape, scores.device), InvalidArgument)
+            raise_problems(rule.objections(shape, scores.device), InvalidArgument)
             allowed = to_dense(rule, shape)[0]
             self.add("mask", "1 where the query may attend to the key", "head query key", allowed.double())
             hidden = scores.masked_fill(~allowed, -torch.inf)

@@ -24,36 +24,48 @@ from safetensors.torch import save
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidFile, RegardError
-from regard.files import whole_file
+from regard.files import atomic_write
 from regard.ops import (
     Additive,
     Alibi,
     Bias,
-    Buckets,
+    Bilinear,
     Causal,
     Documents,
-    General,
     Mask,
     Neighbours,
     Padding,
     Prefix,
-    Relative,
-    ScaledDot,
+    RelativeKey,
+    ScaledDotProduct,
     Sinks,
     SoftCap,
+    T5RelativeBias,
     WeightMatrix,
     Window,
 )
-from regard.ops.masks import And, Blocks, Dense, IndexRule, MaskOfHeads, Not, Or, Spans, to_spans
-from regard.ops.measures.rows import Strongest
-from regard.ops.measures.top import Top
+from regard.ops.masks import And, DenseMask, FlexBlockMask, MaskMod, MaskOfHeads, Not, Or, Spans, to_spans
+from regard.ops.measures.entropy import MaxResult
+from regard.ops.measures.topk import TopKResult
 from regard.ops.request import AttentionRequest, make_request
 from regard.ops.scores import ScoreOfHeads, Sum
 
 VERSION = 2
-RULES = (And, Or, Not, Causal, Window, Padding, Prefix, Documents, Neighbours, Dense, Spans, MaskOfHeads)
-SCORES = (ScaledDot, General, Additive, Relative, Bias, Alibi, Buckets, SoftCap, Sinks, Sum, ScoreOfHeads)
-KNOWN = {kind.__name__: kind for kind in (*RULES, *SCORES, Strongest, Top)}
+RULES = (And, Or, Not, Causal, Window, Padding, Prefix, Documents, Neighbours, DenseMask, Spans, MaskOfHeads)
+SCORES = (
+    ScaledDotProduct,
+    Bilinear,
+    Additive,
+    RelativeKey,
+    Bias,
+    Alibi,
+    T5RelativeBias,
+    SoftCap,
+    Sinks,
+    Sum,
+    ScoreOfHeads,
+)
+KNOWN = {kind.__name__: kind for kind in (*RULES, *SCORES, MaxResult, TopKResult)}
 
 
 def write(path: str | os.PathLike[str], about: Mapping[str, Any], dtype: torch.dtype | None = None) -> None:
@@ -74,7 +86,7 @@ def write(path: str | os.PathLike[str], about: Mapping[str, Any], dtype: torch.d
     told = {"version": VERSION, **{name: _packed(part, tensors, dtype) for name, part in about.items()}}
     text = json.dumps(told)  # in ASCII: a token may hold half a surrogate pair, which no UTF-8 has
     data = save(tensors, {"regard": text, "checksum": checksum(text, tensors)})
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(data)
 
 
@@ -146,7 +158,7 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
         return {"weights": _packed(_of_request(thing.detach().request, dtype), tensors, dtype)}  # refused if stale
     if isinstance(thing, Mapping):
         return {"by name": {str(name): _packed(part, tensors, dtype) for name, part in thing.items()}}
-    if type(thing) in (Strongest, Top):
+    if type(thing) in (MaxResult, TopKResult):
         return {type(thing).__name__: _packed(thing._asdict(), tensors, dtype)}
     if isinstance(thing, (tuple, list)):
         return [_packed(part, tensors, dtype) for part in thing]
@@ -171,7 +183,7 @@ def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[st
 
 
 def _holds_function(mask: Mask) -> bool:
-    if isinstance(mask, (IndexRule, Blocks)):
+    if isinstance(mask, (MaskMod, FlexBlockMask)):
         return True
     return any(_holds_function(part) for part in vars(mask).values() if isinstance(part, Mask))
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from regard.analysis.heads import Columns
 from regard.analysis.recording import Layers, Recording
-from regard.errors import InvalidArgument, InvalidType, MissingExtra, count_objections, refuse
-from regard.files import whole_file
-from regard.ops.measures import Asked, TopK, as_measures
+from regard.errors import InvalidArgument, InvalidType, MissingExtra, count_problems, raise_problems
+from regard.files import atomic_write
+from regard.ops.measures import MeasureLike, TopK, as_measures
 
 ENDINGS = (".csv", ".npz", ".parquet")
 """The kinds of files that `save_table` writes."""
@@ -46,7 +46,7 @@ def edges(recording: Recording, k: int = 8) -> Columns:
         ('▁Thank', True)
     """
     _check(recording)
-    refuse(count_objections(k=k))
+    raise_problems(count_problems(k=k))
     names = ("layer", "kind", "head", "query", "key", "query_token", "key_token", "weight")
     found: Columns = {name: [] for name in names}
     for layer in recording.layers:
@@ -63,7 +63,7 @@ def edges(recording: Recording, k: int = 8) -> Columns:
     return found
 
 
-def row_table(recording: Recording, measure: Asked = ("entropy", "max", "mean_distance")) -> Columns:
+def row_table(recording: Recording, measure: MeasureLike = ("entropy", "max", "mean_distance")) -> Columns:
     """Measures of each row of every head.
 
     Args:
@@ -80,7 +80,7 @@ def row_table(recording: Recording, measure: Asked = ("entropy", "max", "mean_di
     _check(recording)
     measures = as_measures(measure)
     wrong = [name for name, each in measures.items() if each.axis != "queries"]
-    refuse([f"measure: '{name}' is not of rows: ask it of a layer's weights" for name in wrong])
+    raise_problems([f"measure: '{name}' is not of rows: ask it of a layer's weights" for name in wrong])
     found: Columns = {name: [] for name in ("layer", "kind", "head", "query", "token")}
     for layer in recording.layers:
         _, heads, queries, _ = layer.weights.shape
@@ -145,7 +145,7 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
     if len(lengths) > 1:
         raise InvalidArgument(f"columns: expected one length for all, got {', '.join(map(str, sorted(lengths)))}")
     data = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[place.suffix.lower()](columns)
-    with whole_file(place) as file:
+    with atomic_write(place) as file:
         file.write(data)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.analysis.steps import Calculation, Trace, size_objections
-from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.nn import (
     AdditiveAttention,
     AttentionPositions,
@@ -69,7 +69,7 @@ def trace(
     if x is None:
         given = {"w_query": w_query, "w_key": w_key, "w_value": w_value}
         alone = [name for name, thing in given.items() if thing is not None]
-        refuse([f"{name}: was given without x: give both, or neither for the example" for name in alone])
+        raise_problems([f"{name}: was given without x: give both, or neither for the example" for name in alone])
         x, w_query, w_key, w_value = _example()
         tokens = ("word 1", "word 2", "word 3", "word 4") if tokens is None else tokens
     table = _table("x", x)
@@ -87,7 +87,7 @@ def trace(
         found.append(f"w_key: has width {projections[1].shape[1]}, w_query {projections[0].shape[1]}")
     if tokens is not None and len(tokens) != len(table):
         found.append(f"tokens: expected a name for each of {len(table)} tokens, got {len(tokens)}")
-    refuse(found, InvalidArgument)
+    raise_problems(found, InvalidArgument)
     w_query, w_key, w_value = (weight[None] for weight in projections)
     parts = _Parts(w_query, w_key, w_value)
     return _calculated("Scaled dot-product attention", (table, table, table), parts, mask, scale, (tokens, tokens))
@@ -154,7 +154,7 @@ def trace_layer(
     for name, names, tensor in (("tokens", tokens, query), ("key_tokens", key_tokens, key)):
         if not found and names is not None and len(names) != tensor.shape[1]:
             found.append(f"{name}: expected a name for each of {tensor.shape[1]} tokens, got {len(names)}")
-    refuse(found, InvalidArgument)
+    raise_problems(found, InvalidArgument)
     made = {id(tensor): tensor.detach()[0].double().cpu() for tensor in given.values()}
     inputs = made[id(query)], made[id(key)], made[id(value)]
     if isinstance(layer, AdditiveAttention):
@@ -216,7 +216,9 @@ def _calculated(
     x, memory, values = inputs
     heads, dim = parts.w_query.shape[0], parts.w_query.shape[2]
     queries, keys = len(x), len(memory)
-    refuse(size_objections(heads=heads, queries=queries, keys=keys, features=parts.w_value.shape[2]), InvalidArgument)
+    raise_problems(
+        size_objections(heads=heads, queries=queries, keys=keys, features=parts.w_value.shape[2]), InvalidArgument
+    )
     cross = memory is not x
     add("input", "X", "query feature", x)
     if cross:
@@ -285,7 +287,7 @@ def _additive(
 ) -> Trace:
     """Every step of additive attention, from states (queries, features) to memory (keys, features)."""
     features = max(layer.key.in_features, layer.key.out_features)
-    refuse(size_objections(queries=len(states), keys=len(memory), features=features), InvalidArgument)
+    raise_problems(size_objections(queries=len(states), keys=len(memory), features=features), InvalidArgument)
     calculation = Calculation(*tokens)
     add = calculation.add
     of_query, of_key, bias, vector = (

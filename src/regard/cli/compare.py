@@ -41,7 +41,7 @@ def compare(
     import regard
     from regard.explore.page import write_page
 
-    pair = _told_apart([regard.open(path) for path in (one, other)], [one, other])
+    pair = _told_apart([regard.load(path) for path in (one, other)], [one, other])
     try:
         write_page(pair[0], output, beside=pair[1])
     except InvalidArgument as error:  # which calls the second one beside

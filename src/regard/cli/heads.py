@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.look import sentence_objections
-from regard.errors import InvalidArgument, nearest, refuse
+from regard.errors import InvalidArgument, did_you_mean, raise_problems
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,9 +70,9 @@ def heads(
     given = [name for name, value in (("TEXT", text), ("--file", file)) if value is not None]
     if len(given) != 1:
         raise InvalidArgument("give a text, or --file with texts" + (", and not both" if given else ""))
-    refuse([] if text is None else sentence_objections("TEXT", text))
+    raise_problems([] if text is None else sentence_objections("TEXT", text))
     if by is not None and by not in HEAD_SCORES:
-        raise InvalidArgument(f"--by: no score {by!r}{nearest(by, HEAD_SCORES)} (known: {', '.join(HEAD_SCORES)})")
+        raise InvalidArgument(f"--by: no score {by!r}{did_you_mean(by, HEAD_SCORES)} (known: {', '.join(HEAD_SCORES)})")
     if output is not None and output.suffix not in (*TABLES, *FIGURES):
         raise InvalidArgument(f"--output: expected a name with {', '.join((*TABLES, *FIGURES))}, got {output.name!r}")
     from rich.console import Console
@@ -118,7 +118,7 @@ def _recordings(loaded: Any, texts: list[str]) -> Iterator[Recording]:
 
 def _write(scores: Columns, path: Path) -> None:
     from regard.analysis.tables import save_table
-    from regard.files import whole_file
+    from regard.files import atomic_write
 
     if path.suffix in TABLES:
         save_table(scores, path)
@@ -126,7 +126,7 @@ def _write(scores: Columns, path: Path) -> None:
     from regard.analysis.plots import plot_heads
 
     figure = plot_heads(scores)
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix[1:])
 
 

@@ -52,7 +52,7 @@ def gather() -> dict[str, dict[str, str | None]]:
     import platform
 
     import regard
-    from regard.ops.kernels.choose import KERNELS
+    from regard.ops.kernels.dispatch import KERNELS
 
     return {
         "versions": {"regard": regard.__version__, "python": platform.python_version(), **_packages()},

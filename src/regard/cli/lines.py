@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from regard.files import whole_file
+from regard.files import atomic_write
 
 
 def one_line(text: str) -> str:
@@ -26,7 +26,7 @@ def writing(path: Path | None) -> Iterator[IO[str]]:
         InvalidFile: The file cannot be written.
     """
     if path is not None and str(path) != "-":
-        with whole_file(path, text=True) as file:
+        with atomic_write(path, text=True) as file:
             yield file
         return
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
@@ -56,7 +56,9 @@ def look(
         regard look "summarize: The cat sat on the mat." --model t5/ --target "The cat sat."
         regard look cat.png --model vit/
     """
-    refuse(sentence_objections("TEXT", text) + ([] if target is None else sentence_objections("--target", target)))
+    raise_problems(
+        sentence_objections("TEXT", text) + ([] if target is None else sentence_objections("--target", target))
+    )
     from rich.console import Console
 
     from regard.explore.page import write_page
@@ -64,7 +66,7 @@ def look(
 
     recording = _record(model, text, target, generate)
     if "image" in recording.texts:
-        refuse(["--layer: an image has no table, but a page with all layers; leave it out"] if layer else [])
+        raise_problems(["--layer: an image has no table, but a page with all layers; leave it out"] if layer else [])
     shown = None if "image" in recording.texts else table(recording, layer, merge=not subwords)
     write_page(recording, output)  # before anything is printed: `| head` would end the command there
     console = Console()
@@ -87,7 +89,7 @@ def _record(model: Path | None, text: str, target: str | None, generate: int | N
     takes = {Translator: ("target",), Generator: ("generate",), Reader: ()}.get(type(loaded), tuple(given))
     does = {Translator: "translates", Generator: "goes on with a text", Reader: "reads one text, and writes none"}
     idle = [name for name, value in given.items() if value is not None and name not in takes]
-    refuse([f"--{name}: the model {does[type(loaded)]}; leave it out" for name in idle])
+    raise_problems([f"--{name}: the model {does[type(loaded)]}; leave it out" for name in idle])
     return loaded.record(text, **{name: given[name] for name in takes})
 
 

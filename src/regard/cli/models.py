@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.errors import MissingExtra, UnservedCheckpoint
+from regard.errors import MissingExtra, UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Gener
     if folder is None or architecture_of(folder) is not None or not is_of_transformers(folder):
         try:
             return load(folder)
-        except UnservedCheckpoint:
+        except UnsupportedCheckpoint:
             if folder is None or not is_of_transformers(folder):
                 raise
     from regard.watching import Checkpoint

@@ -30,4 +30,4 @@ def serve(
         if browser:
             typer.launch(address)
 
-    server.serve(regard.open(recording), port, ready)
+    server.serve(regard.load(recording), port, ready)

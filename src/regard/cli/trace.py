@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.look import sentence_objections
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, raise_problems
 
 
 def trace(
@@ -45,8 +45,8 @@ def trace(
     """
     given = {"--layer": layer, "--model": model}
     idle = [name for name, value in given.items() if value is not None and text is None]
-    refuse([f"{name}: belongs to a sentence, and none was given" for name in idle])
-    refuse([] if text is None else sentence_objections("TEXT", text))
+    raise_problems([f"{name}: belongs to a sentence, and none was given" for name in idle])
+    raise_problems([] if text is None else sentence_objections("TEXT", text))
     if json and output is not None:
         raise InvalidArgument("--json: prints numbers, and --output writes a page; give one of them")
     chosen = [name for name, value in (("--head", head), ("--query", query)) if value is not None]
@@ -67,7 +67,7 @@ def trace(
     wrong = [f"--head: there are {heads}, numbered from 0; got {head}"] if head not in (None, *range(heads)) else []
     if query not in (None, *range(1, queries + 1)):
         wrong.append(f"--query: there are {queries}, numbered from 1; got {query}")
-    refuse(wrong)
+    raise_problems(wrong)
     if json:
         print(found.to_json(indent=1))
     elif output is not None:

@@ -15,7 +15,7 @@ import torch
 
 from regard.analysis.heads import HEAD_SCORES
 from regard.analysis.recording import Recording
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.explore.codes import MASKED, encode, planes
 from regard.explore.packing import block_of, check, describe, floats, scores_of, shapes_of, vectors_of
 from regard.explore.sketches import SIDE, THUMBNAIL, Shown, allowed_squares, plan_of, sides, whole
@@ -49,7 +49,7 @@ class Answers:
 
     def __init__(self, recording: Recording) -> None:
         check(recording)
-        refuse(_not_finite(recording))
+        raise_problems(_not_finite(recording))
         self.recording = recording
         self.header = describe(recording)
         self.header["remote"] = True

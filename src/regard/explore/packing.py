@@ -18,10 +18,10 @@ from torch import Tensor
 
 from regard.analysis.checking import check as check_recording
 from regard.analysis.heads import HEAD_SCORES, Columns, HeadSums
-from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.explore.codes import COARSE, ERROR, FINE, GROWTH, LAST, LINEAR, MASKED
 from regard.explore.sketches import THUMBNAIL, Shown, asked_of, plan_of, sketched, whole
-from regard.ops.scores import ScaledDot, Score, ScoreOfHeads, Sum
+from regard.ops.scores import ScaledDotProduct, Score, ScoreOfHeads, Sum
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording
@@ -102,7 +102,7 @@ def pack(recording: Recording, beside: Recording | None = None) -> tuple[dict[st
         vectors = vectors_of(layer) if with_vectors else []
         told |= {**shown.told, "thumbnail": list(small.squares.shape[1:]), "vectors": shapes_of(vectors)}
         blocks.append(block_of(shown, vectors))
-    refuse(objections)
+    raise_problems(objections)
     scores = scores_of(sums.means())
     for told in header["layers"]:
         told["scores"] = scores[told["name"]]
@@ -183,7 +183,7 @@ def vectors_of(layer: Layer) -> list[Tensor]:
 
 def _rule(score: Score) -> str | None:
     """What the rule between query and key is called, without its tensors; None where it is the scaled product alone."""
-    return None if isinstance(score, ScaledDot) else _called(score)
+    return None if isinstance(score, ScaledDotProduct) else _called(score)
 
 
 def _called(score: Score) -> str:
@@ -229,7 +229,7 @@ def check(recording: Recording) -> None:
         for name, shape in shapes.items()
         if 0 in shape
     ]
-    refuse(empty if shapes else ["recording: expected at least one layer, got none"])
+    raise_problems(empty if shapes else ["recording: expected at least one layer, got none"])
 
 
 def check_beside(recording: Recording, beside: Recording) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidType
 from regard.explore.packing import pack
-from regard.files import whole_file
+from regard.files import atomic_write
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
@@ -76,7 +76,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Recording | None = None) -> Path:
     """Write a recording as one HTML file that shows what attends to what.
 
-    The file is written whole or not at all (see :func:`regard.files.whole_file`).
+    The file is written whole or not at all (see :func:`regard.files.atomic_write`).
 
     Args:
         recording: What to show.
@@ -106,7 +106,7 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Re
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidType(f"path: expected where the page shall lie, got {path!r:.80}")
     content = page(recording, beside=beside).encode("utf-8", "xmlcharrefreplace")
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
     return Path(path)
 

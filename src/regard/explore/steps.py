@@ -18,7 +18,7 @@ from rich.text import Text
 from regard.errors import InvalidArgument
 from regard.explore.page import hash_of, static
 from regard.explore.terminal import short
-from regard.files import whole_file
+from regard.files import atomic_write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -168,7 +168,7 @@ def write_steps(trace: Trace, path: str | os.PathLike[str]) -> Path:
         InvalidFile: If the file cannot be written there.
     """
     content = steps_page(trace).encode("utf-8", "xmlcharrefreplace")
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
     return Path(path)
 

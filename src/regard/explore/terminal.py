@@ -12,8 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from regard.errors import InvalidArgument, nearest
-from regard.ops import Grouped
+from regard.errors import InvalidArgument, did_you_mean
+from regard.ops import GroupPool
 from regard.text.words import is_special, words_or_tokens
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class _Picture:
         for layer in layers:
             device = layer.weights.device
             sides = zip((asking, [positions for _, positions in columns]), layer.weights.shape[2:], strict=True)
-            of_words = Grouped(*(_numbers(words, tokens).to(device) for words, tokens in sides))
+            of_words = GroupPool(*(_numbers(words, tokens).to(device) for words, tokens in sides))
             for head in range(layer.weights.shape[1]):  # one at a time: there may be many, of many words
                 merged += layer.weights.detach().at(heads=head).measure({"words": of_words})["words"][0, 0].cpu()
         self.heads = sum(layer.weights.shape[1] for layer in layers)
@@ -185,7 +185,7 @@ def _chosen(recording: Recording, name: str | None) -> tuple[Layer, ...]:
         raise InvalidArgument("recording: expected at least one layer of attention, got none")
     names = [layer.name for layer in recording.layers]
     if name is not None and name not in names:
-        raise InvalidArgument(f"layer: expected one of {', '.join(names)}, got {name!r}{nearest(name, names)}")
+        raise InvalidArgument(f"layer: expected one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
     if name is not None:
         return tuple(layer for layer in recording.layers if layer.name == name)
     return next(layers for kind in ("cross", "decoder", "encoder") if (layers := recording.of(kind)))

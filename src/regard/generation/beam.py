@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.errors import count_objections, refuse
+from regard.errors import count_problems, raise_problems
 from regard.generation.begin import begin
 from regard.generation.decoding import Decoding, Generating, Hypothesis
 from regard.generation.top import top_words
@@ -71,7 +71,7 @@ def beam_search(
         >>> [len(hypotheses) for hypotheses in found]
         [3, 3]
     """
-    refuse(_objections(beam, nbest, length_penalty))
+    raise_problems(_objections(beam, nbest, length_penalty))
     options: dict[str, Any] = {"max_length": max_length, "min_length": min_length, "cache": cache}
     decoding = begin(model, src, src_lengths, beams=beam, **options)
     found = [Finished(beam, length_penalty, decoding.open_ended) for _ in range(src.shape[0])]
@@ -90,7 +90,7 @@ def beam_search(
 
 
 def _objections(beam: int, nbest: int, length_penalty: float) -> list[str]:
-    objections = count_objections(beam=beam, nbest=nbest)
+    objections = count_problems(beam=beam, nbest=nbest)
     if objections:
         return objections
     if beam > WIDEST_BEAM:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidType, refuse
+from regard.errors import InvalidType, raise_problems
 from regard.generation.decoding import Decoding, Generating
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt
@@ -44,7 +44,7 @@ class Translating(Decoding[EncoderDecoder]):
         cache: bool = True,
     ) -> None:
         config = model.config
-        refuse(_objections(model, max_length, min_length))
+        raise_problems(_objections(model, max_length, min_length))
         self.memory, self.src_lengths = model.encode(src, src_lengths), src_lengths
         given = src.new_full((src.shape[0],), src.shape[1]) if src_lengths is None else src_lengths
         given = given.long()  # in which lengths in bytes could not be counted on
@@ -101,15 +101,17 @@ class Continuing(Decoding[Gpt]):
         min_length: int = 0,
         cache: bool = True,
     ) -> None:
-        refuse(type_objections("prompts", prompts) + type_objections("lengths", lengths, optional=True), InvalidType)
-        refuse(
+        raise_problems(
+            type_objections("prompts", prompts) + type_objections("lengths", lengths, optional=True), InvalidType
+        )
+        raise_problems(
             _objections(model, max_length, min_length)
             + word_objections("prompts", prompts, model.config.vocab_size)
             + length_objections(lengths, prompts.shape, name="lengths", of="prompts")
         )
         given = prompts.new_full((prompts.shape[0],), prompts.shape[1]) if lengths is None else lengths
         given = given.long()
-        refuse(_prompt_objections(model, given, prompts.shape[1]))
+        raise_problems(_prompt_objections(model, given, prompts.shape[1]))
         starts = prompts.shape[1] - given  # (sentences,)
         self.starts = None if not bool(starts.any()) else starts
         if self.starts is not None:
@@ -168,7 +170,7 @@ def begin(
 def _objections(model: Generating, max_length: int | None, min_length: int) -> list[str]:
     longest = model.config.max_length
     lengths = {"max_length": max_length, "min_length": min_length}
-    refuse(
+    raise_problems(
         [f"{name} must be an int, but is {n!r}" for name, n in lengths.items() if not isinstance(n, Integral | None)]
     )
     objections = []

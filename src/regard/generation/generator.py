@@ -13,7 +13,7 @@ import torch
 from regard.analysis.heads import random_repeats
 from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
 from regard.generation.beam import beam_search
 from regard.generation.begin import Continuing
 from regard.generation.decoding import Hypothesis
@@ -135,7 +135,7 @@ class Generator:
         options: dict[str, Any] = {"max_length": max_length}
         drawn = None if sampling is None else sampling.started(self.device)
         found: list[Hypothesis] = [Hypothesis([], 0.0)] * len(read)
-        refuse(count_objections(max_length=max_length))
+        raise_problems(count_problems(max_length=max_length))
         more = self.model.config.max_length if max_length is None else max_length
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS, more):
             batch, lengths = self._batch([read[place] for place in places])
@@ -198,8 +198,8 @@ class Generator:
             InvalidArgument: If one is too long, empty where nothing begins a text, or no text.
         """
         named = [(f"prompt {number}", prompt) for number, prompt in enumerate(prompts, start=1)]
-        refuse(type_objections(named), InvalidType)
-        refuse(letter_objections(named))
+        raise_problems(type_objections(named), InvalidType)
+        raise_problems(letter_objections(named))
         config = self.model.config
         begin = config.bos_id if config.bos_id is not None else (*config.eos_ids, None)[0]
         found = [ids or ([] if begin is None else [begin]) for ids in self.tokenizer.encode_prompts(prompts)]
@@ -210,7 +210,7 @@ class Generator:
             for (name, _), ids in zip(named, found, strict=True)
             if len(ids) >= config.max_length
         ]
-        refuse(objections)
+        raise_problems(objections)
         return found
 
     @torch.inference_mode()
@@ -223,7 +223,7 @@ class Generator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text has fewer than two words.
         """
-        refuse(type_objections([("text", text)]), InvalidType)
+        raise_problems(type_objections([("text", text)]), InvalidType)
         ids, characters = self._told(text)
         if len(ids) < 2:
             raise InvalidArgument(f"text must have at least two words of the vocabulary, but has {len(ids)}")
@@ -259,7 +259,7 @@ class Generator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is too long, or empty where no word begins texts.
         """
-        refuse(count_objections(generate=generate))
+        raise_problems(count_problems(generate=generate))
         (ids,) = self.read([text])
         if generate is not None:
             (written,) = greedy(self.model, *self._batch([ids]), max_length=generate)
@@ -280,7 +280,7 @@ class Generator:
 
         Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
         """
-        refuse(count_objections(length=length))
+        raise_problems(count_problems(length=length))
         begin = self.read([""])[0] if self.model.config.bos_id is not None else []
         length = min(length, (self.model.config.max_length - len(begin)) // 2)
         return self._record([*begin, *random_repeats(self.tokenizer.word_ids, length, seed)], "random words, twice")

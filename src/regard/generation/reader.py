@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.analysis.heads import random_repeats
 from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length
 from regard.generation.tracing import read_once, trace_once
@@ -179,7 +179,7 @@ class Reader:
         if self.tokenizer.mask_id is None:
             raise InvalidArgument("the vocabulary has no word that hides another, [MASK]")
         read = self._read(texts)
-        refuse([] if read else ["texts must be at least one, but there is none"])
+        raise_problems([] if read else ["texts must be at least one, but there is none"])
         head = self.model.words
         assert head is not None
         known = {"share": share, "mask_id": self.tokenizer.mask_id, "vocab_size": self.tokenizer.vocab_size}
@@ -214,7 +214,7 @@ class Reader:
                 reads, or count does not fit.
         """
         self._check("masked_words")
-        refuse(count_objections(count=count))
+        raise_problems(count_problems(count=count))
         words = self.model.config.vocab_size
         if count > words:
             raise InvalidArgument(f"count must be at most the {words} words of the vocabulary, but is {count}")
@@ -235,7 +235,7 @@ class Reader:
 
     def repeats(self, length: int = 50, seed: int = 0) -> Recording:
         """Read random words of the vocabulary twice; see `Generator.repeats`."""
-        refuse(count_objections(length=length))
+        raise_problems(count_problems(length=length))
         around = self._around
         length = min(length, (self.model.config.max_length - len(around)) // 2)
         return self._record(
@@ -287,8 +287,8 @@ class Reader:
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise InvalidType(f"texts must be a sequence of str, but is a {type(texts).__name__}: give a list")
         named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
-        refuse(type_objections(named), InvalidType)
-        refuse(letter_objections(named))
+        raise_problems(type_objections(named), InvalidType)
+        raise_problems(letter_objections(named))
         config = self.model.config
         longest = config.max_length if whole or config.cut_length is None else config.cut_length
         found = self.tokenizer.encode_whole(texts)
@@ -298,7 +298,7 @@ class Reader:
                 for (name, _), ids in zip(named, found, strict=True)
                 if len(ids) > longest
             ]
-            refuse([f"{each}, but the model takes at most {longest} at once: shorten it" for each in came])
+            raise_problems([f"{each}, but the model takes at most {longest} at once: shorten it" for each in came])
         return [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in found]
 
     @torch.inference_mode()

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
 from regard.generation.begin import begin
 from regard.generation.decoding import Generating, Hypothesis
 from regard.generation.single import Choose, extend_singly
@@ -34,7 +34,7 @@ class Sampling:
     seed: int | torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        refuse(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
+        raise_problems(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
 
     def started(self, device: torch.device) -> Sampling:
         """The same with a generator on the device in place of a number."""
@@ -87,7 +87,7 @@ def sample(
         >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_length=5))
         2
     """
-    refuse(sampling_objections(temperature, top_k, top_p, seed))
+    raise_problems(sampling_objections(temperature, top_k, top_p, seed))
     decoding = begin(model, src, src_lengths, max_length=max_length, min_length=min_length)
     return extend_singly(decoding, drawing(src.device, temperature, top_k, top_p, seed))
 
@@ -100,7 +100,7 @@ def drawing(
     seed: int | torch.Generator | None = None,
 ) -> Choose:
     """What draws a word of each row; arguments and errors are those of :func:`sample`."""
-    refuse(sampling_objections(temperature, top_k, top_p, seed))
+    raise_problems(sampling_objections(temperature, top_k, top_p, seed))
     generator = generator_on(device, seed)
     coldest, hottest = TEMPERATURES
     divisor = min(max(temperature, coldest), hottest)
@@ -164,7 +164,7 @@ def sampling_objections(
     objections = []
     if not (isinstance(temperature, Real) and 0 < temperature < math.inf):
         objections.append(f"temperature must be above 0 and finite, but is {temperature!r}")
-    objections += count_objections(top_k=top_k)
+    objections += count_problems(top_k=top_k)
     if top_p is not None and not (isinstance(top_p, Real) and 0 < top_p <= 1):
         objections.append(f"top_p must be above 0 and at most 1, but is {top_p!r}")
     if not isinstance(seed, torch.Generator | None) and not (isinstance(seed, Integral) and int(seed) in SEEDS):

@@ -11,7 +11,7 @@ from torch import nn
 from regard.analysis.recording import Kind, Layer, Recording
 from regard.analysis.steps import Trace
 from regard.analysis.trace import trace_layer
-from regard.errors import InvalidArgument, nearest
+from regard.errors import InvalidArgument, did_you_mean
 from regard.models import Bert, Gpt
 
 
@@ -36,7 +36,7 @@ def traced(
     """
     name = next(iter(layers)) if name is None else name
     if name not in layers:
-        raise InvalidArgument(f"layer: unknown name {name!r}{nearest(name, layers)} (known: {', '.join(layers)})")
+        raise InvalidArgument(f"layer: unknown name {name!r}{did_you_mean(name, layers)} (known: {', '.join(layers)})")
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def keep(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:

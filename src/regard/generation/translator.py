@@ -13,7 +13,7 @@ import torch
 
 from regard.analysis.recording import Recording
 from regard.analysis.steps import Trace
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
 from regard.generation.dtypes import chosen_dtype
@@ -132,9 +132,9 @@ class Translator:
         if len(names) != len(lines):
             raise InvalidArgument(f"names must be one for each of {len(lines)} lines, but are {len(names)}")
         named = list(zip(names, lines, strict=True))
-        refuse(type_objections(named), InvalidType)
-        refuse(letter_objections(named))
-        refuse(count_objections(nbest=nbest) if sampling is not None else [])
+        raise_problems(type_objections(named), InvalidType)
+        raise_problems(letter_objections(named))
+        raise_problems(count_problems(nbest=nbest) if sampling is not None else [])
         options: dict[str, Any] = {"nbest": nbest, "beam": beam, "length_penalty": length_penalty}
         if sampling is not None:  # one generator for all batches, so that equal lines get draws of their own
             options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
@@ -189,12 +189,12 @@ class Translator:
     def _read(self, text: str, translation: str | None) -> tuple[list[int], list[int]]:
         """The ids of a text, and those of the translation to look at, with its end: the best if none is given."""
         given = [("text", text)] + ([] if translation is None else [("translation", translation)])
-        refuse(type_objections(given), InvalidType)
-        refuse(letter_objections(given))
+        raise_problems(type_objections(given), InvalidType)
+        raise_problems(letter_objections(given))
         if not text.strip():
             raise InvalidArgument("text must not be empty")
         (source,), (target,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([translation or ""])
-        refuse(
+        raise_problems(
             [
                 f"{name} has {len(ids)} subwords, but the model takes at most {self._longest} at once: shorten it"
                 for name, ids in (("text", source), ("translation", target))
@@ -269,7 +269,7 @@ class Translator:
                 came = f"{name} has a sentence of {longest} subwords"
                 objections.append(f"{came}, but the model takes at most {self._longest}: split it")
             parts.append(list(joined_up_to(limit, sentences)))
-        refuse(objections)
+        raise_problems(objections)
         return parts
 
     def _sentences(self, line: str) -> list[list[int]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import InvalidType, count_objections, refuse
+from regard.errors import InvalidType, count_problems, raise_problems
 from regard.models.config import checked, field_objections, size_objections, word_id_objections
 from regard.models.inputs import in_compute_dtype, length_objections, type_objections, word_objections
 from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
@@ -21,7 +21,7 @@ from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import ACTIVATIONS, Activation, FeedForward, choice_objections
 from regard.nn.linear import Linear
 from regard.nn.residual import NormOrder
-from regard.ops import Attended, Padding
+from regard.ops import AttentionOutput, Padding
 
 Head = Literal["none", "masked_words", "classes", "token_classes", "embedding"]
 Pooling = Literal["mean", "first"]
@@ -87,10 +87,10 @@ class BertConfig:
     pad_id: int = 0
 
     def __post_init__(self) -> None:
-        refuse(field_objections(self))
+        raise_problems(field_objections(self))
         object.__setattr__(self, "labels", tuple(self.labels))  # JSON knows lists only
         objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
-        objections += count_objections(least=2, cut_length=self.cut_length)
+        objections += count_problems(least=2, cut_length=self.cut_length)
         objections += head_objections(self.d_model, self.num_heads, self.num_heads)
         objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
         for name, choices in (("activation", Activation), ("norm", NormOrder), ("head", Head), ("pooling", Pooling)):
@@ -113,7 +113,7 @@ class BertConfig:
                 self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance
             )
             objections += word_id_objections(self.vocab_size, pad_id=self.pad_id)
-        refuse(objections)
+        raise_problems(objections)
 
 
 class BertOutput(NamedTuple):
@@ -124,7 +124,7 @@ class BertOutput(NamedTuple):
     (batch, d_model); without a head the hidden states."""
     hidden: Tensor
     """(batch, tokens, d_model)"""
-    attentions: tuple[Attended, ...] | None
+    attentions: tuple[AttentionOutput, ...] | None
     """Views of the weights of all layers, if they were asked for."""
 
 
@@ -225,14 +225,14 @@ class Bert(nn.Module):
 
     def states(
         self, words: Tensor, lengths: Tensor | None = None, types: Tensor | None = None
-    ) -> tuple[Tensor, tuple[Attended, ...]]:
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The hidden states (batch, tokens, d_model), and views of the weights of all layers: for losses on both.
 
         Arguments and errors are those of :meth:`forward`.
         """
         given = {"lengths": lengths, "types": types}
         optional = [each for name, value in given.items() for each in type_objections(name, value, optional=True)]
-        refuse(type_objections("words", words) + optional, InvalidType)
+        raise_problems(type_objections("words", words) + optional, InvalidType)
         objections = word_objections("words", words, self.config.vocab_size)
         objections += length_objections(lengths, words.shape, name="lengths", of="words")
         if types is not None and self.types is None:
@@ -243,7 +243,7 @@ class Bert(nn.Module):
                 objections.append(
                     f"types must have the shape of words, {tuple(words.shape)}, but has {tuple(types.shape)}"
                 )
-        refuse(objections)
+        raise_problems(objections)
         embedded = self.embedding(words)
         if self.types is not None:  # the first kind where none is told
             embedded = embedded + (self.types.weight[0] if types is None else self.types(types))

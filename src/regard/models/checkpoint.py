@@ -20,9 +20,9 @@ from regard.errors import (
     InvalidCheckpoint,
     InvalidFile,
     InvalidType,
-    UnservedCheckpoint,
-    nearest,
-    refuse,
+    UnsupportedCheckpoint,
+    did_you_mean,
+    raise_problems,
 )
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
@@ -154,7 +154,7 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     missing += [] if paths else [WEIGHTS_FILE]
     within = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}")) if missing else []
     hint = f"; there are models in {', '.join(within)}" if within else ""  # it is the folder of a run
-    refuse([f"{folder / name} is missing{hint}" for name in missing], InvalidCheckpoint)
+    raise_problems([f"{folder / name} is missing{hint}" for name in missing], InvalidCheckpoint)
     values = _read_json(folder / CONFIG_FILE)
     source = paths[0] if len(paths) == 1 else folder
     name, kind = values.get("architecture"), values.get("model_type")
@@ -288,10 +288,12 @@ def _own_config(path: Path, values: dict[str, Any]) -> Any:
         raise InvalidCheckpoint(f"{path}: architecture must be {known}, but is {came}")
     config_type, _ = ARCHITECTURES[name]
     known = [field.name for field in fields(config_type)]
-    objections = [f"{path}: {key!r} is no key of a {name}{nearest(key, known)}" for key in values if key not in known]
+    objections = [
+        f"{path}: {key!r} is no key of a {name}{did_you_mean(key, known)}" for key in values if key not in known
+    ]
     if "vocab_size" not in values:
         objections.append(f"{path}: 'vocab_size' is missing")
-    refuse(objections, InvalidCheckpoint)
+    raise_problems(objections, InvalidCheckpoint)
     try:
         return config_type(**values)
     except InvalidArgument as error:
@@ -305,7 +307,9 @@ def _said_of_generation(folder: Path) -> dict[str, Any]:
     keys = ("bos_token_id", "eos_token_id", "decoder_start_token_id")
     found = {key: said[key] for key in keys if said.get(key) is not None}
     wrong = {key: ids for key, ids in found.items() if not all(type(word) is int for word in one_of(ids))}
-    refuse([f"{path}: {key} must be the id of a word, but is {ids!r}" for key, ids in wrong.items()], InvalidCheckpoint)
+    raise_problems(
+        [f"{path}: {key} must be the id of a word, but is {ids!r}" for key, ids in wrong.items()], InvalidCheckpoint
+    )
     return found
 
 
@@ -315,7 +319,7 @@ def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: d
         if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
             config = with_pooling(config, folder)
     except InvalidArgument as error:
-        raise UnservedCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
+        raise UnsupportedCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
     except (OSError, TypeError, ValueError, AttributeError, LookupError) as error:  # a list for a number, no file
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
     return config

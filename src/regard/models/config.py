@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from regard.errors import InvalidType, count_objections
+from regard.errors import InvalidType, count_problems
 
 Config = TypeVar("Config")
 # Sizes beyond it are slips of the pen; below it, the bytes of every matrix can be counted in 63 bits.
@@ -47,7 +47,7 @@ def size_objections(config: Any, *names: str) -> list[str]:
     """Say which of the named sizes, where they are given, are below 1 or beyond reason."""
     sizes = {name: getattr(config, name) for name in names}
     beyond = {name: size for name, size in sizes.items() if size is not None and size > LARGEST}
-    return count_objections(**sizes) + [f"{name} must be at most {LARGEST}, but is {beyond[name]}" for name in beyond]
+    return count_problems(**sizes) + [f"{name} must be at most {LARGEST}, but is {beyond[name]}" for name in beyond]
 
 
 def word_id_objections(vocab_size: int, **words: int | Sequence[int] | None) -> list[str]:

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.errors import InvalidType, refuse
+from regard.errors import InvalidType, raise_problems
 from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
-from regard.ops import Attended
+from regard.ops import AttentionOutput
 
 
 class Attentions(NamedTuple):
-    """What each layer of a translator attended to: one :class:`~regard.ops.Attended` a layer, where it has such."""
+    """What each layer of a translator attended to: an :class:`~regard.ops.AttentionOutput` per layer, where it has one."""
 
-    encoder: tuple[Attended, ...]
-    decoder: tuple[Attended, ...]
-    cross: tuple[Attended, ...]
+    encoder: tuple[AttentionOutput, ...]
+    decoder: tuple[AttentionOutput, ...]
+    cross: tuple[AttentionOutput, ...]
 
 
 class EncoderDecoderOutput(NamedTuple):
@@ -73,13 +73,13 @@ class EncoderDecoder(nn.Module, ABC):
         """An empty cache for :meth:`decode`."""
 
     @abstractmethod
-    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
+    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The memory (batch, source, memory_width), and what each layer attended to."""
 
     @abstractmethod
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: Any
-    ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
         """Hidden states (rows, target, d_model), and what each layer attended to in the target and in the source."""
 
     def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
@@ -176,12 +176,14 @@ class EncoderDecoder(nn.Module, ABC):
                 embedding.weight[self.config.pad_id] = 0
 
     def _check_source(self, src: Tensor, src_lengths: Tensor | None) -> None:
-        refuse(type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
+        raise_problems(
+            type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType
+        )
         lengths = length_objections(src_lengths, src.shape, least=self.shortest)
-        refuse(word_objections("src", src, self.config.vocab_size) + lengths)
+        raise_problems(word_objections("src", src, self.config.vocab_size) + lengths)
 
     def _check_target(self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None) -> None:
         types = type_objections("tgt", tgt) + type_objections("memory", memory)
-        refuse(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
+        raise_problems(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
         words = word_objections("tgt", tgt, self.config.target_vocab_size)
-        refuse(words + memory_objections(tgt, memory, self.memory_width, src_lengths))
+        raise_problems(words + memory_objections(tgt, memory, self.memory_width, src_lengths))

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.models.config import checked, field_objections, size_objections
 from regard.nn.dropout import dropout_objections
 from regard.nn.graph_attention import GraphAttention
-from regard.ops import Attended, Neighbours
+from regard.ops import AttentionOutput, Neighbours
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class GatConfig:
     attention_dropout: float = 0.6
 
     def __post_init__(self) -> None:
-        refuse(field_objections(self))
+        raise_problems(field_objections(self))
         sizes = ("num_features", "num_classes", "head_dim", "num_heads", "out_heads")
         rates = dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        refuse(size_objections(self, *sizes) + rates)
+        raise_problems(size_objections(self, *sizes) + rates)
 
 
 class GatOutput(NamedTuple):
@@ -53,7 +53,7 @@ class GatOutput(NamedTuple):
 
     logits: Tensor
     """(nodes, classes)"""
-    attentions: tuple[Attended, ...] | None
+    attentions: tuple[AttentionOutput, ...] | None
     """Views of the weights of both layers, if they were asked for."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from torch import Tensor, nn
 
-from regard.errors import InvalidType, refuse
+from regard.errors import InvalidType, raise_problems
 from regard.models.config import checked, field_objections, size_objections, word_id_objections
 from regard.models.inputs import in_compute_dtype, start_objections, type_objections, word_objections
 from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
@@ -20,7 +20,7 @@ from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.linear import Linear
-from regard.ops import Attended, Causal, Padding
+from regard.ops import AttentionOutput, Causal, Padding
 
 Norm = Literal["layer", "rms"]
 NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -121,7 +121,7 @@ class GptConfig:
         return cls(vocab_size, **{**shape, **changes})
 
     def __post_init__(self) -> None:
-        refuse(field_objections(self))
+        raise_problems(field_objections(self))
         object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON knows lists only
         objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
@@ -140,7 +140,7 @@ class GptConfig:
             )
             words = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_ids": self.eos_ids}
             objections += word_id_objections(self.vocab_size, **words)
-        refuse(objections)
+        raise_problems(objections)
 
     @property
     def head_width(self) -> int:
@@ -153,7 +153,7 @@ class GptOutput(NamedTuple):
 
     logits: Tensor
     """(batch, tokens, vocab)"""
-    attentions: tuple[Attended, ...] | None
+    attentions: tuple[AttentionOutput, ...] | None
     """Views of the weights of all layers, if they were asked for."""
 
 
@@ -208,14 +208,14 @@ class Gpt(nn.Module):
 
     def states(
         self, words: Tensor, starts: Tensor | None = None, *, cache: DecoderCache | None = None
-    ) -> tuple[Tensor, tuple[Attended, ...]]:
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """What :meth:`hidden` gives, and views of the weights of all layers: for losses on both.
 
         Arguments and errors are those of :meth:`hidden`.
         """
-        refuse(type_objections("words", words) + type_objections("starts", starts, optional=True), InvalidType)
+        raise_problems(type_objections("words", words) + type_objections("starts", starts, optional=True), InvalidType)
         before = cache.length if cache else 0
-        refuse(
+        raise_problems(
             word_objections("words", words, self.config.vocab_size)
             + start_objections(starts, words.shape, before + words.shape[-1])
         )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.models.config import checked, field_objections, size_objections, two_sided_objections
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.inputs import in_compute_dtype
@@ -18,7 +18,7 @@ from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import choice_objections
 from regard.nn.linear import Linear
-from regard.ops import Attended, Padding
+from regard.ops import AttentionOutput, Padding
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class RnnSearchConfig:
     eos_id: int = 2
 
     def __post_init__(self) -> None:
-        refuse(field_objections(self))
+        raise_problems(field_objections(self))
         sizes = ("vocab_size", "tgt_vocab_size", "d_model", "d_hidden", "d_attention", "max_length")
-        refuse(
+        raise_problems(
             size_objections(self, *sizes)
             + dropout_objections(dropout=self.dropout)
             + choice_objections("tie_embeddings", self.tie_embeddings, get_args(Tying))
@@ -150,7 +150,7 @@ class RnnSearch(EncoderDecoder):
         """An empty cache for :meth:`decode`."""
         return RecurrentCache()
 
-    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
+    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """Annotations: forward states beside backward states, zeros behind a sequence's end."""
         embedded = self._embed(src, self.src_embedding)
         lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
@@ -161,7 +161,7 @@ class RnnSearch(EncoderDecoder):
 
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache | None
-    ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
         embedded = self._embed(tgt, self.tgt_embedding)
         states, attended = self._recur(embedded, memory, src_lengths, cache or self.new_cache())
         merged = self.readout(torch.cat([states, embedded, attended.output], -1))
@@ -169,7 +169,7 @@ class RnnSearch(EncoderDecoder):
 
     def _recur(
         self, embedded: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache
-    ) -> tuple[Tensor, Attended]:
+    ) -> tuple[Tensor, AttentionOutput]:
         """The states after each word, (rows, target, d_hidden), and what was attended to for it."""
         mask = None if src_lengths is None else Padding(src_lengths)
         if cache.state is None or cache.key is None:
@@ -186,7 +186,7 @@ class RnnSearch(EncoderDecoder):
         cache.state, cache.length = states[-1], cache.length + embedded.shape[1]
         asking = torch.stack(states[:-1], 1).unflatten(0, (len(memory), -1)).flatten(1, 2)
         asked = self.attention.weights(asking, memory, mask=mask, projected_key=cache.key)
-        return torch.stack(states[1:], 1), Attended(torch.stack(contexts, 1), asked, {}, memory[:, None])
+        return torch.stack(states[1:], 1), AttentionOutput(torch.stack(contexts, 1), asked, {}, memory[:, None])
 
     def _embed(self, words: Tensor, embedding: nn.Embedding) -> Tensor:
         """(batch, tokens) → (batch, tokens, d_model)."""

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, raise_problems
 from regard.models.config import checked, field_objections, size_objections
 from regard.nn.self_attention_2d import SelfAttention2d
-from regard.ops import Attended
+from regard.ops import AttentionOutput
 
 SMALLEST = 4  # a generator begins with so many rows and columns, where its critic ends
 WIDEST = 16  # times the width: the most channels of a feature map
@@ -50,8 +50,8 @@ class SaganConfig:
     attention_size: int | None = None
 
     def __post_init__(self) -> None:
-        refuse(field_objections(self))
-        refuse(size_objections(self, "image_size", "image_channels", "num_classes", "d_latent", "width"))
+        raise_problems(field_objections(self))
+        raise_problems(size_objections(self, "image_size", "image_channels", "num_classes", "d_latent", "width"))
         objections = []
         if self.image_size not in self.sizes[1:]:
             objections.append(f"image_size must be 8, 16, 32 and so on, each twice the last, but is {self.image_size}")
@@ -63,7 +63,7 @@ class SaganConfig:
             objections.append(
                 f"width must make channels that {divisor} divides where attention is, but makes {channels}"
             )
-        refuse(objections)
+        raise_problems(objections)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class GeneratorOutput(NamedTuple):
 
     images: Tensor
     """(batch, image_channels, image_size, image_size), from −1 to 1"""
-    attention: Attended | None
+    attention: AttentionOutput | None
     """What each place of the feature map attended to, where the model has attention."""
 
 
@@ -89,7 +89,7 @@ class CriticOutput(NamedTuple):
 
     scores: Tensor
     """(batch,): large for what it holds for real"""
-    attention: Attended | None
+    attention: AttentionOutput | None
     """What each place of the feature map attended to, where the model has attention."""
 
 
@@ -142,7 +142,7 @@ class SaganGenerator(nn.Module):
             raise InvalidArgument(
                 f"latent must be (batch, d_latent={self.config.d_latent}), but has {tuple(latent.shape)}"
             )
-        refuse(_label_objections(labels, len(latent), self.config.num_classes))
+        raise_problems(_label_objections(labels, len(latent), self.config.num_classes))
         x = self.begin(latent).unflatten(1, (-1, SMALLEST, SMALLEST))
         x, attended = _attend(self.attention, self.config, x)
         for block in self.blocks:
@@ -203,7 +203,7 @@ class SaganCritic(nn.Module):
         if images.ndim != 4 or images.shape[1:] != (self.config.image_channels, size, size):
             needed = f"(batch, image_channels={self.config.image_channels}, {size}, {size})"
             raise InvalidArgument(f"images must be {needed}, but has {tuple(images.shape)}")
-        refuse(_label_objections(labels, len(images), self.config.num_classes))
+        raise_problems(_label_objections(labels, len(images), self.config.num_classes))
         x, attended = _attend(self.attention, self.config, self.begin(images))
         for block in self.blocks:
             x, found = _attend(self.attention, self.config, block(x))
@@ -278,7 +278,7 @@ def _attention(config: SaganConfig) -> SelfAttention2d | None:
     return None if size is None else SelfAttention2d(config.channels(size), spectral=True)
 
 
-def _attend(attention: nn.Module | None, config: SaganConfig, x: Tensor) -> tuple[Tensor, Attended | None]:
+def _attend(attention: nn.Module | None, config: SaganConfig, x: Tensor) -> tuple[Tensor, AttentionOutput | None]:
     """The feature map with what it attended to, if it has the size for it."""
     if attention is None or x.shape[2] != config.attention_size:
         return x, None

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.models.config import checked, field_objections, size_objections, two_sided_objections
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.inputs import in_compute_dtype
@@ -26,7 +26,7 @@ from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.positions import LearnedPositions
 from regard.nn.residual import NormOrder
-from regard.ops import Attended, Padding
+from regard.ops import AttentionOutput, Padding
 
 Tying = Literal["all", "decoder", "none"]
 
@@ -95,7 +95,7 @@ class TransformerConfig:
     eos_id: int = 2
 
     def __post_init__(self) -> None:
-        refuse(field_objections(self))
+        raise_problems(field_objections(self))
         sizes = ("vocab_size", "tgt_vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff")
         objections = size_objections(self, *sizes, "max_length")
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
@@ -113,7 +113,7 @@ class TransformerConfig:
             objections += position_objections(
                 self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance
             )
-        refuse(objections + two_sided_objections(self))
+        raise_problems(objections + two_sided_objections(self))
 
     @property
     def target_vocab_size(self) -> int:
@@ -196,13 +196,13 @@ class Transformer(EncoderDecoder):
         """An empty cache for :meth:`decode`."""
         return DecoderCache(self.config.num_decoder_layers, shared=self.config.positions not in IN_ATTENTION)
 
-    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[Attended, ...]]:
+    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         embedded = self._embed(src, self.src_embedding, self.src_positions, 0)
         return self.encoder(embedded, mask=None if src_lengths is None else Padding(src_lengths))
 
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: DecoderCache | None
-    ) -> tuple[Tensor, tuple[Attended, ...], tuple[Attended, ...]]:
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
         embedded = self._embed(tgt, self.tgt_embedding, self.tgt_positions, cache.length if cache else 0)
         memory_mask = None if src_lengths is None else Padding(src_lengths)
         return self.decoder(embedded, memory, memory_mask=memory_mask, cache=cache)

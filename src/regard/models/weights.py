@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.errors import InvalidCheckpoint, refuse
+from regard.errors import InvalidCheckpoint, raise_problems
 from regard.models.positions import computed_tables
 
 NAMES = ("model.safetensors", "pytorch_model.bin")
@@ -46,9 +46,13 @@ def _parts_of(index: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidCheckpoint(f"{index}: expected a weight_map of tensors to files: {error!r}") from error
     elsewhere = [name for name in names if not isinstance(name, str) or Path(name).name != name]
-    refuse([f"{index}: names the file {name!r}, which is none of its folder" for name in elsewhere], InvalidCheckpoint)
+    raise_problems(
+        [f"{index}: names the file {name!r}, which is none of its folder" for name in elsewhere], InvalidCheckpoint
+    )
     paths = [index.parent / name for name in sorted(names)]
-    refuse([f"{path} is missing, which {index.name} names" for path in paths if not path.is_file()], InvalidCheckpoint)
+    raise_problems(
+        [f"{path} is missing, which {index.name} names" for path in paths if not path.is_file()], InvalidCheckpoint
+    )
     return paths
 
 
@@ -134,7 +138,7 @@ def give_weights(
                 ]
         else:
             objections.append(f"{path}: {name} {objection}")
-    refuse(objections, InvalidCheckpoint, most=None)
+    raise_problems(objections, InvalidCheckpoint, most=None)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, name, given[parameter])

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_objections, refuse
-from regard.ops import Additive, Attended, MaskLike, WeightMatrix, attend, weights
+from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.ops import Additive, AttentionOutput, MaskLike, WeightMatrix, attend, weights
 
 
 class AdditiveAttention(nn.Module):
@@ -40,7 +40,9 @@ class AdditiveAttention(nn.Module):
 
     def __init__(self, query_features: int, key_features: int, d_attention: int) -> None:
         super().__init__()
-        refuse(count_objections(query_features=query_features, key_features=key_features, d_attention=d_attention))
+        raise_problems(
+            count_problems(query_features=query_features, key_features=key_features, d_attention=d_attention)
+        )
         self.query = nn.Linear(query_features, d_attention, bias=False)
         self.key = nn.Linear(key_features, d_attention)
         self.vector = nn.Parameter(torch.empty(d_attention))
@@ -60,7 +62,7 @@ class AdditiveAttention(nn.Module):
         *,
         mask: MaskLike | None = None,
         projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         """Attend from every query to the keys.
 
         Args:
@@ -70,7 +72,7 @@ class AdditiveAttention(nn.Module):
             projected_key: What :meth:`project_key` gives of key, where many calls share it. Default: computed.
 
         Returns:
-            Attended: ``output`` (batch, queries, key_features); ``weights`` a view (batch, 1, queries, keys).
+            AttentionOutput: ``output`` (batch, queries, key_features); ``weights`` a view (batch, 1, queries, keys).
         """
         self._check(query, key)
         projected_key = self.project_key(key) if projected_key is None else projected_key
@@ -97,7 +99,7 @@ class AdditiveAttention(nn.Module):
         return self.key(key)[:, None]
 
     def _check(self, query: Tensor, key: Tensor) -> None:
-        refuse(
+        raise_problems(
             [
                 f"{name} must have the shape (batch, tokens, {width}), but has {tuple(given.shape)}"
                 for name, given, width in (

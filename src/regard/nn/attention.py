@@ -7,14 +7,14 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_objections, refuse
+from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.nn.attention_positions import AttentionPositions
 from regard.nn.cache import FixedCache, GrowingCache
 from regard.nn.dropout import dropout_objections
 from regard.nn.linear import Linear, dtype_objections
-from regard.ops import Attended, MaskLike, attend
-from regard.ops.measures import Asked
-from regard.ops.product import linear
+from regard.ops import AttentionOutput, MaskLike, attend
+from regard.ops.matmul import linear
+from regard.ops.measures import MeasureLike
 
 
 class MultiHeadAttention(nn.Module):
@@ -60,7 +60,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        refuse(head_objections(d_model, num_heads, kv_heads, head_dim) + dropout_objections(dropout=dropout))
+        raise_problems(head_objections(d_model, num_heads, kv_heads, head_dim) + dropout_objections(dropout=dropout))
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, kv_heads
         self.head_dim = d_model // num_heads if head_dim is None else head_dim
         self.dropout = dropout
@@ -92,10 +92,10 @@ class MultiHeadAttention(nn.Module):
         value: Float[Tensor, "batch keys d_model"] | None = None,
         *,
         mask: MaskLike | None = None,
-        measure: Asked = (),
+        measure: MeasureLike = (),
         cache: GrowingCache | FixedCache | None = None,
         offset: int | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         """Attend from query to key.
 
         Args:
@@ -109,7 +109,7 @@ class MultiHeadAttention(nn.Module):
             offset: Position of the first query, as in :func:`regard.attend`. Default: behind what the cache holds.
 
         Returns:
-            Attended: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
+            AttentionOutput: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
 
         Raises:
             InvalidArgument: If the shapes, the dtypes or the kind of cache do not fit.
@@ -189,12 +189,12 @@ class MultiHeadAttention(nn.Module):
             objections.append(
                 f"key has the shape {tuple(key.shape)}, but value {tuple(value.shape)}: they must be equal"
             )
-        refuse(objections, InvalidArgument)
+        raise_problems(objections, InvalidArgument)
 
 
 def head_objections(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> list[str]:
     """Say what is wrong with a width and its numbers of heads."""
-    objections = count_objections(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
+    objections = count_problems(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
     if not objections and head_dim is None and d_model % num_heads:
         objections.append(f"num_heads must divide d_model, but d_model is {d_model} and num_heads {num_heads}")
     if not objections and num_heads % num_kv_heads:

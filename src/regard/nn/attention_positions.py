@@ -9,8 +9,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_objections, refuse
-from regard.ops import Alibi, Attended, Buckets, ByDistance, Relative, ScaledDot, Score, attend
+from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.ops import (
+    Alibi,
+    AttentionOutput,
+    DistanceHistogram,
+    RelativeKey,
+    ScaledDotProduct,
+    Score,
+    T5RelativeBias,
+    attend,
+)
 from regard.ops.measures import as_measures
 from regard.ops.rotary import turned
 
@@ -37,10 +46,10 @@ class AttentionPositions(nn.Module):
         key: Float[Tensor, "batch kv_heads keys head_dim"],
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         **options: Any,
-    ) -> Attended:
+    ) -> AttentionOutput:
         """As :func:`regard.attend`, whose options are given, but for ``score``."""
         bias = self.bias()
-        return attend(query, key, value, score=None if bias is None else ScaledDot() + bias, **options)
+        return attend(query, key, value, score=None if bias is None else ScaledDotProduct() + bias, **options)
 
 
 class RelativePositions(AttentionPositions):
@@ -72,7 +81,7 @@ class RelativePositions(AttentionPositions):
 
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:
         super().__init__()
-        refuse(count_objections(head_dim=head_dim) + count_objections(0, max_distance=max_distance))
+        raise_problems(count_problems(head_dim=head_dim) + count_problems(0, max_distance=max_distance))
         self.max_distance = max_distance
         self.of_keys = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
         self.of_values = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
@@ -83,8 +92,8 @@ class RelativePositions(AttentionPositions):
         nn.init.xavier_uniform_(self.of_keys)
         nn.init.xavier_uniform_(self.of_values)
 
-    def bias(self) -> Relative:
-        return Relative(self.of_keys)
+    def bias(self) -> RelativeKey:
+        return RelativeKey(self.of_keys)
 
     def forward(
         self,
@@ -92,13 +101,13 @@ class RelativePositions(AttentionPositions):
         key: Float[Tensor, "batch kv_heads keys head_dim"],
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         **options: Any,
-    ) -> Attended:
-        asked = {**as_measures(options.pop("measure", ())), _VALUES: ByDistance(self.max_distance)}
+    ) -> AttentionOutput:
+        asked = {**as_measures(options.pop("measure", ())), _VALUES: DistanceHistogram(self.max_distance)}
         attended = super().forward(query, key, value, measure=asked, **options)
         measured = dict(attended.measured)
-        by_distance = measured.pop(_VALUES)  # (batch, heads, queries, 2k + 1)
-        added = (by_distance @ self.of_values.to(by_distance.dtype)).to(attended.output.dtype)
-        return Attended(attended.output + added, attended.weights, measured)
+        distance_histogram = measured.pop(_VALUES)  # (batch, heads, queries, 2k + 1)
+        added = (distance_histogram @ self.of_values.to(distance_histogram.dtype)).to(attended.output.dtype)
+        return AttentionOutput(attended.output + added, attended.weights, measured)
 
 
 class RotaryPositions(AttentionPositions):
@@ -183,21 +192,21 @@ class AlibiPositions(AttentionPositions):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        refuse(count_objections(num_heads=num_heads))
+        raise_problems(count_problems(num_heads=num_heads))
         self.num_heads = num_heads
         self.register_buffer("slopes", None, persistent=False)
         self.reset_table()
 
     def reset_table(self) -> None:
         """Compute the slopes anew; whoever built the module on the ``meta`` device must call it."""
-        self.slopes = Alibi.of_heads(self.num_heads).slopes
+        self.slopes = Alibi.for_heads(self.num_heads).slopes
 
     def bias(self) -> Alibi:
         return Alibi(self.slopes)
 
 
 class BucketPositions(AttentionPositions):
-    """A learned number for each head and bucket of distances, added to the scores, as in T5; see `regard.Buckets`.
+    """A learned number per head and bucket of distances, added to the scores, as in T5; see `regard.T5RelativeBias`.
 
     In T5 all layers of a stack share one such module, and scores are not divided by √head_dim; here they are.
 
@@ -220,7 +229,7 @@ class BucketPositions(AttentionPositions):
 
     def __init__(self, num_heads: int, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        refuse(count_objections(num_heads=num_heads, buckets=buckets, max_distance=max_distance))
+        raise_problems(count_problems(num_heads=num_heads, buckets=buckets, max_distance=max_distance))
         self.bidirectional, self.max_distance = bidirectional, max_distance
         self.table = nn.Parameter(torch.empty(buckets, num_heads))
         self.reset_parameters()
@@ -230,8 +239,8 @@ class BucketPositions(AttentionPositions):
         """All distances begin alike, at 0."""
         nn.init.zeros_(self.table)
 
-    def bias(self) -> Buckets:
-        return Buckets(self.table, bidirectional=self.bidirectional, max_distance=self.max_distance)
+    def bias(self) -> T5RelativeBias:
+        return T5RelativeBias(self.table, bidirectional=self.bidirectional, max_distance=self.max_distance)
 
 
 def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
@@ -250,5 +259,5 @@ def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
     """
     objections = [] if dims >= 2 and dims % 2 == 0 else [f"dims must be even and at least 2, but is {dims}"]
     objections += [] if base > 0 else [f"base must be above 0, but is {base}"]
-    refuse(objections)
+    raise_problems(objections)
     return [base ** (-pair / dims) for pair in range(0, dims, 2)]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument, count_objections, refuse
+from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.ops import Causal, Mask
 
 EVERY = 8
@@ -43,7 +43,7 @@ class GrowingCache:
     """
 
     def __init__(self, capacity: int = 256) -> None:
-        refuse(count_objections(capacity=capacity))
+        raise_problems(count_problems(capacity=capacity))
         self.capacity = capacity
         self.length = 0
         self._buffers: tuple[Tensor, ...] = ()
@@ -60,7 +60,7 @@ class GrowingCache:
         Raises:
             InvalidArgument: If they do not fit each other or what is there, or require grad; then nothing changes.
         """
-        refuse(self._objections(key, value))
+        raise_problems(self._objections(key, value))
         start, self.length = self.length, self.length + key.shape[2]
         self._make_room(key, value)
         for buffer, new in zip(self._buffers, (key, value), strict=True):

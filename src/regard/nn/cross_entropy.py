@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from regard.errors import refuse
-from regard.ops.kernels.once import once_only
+from regard.errors import raise_problems
+from regard.ops.autograd import first_order_only
 
 # Logits that one block may hold: on a CPU few enough to stay in cache between the product that makes them, the softmax
 # and the products that use it; on a GPU enough to fill it.
@@ -74,11 +74,11 @@ def linear_cross_entropy(
         >>> loss, tokens
         (tensor(1.3863), tensor(2))
     """
-    refuse(_objections(hidden, weight, target, label_smoothing, bias))
+    raise_problems(_objections(hidden, weight, target, label_smoothing, bias))
     counted = target != ignore_index
     if not bool(counted.all()):
         hidden, target = hidden[counted], target[counted]
-    refuse(_target_objections(target, weight.shape[0]))
+    raise_problems(_target_objections(target, weight.shape[0]))
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -158,7 +158,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 (gradient * factor).to(dtype) if gradient is not None and needed else None
                 for gradient, dtype, needed in zip(ctx.gradients, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
             ]
-        return (*once_only(gradients, loss_gradient, *ctx.saved_tensors), None, None, None)
+        return (*first_order_only(gradients, loss_gradient, *ctx.saved_tensors), None, None, None)
 
 
 def _softmax(logits: Tensor, words: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.encoder import final_norm, stack_objections, width_objections
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import NormOrder, Residual
-from regard.ops import Attended, Causal, Mask
+from regard.ops import AttentionOutput, Causal, Mask
 
 
 class DecoderLayer(nn.Module):
@@ -52,7 +52,7 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         d_model = attention.d_model
-        refuse(width_objections(d_model, feed_forward=feed_forward, cross_attention=cross_attention))
+        raise_problems(width_objections(d_model, feed_forward=feed_forward, cross_attention=cross_attention))
         self.attention = attention
         self.attention_residual = Residual(d_model, norm=norm, dropout=dropout)
         self.cross_attention = cross_attention
@@ -68,7 +68,7 @@ class DecoderLayer(nn.Module):
         mask: Mask | Bool[Tensor, "..."] | None = None,
         memory_mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: LayerCache | None = None,
-    ) -> tuple[Float[Tensor, "rows tokens d_model"], Attended, Attended]:
+    ) -> tuple[Float[Tensor, "rows tokens d_model"], AttentionOutput, AttentionOutput]:
         """Map hidden to the same shape, and tell the attention to itself and to the memory.
 
         Args:
@@ -79,8 +79,8 @@ class DecoderLayer(nn.Module):
             cache: Grows by the tokens of this call; if it is shared, rows must be sentences.
 
         Returns:
-            hidden (rows, tokens, d_model), and two Attended. Cross-attention has the rows of one sentence as queries
-            of one batch element, so that keys and values of a sentence exist once, however many rows it has.
+            hidden (rows, tokens, d_model), and two AttentionOutput. Cross-attention has the rows of one sentence as
+            queries of one batch element, so that keys and values of a sentence exist once, however many rows it has.
         """
         attended = self.attention(
             self.attention_residual.enter(hidden), mask=mask, cache=cache.self_attention if cache else None
@@ -119,7 +119,9 @@ class Decoder(nn.Module):
 
     def __init__(self, layers: Sequence[DecoderLayer]) -> None:
         super().__init__()
-        refuse(stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers]))
+        raise_problems(
+            stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers])
+        )
         self.layers = nn.ModuleList(layers)
         self.norm = final_norm(layers[0].attention_residual.order, layers[0].attention.d_model, nn.LayerNorm)
 
@@ -130,7 +132,7 @@ class Decoder(nn.Module):
         *,
         memory_mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: DecoderCache | None = None,
-    ) -> tuple[Float[Tensor, "rows tokens d_model"], tuple[Attended, ...], tuple[Attended, ...]]:
+    ) -> tuple[Float[Tensor, "rows tokens d_model"], tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
         """Map hidden to the same shape, and tell each layer's attention to itself and to the memory.
 
         Args:
@@ -140,8 +142,8 @@ class Decoder(nn.Module):
             cache: Grows by the tokens of this call.
 
         Returns:
-            hidden (rows, tokens, d_model), and two Attended a layer. With a shared cache, self-attention too has the
-            rows of one sentence as queries of one batch element, and the keys of all of them, most of them masked.
+            hidden (rows, tokens, d_model), and two AttentionOutput a layer. With a shared cache, self-attention too has
+            the rows of one sentence as queries of one batch element, and the keys of all of them, most of them masked.
         """
         shape, mask = hidden.shape, Causal()
         if cache is not None:

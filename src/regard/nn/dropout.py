@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.ops.dropout import dropout
 
 
@@ -32,7 +32,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
-        refuse(dropout_objections(p=p))
+        raise_problems(dropout_objections(p=p))
         self.p = p
 
     def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:

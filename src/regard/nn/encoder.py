@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import MakeNorm, NormOrder, Residual
-from regard.ops import Attended, Mask
+from regard.ops import AttentionOutput, Mask
 
 
 class EncoderLayer(nn.Module):
@@ -50,7 +50,7 @@ class EncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         d_model = attention.d_model
-        refuse(width_objections(d_model, feed_forward=feed_forward))
+        raise_problems(width_objections(d_model, feed_forward=feed_forward))
         self.attention = attention
         self.attention_residual = Residual(d_model, norm=norm, dropout=dropout, make_norm=make_norm)
         self.feed_forward = feed_forward
@@ -62,7 +62,7 @@ class EncoderLayer(nn.Module):
         *,
         mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: LayerCache | None = None,
-    ) -> tuple[Float[Tensor, "batch tokens d_model"], Attended]:
+    ) -> tuple[Float[Tensor, "batch tokens d_model"], AttentionOutput]:
         """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention.
 
         With a cache, hidden has only the tokens that it does not hold yet, and the cache grows by these.
@@ -95,7 +95,9 @@ class Encoder(nn.Module):
 
     def __init__(self, layers: Sequence[EncoderLayer], *, make_norm: MakeNorm = nn.LayerNorm) -> None:
         super().__init__()
-        refuse(stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers]))
+        raise_problems(
+            stack_objections([(layer.attention.d_model, layer.attention_residual.order) for layer in layers])
+        )
         self.layers = nn.ModuleList(layers)
         self.norm = final_norm(layers[0].attention_residual.order, layers[0].attention.d_model, make_norm)
 
@@ -105,7 +107,7 @@ class Encoder(nn.Module):
         *,
         mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: DecoderCache | None = None,
-    ) -> tuple[Float[Tensor, "batch tokens d_model"], tuple[Attended, ...]]:
+    ) -> tuple[Float[Tensor, "batch tokens d_model"], tuple[AttentionOutput, ...]]:
         """Map hidden (batch, tokens, d_model) to the same shape, and tell the attention of each layer.
 
         Under a causal mask the layers are a decoder without cross-attention, as a GPT's, and may have a cache: then

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import count_objections, nearest, refuse
+from regard.errors import count_problems, did_you_mean, raise_problems
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.linear import Linear
 
@@ -64,8 +64,8 @@ class FeedForward(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        refuse(
-            count_objections(d_model=d_model, d_ff=d_ff)
+        raise_problems(
+            count_problems(d_model=d_model, d_ff=d_ff)
             + choice_objections("activation", activation, get_args(Activation))
             + dropout_objections(dropout=dropout)
         )
@@ -95,4 +95,6 @@ def choice_objections(name: str, value: str, choices: tuple[str, ...]) -> list[s
     """Say what is wrong if the value is none of the choices."""
     if value in choices:
         return []
-    return [f"{name} must be one of {', '.join(map(repr, choices))}, but is {value!r}{nearest(str(value), choices)}"]
+    return [
+        f"{name} must be one of {', '.join(map(repr, choices))}, but is {value!r}{did_you_mean(str(value), choices)}"
+    ]

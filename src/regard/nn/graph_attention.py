@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidType, count_objections, refuse
+from regard.errors import InvalidType, count_problems, raise_problems
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.linear import dtype_objections
-from regard.ops import Additive, Attended, Mask, Neighbours, attend
+from regard.ops import Additive, AttentionOutput, Mask, Neighbours, attend
 
 
 class GraphAttention(nn.Module):
@@ -57,8 +57,8 @@ class GraphAttention(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        refuse(
-            count_objections(in_features=in_features, head_dim=head_dim, num_heads=num_heads)
+        raise_problems(
+            count_problems(in_features=in_features, head_dim=head_dim, num_heads=num_heads)
             + dropout_objections(dropout=dropout, attention_dropout=attention_dropout)
         )
         self.in_features, self.head_dim, self.num_heads, self.joined = in_features, head_dim, num_heads, joined
@@ -77,7 +77,7 @@ class GraphAttention(nn.Module):
             nn.init.uniform_(vector, -bound, bound)
         nn.init.zeros_(self.bias)
 
-    def forward(self, x: Float[Tensor, "nodes in_features"], graph: Neighbours) -> Attended:
+    def forward(self, x: Float[Tensor, "nodes in_features"], graph: Neighbours) -> AttentionOutput:
         """Attend from every node to its neighbours.
 
         Args:
@@ -85,8 +85,8 @@ class GraphAttention(nn.Module):
             graph: To which nodes each leads; give each an edge to itself where it should see itself.
 
         Returns:
-            Attended: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) of the mean; ``weights`` a view (1,
-                num_heads, nodes, nodes).
+            AttentionOutput: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) of the mean; ``weights``
+                a view (1, num_heads, nodes, nodes).
         """
         if not isinstance(x, Tensor):
             raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
@@ -96,7 +96,7 @@ class GraphAttention(nn.Module):
         if x.ndim != 2 or x.shape[1] != self.in_features:
             expected = f"(nodes, in_features={self.in_features})"
             objections.append(f"x must have the shape {expected}, but has {tuple(x.shape)}")
-        refuse(objections)
+        raise_problems(objections)
         value = self.project(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
         query, key = (value @ vector[:, :, None] for vector in (self.of_query, self.of_key))  # (heads, nodes, 1)
         attended = attend(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.ops.product import linear
+from regard.ops.matmul import linear
 
 
 class Linear(nn.Linear):

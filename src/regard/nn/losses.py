@@ -1,7 +1,7 @@
 """Losses on attention: what a model's weights should look like, as terms of what it is trained for.
 
-Each takes a `WeightMatrix`, as `Attended.weights` or an output's `.attentions` give it, and is a scalar. Nothing of the
-size queries × keys is made, forward or backward.
+Each takes a `WeightMatrix`, as `AttentionOutput.weights` or an output's `.attentions` give it, and is a scalar. Nothing
+of the size queries × keys is made, forward or backward.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.ops import WeightMatrix
-from regard.ops.compare import LogOf
+from regard.ops.indexing import SelectCells
 from regard.ops.measures import Received
-from regard.ops.select import Picked
-from regard.ops.tensors import broadcasts
+from regard.ops.measures.divergence import KLDivergence
+from regard.ops.tree import broadcasts
 
 Rows = Shaped[Tensor, "..."] | None
 """How much each row counts, broadcastable to (batch, heads, queries); None counts all alike."""
 
-EXPECTED = "expected a weight matrix, as Attended.weights"
+EXPECTED = "expected a weight matrix, as AttentionOutput.weights"
 
 
 def entropy_loss(
@@ -95,7 +95,7 @@ def alignment_loss(
         raise InvalidArgument(f"keys: {int(keys.max())} is out of range; there are {size}, numbered 0 to {size - 1}")
     aligned = keys >= 0
     at = keys.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
-    found = weights.measure({"score": Picked("scores", at), "lse": "lse"})
+    found = weights.measure({"score": SelectCells("scores", at), "lse": "lse"})
     score = found["score"][..., 0]
     loss = (found["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also in a row that has no key
     loss = loss.masked_fill(~aligned[:, None], 0.0)
@@ -163,7 +163,7 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
             f"other: has (batch, heads, queries, keys) = {tuple(other.shape)} on {other.device}, expected "
             f"{tuple(weights.shape)} on {weights.device}"
         )
-    found = weights.measure({"entropy": "entropy", "log": LogOf(other.request, other.lse())})
+    found = weights.measure({"entropy": "entropy", "log": KLDivergence(other.request, other.lse())})
     return _mean(-found["entropy"] - found["log"], row_weights)
 
 
@@ -191,4 +191,4 @@ def _check(weights: object, **counts: Rows) -> None:
             wrong.append(f"{name}: {tuple(given.shape)} does not broadcast to (batch, heads, {axes}) = {shape}")
         elif given.device != weights.device:
             wrong.append(f"{name}: lies on {given.device}, the weights on {weights.device}")
-    refuse(wrong, InvalidArgument)
+    raise_problems(wrong, InvalidArgument)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_objections, refuse
+from regard.errors import InvalidArgument, count_problems, raise_problems
 
 
 class SinusoidalPositions(nn.Module):
@@ -57,7 +57,7 @@ class SinusoidalPositions(nn.Module):
 
         An offset may be one for each sequence, (batch,); what lies before position 0 counts as position 0.
         """
-        refuse(call_objections(x, self.d_model, offset))
+        raise_problems(call_objections(x, self.d_model, offset))
         end = last_offset(offset) + x.shape[-2]
         if end > self.table.shape[0]:
             with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
@@ -87,7 +87,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
-        refuse(count_objections(d_model=d_model, max_length=max_length))
+        raise_problems(count_problems(d_model=d_model, max_length=max_length))
         self.d_model = d_model
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
@@ -99,7 +99,7 @@ class LearnedPositions(nn.Module):
 
         An offset may be one for each sequence, (batch,); what lies before position 0 counts as position 0.
         """
-        refuse(call_objections(x, self.d_model, offset))
+        raise_problems(call_objections(x, self.d_model, offset))
         end = last_offset(offset) + x.shape[-2]
         if end > self.table.shape[0]:
             raise InvalidArgument(

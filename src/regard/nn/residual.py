@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import choice_objections
 
@@ -49,7 +49,7 @@ class Residual(nn.Module):
         self, d_model: int, *, norm: NormOrder = "post", dropout: float = 0.0, make_norm: MakeNorm = nn.LayerNorm
     ) -> None:
         super().__init__()
-        refuse(choice_objections("norm", norm, get_args(NormOrder)))
+        raise_problems(choice_objections("norm", norm, get_args(NormOrder)))
         self.order: NormOrder = norm
         self.norm = make_norm(d_model)
         self.dropout = Dropout(dropout)

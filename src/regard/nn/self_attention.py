@@ -7,8 +7,8 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_objections, refuse
-from regard.ops import Attended, MaskLike, attend
+from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.ops import AttentionOutput, MaskLike, attend
 
 
 class SelfAttention(nn.Module):
@@ -58,7 +58,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, feature_size: int) -> None:
         super().__init__()
-        refuse(count_objections(feature_size=feature_size))
+        raise_problems(count_problems(feature_size=feature_size))
         self.feature_size = feature_size
         self.query = nn.Linear(feature_size, feature_size, bias=False)
         self.key = nn.Linear(feature_size, feature_size, bias=False)
@@ -68,7 +68,7 @@ class SelfAttention(nn.Module):
         self,
         x: Float[Tensor, "batch tokens feature_size"],
         mask: MaskLike | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         """Attend from every token to every token that the mask allows.
 
         Args:
@@ -76,8 +76,8 @@ class SelfAttention(nn.Module):
             mask: As in `regard.attend`: True means may attend.
 
         Returns:
-            Attended: ``output`` (batch, tokens, feature_size); ``weights`` a view (batch, 1, tokens, tokens), of the
-                same query and key.
+            AttentionOutput: ``output`` (batch, tokens, feature_size); ``weights`` a view (batch, 1, tokens, tokens),
+                of the same query and key.
         """
         if x.ndim != 3 or x.shape[2] != self.feature_size:
             raise InvalidArgument(

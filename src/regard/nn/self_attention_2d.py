@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from regard.errors import InvalidArgument, InvalidType, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
 from regard.nn.linear import dtype_objections
-from regard.ops import Attended, attend
+from regard.ops import AttentionOutput, attend
 
 
 class SelfAttention2d(nn.Module):
@@ -49,7 +49,7 @@ class SelfAttention2d(nn.Module):
 
     def __init__(self, channels: int, *, reduction: int = REDUCTION, spectral: bool = False) -> None:
         super().__init__()
-        refuse(count_objections(channels=channels, reduction=reduction))
+        raise_problems(count_problems(channels=channels, reduction=reduction))
         if channels % reduction:
             raise InvalidArgument(f"reduction must divide channels, but they are {reduction} and {channels}")
         self.channels = channels
@@ -60,15 +60,15 @@ class SelfAttention2d(nn.Module):
         self.query, self.key, self.value, self.out = (spectral_norm(each) for each in maps) if spectral else maps
         self.gamma = nn.Parameter(torch.zeros(()))
 
-    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Attended:
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> AttentionOutput:
         """Attend from every place to every place.
 
         Args:
             x: (batch, channels, height, width).
 
         Returns:
-            Attended: ``output`` (batch, channels, height, width); ``weights`` a view (batch, 1, places, places), where
-                places are counted row by row.
+            AttentionOutput: ``output`` (batch, channels, height, width); ``weights`` a view (batch, 1, places, places),
+                where places are counted row by row.
         """
         if not isinstance(x, Tensor):
             raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
@@ -76,7 +76,7 @@ class SelfAttention2d(nn.Module):
         if x.ndim != 4 or x.shape[1] != self.channels or 0 in x.shape:
             expected = f"(batch, channels={self.channels}, height, width)"
             objections.append(f"x must have the shape {expected}, none of them 0, but has {tuple(x.shape)}")
-        refuse(objections)
+        raise_problems(objections)
         query, key, value = (each(x).flatten(2).mT[:, None] for each in (self.query, self.key, self.value))
         attended = attend(query, key, value, scale=1.0)  # (batch, 1, places, inner)
         seen = attended.output[:, 0].mT.unflatten(2, x.shape[2:])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from regard.ops.attend import Attended, attend, weights
+from regard.ops.attend import AttentionOutput, attend, weights
 from regard.ops.dropout import dropout
-from regard.ops.masks import Causal, Documents, IndexRule, Mask, MaskLike, Neighbours, Padding, Prefix, Window
-from regard.ops.matrix import WeightMatrix
+from regard.ops.masks import Causal, Documents, Mask, MaskLike, MaskMod, Neighbours, Padding, Prefix, Window
+from regard.ops.matrix import ScoreMatrix
 from regard.ops.measures import (
     Block,
     BlockMean,
-    ByDistance,
     Diagonal,
+    DistanceHistogram,
     Entropy,
-    Grouped,
-    Lse,
+    GroupPool,
+    LogSumExp,
     Mass,
     Max,
     MeanDistance,
@@ -26,35 +26,34 @@ from regard.ops.scores import (
     Additive,
     Alibi,
     Bias,
-    Buckets,
-    General,
-    Relative,
-    ScaledDot,
+    Bilinear,
+    RelativeKey,
+    ScaledDotProduct,
     Score,
     Sinks,
     SoftCap,
+    T5RelativeBias,
 )
-from regard.ops.view import ScoreMatrix
+from regard.ops.weight_matrix import WeightMatrix
 
 __all__ = [
     "Additive",
     "Alibi",
-    "Attended",
+    "AttentionOutput",
     "Bias",
+    "Bilinear",
     "Block",
     "BlockMean",
-    "Buckets",
-    "ByDistance",
     "Causal",
     "Diagonal",
+    "DistanceHistogram",
     "Documents",
     "Entropy",
-    "General",
-    "Grouped",
-    "IndexRule",
-    "Lse",
+    "GroupPool",
+    "LogSumExp",
     "Mask",
     "MaskLike",
+    "MaskMod",
     "Mass",
     "Max",
     "MeanDistance",
@@ -63,12 +62,13 @@ __all__ = [
     "Padding",
     "Prefix",
     "Received",
-    "Relative",
-    "ScaledDot",
+    "RelativeKey",
+    "ScaledDotProduct",
     "Score",
     "ScoreMatrix",
     "Sinks",
     "SoftCap",
+    "T5RelativeBias",
     "TopK",
     "WeightMatrix",
     "Window",

@@ -9,19 +9,19 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, refuse
-from regard.ops.kernels.base import Job
-from regard.ops.kernels.choose import choose
+from regard.errors import InvalidArgument, InvalidType, raise_problems
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.dispatch import choose
 from regard.ops.masks import MaskLike
-from regard.ops.matrix import WeightMatrix
-from regard.ops.measures import Asked, as_measures
+from regard.ops.measures import MeasureLike, as_measures
 from regard.ops.request import make_request
 from regard.ops.scores import Score
-from regard.ops.tensors import shape_of
+from regard.ops.tree import describe_tensor
+from regard.ops.weight_matrix import WeightMatrix
 
 
 @dataclass(frozen=True, eq=False)
-class Attended:
+class AttentionOutput:
     """What attention gives.
 
     Args:
@@ -40,8 +40,10 @@ class Attended:
     value: Float[Tensor, "batch value_heads keys value_dim"] | None = None
 
     def __repr__(self) -> str:
-        answers = ", ".join(f"{name!r}: {shape_of(answer)}" for name, answer in self.measured.items())
-        return f"Attended(output={shape_of(self.output)}, weights={self.weights!r}, measured={{{answers}}})"
+        answers = ", ".join(f"{name!r}: {describe_tensor(answer)}" for name, answer in self.measured.items())
+        return (
+            f"AttentionOutput(output={describe_tensor(self.output)}, weights={self.weights!r}, measured={{{answers}}})"
+        )
 
 
 def attend(
@@ -54,9 +56,9 @@ def attend(
     scale: float | None = None,
     offset: int | None = None,
     dropout: float = 0.0,
-    measure: Asked = (),
+    measure: MeasureLike = (),
     kernel: str | None = None,
-) -> Attended:
+) -> AttentionOutput:
     """Attend: ``output = dropout(softmax(mask(score(query, key)))) · value``, with answers about the weights.
 
     Args:
@@ -75,14 +77,14 @@ def attend(
         kernel: Force a kernel by name (`regard info` lists them); None takes the first that can.
 
     Returns:
-        Attended: The output, (batch, heads, queries, value_dim), in the dtype of value; a view of the weights; the
+        AttentionOutput: The output, (batch, heads, queries, value_dim), in the dtype of value; a view of the weights; the
             answers, from the same pass, in float32 (float64 for float64). A row that may see no key has output 0.
 
     Raises:
         InvalidArgument: If shapes, dtypes, devices or head counts do not fit, or a name is unknown; all objections at
             once.
         InvalidType: If an argument is of the wrong type.
-        KernelRefused: If the forced kernel cannot serve the call; its reasons are given.
+        KernelNotSupported: If the forced kernel cannot serve the call; its reasons are given.
 
     Gradients are exact and of the first order, by `torch.func` too; second derivatives and forward mode want
     ``kernel="reference"``. Autocast changes nothing: what is given says the dtype. A NaN or an infinity reaches the
@@ -114,11 +116,11 @@ def attend(
     objections = [] if 0 <= dropout < 1 else [f"dropout: expected a probability from 0 to below 1, got {dropout}"]
     for each in measures.values():
         objections += each.objections(request.shape, query.device)
-    refuse(objections, InvalidArgument)
-    job = Job(request, value, measures, dropout)
+    raise_problems(objections, InvalidArgument)
+    job = KernelInputs(request, value, measures, dropout)
     output, measured = choose(job, kernel).run(job)
     assert output is not None
-    return Attended(output, WeightMatrix(request), measured, value)
+    return AttentionOutput(output, WeightMatrix(request), measured, value)
 
 
 def weights(

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, refuse
-from regard.ops.cells import Cells, Index
+from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.ops.masks import Mask, MaskLike, as_mask
 from regard.ops.measures import Shape
 from regard.ops.scores import Score, as_score
-from regard.ops.tensors import broadcasts
+from regard.ops.tile import Index, Tile
+from regard.ops.tree import broadcasts
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -65,9 +65,9 @@ class AttentionRequest:
         """What sums are kept in: float64 for float64, else float32."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
-    def cells(self, batch: Index, heads: Index, rows: Index, columns: Tensor | None = None) -> Cells:
+    def cells(self, batch: Index, heads: Index, rows: Index, columns: Tensor | None = None) -> Tile:
         """The rectangle of the matrix at these entries, over all keys or, by row, over those in `columns`."""
-        return Cells(
+        return Tile(
             batch if self.batch is None else self.batch[batch],
             heads if self.heads is None else self.heads[heads],
             rows if self.rows is None else self.rows[rows],
@@ -78,7 +78,7 @@ class AttentionRequest:
             columns is None,
         )
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         """Which of these cells the mask allows.
 
         Raises:
@@ -94,7 +94,7 @@ class AttentionRequest:
         self,
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "..."]:
         """The scores of these cells, from their queries and keys; see `Score`.
 
@@ -146,7 +146,7 @@ def make_request(
         InvalidArgument: If shapes, dtypes, devices or head counts do not fit; all objections at once.
     """
     given = {"query": query, "key": key} if value is None else {"query": query, "key": key, "value": value}
-    refuse(
+    raise_problems(
         [f"{n}: expected a tensor, got {type(t).__name__}" for n, t in given.items() if not isinstance(t, Tensor)],
         InvalidType,
     )
@@ -166,7 +166,7 @@ def make_request(
         shape = batch, heads, queries, key.shape[2]
         objections += [] if rule is None else rule.objections(shape, query.device)
         objections += score.objections(shape, head_dim, query.device)
-    refuse(objections, InvalidArgument)
+    raise_problems(objections, InvalidArgument)
     if scale is None:
         scale = score.default_scale(query.shape[3])
         scale = 1.0 if scale is None else scale

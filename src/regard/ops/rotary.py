@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidType, raise_problems
 
 
 def rotary(
@@ -55,7 +55,7 @@ def rotary(
     ):
         came = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
         raise InvalidType(f"positions: expected a tensor of integers, got {came}")
-    refuse(_objections(x, positions, base, dims), InvalidArgument)
+    raise_problems(_objections(x, positions, base, dims), InvalidArgument)
     dims = x.shape[-1] if dims is None else dims
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if positions is None:

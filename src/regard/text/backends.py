@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import InvalidArgument, InvalidFile
-from regard.files import whole_file
+from regard.files import atomic_write
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
@@ -68,10 +68,10 @@ def write_backend(backend: tokenizers.Tokenizer, folder: Path, beside: Mapping[s
         InvalidFile: If it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder / FILE, text=True) as file:
+    with atomic_write(folder / FILE, text=True) as file:
         file.write(backend.to_str())
     for name, content in beside.items():
-        with whole_file(folder / name) as file:
+        with atomic_write(folder / name) as file:
             file.write(content)
 
 

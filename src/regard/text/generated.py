@@ -11,7 +11,7 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from regard.errors import InvalidArgument, InvalidType, MissingExtra, refuse
+from regard.errors import InvalidArgument, InvalidType, MissingExtra, raise_problems
 
 ORDERS = (1, 2, 3)
 COMPARED = 200
@@ -46,13 +46,13 @@ def generated_scores(texts: Sequence[str], references: Sequence[str] | None = No
         (0.666..., 66.7)
     """
     single = [name for name, given in (("texts", texts), ("references", references)) if isinstance(given, str)]
-    refuse([f"{name} must be a sequence of str, but is one str: give a list" for name in single], InvalidType)
+    raise_problems([f"{name} must be a sequence of str, but is one str: give a list" for name in single], InvalidType)
     objections = []
     if len(texts) < 2:
         objections.append(f"texts should be at least two, to be compared with each other, but are {len(texts)}")
     if references is not None and len(references) != len(texts):
         objections.append(f"references should be as many as the {len(texts)} texts, but are {len(references)}")
-    refuse(objections, InvalidArgument)
+    raise_problems(objections, InvalidArgument)
     try:
         from nltk.util import ngrams
         from rouge_score.rouge_scorer import RougeScorer

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, raise_problems
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -151,8 +151,8 @@ def check_texts(texts: Sequence[str]) -> None:
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidType(f"texts must be a sequence of str, but is a {type(texts).__name__}: give a list")
     named = [(f"texts[{place}]", text) for place, text in enumerate(texts)]
-    refuse(type_objections(named), InvalidType)
-    refuse(letter_objections(named))
+    raise_problems(type_objections(named), InvalidType)
+    raise_problems(letter_objections(named))
 
 
 def type_objections(texts: Iterable[tuple[str, object]]) -> list[str]:

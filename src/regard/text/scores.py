@@ -12,7 +12,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from torch import Tensor
 
-from regard.errors import InvalidArgument, nearest, refuse
+from regard.errors import InvalidArgument, did_you_mean, raise_problems
 
 METRICS = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
 TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # of sacrebleu's those that bring all they need
@@ -59,13 +59,13 @@ def score(
         100
     """
     objections = [
-        f"metrics should be among {', '.join(METRICS)}, but {name!r} was given{nearest(name, METRICS)}"
+        f"metrics should be among {', '.join(METRICS)}, but {name!r} was given{did_you_mean(name, METRICS)}"
         for name in metrics
         if name not in METRICS
     ]
     if tokenize not in TOKENIZERS:
         known = ", ".join(TOKENIZERS)
-        objections.append(f"tokenize should be one of {known}, but is {tokenize!r}{nearest(tokenize, TOKENIZERS)}")
+        objections.append(f"tokenize should be one of {known}, but is {tokenize!r}{did_you_mean(tokenize, TOKENIZERS)}")
     if len(hypotheses) != len(references):
         objections.append(
             f"hypotheses and references should be equally many, but there are {len(hypotheses)} and {len(references)}"
@@ -73,7 +73,7 @@ def score(
     if not hypotheses:
         objections.append("hypotheses should hold at least one sentence, but there is none")
     objections += [f"references[{place}] should hold at least one" for place, some in enumerate(references) if not some]
-    refuse(objections, InvalidArgument)
+    raise_problems(objections, InvalidArgument)
     streams = [list(stream) for stream in zip_longest(*references)]  # sacrebleu wants the first of all, the second, ...
     found: dict[str, Score] = {}
     for name in metrics:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from regard.errors import InvalidFile, MissingExtra, refuse
-from regard.files import whole_file
+from regard.errors import InvalidFile, MissingExtra, raise_problems
+from regard.files import atomic_write
 from regard.text.lines import check_texts
 
 FILE = "tokenizer.model"
@@ -44,7 +44,7 @@ class KeptFiles:
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():
-            with whole_file(Path(folder) / name) as file:
+            with atomic_write(Path(folder) / name) as file:
                 file.write(content)
 
     @classmethod
@@ -56,7 +56,9 @@ class KeptFiles:
             MissingExtra: If sentencepiece is not installed.
         """
         folder = Path(folder)
-        refuse([f"{folder / name}: no such file" for name in cls.needed if not (folder / name).is_file()], InvalidFile)
+        raise_problems(
+            [f"{folder / name}: no such file" for name in cls.needed if not (folder / name).is_file()], InvalidFile
+        )
         try:
             names = [*cls.needed, *(name for name in BESIDE if (folder / name).is_file())]
             return cls({name: (folder / name).read_bytes() for name in names})

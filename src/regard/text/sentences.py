@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidFile, nearest
+from regard.errors import InvalidFile, did_you_mean
 from regard.text.batches import Loader, plan_batches
 from regard.text.cache import cached
 from regard.text.corpus import digest
@@ -168,7 +168,7 @@ def _texts(files: Sequence[Path], labels: Sequence[str] | None, counts: dict[str
         if label not in numbers:
             more = f" and {len(labels) - 10} more" if len(labels) > 10 else ""
             known = ", ".join(map(repr, labels[:10])) + more
-            raise InvalidFile(f"{where}: the class {label!r} is none of {known}{nearest(label, labels)}")
+            raise InvalidFile(f"{where}: the class {label!r} is none of {known}{did_you_mean(label, labels)}")
         yield text, numbers[label]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 
-from regard.errors import InvalidFile, InvalidRecipe, refuse
+from regard.errors import InvalidFile, InvalidRecipe, raise_problems
 from regard.text.batches import Loader
 from regard.text.corpus import digest
 from regard.text.load import load_tokenizer
@@ -115,4 +115,4 @@ def _check_same(then: dict[str, str], now: dict[str, str]) -> None:
         for key in now
         if now[key] != then.get(key)
     ]
-    refuse(objections, InvalidRecipe)
+    raise_problems(objections, InvalidRecipe)

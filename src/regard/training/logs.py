@@ -12,7 +12,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 from regard.errors import InvalidFile
-from regard.files import whole_file
+from regard.files import atomic_write
 
 FILE = "metrics.csv"
 COLUMNS: tuple[str, ...] = (
@@ -74,7 +74,7 @@ class MetricsFile(Logger):
         if not kept:
             self.path.unlink()
             return
-        with whole_file(self.path, text=True) as file:
+        with atomic_write(self.path, text=True) as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(kept)

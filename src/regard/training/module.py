@@ -12,7 +12,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from regard.errors import Diverged, InvalidCheckpoint, refuse
+from regard.errors import InvalidCheckpoint, TrainingDiverged, raise_problems
 from regard.training.recipe import Recipe
 from regard.training.schedules import rate
 from regard.training.storage import FILE as STATE
@@ -72,7 +72,7 @@ class TrainedModule(L.LightningModule):
         """
         saved = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
         needed = {name: tuple(value.shape) for name, value in self.state_dict().items()}
-        refuse(
+        raise_problems(
             [
                 f"{self.recipe.run / STATE}: the training state does not fit the model: {name} should be "
                 f"{needed.get(name, 'absent')}, but is {saved.get(name, 'absent')}"
@@ -106,11 +106,11 @@ class TrainedModule(L.LightningModule):
         """Stop where the training has diverged, before anything of it is saved.
 
         Raises:
-            Diverged: If the norm of the weights is no number.
+            TrainingDiverged: If the norm of the weights is no number.
         """
         norm = float(torch.nn.utils.get_total_norm(parameter.detach() for parameter in self.model.parameters()))
         if not math.isfinite(norm):
-            raise Diverged(
+            raise TrainingDiverged(
                 f"step {self.global_step}: the training has diverged: the norm of the model's weights is {norm}. In a "
                 "new run lower optimizer.learning_rate, raise optimizer.warmup_steps, or clip gradients by "
                 "optimizer.clip_norm"

@@ -15,8 +15,8 @@ import pydantic
 import yaml
 from pydantic import BaseModel, Field
 
-from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, nearest, refuse
-from regard.files import whole_file
+from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, did_you_mean, raise_problems
+from regard.files import atomic_write
 from regard.training.sections import Checkpoint, Data, Folder, Optimizer, Section, Trainer, Validation
 
 FILE = "recipe.yaml"
@@ -140,7 +140,7 @@ def by_architecture(keys: Mapping[str, Any], kinds: Mapping[str, type[Recipe]]) 
         return next(iter(kinds.values()))
     if not isinstance(name, str) or name not in kinds:
         known = " or ".join(map(repr, kinds))
-        raise InvalidRecipe(f"model.architecture: should be {known}, but is {name!r}{nearest(str(name), kinds)}")
+        raise InvalidRecipe(f"model.architecture: should be {known}, but is {name!r}{did_you_mean(str(name), kinds)}")
     return kinds[name]
 
 
@@ -222,11 +222,11 @@ def make_recipe(keys: Mapping[str, Any]) -> Recipe:
         recipe = kind.model_validate(dict(keys))
         conflicts = recipe.conflicts()
     except pydantic.ValidationError as error:
-        refuse([_sentence(dict(problem), kind) for problem in error.errors()], InvalidRecipe)
+        raise_problems([_sentence(dict(problem), kind) for problem in error.errors()], InvalidRecipe)
         raise AssertionError from error
     except InvalidArgument as error:
         raise InvalidRecipe(f"model: {error}") from error
-    refuse(conflicts, InvalidRecipe)
+    raise_problems(conflicts, InvalidRecipe)
     return recipe
 
 
@@ -234,7 +234,7 @@ def _kind(keys: Mapping[str, Any]) -> type[Recipe]:
     task = keys.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
         known = " or ".join(map(repr, TASKS))
-        raise InvalidRecipe(f"task: should be {known}, but is {task!r}{nearest(str(task), TASKS)}")
+        raise InvalidRecipe(f"task: should be {known}, but is {task!r}{did_you_mean(str(task), TASKS)}")
     module, name = TASKS[task]
     return getattr(importlib.import_module(module), name).variant(keys)
 
@@ -285,7 +285,7 @@ def apply_overrides(keys: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
 
 def _nearest_option(name: str) -> str:
     known = [path for task in TASKS for path in _key_paths(_kind({"task": task}))]
-    return "" if name in known else nearest(f"--{name}", ["--resume", *(f"--{key}" for key in known)])
+    return "" if name in known else did_you_mean(f"--{name}", ["--resume", *(f"--{key}" for key in known)])
 
 
 def _key_paths(section: type[BaseModel], prefix: str = "") -> list[str]:
@@ -329,7 +329,7 @@ def write_recipe(recipe: Recipe) -> None:
     Raises:
         InvalidFile: If it cannot be written.
     """
-    with whole_file(recipe.run / FILE, text=True) as file:
+    with atomic_write(recipe.run / FILE, text=True) as file:
         file.write(recipe.to_yaml())
 
 
@@ -348,7 +348,7 @@ def check_resumable(recipe: Recipe) -> None:
         InvalidRecipe: With every key that differs from the copy in the run folder and may not.
     """
     now, then = (_flat(yaml.safe_load(each.to_yaml())) for each in (recipe, read_recipe(recipe.run / FILE)))
-    refuse(
+    raise_problems(
         [
             f"{key}: the run began with {then.get(key)!r}, but is to go on with {now.get(key)!r}; it cannot change"
             for key in dict.fromkeys((*now, *then))

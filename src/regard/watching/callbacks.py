@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import MissingExtra, count_objections, refuse
+from regard.errors import MissingExtra, count_problems, raise_problems
 from regard.watching.hugging_face import WATCHES
 from regard.watching.listening import Watch
 from regard.watching.seen import Seen
@@ -41,7 +41,7 @@ def trainer_callback(every: int = 100) -> TrainerCallback:
         >>> import regard
         >>> callback = regard.watching.trainer_callback(every=50)  # Trainer(..., callbacks=[callback])
     """
-    refuse(count_objections(every=every))
+    raise_problems(count_problems(every=every))
     try:
         from transformers import TrainerCallback
     except ImportError:
@@ -62,7 +62,7 @@ def trainer_callback(every: int = 100) -> TrainerCallback:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if self.seen is not None:
-                self.numbers, self.seen = numbers_of(self.seen), None
+                self.numbers, self.seen = resolve_index(self.seen), None
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
             if logs is not None and "loss" in logs:
@@ -87,7 +87,7 @@ def lightning_callback(every: int = 100) -> Callback:
         >>> import regard
         >>> callback = regard.watching.lightning_callback(every=50)  # lightning.Trainer(..., callbacks=[callback])
     """
-    refuse(count_objections(every=every))
+    raise_problems(count_problems(every=every))
     try:
         from lightning import Callback
     except ImportError:
@@ -104,7 +104,7 @@ def lightning_callback(every: int = 100) -> Callback:
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if self.seen is not None:
-                found, self.seen = numbers_of(self.seen), None
+                found, self.seen = resolve_index(self.seen), None
                 pl_module.log_dict(found)
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -129,7 +129,7 @@ def end_stale(model: nn.Module) -> None:
         seen.__exit__(InterruptedError)
 
 
-def numbers_of(seen: Watch) -> dict[str, float]:
+def resolve_index(seen: Watch) -> dict[str, float]:
     """End a watch, and give the numbers of each of its layers, over all passes."""
     seen.__exit__(None, None, None)
     found: dict[str, float] = {}

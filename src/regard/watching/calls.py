@@ -21,7 +21,7 @@ from regard.ops import (
     Padding,
     Prefix,
     Received,
-    ScaledDot,
+    ScaledDotProduct,
     Score,
     WeightMatrix,
     Window,
@@ -29,7 +29,7 @@ from regard.ops import (
 )
 from regard.ops.masks import MaskOfHeads, Spans, to_spans
 from regard.ops.scores import ScoreOfHeads
-from regard.ops.tensors import replace_tensors
+from regard.ops.tree import map_tensors
 
 How = Literal["tokens", "queries", "chunk"]
 """How a call goes on from those before: with more tokens, as the cache grew; with more queries to the same keys; or as
@@ -108,7 +108,7 @@ class Call:
         chosen, of_key = list(heads), [head // group for head in heads]
         index = torch.tensor(chosen, device=self.query.device)
         mask = self.mask if self.mask is None or type(self.mask) in OF_ALL else MaskOfHeads(self.mask, index, count)
-        score = self.score if type(self.score) is ScaledDot else ScoreOfHeads(self.score, index, count)
+        score = self.score if type(self.score) is ScaledDotProduct else ScoreOfHeads(self.score, index, count)
         bias = self.bias
         if bias is not None and bias.ndim > 2 and bias.shape[-3] > 1:
             bias = bias[..., chosen, :, :]
@@ -122,7 +122,7 @@ class Call:
     def to_cpu(self) -> Call:
         """The same call with its rules on the CPU, where query and key are."""
         mask = None if self.mask is None else self.mask.to(torch.device("cpu"))
-        score = replace_tensors(self.score, Tensor.cpu)
+        score = map_tensors(self.score, Tensor.cpu)
         bias, real = (None if part is None else part.cpu() for part in (self.bias, self.real))
         return replace(self, mask=mask, score=score, bias=bias, real=real)
 

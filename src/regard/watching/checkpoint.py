@@ -25,8 +25,8 @@ from regard.errors import (
     InvalidType,
     MissingExtra,
     RegardError,
-    count_objections,
-    refuse,
+    count_problems,
+    raise_problems,
 )
 from regard.models.weights import NO_TENSORS
 from regard.text.lines import letter_objections
@@ -121,9 +121,9 @@ class Checkpoint:
             raise InvalidType(f"text: expected a text, or the path of an image, got {type(text).__name__}")
         text = os.fspath(text)
         path = Path(text) if text.lower().endswith(PICTURES) else None
-        refuse(["text: expected a text, but it is empty"] if not text.strip() else [])
-        refuse(letter_objections([("text", text), ("target", target or "")]))
-        refuse(count_objections(generate=generate))
+        raise_problems(["text: expected a text, but it is empty"] if not text.strip() else [])
+        raise_problems(letter_objections([("text", text), ("target", target or "")]))
+        raise_problems(count_problems(generate=generate))
         if self.processor is not None and (path is not None or self.tokenizer is None):
             if target is not None or generate is not None:
                 raise InvalidArgument(f"{self.name} looks at an image: there is no second text, and nothing is written")
@@ -146,7 +146,7 @@ class Checkpoint:
 
         Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
         """
-        refuse(count_objections(length=length))
+        raise_problems(count_problems(length=length))
         if self.tokenizer is None:
             raise InvalidArgument(f"{self.name} reads no text")
         marks = set(self.tokenizer.all_special_ids)
@@ -160,7 +160,7 @@ class Checkpoint:
 
     def _of_text(self, text: str, second: str | None) -> Recording:
         writes = self.model.can_generate() and second is not None
-        refuse([f"target: {self.name} goes on with a text, and has no second one"] if writes else [])
+        raise_problems([f"target: {self.name} goes on with a text, and has no second one"] if writes else [])
         texts = {"text": text} | ({} if second is None else {"second text": second})
         return self._of_ids(self._read(text, second), text, texts)
 
@@ -172,8 +172,12 @@ class Checkpoint:
         return self._recording(seen, title, texts, self.tokens(given["input_ids"][0]))
 
     def _of_generation(self, text: str, second: str | None, count: int) -> Recording:
-        refuse([f"generate: {type(self.model).__name__} does not write"] if not self.model.can_generate() else [])
-        refuse([f"target: {self.name} goes on with a text, and has no second one"] if second is not None else [])
+        raise_problems(
+            [f"generate: {type(self.model).__name__} does not write"] if not self.model.can_generate() else []
+        )
+        raise_problems(
+            [f"target: {self.name} goes on with a text, and has no second one"] if second is not None else []
+        )
         ids = self._read(text)["input_ids"]
         self._check_length(ids.shape[1] + count - 1, "the text and what is to be written")
         with self._running() as seen:
@@ -182,7 +186,7 @@ class Checkpoint:
         return self._recording(seen, text, texts, self.tokens(written[:-1]))  # the last one was never read
 
     def _of_pair(self, text: str, target: str | None, count: int | None) -> Recording:
-        refuse(["generate: there is nothing to write where the target is given"] if target and count else [])
+        raise_problems(["generate: there is nothing to write where the target is given"] if target and count else [])
         ids = self._read(text)["input_ids"]
         words = None
         if target is not None:
@@ -329,10 +333,10 @@ def _check_weights(folder: Path, model: Any, about: Mapping[str, Any]) -> None:
         f"{folder}: {name} has the shape {tuple(held)}, but the configuration gives {tuple(wanted)}"
         for name, held, wanted in sorted(about["mismatched_keys"])
     ]
-    refuse(objections, InvalidCheckpoint, most=None)
+    raise_problems(objections, InvalidCheckpoint, most=None)
     real = {name: each for name, each in model.named_parameters() if each.element_size() > 1}  # of bytes nobody can say
     broken = [name for name, weight in real.items() if not bool(weight.isfinite().all())]
-    refuse([f"{folder}: {name} holds NaN or infinite numbers" for name in broken], InvalidCheckpoint, most=None)
+    raise_problems([f"{folder}: {name} holds NaN or infinite numbers" for name in broken], InvalidCheckpoint, most=None)
 
 
 def _has_words(folder: Path) -> bool:

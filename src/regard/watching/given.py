@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.analysis.recording import Kind
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Mask, Padding, ScaledDot, Score, Sinks, SoftCap, Window
+from regard.ops import Causal, Mask, Padding, ScaledDotProduct, Score, Sinks, SoftCap, Window
 from regard.ops.masks import as_mask, to_spans
 from regard.watching.calls import Call
 
@@ -201,7 +201,7 @@ def call_of(
         if reach is not None and "flash" in name:  # which is given no mask of it; others have it in theirs
             near = Window(reach - 1, reach - 1)
             rule = near if rule is None else rule & near
-    score: Score = ScaledDot()
+    score: Score = ScaledDotProduct()
     if extra.get("softcap") is not None:
         score = SoftCap(score, float(extra["softcap"]))
     if extra.get("s_aux") is not None:

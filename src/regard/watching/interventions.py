@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, nearest
+from regard.errors import InvalidArgument, did_you_mean
 from regard.ops.masks import as_mask, to_dense, to_spans
 from regard.watching.calls import Call
 
@@ -43,7 +43,9 @@ class Interventions:
                 if isinstance(each, str) or not isinstance(each, Sequence) or not len(each)
             ]
             found += [
-                f"{what}: unknown module {name!r}{nearest(str(name), names)}" for name in given if name not in names
+                f"{what}: unknown module {name!r}{did_you_mean(str(name), names)}"
+                for name in given
+                if name not in names
             ]
         if found:
             return found

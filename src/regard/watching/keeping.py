@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_objections, refuse
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
 from regard.watching.calls import Call
 
 Keep = Literal["matrix", "measures"]
@@ -39,7 +39,7 @@ class Keeping:
     _held: int = 0
 
     def __post_init__(self) -> None:
-        refuse(count_objections(limit=self.limit))
+        raise_problems(count_problems(limit=self.limit))
         if self.what not in get_args(Keep):
             raise InvalidArgument(f"keep: expected 'matrix' or 'measures', got {self.what!r}")
         if not isinstance(self.values, bool):

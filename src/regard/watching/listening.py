@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.analysis.recording import Kind
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, raise_problems
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
-from regard.ops import Attended, Measure, WeightMatrix
+from regard.ops import AttentionOutput, Measure, WeightMatrix
 from regard.watching.calls import Call
 from regard.watching.given import MASKS
 from regard.watching.hugging_face import EARS, WATCHES
@@ -102,7 +102,7 @@ class Watch(Passes):
         if error[0] is not None:
             return
         self._settle()
-        refuse(self.interventions.unreached([layer.name for each in self.passes for layer in each]))
+        raise_problems(self.interventions.unreached([layer.name for each in self.passes for layer in each]))
         if not any(each.layers for each in self.passes):
             raise InvalidArgument(f"{type(self.model).__name__}: nothing was seen: {self._why_nothing()}")
 
@@ -151,7 +151,7 @@ class Watch(Passes):
         if not self._inside:  # the watch was ended within the computation
             return
         try:
-            if isinstance(module, OWN) and isinstance(output, Attended):
+            if isinstance(module, OWN) and isinstance(output, AttentionOutput):
                 self.heard(module, call_of(output))
             elif isinstance(module, nn.MultiheadAttention) and output is not None:
                 self.heard(module, call_of_module(module, args, kwargs))
@@ -236,7 +236,7 @@ class Watch(Passes):
         if self._heads is not None:
             heads = call.query.shape[1]
             beyond = [head for head in self._heads if head >= heads]
-            refuse([f"heads: {name} has {heads} heads, numbered from 0; got {head}" for head in beyond])
+            raise_problems([f"heads: {name} has {heads} heads, numbered from 0; got {head}" for head in beyond])
             call = call.of_heads(self._heads)
         if kind == "cross":
             real = self._real
@@ -280,7 +280,7 @@ class Watch(Passes):
         return self.passes[-1].places
 
 
-def call_of(attended: Attended) -> Call:
+def call_of(attended: AttentionOutput) -> Call:
     """The call of a layer of this library."""
     asked = attended.weights.request
     return Call(asked.query, asked.key, asked.mask, asked.score, None, asked.scale, asked.offset, value=attended.value)

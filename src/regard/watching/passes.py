@@ -109,7 +109,7 @@ class Passes(Layers[Seen]):
         dtype: torch.dtype | None = None,
         **about: Any,
     ) -> None:
-        """Write what one sequence attended to as a file, for `regard.open`.
+        """Write what one sequence attended to as a file, for `regard.load`.
 
         Args:
             path: Where the file shall lie; mostly ``*.regard``.

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from regard.analysis.heads import SEPARATORS, Columns, HeadSums, Tokens
 from regard.analysis.recording import Kind, Layer, Layers, Recording
-from regard.errors import InvalidArgument, InvalidType, refuse
+from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.ops import Measure, WeightMatrix
-from regard.ops.tensors import replace_tensors
+from regard.ops.tree import map_tensors
 from regard.watching.calls import Call, How, joined, merged, real_of
 from regard.watching.keeping import Keeping
 from regard.watching.steps import Steps
@@ -135,7 +135,7 @@ class Seen:
         view, self._measures = call.weights, measures
         self._moved |= how == "tokens" and self._has_moved(call)
         if how is not None and not self._moved:
-            refuse(
+            raise_problems(
                 [
                     f"{name}: is of whole matrices, and {self.name} comes in several calls: ask it of seen.layers later"
                     for name, measure in measures.items()
@@ -268,7 +268,7 @@ class Pass(Layers[Seen]):
                 _named(seen.name, name, axis, size)
                 for name, axis, size in zip(names, axes, weights.shape[2:], strict=True)
             )
-            answers = replace_tensors(dict(seen.measured), lambda tensor, at=at: tensor[at : at + 1].detach())
+            answers = map_tensors(dict(seen.measured), lambda tensor, at=at: tensor[at : at + 1].detach())
             value = None if call.value is None else call.value.detach()
             layers.append(Layer(seen.name, seen.kind, call.weights.detach(), rows, keys, answers, value, seen.heads))
         return Recording(title, model, tuple(layers))

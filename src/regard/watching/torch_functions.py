@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from regard.ops import Mask, Padding, ScaledDot
+from regard.ops import Mask, Padding, ScaledDotProduct
 from regard.ops.masks import as_mask
 from regard.watching.calls import Call
 from regard.watching.given import call_of
@@ -89,7 +89,7 @@ def call_of_module(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> Cal
         rule = seen if rule is None else rule & seen
         added = None if mask.dtype == torch.bool else _added(mask, more)
         bias = added if bias is None else bias if added is None else bias + added
-    return Call(query, key, rule, ScaledDot(), bias, None, real=real, value=value)
+    return Call(query, key, rule, ScaledDotProduct(), bias, None, real=real, value=value)
 
 
 def _added(mask: Tensor, more: int) -> Tensor | None:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from regard.errors import InvalidArgument, InvalidType, nearest, refuse
-from regard.ops.measures import Asked, as_measures
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, raise_problems
+from regard.ops.measures import MeasureLike, as_measures
 from regard.watching.interventions import Interventions
 from regard.watching.keeping import Keep, Keeping
 from regard.watching.listening import Watch
@@ -19,7 +19,7 @@ Thing = TypeVar("Thing")
 
 def watch(
     model: nn.Module,
-    measure: Asked = (),
+    measure: MeasureLike = (),
     *,
     layers: Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
@@ -86,15 +86,17 @@ def watch(
     names = [name for name, _ in model.named_modules()]
     layers = None if layers is None else _all_of("layers", [layers] if isinstance(layers, str) else layers, str)
     heads = None if heads is None else _all_of("heads", heads, int)
-    refuse([f"layers: unknown module {name!r}{nearest(name, names)}" for name in layers or () if name not in names])
+    raise_problems(
+        [f"layers: unknown module {name!r}{did_you_mean(name, names)}" for name in layers or () if name not in names]
+    )
     keeping = Keeping(keep, values, offload, limit)
-    refuse([f"heads: expected numbers from 0, got {head}" for head in heads or () if head < 0])
-    refuse(["heads: a number comes twice"] if heads and len(set(heads)) < len(heads) else [])
+    raise_problems([f"heads: expected numbers from 0, got {head}" for head in heads or () if head < 0])
+    raise_problems(["heads: a number comes twice"] if heads and len(set(heads)) < len(heads) else [])
     measures = as_measures(measure)
     if keep == "measures" and not measures:
         raise InvalidArgument("keep: 'measures' needs something to measure: measure=['entropy', 'received']")
     interventions = Interventions(ablate or {}, knockout or {})
-    refuse(interventions.objections(names))
+    raise_problems(interventions.objections(names))
     return Watch(model, measures, layers, heads, keeping, interventions)
 
 
@@ -107,5 +109,5 @@ def _all_of(name: str, given: Any, kind: type[Thing]) -> tuple[Thing, ...]:
     wrong = [each for each in listed if isinstance(each, bool) or not isinstance(each, kind)]
     if wrong:
         raise InvalidType(f"{name}: expected several of {kind.__name__}, got {wrong[0]!r:.80}")
-    refuse([] if listed else [f"{name}: expected at least one; leave it out for all"])
+    raise_problems([] if listed else [f"{name}: expected at least one; leave it out for all"])
     return listed

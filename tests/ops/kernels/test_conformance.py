@@ -11,11 +11,11 @@ import torch
 from ops.definition import ADDED_ONE_BY_ONE, definition
 from ops.rules import SCORES, allowed, masks, measures
 from pairwise import pairwise
-from regard.errors import KernelRefused
+from regard.errors import KernelNotSupported
 from regard.ops import attend
-from regard.ops.kernels import edges
-from regard.ops.kernels.base import Job, Kernel
-from regard.ops.kernels.choose import KERNELS
+from regard.ops.kernels import sparse
+from regard.ops.kernels.base import Kernel, KernelInputs
+from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.request import make_request
 
 SHAPES = {  # batch, heads, kv_heads, queries, keys, head_dim, value_dim
@@ -23,7 +23,7 @@ SHAPES = {  # batch, heads, kv_heads, queries, keys, head_dim, value_dim
     "one query": (2, 4, 4, 1, 20, 8, 8),
     "one key": (1, 2, 2, 5, 1, 4, 4),
     "one of each": (1, 1, 1, 1, 1, 1, 1),
-    "grouped": (2, 6, 2, 20, 31, 8, 5),
+    "group_pool": (2, 6, 2, 20, 31, 8, 5),
     "one kv head": (3, 4, 1, 17, 9, 4, 8),
     "blocks": (1, 2, 1, 300, 270, 4, 6),
     "more queries than keys": (1, 2, 2, 40, 13, 4, 4),
@@ -86,7 +86,7 @@ GRAPHS = ["neighbours", "neighbours and", "no edges"]
 
 
 @pytest.mark.parametrize(
-    "kernel", [kernel for kernel in KERNELS if kernel.name != "edges"], ids=lambda kernel: kernel.name
+    "kernel", [kernel for kernel in KERNELS if kernel.name != "sparse"], ids=lambda kernel: kernel.name
 )
 @pytest.mark.parametrize(("shape", "mask", "score", "offset", "dtype"), pairwise(list(SHAPES), *RULES), ids=name)
 def test_a_kernel_gives_what_the_definition_says(kernel, shape, mask, score, offset, dtype):
@@ -97,8 +97,8 @@ def test_a_kernel_gives_what_the_definition_says(kernel, shape, mask, score, off
     ("shape", "mask", "score", "offset", "dtype"), pairwise(list(SHAPES), GRAPHS, *RULES[1:]), ids=name
 )
 def test_so_does_the_kernel_for_graphs(monkeypatch, shape, mask, score, offset, dtype):
-    monkeypatch.setattr(edges, "SPARSE", 0)  # also where most cells are edges
-    compare(next(kernel for kernel in KERNELS if kernel.name == "edges"), shape, mask, score, offset, dtype)
+    monkeypatch.setattr(sparse, "SPARSE", 0)  # also where most cells are edges
+    compare(next(kernel for kernel in KERNELS if kernel.name == "sparse"), shape, mask, score, offset, dtype)
 
 
 HUGE = [("and", score) for score in SCORES] + [(mask, "scaled_dot") for mask in RULES[0]]
@@ -107,12 +107,12 @@ HUGE_ON_GRAPHS = [("neighbours and", score) for score in SCORES] + [(mask, "scal
 
 @pytest.mark.parametrize(
     ("kernel", "rules", "dtype"),
-    pairwise([kernel for kernel in KERNELS if kernel.name != "edges"], HUGE, DTYPES[:3])
-    + pairwise([kernel for kernel in KERNELS if kernel.name == "edges"], HUGE_ON_GRAPHS, DTYPES[:3]),
+    pairwise([kernel for kernel in KERNELS if kernel.name != "sparse"], HUGE, DTYPES[:3])
+    + pairwise([kernel for kernel in KERNELS if kernel.name == "sparse"], HUGE_ON_GRAPHS, DTYPES[:3]),
     ids=lambda value: value.name if isinstance(value, Kernel) else name(value),
 )
 def test_huge_scores_cost_no_more_than_their_own_last_digits(monkeypatch, kernel, rules, dtype):
-    monkeypatch.setattr(edges, "SPARSE", 0)
+    monkeypatch.setattr(sparse, "SPARSE", 0)
     compare(kernel, "plain", *rules, "default", dtype, times=1e4)
 
 
@@ -130,9 +130,9 @@ def compare(kernel, shape, mask, score, offset, dtype, times=None):
     known = kernel.measures
     asked = {name: m for name, m in measures(queries, keys).items() if known is None or type(m) in known}
     given = {"mask": rule, "score": case.rule(held), "offset": OFFSETS[offset]}
-    reasons = list(kernel.why_not(Job(make_request(query, key, **given), value, asked)))
+    reasons = list(kernel.why_not(KernelInputs(make_request(query, key, **given), value, asked)))
     if reasons:
-        with pytest.raises(KernelRefused) as error:
+        with pytest.raises(KernelNotSupported) as error:
             attend(query, key, value, **given, measure=asked, kernel=kernel.name)
         assert all(any(re.search(known, reason) for known in REFUSALS) for reason in reasons), reasons
         assert reasons[0] in str(error.value)

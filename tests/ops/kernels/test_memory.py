@@ -36,7 +36,7 @@ SCRIPT = """
     case = SCORES[{score!r}]
     held = {{name: tensor.float().requires_grad_() for name, tensor in case.tensors(1, rows, n, dim).items()}}
     # What is started once is not counted.
-    attend(query[:, :, :64], key[:, :, :64], value[:, :, :64], kernel="streamed").output.sum().backward()
+    attend(query[:, :, :64], key[:, :, :64], value[:, :, :64], kernel="blockwise").output.sum().backward()
     there = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
     resource.setrlimit(resource.RLIMIT_DATA, (there + {limit}, there + {limit}))
     att = attend(query, key, value, mask=rule, score=case.rule(held), measure=asked, dropout={dropout})

@@ -15,7 +15,19 @@ from transformers.models.llama import modeling_llama
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 
-from regard.ops import Alibi, Bias, Buckets, Causal, Relative, ScaledDot, Sinks, SoftCap, attend, rotary, weights
+from regard.ops import (
+    Alibi,
+    Bias,
+    Causal,
+    RelativeKey,
+    ScaledDotProduct,
+    Sinks,
+    SoftCap,
+    T5RelativeBias,
+    attend,
+    rotary,
+    weights,
+)
 from regard.ops.masks import to_dense
 
 HEADS, TOKENS, DIM = 4, 30, 8
@@ -34,7 +46,7 @@ def test_t5(bidirectional):
     )  # fmt: skip
     theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
     query, key, _ = tensors()
-    ours = ScaledDot() + Buckets(theirs.relative_attention_bias.weight, bidirectional, max_distance=20)
+    ours = ScaledDotProduct() + T5RelativeBias(theirs.relative_attention_bias.weight, bidirectional, max_distance=20)
     expected = query @ key.mT + theirs.compute_bias(TOKENS, TOKENS)
     torch.testing.assert_close(weights(query, key, score=ours, scale=1.0).scores.dense(), expected)
 
@@ -49,7 +61,7 @@ def test_gemma_2():
     output, expected = modeling_gemma2.eager_attention_forward(
         module, query, key, value, causal_bias(), scaling=0.3, softcap=2.0
     )
-    att = attend(query, key, value, score=SoftCap(ScaledDot(), 2.0), scale=0.3, mask=Causal())
+    att = attend(query, key, value, score=SoftCap(ScaledDotProduct(), 2.0), scale=0.3, mask=Causal())
     torch.testing.assert_close(att.weights.dense(), expected)
     torch.testing.assert_close(att.output, output.transpose(1, 2))
 
@@ -59,7 +71,7 @@ def test_gpt_oss():
     sinks = torch.randn(HEADS)
     module = SimpleNamespace(num_key_value_groups=1, training=False, sinks=sinks)
     output, expected = modeling_gpt_oss.eager_attention_forward(module, query, key, value, causal_bias(), scaling=0.3)
-    att = attend(query, key, value, score=Sinks(ScaledDot(), sinks), scale=0.3, mask=Causal(), measure="lse")
+    att = attend(query, key, value, score=Sinks(ScaledDotProduct(), sinks), scale=0.3, mask=Causal(), measure="lse")
     torch.testing.assert_close(att.weights.dense(), expected)
     torch.testing.assert_close(att.output, output.transpose(1, 2))
     mass = (sinks[:, None] - att.measured["lse"]).exp()
@@ -71,7 +83,7 @@ def test_bloom(heads):
     query, key, _ = tensors(heads=heads)
     theirs = build_alibi_tensor(torch.ones(2, TOKENS), heads, torch.float32).view(2, heads, 1, TOKENS)
     expected = (query @ key.mT * DIM**-0.5 + theirs + causal_bias()).softmax(-1)  # the same but for a number a row
-    ours = weights(query, key, score=ScaledDot() + Alibi.of_heads(heads), mask=Causal())
+    ours = weights(query, key, score=ScaledDotProduct() + Alibi.for_heads(heads), mask=Causal())
     torch.testing.assert_close(ours.dense(), expected)
 
 
@@ -85,7 +97,7 @@ def test_relative_keys():
     query, key = (
         linear(x).view(2, TOKENS, HEADS, DIM).transpose(1, 2) for linear in (theirs.linear_q, theirs.linear_k)
     )
-    score = ScaledDot() + Relative(theirs.distance_embedding.weight)
+    score = ScaledDotProduct() + RelativeKey(theirs.distance_embedding.weight)
     _, expected = theirs(x, output_attentions=True)
     torch.testing.assert_close(weights(query, key, score=score).dense(), expected)
 
@@ -108,4 +120,4 @@ def test_a_float_mask_of_transformers_is_a_bias():
     query, key, value = tensors()
     padded = causal_bias().clamp(min=torch.finfo(torch.float32).min).expand(2, 1, -1, -1)
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=padded)
-    torch.testing.assert_close(attend(query, key, value, score=ScaledDot() + Bias(padded)).output, expected)
+    torch.testing.assert_close(attend(query, key, value, score=ScaledDotProduct() + Bias(padded)).output, expected)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, refuse
+from regard.errors import InvalidArgument, raise_problems
 from regard.models.bert import BertConfig, Head, Pooling
 from regard.models.hub.format import Format, Stored, demanded, fixed, named_class, objects
 
@@ -62,7 +62,7 @@ class _Bert(Format):
             objections.append(f"architectures must be one of {', '.join(HEADS)}, but is {name!r}")
         if values.get("type_vocab_size") == 0:
             objections.append("type_vocab_size must be at least 1, but is 0")
-        refuse(objections)
+        raise_problems(objections)
         assert head is not None
         labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
         fields = self.fields(values)
@@ -78,7 +78,7 @@ class _Bert(Format):
         objections = fixed(config, "BERT", norm="post", positions="learned")
         if not config.num_types:
             objections.append("num_types must be at least 1 in a checkpoint of BERT, but is 0")
-        refuse(objections)
+        raise_problems(objections)
         head = "none" if config.head == "embedding" else config.head
         labels = {str(place): label for place, label in enumerate(config.labels)}
         return {
@@ -169,7 +169,7 @@ def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
     if len(modes) != 1 or not modes <= known.keys():
         raise InvalidArgument(f"{POOLING_FILE}: expected one of {', '.join(known)}, got {', '.join(sorted(modes))}")
     said = json.loads((folder / SENTENCE_FILE).read_text()) if (folder / SENTENCE_FILE).is_file() else {}
-    refuse([f"{SENTENCE_FILE}: {each}" for each in demanded(said, {"do_lower_case": (False, None)})])
+    raise_problems([f"{SENTENCE_FILE}: {each}" for each in demanded(said, {"do_lower_case": (False, None)})])
     longest = said.get("max_seq_length")
     return replace(
         config,

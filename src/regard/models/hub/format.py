@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, nearest, refuse
+from regard.errors import InvalidArgument, InvalidCheckpoint, did_you_mean, raise_problems
 from regard.models.weights import dtype_objection
 
 GENERATION_FILE = "generation_config.json"
@@ -108,7 +108,7 @@ class Format(ABC):
         found = {ours: values.get(key, default) for ours, (key, default) in self.keys.items()}
         name = found["activation"]
         if name not in ACTIVATIONS:
-            known = f"{', '.join(map(repr, ACTIVATIONS))}, but is {name!r}{nearest(str(name), ACTIVATIONS)}"
+            known = f"{', '.join(map(repr, ACTIVATIONS))}, but is {name!r}{did_you_mean(str(name), ACTIVATIONS)}"
             raise InvalidArgument(f"{self.keys['activation'][0]} must be one of {known}")
         return found | {"activation": ACTIVATIONS[name]}
 
@@ -180,7 +180,7 @@ class Format(ABC):
             for name, tensor in tensors.items()
             if name not in used and not self.needless.search(name)
         ]
-        refuse(objections, InvalidCheckpoint, most=None)
+        raise_problems(objections, InvalidCheckpoint, most=None)
         return found
 
     def to_theirs(self, config: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

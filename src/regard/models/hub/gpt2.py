@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.models.gpt import GptConfig
 from regard.models.hub.format import (
     Format,
@@ -56,7 +56,7 @@ class _Gpt2(Format):
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        refuse(of_another_head(values, "GPT2LMHeadModel", "GPT2Model") + demanded(values, wanted))
+        raise_problems(of_another_head(values, "GPT2LMHeadModel", "GPT2Model") + demanded(values, wanted))
         fields = self.fields(values)
         ends = one_of(fields["eos_ids"])
         fields |= {
@@ -77,7 +77,7 @@ class _Gpt2(Format):
             "positions": "learned",
             "tie_embeddings": True,
         }
-        refuse(fixed(config, "GPT-2", **wanted))
+        raise_problems(fixed(config, "GPT-2", **wanted))
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",

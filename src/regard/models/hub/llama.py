@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.models.gpt import GptConfig
 from regard.models.hub.format import (
     Format,
@@ -55,7 +55,7 @@ class _Llama(Format):
         # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
         bare = ("LlamaModel",) if values.get("tie_word_embeddings") else ()  # else it has no map to words
         objections = of_another_head(values, "LlamaForCausalLM", *bare)
-        refuse(objections + objects(values, "rope_scaling", "rope_parameters"))
+        raise_problems(objections + objects(values, "rope_scaling", "rope_parameters"))
         fields = self.fields(values)
         rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
         rope |= fields["rotary_scaling"] or {}
@@ -63,11 +63,11 @@ class _Llama(Format):
         objections = demanded({"the type of rotary scaling": kind}, {
             "the type of rotary scaling": ("default", "linear", "llama3")
         })  # fmt: skip
-        refuse(objections)
+        raise_problems(objections)
         needed = {"default": (), "linear": _SCALING[:1], "llama3": _SCALING}[kind]
         missing = [name for name in needed if name not in rope]
         if missing:
-            refuse([f"rope_parameters must have {', '.join(missing)} for the type {kind!r}, but is {rope!r}"])
+            raise_problems([f"rope_parameters must have {', '.join(missing)} for the type {kind!r}, but is {rope!r}"])
         scaling = {name: rope[name] for name in needed}
         ends, pad = one_of(fields["eos_ids"]), fields["pad_id"]
         fields |= {
@@ -81,7 +81,7 @@ class _Llama(Format):
 
     def values(self, config: GptConfig) -> dict[str, Any]:
         wanted = {"gated": True, "norm": "rms", "positions": "rotary", "dropout": 0.0}
-        refuse(fixed(config, "Llama", **wanted))
+        raise_problems(fixed(config, "Llama", **wanted))
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
         return {

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.errors import refuse
+from regard.errors import raise_problems
 from regard.models.hub.format import GENERATION_FILE, Format, Stored, demanded, fixed, of_another_head, one_of
 from regard.models.transformer import TransformerConfig
 from regard.nn.positions import sinusoids
@@ -58,7 +58,9 @@ class _Marian(Format):
         }
         ends = one_of(fields["eos_id"])
         several = [f"eos_token_id must be one word, which is what this model can do, but is {list(ends)}"]
-        refuse(of_another_head(values, "MarianMTModel") + demanded(values, wanted) + (several if len(ends) > 1 else []))
+        raise_problems(
+            of_another_head(values, "MarianMTModel") + demanded(values, wanted) + (several if len(ends) > 1 else [])
+        )
         shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
         fields |= {
             "tgt_vocab_size": None if fields["tgt_vocab_size"] == fields["vocab_size"] else fields["tgt_vocab_size"],
@@ -77,7 +79,7 @@ class _Marian(Format):
         objections = fixed(config, "Marian", norm="post", positions="sinusoidal")
         if config.num_kv_heads not in (None, config.num_heads):
             objections.append(f"num_kv_heads must be num_heads in a checkpoint of Marian, but is {config.num_kv_heads}")
-        refuse(objections)
+        raise_problems(objections)
         return {
             "architectures": ["MarianMTModel"],
             "model_type": "marian",

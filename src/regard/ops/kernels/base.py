@@ -18,7 +18,7 @@ Measured = dict[str, Any]
 
 
 @dataclass(eq=False)
-class Job:
+class KernelInputs:
     """One call of a kernel: a request, and what is wanted of it.
 
     Args:
@@ -56,7 +56,7 @@ class Kernel:
     measures: ClassVar[tuple[type[Measure], ...] | None] = None
     tolerance: ClassVar[float] = 1e-5
 
-    def why_not(self, job: Job) -> Iterator[str]:
+    def why_not(self, job: KernelInputs) -> Iterator[str]:
         """The reasons why this kernel cannot serve the job, each found when it is asked for; none if it can."""
         request = job.request
         if self.devices is not None and request.query.device.type not in self.devices:
@@ -70,6 +70,6 @@ class Kernel:
             if unknown:
                 yield f"it cannot measure {', '.join(unknown)}"
 
-    def run(self, job: Job) -> tuple[Tensor | None, Measured]:
+    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
         """The output, (batch, heads, queries, value_dim), and the answers by name."""
         raise NotImplementedError

@@ -8,10 +8,10 @@ from math import gcd, lcm
 
 from torch import Tensor
 
-from regard.ops.cells import Cells, Index, Span
-from regard.ops.heads import heads_used
+from regard.ops.grouped_query import kv_heads_of
 from regard.ops.masks.base import no_keys
 from regard.ops.request import AttentionRequest
+from regard.ops.tile import Index, Span, Tile
 
 ROWS = {"cpu": 128}
 """Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids."""
@@ -48,7 +48,7 @@ class Place:
     heads: slice
     rows: Index
     keys: slice
-    cells: Cells
+    cells: Tile
 
     @property
     def index(self) -> tuple[slice, slice, Index, slice]:
@@ -97,7 +97,7 @@ class Place:
         whole[self._shared(whole)] += part
 
     def _shared(self, whole: Tensor) -> tuple[slice, slice, slice]:
-        return self.batch, heads_used(self.heads, self.request.query.shape[1], whole.shape[1]), self.keys
+        return self.batch, kv_heads_of(self.heads, self.request.query.shape[1], whole.shape[1]), self.keys
 
 
 def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[Iterator[Place]]:
@@ -154,7 +154,7 @@ def _divisor(of: int, most: int) -> int:
     return max(size for size in range(1, of + 1) if of % size == 0 and size <= most)
 
 
-def _extent(request: AttentionRequest, cells: Cells) -> Span:
+def _extent(request: AttentionRequest, cells: Tile) -> Span:
     """The keys that any row of some cells may see; one masked key where there is none, so that no axis is empty."""
     keys = request.shape[3]
     start, stop = (0, keys) if request.mask is None else request.mask.extent(cells)

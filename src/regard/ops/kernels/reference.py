@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.ops.kernels.base import Job, Kernel, Measured
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.measures import FORBIDDEN, Block, sunk
 
 
@@ -15,7 +15,7 @@ class Reference(Kernel):
     name = "reference"
     about = "the definition: dense and readable, O(queries · keys) memory"
 
-    def run(self, job: Job) -> tuple[Tensor | None, Measured]:
+    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
         request = job.request
         shape = batch, heads, queries, keys = request.shape
         whole = slice(0, batch), slice(0, heads), slice(0, queries), slice(0, keys)

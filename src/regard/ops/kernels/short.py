@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.ops.autograd import first_order_only, vmap_by_loop
 from regard.ops.dropout import keep_mask
-from regard.ops.kernels.base import Job, Kernel, Measured
-from regard.ops.kernels.once import once_only, one_by_one
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.measures import FORBIDDEN
 from regard.ops.request import AttentionRequest
-from regard.ops.scores import ScaledDot
+from regard.ops.scores import ScaledDotProduct
 
 LONGEST = 128
 """Up to so many keys the weights of a query are few enough to be kept, as its key and value are."""
@@ -30,10 +30,10 @@ class Short(Kernel):
     name = "short"
     about = "short sequences on a CPU, in training: small dense products, gradient written out"
     devices = ("cpu",)
-    scores = (ScaledDot,)
+    scores = (ScaledDotProduct,)
     measures = ()
 
-    def why_not(self, job: Job) -> Iterator[str]:
+    def why_not(self, job: KernelInputs) -> Iterator[str]:
         """Also: too long, no value, heads of value unlike the key's, or nothing to train."""
         request, value = job.request, job.value
         if torch.compiler.is_compiling():  # first, or the program would be one for short sequences alone
@@ -51,7 +51,7 @@ class Short(Kernel):
         ):
             yield "it is made for training, and nothing here has a gradient or is dropped"
 
-    def run(self, job: Job) -> tuple[Tensor | None, Measured]:
+    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
         request, value = job.request, job.value
         assert value is not None
         forbidden = None
@@ -110,12 +110,12 @@ class _Short(torch.autograd.Function):
             total = (dP * P).sum(-1, keepdim=True)
             dS = dP.sub_(total).mul_(P) if in_place else (dP - total) * P
             dQ, dK = (dS @ k * ctx.scale).view(*gradient.shape[:3], -1), dS.mT @ q  # q holds the scale already
-        found = once_only((tensor.to(gradient.dtype) for tensor in (dQ, dK, dV)), gradient, *given)
+        found = first_order_only((tensor.to(gradient.dtype) for tensor in (dQ, dK, dV)), gradient, *given)
         return *found, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return one_by_one(_Short, info.batch_size, in_dims, inputs)
+        return vmap_by_loop(_Short, info.batch_size, in_dims, inputs)
 
 
 def _softmax(S: Tensor) -> Tensor:

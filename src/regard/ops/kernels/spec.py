@@ -1,6 +1,6 @@
 """A job as text, tensors and numbers, so that a compiler and an exported program can hold it as one node.
 
-The text is an expression, as ``Job(request=AttentionRequest(query=T0, offset=N0, ...), ...)``; ``T0`` is the first
+The text is an expression, as ``KernelInputs(request=AttentionRequest(query=T0, offset=N0, ...), ...)``; ``T0`` is the first
 tensor, ``N0`` the first number, in whose place a compiler may hold a symbol. It is read as data and never run, and
 knows the classes of this library alone.
 """
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from regard.ops import masks, measures, scores
-from regard.ops.kernels.base import Job
+from regard.ops.indexing import SelectCells
+from regard.ops.kernels.base import KernelInputs
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import base as _scores_base
-from regard.ops.select import Picked
 
 NUMBERS = int, float, torch.SymInt, torch.SymFloat
 """The latter two are what the former are while a program is exported."""
@@ -32,15 +32,15 @@ Make = Callable[[Given], Any]
 CLASSES: Mapping[str, type] = {
     cls.__name__: cls
     for cls in (
-        Job,
+        KernelInputs,
         AttentionRequest,
-        Picked,
+        SelectCells,
         _scores_base.Sum,
         scores.ScoreOfHeads,
-        measures.Pulled,
+        measures.TransposedProduct,
         *scores.SCORES.values(),
         *measures.MEASURES.values(),
-        *(getattr(masks, name) for name in ("And", "Causal", "Dense", "Documents", "Neighbours", "Not", "Or")),
+        *(getattr(masks, name) for name in ("And", "Causal", "DenseMask", "Documents", "Neighbours", "Not", "Or")),
         *(masks.MaskOfHeads, masks.Padding, masks.Prefix, masks.Spans, masks.Window),
     )
 }

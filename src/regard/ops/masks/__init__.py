@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from regard.ops.masks.band import Causal, Window
-from regard.ops.masks.base import And, Dense, IndexFunction, IndexRule, Mask, MaskLike, Not, Or, as_mask
+from regard.ops.masks.base import And, DenseMask, Mask, MaskLike, MaskMod, MaskModFunction, Not, Or, as_mask
+from regard.ops.masks.convert import FlexBlockMask, from_block_mask, to_block_mask, to_dense, to_mask_mod
 from regard.ops.masks.documents import Documents
-from regard.ops.masks.flex import Blocks, from_block_mask, to_block_mask, to_dense, to_mask_mod
 from regard.ops.masks.neighbours import Neighbours
 from regard.ops.masks.of_heads import MaskOfHeads
 from regard.ops.masks.padding import Padding
 from regard.ops.masks.prefix import Prefix
 from regard.ops.masks.spans import Spans, to_spans
+from regard.ops.masks.window import Causal, Window
 
 __all__ = [
     "And",
-    "Blocks",
     "Causal",
-    "Dense",
+    "DenseMask",
     "Documents",
-    "IndexFunction",
-    "IndexRule",
+    "FlexBlockMask",
     "Mask",
     "MaskLike",
+    "MaskMod",
+    "MaskModFunction",
     "MaskOfHeads",
     "Neighbours",
     "Not",

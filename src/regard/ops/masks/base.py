@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from regard.errors import InvalidType
-from regard.ops.cells import Cells, Span
-from regard.ops.tensors import replace_tensors, tensors_of
+from regard.ops.tile import Span, Tile
+from regard.ops.tree import map_tensors, tensors_in
 
-IndexFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskModFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query, key) → bool, as FlexAttention's `mask_mod`."""
 
 
@@ -31,15 +31,15 @@ class Mask:
     is seen.
     """
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         """Which cells may be attended to: bool, broadcastable to (batch, heads, rows, keys)."""
         raise NotImplementedError
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         """Keys outside of which no cell is allowed."""
         return cells.keys
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         """Keys inside of which every cell is allowed; an empty range where that is not known."""
         return no_keys(cells)
 
@@ -49,7 +49,7 @@ class Mask:
 
     def to(self, device: torch.device) -> Mask:
         """The same mask with its tensors on a device."""
-        return replace_tensors(self, lambda tensor: tensor.to(device))
+        return map_tensors(self, lambda tensor: tensor.to(device))
 
     @property
     def per_query(self) -> bool:
@@ -63,15 +63,15 @@ class Mask:
     @property
     def known(self) -> Any:
         """What `read` gives: read off the device once, and again after a change in place."""
-        versions = [object() if tensor.is_inference() else tensor._version for tensor in tensors_of(self)]
+        versions = [object() if tensor.is_inference() else tensor._version for tensor in tensors_in(self)]
         if self.__dict__.get("_known", (None,))[0] != versions:
             object.__setattr__(self, "_known", (versions, self.read()))
         return self.__dict__["_known"][1]
 
-    def __and__(self, other: Mask | Tensor | IndexFunction) -> Mask:
+    def __and__(self, other: Mask | Tensor | MaskModFunction) -> Mask:
         return And(self, as_mask(other))
 
-    def __or__(self, other: Mask | Tensor | IndexFunction) -> Mask:
+    def __or__(self, other: Mask | Tensor | MaskModFunction) -> Mask:
         return Or(self, as_mask(other))
 
     def __invert__(self) -> Mask:
@@ -96,13 +96,13 @@ class _Pair(Mask):
 class And(_Pair):
     """What both rules allow."""
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         return self.left.allowed(cells) & self.right.allowed(cells)
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         return overlap(self.left.extent(cells), self.right.extent(cells))
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         return overlap(self.left.certain(cells), self.right.certain(cells))
 
     def __repr__(self) -> str:
@@ -112,16 +112,16 @@ class And(_Pair):
 class Or(_Pair):
     """What either rule allows."""
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         return self.left.allowed(cells) | self.right.allowed(cells)
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         spans = [span for span in (self.left.extent(cells), self.right.extent(cells)) if span[0] < span[1]]
         if not spans:
             return no_keys(cells)
         return min(start for start, _ in spans), max(stop for _, stop in spans)
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         return max(self.left.certain(cells), self.right.certain(cells), key=_length)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class Not(Mask):
 
     rule: Mask
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         return ~self.rule.allowed(cells)
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
@@ -144,11 +144,11 @@ class Not(Mask):
     def per_query(self) -> bool:
         return self.rule.per_query
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         before, after = _beside(cells, self.rule.certain(cells))
         return cells.keys if _length(before) and _length(after) else max(before, after, key=_length)
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         return max(_beside(cells, self.rule.extent(cells)), key=_length)
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ class Not(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(Mask):
+class DenseMask(Mask):
     """A mask given whole: bool, broadcastable to (batch, heads, queries, keys), True where a cell is allowed."""
 
     cells: Bool[Tensor, "..."]
@@ -171,7 +171,7 @@ class Dense(Mask):
     def __repr__(self) -> str:
         return f"Dense(bool {tuple(self.cells.shape)})"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         return cells.part_of(self.cells)
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
@@ -188,7 +188,7 @@ class Dense(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class IndexRule(Mask):
+class MaskMod(Mask):
     """A function of indices, ``(batch, head, query, key) -> bool``, as FlexAttention's `mask_mod`.
 
     Args:
@@ -207,12 +207,12 @@ class IndexRule(Mask):
         tensor([0.0000, 0.5000, 0.0000, 0.5000])
     """
 
-    function: IndexFunction
+    function: MaskModFunction
 
     def __repr__(self) -> str:
-        return f"IndexRule({getattr(self.function, '__name__', type(self.function).__name__)})"
+        return f"MaskMod({getattr(self.function, '__name__', type(self.function).__name__)})"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         return self.function(cells.sequence, cells.head, cells.query, cells.key)
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
@@ -220,18 +220,18 @@ class IndexRule(Mask):
             return []
         corners = [torch.tensor([0, size - 1], device=device) for size in shape]
         batch, heads, queries, keys = corners
-        cells = Cells(batch, heads, queries, (0, shape[3]), 0, device, keys.expand(2, 2))
+        cells = Tile(batch, heads, queries, (0, shape[3]), 0, device, keys.expand(2, 2))
         found = self.allowed(cells)
         if not isinstance(found, Tensor) or found.dtype != torch.bool:
             came = str(found.dtype) if isinstance(found, Tensor) else type(found).__name__
             return [f"mask: {self!r} must give a bool tensor, but gave {came}"]
-        one_by_one = [self.function(*cell) for cell in torch.cartesian_prod(*corners).unbind()]
-        if found.ndim > 4 or not torch.equal(found.expand(2, 2, 2, 2).flatten(), torch.stack(one_by_one)):
+        vmap_by_loop = [self.function(*cell) for cell in torch.cartesian_prod(*corners).unbind()]
+        if found.ndim > 4 or not torch.equal(found.expand(2, 2, 2, 2).flatten(), torch.stack(vmap_by_loop)):
             return [f"mask: {self!r} must work cell by cell, for index tensors that broadcast against each other"]
         return []
 
 
-MaskLike = Mask | Bool[Tensor, "..."] | IndexFunction | BlockMask
+MaskLike = Mask | Bool[Tensor, "..."] | MaskModFunction | BlockMask
 """What becomes a mask: a rule, a bool tensor, a function of indices, FlexAttention's `BlockMask`."""
 
 
@@ -244,13 +244,13 @@ def as_mask(mask: MaskLike) -> Mask:
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):
-        return Dense(mask)
+        return DenseMask(mask)
     if isinstance(mask, BlockMask):
-        from regard.ops.masks.flex import from_block_mask  # which is made of what is defined here
+        from regard.ops.masks.convert import from_block_mask  # which is made of what is defined here
 
         return from_block_mask(mask)
     if callable(mask) and not isinstance(mask, type):
-        return IndexRule(mask)
+        return MaskMod(mask)
     if isinstance(mask, type) and issubclass(mask, Mask):
         raise InvalidType(f"mask: got the class {mask.__name__}; make one of it: {mask.__name__}(...)")
     raise InvalidType(
@@ -259,7 +259,7 @@ def as_mask(mask: MaskLike) -> Mask:
     )
 
 
-def no_keys(cells: Cells) -> Span:
+def no_keys(cells: Tile) -> Span:
     """An empty range."""
     return cells.keys[0], cells.keys[0]
 
@@ -281,7 +281,7 @@ def _length(span: Span) -> int:
     return span[1] - span[0]
 
 
-def _beside(cells: Cells, span: Span) -> tuple[Span, Span]:
+def _beside(cells: Tile, span: Span) -> tuple[Span, Span]:
     """The keys before a range, and those after it."""
     (first, last), (start, stop) = cells.keys, span
     return (first, min(max(first, start), last)), (max(first, min(stop, last)), last)

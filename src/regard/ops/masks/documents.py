@@ -9,8 +9,8 @@ from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from regard.errors import InvalidType
-from regard.ops.cells import Cells, Span
 from regard.ops.masks.base import Mask, no_keys, other_device
+from regard.ops.tile import Span, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Documents(Mask):
     def __repr__(self) -> str:
         return f"Documents(ids {tuple(self.ids.shape)})"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         of_key = _look_up(self.ids, cells, cells.key)
         if self.query_ids is not None:
             of_query = _look_up(self.query_ids, cells, cells.query)
@@ -91,11 +91,11 @@ class Documents(Mask):
         at = order[at]
         return first[at].where(found, keys), stop[at].where(found, 0), solid[at] & found
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         first, stop, _ = self._spans(cells)
         return _within(cells, int(first.min()), int(stop.max()))
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         first, stop, solid = self._spans(cells)
         return _within(cells, int(first.max()), int(stop.min())) if solid.all() else no_keys(cells)
 
@@ -114,7 +114,7 @@ class Documents(Mask):
             found += other_device(ids, device)
         return found
 
-    def _spans(self, cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
+    def _spans(self, cells: Tile) -> tuple[Tensor, Tensor, Tensor]:
         """What is known of the sequences and rows of some cells."""
         sequences, tokens = self.known[0].shape
         rows = torch.arange(cells.rows.start, cells.rows.stop) if isinstance(cells.rows, slice) else cells.rows.cpu()
@@ -125,10 +125,10 @@ class Documents(Mask):
         return first.where(inside, self.ids.shape[-1]), stop.where(inside, 0), solid & inside
 
 
-def _look_up(ids: Tensor, cells: Cells, index: Tensor) -> Tensor:
+def _look_up(ids: Tensor, cells: Tile, index: Tensor) -> Tensor:
     return ids[index] if ids.ndim == 1 else ids[cells.sequence if len(ids) > 1 else 0, index]
 
 
-def _within(cells: Cells, first: int, stop: int) -> Span:
+def _within(cells: Tile, first: int, stop: int) -> Span:
     start = min(max(first, cells.keys[0]), cells.keys[1])
     return start, max(start, min(stop, cells.keys[1]))

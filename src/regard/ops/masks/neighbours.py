@@ -9,8 +9,8 @@ from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops.cells import Cells, Span
 from regard.ops.masks.base import Mask, no_keys, other_device
+from regard.ops.tile import Span, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Neighbours(Mask):
         starts = torch.nn.functional.pad(edges[0].bincount().cumsum(0), (1, 0))
         width = int(edges[1].max()) + 1 if edges.shape[1] else 1
         for name, value in (
-            ("edges", edges),
+            ("sparse", edges),
             ("starts", starts),
             ("width", width),
             ("codes", edges[0] * width + edges[1]),
@@ -70,7 +70,7 @@ class Neighbours(Mask):
     def __repr__(self) -> str:
         return f"Neighbours({self.edges.shape[1]} edges)"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         if isinstance(cells.rows, slice) and cells.columns is None:
             (start, stop), (query, key) = cells.keys, self.edges[:, self._edges(cells.rows)]
             here = (key >= start) & (key < stop)
@@ -82,7 +82,7 @@ class Neighbours(Mask):
         found = self.codes[torch.searchsorted(self.codes, wanted).clamp(max=len(self.codes) - 1)]
         return (found == wanted) & (cells.key < self.width)
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         if not isinstance(cells.rows, slice):
             return cells.keys
         keys = self.edges[1, self._edges(cells.rows)]

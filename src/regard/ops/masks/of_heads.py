@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.ops.cells import Cells, Span
 from regard.ops.masks.base import Mask
+from regard.ops.tile import Span, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +26,13 @@ class MaskOfHeads(Mask):
     heads: Int[Tensor, " heads"]
     count: int
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         return self.rule.allowed(self._of_all(cells))
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         return self.rule.extent(self._of_all(cells))
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         return self.rule.certain(self._of_all(cells))
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
@@ -43,5 +43,5 @@ class MaskOfHeads(Mask):
     def per_query(self) -> bool:
         return self.rule.per_query
 
-    def _of_all(self, cells: Cells) -> Cells:
+    def _of_all(self, cells: Tile) -> Tile:
         return replace(cells, heads=self.heads[cells.heads])

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from regard.errors import InvalidType
-from regard.ops.cells import Cells, Span
 from regard.ops.masks.base import Mask, other_device
+from regard.ops.tile import Span, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Padding(Mask):
         """Whether the rule holds lengths and not a bool for each key."""
         return self.keys.dtype != torch.bool
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         if self.lengths:
             return cells.key < self.keys[cells.sequence]
         return cells.part_of(self.keys[:, None, None, :])
@@ -66,12 +66,12 @@ class Padding(Mask):
         starts = self.keys.to(torch.uint8).argmax(1)
         return starts.tolist(), ends.tolist(), self.keys.cumprod(1).sum(1).tolist()
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         starts, stops, _ = self.known
         start = max(cells.keys[0], min(starts[i] for i in cells.sequences))
         return start, max(start, min(cells.keys[1], max(stops[i] for i in cells.sequences)))
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         _, _, prefix = self.known
         start, stop = cells.keys
         return start, max(start, min(stop, min(prefix[i] for i in cells.sequences)))

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from regard.errors import InvalidType
-from regard.ops.cells import Cells, Span
 from regard.ops.masks.base import Mask, other_device
+from regard.ops.tile import Span, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Prefix(Mask):
         given = f"lengths {tuple(self.lengths.shape)}" if isinstance(self.lengths, Tensor) else f"{self.lengths}"
         return f"Prefix({given})"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         length = self.lengths[cells.sequence] if isinstance(self.lengths, Tensor) else self.lengths
         return (cells.key <= cells.position) | (cells.key < length)
 
@@ -59,10 +59,10 @@ class Prefix(Mask):
         """The length of each sequence's prefix."""
         return self.lengths.tolist() if isinstance(self.lengths, Tensor) else []
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         return self._up_to(cells, max(cells.ends[1] + 1, max(self._lengths(cells))))
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         return self._up_to(cells, max(cells.ends[0] + 1, min(self._lengths(cells))))
 
     def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
@@ -72,10 +72,10 @@ class Prefix(Mask):
         wrong = [] if given == expected else [f"mask: Prefix holds lengths (batch,) = {given}, expected {expected}"]
         return wrong + other_device(self.lengths, device)
 
-    def _lengths(self, cells: Cells) -> list[int]:
+    def _lengths(self, cells: Tile) -> list[int]:
         return [self.known[i] for i in cells.sequences] if isinstance(self.lengths, Tensor) else [self.lengths]
 
     @staticmethod
-    def _up_to(cells: Cells, end: int) -> Span:
+    def _up_to(cells: Tile, end: int) -> Span:
         start, stop = cells.keys
         return start, max(start, min(stop, end))

@@ -9,9 +9,9 @@ from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 
 from regard.errors import InvalidType
-from regard.ops.cells import Cells, Index, Span
 from regard.ops.masks.base import Mask, MaskLike, no_keys, other_device, overlap
-from regard.ops.masks.flex import Shape, fitting
+from regard.ops.masks.convert import Shape, fitting
+from regard.ops.tile import Index, Span, Tile
 
 BLOCK = 2**22
 """How many cells of a mask are looked at together."""
@@ -57,7 +57,7 @@ class Spans(Mask):
     def __repr__(self) -> str:
         return f"Spans(starts and stops {tuple(self.starts.shape)})"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         starts, stops = _rows(self.starts, cells), _rows(self.stops, cells)
         found = torch.zeros((), dtype=torch.bool, device=starts.device)
         for start, stop in zip(starts.unbind(-1), stops.unbind(-1), strict=True):
@@ -73,12 +73,12 @@ class Spans(Mask):
         whole = (stops - starts).argmax(3, keepdim=True)  # the longest range of each row
         return first, last, starts.gather(3, whole).amax((0, 1, 3)), stops.gather(3, whole).amin((0, 1, 3))
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         first, last, _, _ = (each[_on_cpu(cells.rows)] for each in self.known)
         start, stop = int(first.min()), int(last.max())
         return overlap(cells.keys, (start, stop)) if start < stop else no_keys(cells)
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         _, _, first, last = (each[_on_cpu(cells.rows)] for each in self.known)
         start, stop = int(first.max()), int(last.min())
         return overlap(cells.keys, (start, stop)) if start < stop else no_keys(cells)
@@ -124,7 +124,7 @@ def to_spans(
     found: list[tuple[Tensor, Tensor]] = []
     for first in range(0, queries, rows):
         part = slice(first, min(first + rows, queries))
-        cells = Cells(slice(0, batch), slice(0, heads), part, (0, keys), offset, torch.device(device))
+        cells = Tile(slice(0, batch), slice(0, heads), part, (0, keys), offset, torch.device(device))
         allowed = rule.allowed(cells)
         lead = (1,) * (4 - allowed.ndim) + tuple(allowed.shape)
         edges = allowed.reshape(lead).expand(*lead[:2], part.stop - part.start, keys).to(torch.int8)
@@ -151,7 +151,7 @@ def _wide(places: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(places, (0, width - places.shape[-1]))
 
 
-def _rows(sides: Tensor, cells: Cells) -> Tensor:
+def _rows(sides: Tensor, cells: Tile) -> Tensor:
     """What belongs to the rows of these cells, (batch or 1, heads or 1, rows, spans)."""
     for axis, index in enumerate((cells.batch, cells.heads, cells.rows)):
         if sides.shape[axis] > 1 or axis == 2:

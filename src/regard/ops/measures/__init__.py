@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from regard.ops.measures.base import FORBIDDEN, Answer, Block, Entries, Measure, Shape, sunk
-from regard.ops.measures.distance import ByDistance, Diagonal, MeanDistance
+from regard.ops.measures.distance import Diagonal, DistanceHistogram, MeanDistance
+from regard.ops.measures.entropy import Entropy, LogSumExp, Max, MaxResult
 from regard.ops.measures.mass import Mass
-from regard.ops.measures.named import MEASURES, Asked, as_measures
-from regard.ops.measures.pooled import BlockMean, Grouped
-from regard.ops.measures.received import Pulled, Received
-from regard.ops.measures.rows import Entropy, Lse, Max, Strongest
-from regard.ops.measures.top import Top, TopK
+from regard.ops.measures.named import MEASURES, MeasureLike, as_measures
+from regard.ops.measures.pooling import BlockMean, GroupPool
+from regard.ops.measures.received import Received, TransposedProduct
+from regard.ops.measures.topk import TopK, TopKResult
 
 __all__ = [
     "FORBIDDEN",
     "MEASURES",
     "Answer",
-    "Asked",
     "Block",
     "BlockMean",
-    "ByDistance",
     "Diagonal",
+    "DistanceHistogram",
     "Entries",
     "Entropy",
-    "Grouped",
-    "Lse",
+    "GroupPool",
+    "LogSumExp",
     "Mass",
     "Max",
+    "MaxResult",
     "MeanDistance",
     "Measure",
-    "Pulled",
+    "MeasureLike",
     "Received",
     "Shape",
-    "Strongest",
-    "Top",
     "TopK",
+    "TopKResult",
+    "TransposedProduct",
     "as_measures",
     "sunk",
 ]

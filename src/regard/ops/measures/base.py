@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from regard.ops.cells import Cells, Index
+from regard.ops.tile import Index, Tile
 
 Shape = tuple[int, int, int, int]
 Answer = Shaped[Tensor, "batch heads ..."]
@@ -51,7 +51,7 @@ class Block:
 
     weights: Float[Tensor, "batch heads rows keys"]
     scores: Float[Tensor, "batch heads rows keys"]
-    cells: Cells
+    cells: Tile
     index: Position
     shape: Shape
     sunk_lse: Float[Tensor, "batch heads rows"] | None = None
@@ -63,7 +63,7 @@ class Block:
         """Log Σⱼ exp(scoreⱼ), sinks included, (batch, heads, rows); −∞ for a row with no key and no sink."""
         if self.sunk_lse is not None:
             return self.sunk_lse
-        return LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
+        return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
 
     @cached_property
     def strongest(self) -> Float[Tensor, "batch heads rows"]:
@@ -93,7 +93,7 @@ class Block:
         ]
 
 
-class LogSumExp(torch.autograd.Function):
+class _LogSumExp(torch.autograd.Function):
     """The log-sum-exp of scores whose softmax is known: at a row's maximum, log weight = score − lse."""
 
     generate_vmap_rule = True
@@ -120,7 +120,7 @@ def sunk(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor
         weights: Their softmax, 0 in a row with no key.
         sinks: (heads,).
     """
-    lse: Tensor = LogSumExp.apply(scores, weights)  # pyright: ignore[reportAssignmentType]
+    lse: Tensor = _LogSumExp.apply(scores, weights)  # pyright: ignore[reportAssignmentType]
     total = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
     return weights * (lse - total).exp()[..., None], total
 

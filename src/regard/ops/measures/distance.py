@@ -55,7 +55,7 @@ class Diagonal(Measure):
 
 
 @dataclass(frozen=True, eq=False)
-class ByDistance(Measure):
+class DistanceHistogram(Measure):
     """The weight at each distance, clipped: (batch, heads, queries, 2k + 1).
 
     Entry k + d holds Σⱼ Pᵢⱼ over the keys with clip(j − position, −k, k) = d. Times a table of 2k + 1 vectors it is
@@ -100,7 +100,7 @@ class ByDistance(Measure):
     def objections(self, shape: Shape, device: torch.device) -> list[str]:
         if isinstance(self.k, int) and not isinstance(self.k, bool) and self.k >= 0:
             return []
-        return [f"by_distance: k must be a number of keys, at least 0; got {self.k!r}"]
+        return [f"distance_histogram: k must be a number of keys, at least 0; got {self.k!r}"]
 
 
 def on_keys(block: Block, keys: Tensor) -> Tensor:

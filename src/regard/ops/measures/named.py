@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from regard.errors import InvalidArgument, InvalidType, nearest, refuse
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, raise_problems
 from regard.ops.measures.base import Measure
-from regard.ops.measures.distance import ByDistance, Diagonal, MeanDistance
+from regard.ops.measures.distance import Diagonal, DistanceHistogram, MeanDistance
+from regard.ops.measures.entropy import Entropy, LogSumExp, Max
 from regard.ops.measures.mass import Mass
-from regard.ops.measures.pooled import BlockMean, Grouped
+from regard.ops.measures.pooling import BlockMean, GroupPool
 from regard.ops.measures.received import Received
-from regard.ops.measures.rows import Entropy, Lse, Max
-from regard.ops.measures.top import TopK
-from regard.ops.tensors import tensors_out_of_reach
+from regard.ops.measures.topk import TopK
+from regard.ops.tree import tensors_out_of_reach
 
 MEASURES: dict[str, type[Measure]] = {
     "block_mean": BlockMean,
-    "by_distance": ByDistance,
+    "distance_histogram": DistanceHistogram,
     "diagonal": Diagonal,
     "entropy": Entropy,
-    "grouped": Grouped,
-    "lse": Lse,
+    "group_pool": GroupPool,
+    "lse": LogSumExp,
     "mass": Mass,
     "max": Max,
     "mean_distance": MeanDistance,
@@ -31,18 +31,18 @@ MEASURES: dict[str, type[Measure]] = {
 
 _EXAMPLES = {
     "block_mean": "BlockMean(64)",
-    "by_distance": "ByDistance(16)",
+    "distance_histogram": "DistanceHistogram(16)",
     "diagonal": "Diagonal(-1)",
-    "grouped": "Grouped(query_groups, key_groups)",
+    "group_pool": "GroupPool(query_groups, key_groups)",
     "mass": "Mass(mask)",
     "topk": "TopK(8)",
 }
 """Those that need to be told more than their name."""
 
-Asked = str | Measure | Sequence[str | Measure] | Mapping[str, str | Measure]
+MeasureLike = str | Measure | Sequence[str | Measure] | Mapping[str, str | Measure]
 
 
-def as_measures(asked: Asked) -> dict[str, Measure]:
+def as_measures(asked: MeasureLike) -> dict[str, Measure]:
     """Measures by their name, from what a user gave: a name, a measure, several of them, or a dict that renames them.
 
     Raises:
@@ -82,7 +82,7 @@ def as_measures(asked: Asked) -> dict[str, Measure]:
         if name in found:
             wrong.append(f"measure: '{name}' is asked for twice; give a dict to name each, as {{'{name}_2': ...}}")
         found[name] = measure
-    refuse(wrong, InvalidArgument)
+    raise_problems(wrong, InvalidArgument)
     return found
 
 
@@ -92,5 +92,7 @@ def _by_name(name: str, wrong: list[str]) -> Measure | None:
     elif name in MEASURES:
         return MEASURES[name]()
     else:
-        wrong.append(f"measure: unknown name '{name}'{nearest(name, MEASURES)} (known: {', '.join(sorted(MEASURES))})")
+        wrong.append(
+            f"measure: unknown name '{name}'{did_you_mean(name, MEASURES)} (known: {', '.join(sorted(MEASURES))})"
+        )
     return None

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from regard.ops.measures.base import Block, Measure, Shape
-from regard.ops.tensors import broadcasts
+from regard.ops.tree import broadcasts
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Received(Measure):
 
 
 @dataclass(frozen=True, eq=False)
-class Pulled(Measure):
+class TransposedProduct(Measure):
     """Pᵀ Y, (batch, heads, keys, columns), with Y (batch or 1, heads or 1, queries, columns)."""
 
     rows: Float[Tensor, "#batch #heads queries columns"]

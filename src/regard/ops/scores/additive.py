@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.errors import InvalidArgument, nearest
-from regard.ops.cells import Cells
+from regard.errors import InvalidArgument, did_you_mean
 from regard.ops.scores.base import Score, Shape, tensor_objections
+from regard.ops.tile import Tile
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
@@ -60,7 +60,7 @@ class Additive(Score):
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
             raise InvalidArgument(
-                f"Additive: unknown activation {self.activation!r}{nearest(str(self.activation), ACTIVATIONS)} "
+                f"Additive: unknown activation {self.activation!r}{did_you_mean(str(self.activation), ACTIVATIONS)} "
                 f"(known: {', '.join(ACTIVATIONS)})"
             )
 
@@ -69,7 +69,7 @@ class Additive(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "batch heads rows keys"]:
         vector = (self.vector[cells.heads][:, None, :, None] if self.vector.ndim == 2 else self.vector[:, None]) * scale
         sums = query[:, :, :, None] + (key if key.ndim == 5 else key[:, :, None])

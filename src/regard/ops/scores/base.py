@@ -1,6 +1,6 @@
 """Score rules: from a query and a key to one number, before the mask and the softmax. Rules add up.
 
-The order in which they are written is the order in which they act: ``SoftCap(ScaledDot(), 50.0) + Bias(table)`` scales,
+The order in which they are written is the order in which they act: ``SoftCap(ScaledDotProduct(), 50.0) + Bias(table)`` scales,
 then caps, then adds.
 """
 
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.cells import Cells
+from regard.ops.tile import Tile
 
 Shape = tuple[int, int, int, int]
 
@@ -25,7 +25,7 @@ class Score:
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "#batch #heads #rows #keys"]:
         """The scores of a block.
 
@@ -80,7 +80,7 @@ class Sum(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "#batch #heads #rows #keys"]:
         return self.left(query, key, scale, cells) + self.right(query, key, scale, cells)
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from regard.errors import InvalidArgument, InvalidType, nearest
+from regard.errors import InvalidArgument, InvalidType, did_you_mean
 from regard.ops.scores.additive import Additive
 from regard.ops.scores.base import Score
-from regard.ops.scores.biases import Alibi, Bias, Buckets
-from regard.ops.scores.changed import Sinks, SoftCap
-from regard.ops.scores.products import General, ScaledDot
-from regard.ops.scores.relative import Relative
-from regard.ops.tensors import tensors_out_of_reach
+from regard.ops.scores.bias import Alibi, Bias, T5RelativeBias
+from regard.ops.scores.dot_product import Bilinear, ScaledDotProduct
+from regard.ops.scores.modifiers import Sinks, SoftCap
+from regard.ops.scores.relative_key import RelativeKey
+from regard.ops.tree import tensors_out_of_reach
 
 SCORES: dict[str, type[Score]] = {
     "additive": Additive,
     "alibi": Alibi,
     "bias": Bias,
-    "buckets": Buckets,
-    "general": General,
-    "relative": Relative,
-    "scaled_dot": ScaledDot,
+    "buckets": T5RelativeBias,
+    "general": Bilinear,
+    "relative": RelativeKey,
+    "scaled_dot": ScaledDotProduct,
     "sinks": Sinks,
     "soft_cap": SoftCap,
 }
@@ -26,13 +26,13 @@ SCORES: dict[str, type[Score]] = {
 
 _EXAMPLES = {
     "additive": "Additive(vector)",
-    "alibi": "ScaledDot() + regard.Alibi.of_heads(8)",
-    "bias": "ScaledDot() + regard.Bias(tensor)",
-    "buckets": "ScaledDot() + regard.Buckets(table)",
+    "alibi": "ScaledDotProduct() + regard.Alibi.for_heads(8)",
+    "bias": "ScaledDotProduct() + regard.Bias(tensor)",
+    "buckets": "ScaledDotProduct() + regard.T5RelativeBias(table)",
     "general": "General(weight)",
-    "relative": "ScaledDot() + regard.Relative(table)",
-    "sinks": "Sinks(regard.ScaledDot(), logits)",
-    "soft_cap": "SoftCap(regard.ScaledDot(), 50.0)",
+    "relative": "ScaledDotProduct() + regard.RelativeKey(table)",
+    "sinks": "Sinks(regard.ScaledDotProduct(), logits)",
+    "soft_cap": "SoftCap(regard.ScaledDotProduct(), 50.0)",
 }
 """Those that need to be told more than their name."""
 
@@ -45,19 +45,19 @@ def as_score(score: str | Score | None) -> Score:
         InvalidType: If it is neither a rule nor a name.
     """
     if score is None:
-        return ScaledDot()
+        return ScaledDotProduct()
     if isinstance(score, str):
         if score in _EXAMPLES:
             raise InvalidArgument(f"score: '{score}' needs an argument: give regard.{_EXAMPLES[score]}")
         if score not in SCORES:
             raise InvalidArgument(
-                f"score: unknown name '{score}'{nearest(score, SCORES)} (known: {', '.join(sorted(SCORES))})"
+                f"score: unknown name '{score}'{did_you_mean(score, SCORES)} (known: {', '.join(sorted(SCORES))})"
             )
         return SCORES[score]()
     if isinstance(score, type) and issubclass(score, Score):
         raise InvalidType(f"score: got the class {score.__name__}; make one of it: {score.__name__}(...)")
     if not isinstance(score, Score):
-        raise InvalidType(f"score: expected a rule such as regard.ScaledDot(), got {type(score).__name__}")
+        raise InvalidType(f"score: expected a rule such as regard.ScaledDotProduct(), got {type(score).__name__}")
     lost = tensors_out_of_reach(score)
     if lost:
         raise InvalidArgument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidRecipe, refuse
+from regard.errors import InvalidRecipe, raise_problems
 from regard.models import Attentions, EncoderDecoder, RnnSearchConfig, TransformerConfig
 from regard.models.checkpoint import load_as
 from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
@@ -98,4 +98,6 @@ def _check(recipe: TranslationRecipe, theirs: TransformerConfig | RnnSearchConfi
         objections.append(f"has {layers} {keys.of} layers, but the model {own_layers}: {named}")
     missing = [number for number in keys.layers or () if not -layers <= number < layers]
     objections += [f"has {layers} {keys.of} layers, but no layer {number}" for number in missing]
-    refuse([f"attention.divergence.teacher: {keys.teacher} {objection}" for objection in objections], InvalidRecipe)
+    raise_problems(
+        [f"attention.divergence.teacher: {keys.teacher} {objection}" for objection in objections], InvalidRecipe
+    )

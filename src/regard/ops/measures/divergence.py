@@ -13,7 +13,7 @@ from regard.ops.request import AttentionRequest
 
 
 @dataclass(frozen=True, eq=False)
-class LogOf(Measure):
+class KLDivergence(Measure):
     """The mean logarithm of another matrix's weights under those of this one: Σⱼ Pᵢⱼ log Qᵢⱼ, (batch, heads, queries).
 
     It is −∞ where P lies on a key that the other forbids, as in a row of Q that has no key, and 0 in a row of P that

@@ -10,15 +10,15 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from regard.errors import InvalidArgument, InvalidType, refuse
-from regard.ops.cells import Cells, Span
-from regard.ops.masks.base import IndexFunction, IndexRule, Mask, MaskLike, as_mask, no_keys, other_device
+from regard.errors import InvalidArgument, InvalidType, raise_problems
+from regard.ops.masks.base import Mask, MaskLike, MaskMod, MaskModFunction, as_mask, no_keys, other_device
+from regard.ops.tile import Span, Tile
 
 Shape = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks(Mask):
+class FlexBlockMask(Mask):
     """What a `BlockMask` says: which blocks are seen at all, which of them whole, and of the others which cells.
 
     Made by `from_block_mask`. Queries are counted by number, as FlexAttention does; `offset` has no part in it.
@@ -35,21 +35,21 @@ class Blocks(Mask):
     whole: Bool[Tensor, "#batch #heads rows keys"]
     size: tuple[int, int]
     lengths: tuple[int, int]
-    function: IndexFunction
+    function: MaskModFunction
 
     def __repr__(self) -> str:
         return f"Blocks({self.lengths[0]} × {self.lengths[1]})"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         lead = (at if size > 1 else 0 for at, size in zip((cells.sequence, cells.head), self.seen.shape, strict=False))
         block = (*lead, cells.query // self.size[0], cells.key // self.size[1])
-        return self.whole[block] | (self.seen[block] & IndexRule(self.function).allowed(cells))
+        return self.whole[block] | (self.seen[block] & MaskMod(self.function).allowed(cells))
 
     def read(self) -> Tensor:
         """For each block of queries which blocks of keys some sequence and head sees, on the CPU."""
         return self.seen.any(0).any(0).cpu()
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         if not isinstance(cells.rows, slice):
             return cells.keys
         first, last = cells.rows.start // self.size[0], (cells.rows.stop - 1) // self.size[0]
@@ -66,10 +66,10 @@ class Blocks(Mask):
         for axis, size, given in zip(("batch", "heads"), shape, self.seen.shape, strict=False):
             if given not in (1, size):
                 found.append(f"mask: the BlockMask has {axis} {given}, expected 1 or {size}")
-        return found or IndexRule(self.function).objections(shape, device)
+        return found or MaskMod(self.function).objections(shape, device)
 
 
-def from_block_mask(block_mask: BlockMask) -> Blocks:
+def from_block_mask(block_mask: BlockMask) -> FlexBlockMask:
     """The same mask as a rule of this library, so that it can be combined with others and asked for.
 
     Args:
@@ -94,7 +94,7 @@ def from_block_mask(block_mask: BlockMask) -> Blocks:
     whole = torch.zeros_like(seen)
     if block_mask.full_kv_num_blocks is not None and block_mask.full_kv_indices is not None:
         whole = _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
-    return Blocks(seen | whole, whole, size, lengths, block_mask.mask_mod)  # pyright: ignore[reportArgumentType]
+    return FlexBlockMask(seen | whole, whole, size, lengths, block_mask.mask_mod)  # pyright: ignore[reportArgumentType]
 
 
 def _blocks(count: Tensor, indices: Tensor, columns: int) -> Tensor:
@@ -104,7 +104,7 @@ def _blocks(count: Tensor, indices: Tensor, columns: int) -> Tensor:
     return found.scatter(-1, indices.to(torch.int64).where(here, columns), True)[..., :columns]
 
 
-def to_mask_mod(mask: MaskLike, offset: int = 0) -> IndexFunction:
+def to_mask_mod(mask: MaskLike, offset: int = 0) -> MaskModFunction:
     """The mask as a function ``(batch, head, query, key) -> bool``, FlexAttention's `mask_mod`.
 
     It takes the numbers of one cell, or index tensors of a rectangle of cells that broadcast against each other.
@@ -124,7 +124,7 @@ def _allowed(rule: Mask, offset: int, *given: Tensor) -> Tensor:
     flat = [index.reshape(-1) for index in at]
     columns = key.reshape(-1, key.shape[-1] if key.ndim else 1).expand(len(flat[2]), -1)
     sequences, heads, queries = flat
-    found = rule.allowed(Cells(sequences, heads, queries, (0, 0), offset, columns.device, columns))
+    found = rule.allowed(Tile(sequences, heads, queries, (0, 0), offset, columns.device, columns))
     whole = found.expand(*(len(index) for index in flat), columns.shape[1])
     return whole.reshape(torch.broadcast_shapes(*(index.shape for index in indices)))
 
@@ -177,7 +177,7 @@ def to_dense(
     rule, offset = fitting(mask, shape, offset, torch.device(device))
     batch, heads, queries, keys = shape
     whole = slice(0, batch), slice(0, heads), slice(0, queries)
-    return rule.allowed(Cells(*whole, (0, keys), offset, torch.device(device))).expand(shape)
+    return rule.allowed(Tile(*whole, (0, keys), offset, torch.device(device))).expand(shape)
 
 
 def fitting(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
@@ -187,5 +187,5 @@ def fitting(mask: MaskLike, shape: Shape, offset: int | None, device: torch.devi
     if offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
         raise InvalidType(f"offset: expected a number of keys (int) or None, got {offset!r}")
     rule = as_mask(mask)
-    refuse(rule.objections(shape, device), InvalidArgument)
+    raise_problems(rule.objections(shape, device), InvalidArgument)
     return rule, shape[3] - shape[2] if offset is None else offset

@@ -9,28 +9,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.ops.kernels.base import Job, Kernel, Measured
-from regard.ops.masks import Causal, Dense
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured
+from regard.ops.masks import Causal, DenseMask
 from regard.ops.request import AttentionRequest
-from regard.ops.scores import ScaledDot
+from regard.ops.scores import ScaledDotProduct
 
 DENSE_CELLS = 2**22
 """Up to so many cells SDPA may be given or make something of the size of the matrix: 16 MiB in float32."""
 
 
-class Fused(Kernel):
+class Sdpa(Kernel):
     """SDPA takes query, key, value, a dense or broadcast mask, and gives the output and nothing else.
 
     A NaN or an infinity is what torch makes of it: on a CPU one in a query may become 0, and one in a key that a mask
     forbids may reach every row.
     """
 
-    name = "fused"
+    name = "sdpa"
     about = "torch's SDPA, where nothing is asked of the weights in the call"
-    scores = (ScaledDot,)
+    scores = (ScaledDotProduct,)
     measures = ()
 
-    def why_not(self, job: Job) -> Iterator[str]:
+    def why_not(self, job: KernelInputs) -> Iterator[str]:
         yield from super().why_not(job)
         if job.value is None:
             yield "it gives the output alone, and there is no value to make one from"
@@ -44,7 +44,7 @@ class Fused(Kernel):
             size = "too many" if torch.compiler.is_compiling() else " × ".join(map(str, job.request.shape))
             yield f"it would hold {size} cells (batch, heads, queries, keys), because {dense}"
 
-    def run(self, job: Job) -> tuple[Tensor | None, Measured]:
+    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
         query, key, value = job.request.query, job.request.key, job.value
         assert value is not None
         device = value.device.type
@@ -71,7 +71,7 @@ def _plain(holds: bool) -> bool:
     return True if holds else False  # noqa: SIM210
 
 
-def _makes_dense(job: Job) -> str:
+def _makes_dense(job: KernelInputs) -> str:
     """Why the call would take memory of the size of the matrix; nothing where it is linear."""
     request, value = job.request, job.value
     if _needs_cells(request):
@@ -101,7 +101,7 @@ def _sees_all(request: AttentionRequest) -> bool:
 def _needs_cells(request: AttentionRequest) -> bool:
     """Whether a cell would have to be made for each query and key; those of a dense mask are there already."""
     mask = request.mask
-    if mask is None or isinstance(mask, Dense) or not mask.per_query:
+    if mask is None or isinstance(mask, DenseMask) or not mask.per_query:
         return False
     return not _is_causal(request) and not _sees_all(request)
 

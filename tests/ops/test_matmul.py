@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from ops.rules import SCORES, masks, measures
 from pairwise import pairwise, sampled
-from regard.ops import attend, product
+from regard.ops import attend, matmul
 from regard.ops.kernels import blocks
 
 LAYOUTS = {
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 @pytest.fixture
 def onednn(monkeypatch):
     """Have oneDNN take every product, on any processor."""
-    monkeypatch.setattr(product, "ONEDNN", True)
-    monkeypatch.setattr(product, "LARGE", 1)
+    monkeypatch.setattr(matmul, "ONEDNN", True)
+    monkeypatch.setattr(matmul, "LARGE", 1)
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_a_product_is_that_of_float64(onednn, left, right, heads, sizes):
     rows, inner, columns = sizes
     one, other = LAYOUTS[left](1, heads, rows, inner), LAYOUTS[right](1, heads, inner, columns)
     expected = (one.double() @ other.double()).float()
-    torch.testing.assert_close(product.product(one, other, often=True), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(matmul.product(one, other, often=True), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_only_large_products_of_float32_are_taken(monkeypatch):
-    monkeypatch.setattr(product, "ONEDNN", True)
+    monkeypatch.setattr(matmul, "ONEDNN", True)
     taken = []
-    monkeypatch.setattr(product, "_by_onednn", lambda left, right: taken.append(left.shape) or left @ right)
+    monkeypatch.setattr(matmul, "_by_onednn", lambda left, right: taken.append(left.shape) or left @ right)
     large, small = torch.randn(1, 1, 512, 64), torch.randn(1, 1, 16, 64)
     for left, right in ((large, small), (large.double(), large.double().mT), (large.bfloat16(), large.bfloat16().mT)):
-        product.product(left, right.mT if right is small else right, often=True)
-    product.product(large, large.mT, often=False)  # a program for it would be kept in vain
-    product.product(torch.randn(1, 1, 256, 512), torch.randn(1, 1, 512, 64), often=True)  # sums of many terms
-    product.product(large.expand(1, 2, 512, 64), large.mT.expand(1, 2, 64, 512), often=True)  # several pairs
+        matmul.product(left, right.mT if right is small else right, often=True)
+    matmul.product(large, large.mT, often=False)  # a program for it would be kept in vain
+    matmul.product(torch.randn(1, 1, 256, 512), torch.randn(1, 1, 512, 64), often=True)  # sums of many terms
+    matmul.product(large.expand(1, 2, 512, 64), large.mT.expand(1, 2, 64, 512), often=True)  # several pairs
     assert taken == []
-    product.product(large, large.mT, often=True)
+    matmul.product(large, large.mT, often=True)
     assert taken == [(1, 1, 512, 64)]
 
 
@@ -65,7 +65,7 @@ def test_derivatives_are_those_of_torch_s_own_product(onednn):
     one, other, weight = torch.randn(1, 1, 9, 6), torch.randn(1, 1, 6, 5), torch.randn(1, 1, 9, 5)
 
     def multiplied(one, other):
-        return product.product(one, other, often=True)
+        return matmul.product(one, other, often=True)
 
     def twice(multiply):
         leaves = [one.clone().requires_grad_(), other.clone().requires_grad_()]
@@ -98,14 +98,14 @@ def test_attention_is_the_same(onednn, monkeypatch, mask, score, name, kv_heads)
 
     def answers():
         leaves = [tensor.clone().requires_grad_() for tensor in given]
-        att = attend(*leaves, mask=rule, score=case.rule(held), measure={"x": measure}, kernel="streamed")
+        att = attend(*leaves, mask=rule, score=case.rule(held), measure={"x": measure}, kernel="blockwise")
         parts = att.measured["x"] if isinstance(att.measured["x"], tuple) else (att.measured["x"],)
         floats = [part.clamp(min=-9) for part in (att.output, *parts) if part.is_floating_point()]
         loss = sum(part.square().sum() for part in floats)
         return *floats, *torch.autograd.grad(loss, leaves)
 
     found = answers()
-    monkeypatch.setattr(product, "ONEDNN", False)
+    monkeypatch.setattr(matmul, "ONEDNN", False)
     torch.testing.assert_close(found, answers(), rtol=1e-4, atol=1e-4)
 
 
@@ -127,24 +127,24 @@ def test_a_linear_map_is_that_of_float64(onednn, number):
     x, weight, bias = list(_linears())[number]
     expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     with torch.no_grad():
-        torch.testing.assert_close(product.linear(x, weight, bias), expected.float(), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(matmul.linear(x, weight, bias), expected.float(), rtol=1e-5, atol=1e-4)
 
 
 def test_a_linear_map_with_gradients_or_of_other_numbers_is_torchs(onednn, monkeypatch):
     x, weight, bias = next(_linears())
     taken = []
-    monkeypatch.setattr(product.functional, "linear", lambda *given: taken.append(given) or given[0])
-    product.linear(x, weight, bias)  # gradients may be kept
+    monkeypatch.setattr(matmul.functional, "linear", lambda *given: taken.append(given) or given[0])
+    matmul.linear(x, weight, bias)  # gradients may be kept
     with torch.no_grad():
-        product.linear(x, weight, bias)
+        matmul.linear(x, weight, bias)
         assert len(taken) == 1
-        product.linear(x.bfloat16(), weight.bfloat16(), None)
-        product.linear(x, weight[:10], bias[:10])  # small
+        matmul.linear(x.bfloat16(), weight.bfloat16(), None)
+        matmul.linear(x, weight[:10], bias[:10])  # small
         with torch.autocast("cpu", torch.bfloat16):
-            product.linear(x, weight, bias)
-        func_jvp(lambda t: product.linear(t, weight, bias), (x,), (x,))
-        vmap(lambda t: product.linear(t, weight, bias))(x)
+            matmul.linear(x, weight, bias)
+        func_jvp(lambda t: matmul.linear(t, weight, bias), (x,), (x,))
+        vmap(lambda t: matmul.linear(t, weight, bias))(x)
         assert len(taken) == 6
-        graph = torch.compile(lambda t: product.linear(t, weight, bias), backend="eager", fullgraph=True)
+        graph = torch.compile(lambda t: matmul.linear(t, weight, bias), backend="eager", fullgraph=True)
         graph(x)
         assert len(taken) == 7

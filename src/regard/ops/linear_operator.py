@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import InvalidArgument, InvalidType, MissingExtra
 
 
-def columns_of(
+def as_columns(
     what: str, x: Tensor, shape: Sequence[int], axis: int, device: torch.device, kv_heads: int = 1
 ) -> Tensor:
     """The right side of a product as (batch or 1, heads or 1, size, columns).

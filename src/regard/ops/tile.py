@@ -19,7 +19,7 @@ Index = slice | Tensor
 
 
 @dataclass(eq=False)  # not frozen, as blocks make several of them, at three times the price
-class Cells:
+class Tile:
     """A rectangle of the weight matrix, by the indices of the tensors that the request was first made from.
 
     `sequence`, `head`, `query`, `position` and `key` broadcast against each other to (batch, heads, rows, keys), so
@@ -94,12 +94,12 @@ class Cells:
         """The numbers of the sequences."""
         return list(range(self.batch.start, self.batch.stop)) if isinstance(self.batch, slice) else self.batch.tolist()
 
-    def within(self, keys: Span) -> Cells:
+    def within(self, keys: Span) -> Tile:
         """The same rows over another range of keys."""
         if keys == self.keys:
             return self
         batch, heads, rows = self.batch, self.heads, self.rows
-        return Cells(batch, heads, rows, keys, self.offset, self.device, self.columns, False, self.gradients)
+        return Tile(batch, heads, rows, keys, self.offset, self.device, self.columns, False, self.gradients)
 
     def part_of(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
         """What belongs to these cells of a tensor that broadcasts to (batch, heads, queries, keys) of the whole."""
@@ -124,7 +124,7 @@ class _Part(torch.autograd.Function):
     """The part of a large tensor, whose gradient is added in its place, and never made for the whole."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, cells: Cells) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, cells: Tile) -> Tensor:
         assert cells.gradients is not None
         ctx.total, ctx.cells = cells.gradients[id(tensor)], cells
         return cells._part(tensor)

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.ops.cells import entries_in
 from regard.ops.kernels.blocks import Place
 from regard.ops.measures import Entries, Measure, Shape
+from regard.ops.tile import entries_in
 
 
 class Answers:

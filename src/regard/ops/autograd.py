@@ -16,7 +16,7 @@ ONCE = (
 )
 
 
-def once_only(gradients: Iterable[Tensor | None], *follow_from: Tensor | None) -> list[Tensor | None]:
+def first_order_only(gradients: Iterable[Tensor | None], *follow_from: Tensor | None) -> list[Tensor | None]:
     """What a backward pass returns, so that a second derivative raises and is not silently incomplete.
 
     `torch.autograd.function.once_differentiable` does this only where the incoming gradients have a graph of their own.
@@ -46,7 +46,7 @@ class _Once(torch.autograd.Function):
         raise InvalidArgument(ONCE)
 
 
-def one_by_one(
+def vmap_by_loop(
     function: type[torch.autograd.Function], count: int, in_dims: Sequence[int | None], inputs: Sequence[Any]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """What `torch.vmap` asks of a function that gives a tuple of tensors: one call for each entry, stacked."""

@@ -9,8 +9,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops.cells import Cells, Span, entries_in
 from regard.ops.masks.base import Mask
+from regard.ops.tile import Span, Tile, entries_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Window(Mask):
     def __repr__(self) -> str:  # a compiler can follow it, which that of dataclasses it cannot
         return f"Window(left={self.left!r}, right={self.right!r})"
 
-    def allowed(self, cells: Cells) -> Bool[Tensor, "..."]:
+    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
         if isinstance(cells.rows, slice) and cells.columns is None:  # in order: the band lies between diagonals
             first = cells.rows.start + cells.offset - cells.keys[0]
             seen = torch.ones(entries_in(cells.rows), cells.width, dtype=torch.bool, device=cells.device)
@@ -67,13 +67,13 @@ class Window(Mask):
             seen = seen & (cells.key <= position + self.right)
         return seen
 
-    def extent(self, cells: Cells) -> Span:
+    def extent(self, cells: Tile) -> Span:
         return self._clip(cells, *cells.ends)
 
-    def certain(self, cells: Cells) -> Span:
+    def certain(self, cells: Tile) -> Span:
         return self._clip(cells, *cells.ends[::-1])
 
-    def _clip(self, cells: Cells, from_position: int, to_position: int) -> Span:
+    def _clip(self, cells: Tile, from_position: int, to_position: int) -> Span:
         """The keys from the left end of one position's window to the right end of another's."""
         start, stop = cells.keys
         lowest = start if self.left is None else min(max(start, from_position - self.left), stop)

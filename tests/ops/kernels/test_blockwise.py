@@ -40,7 +40,7 @@ def test_gradients_are_those_of_finite_differences(mask, score, name):
 
     def function(query, key, value, *given):
         score = case.rule(dict(zip(held, given, strict=True)))
-        att = attend(query, key, value, mask=rule, score=score, measure={"x": measure}, kernel="streamed")
+        att = attend(query, key, value, mask=rule, score=score, measure={"x": measure}, kernel="blockwise")
         answer = att.measured["x"]
         answers = answer[:1] if name == "topk" else answer if isinstance(answer, tuple) else (answer,)
         return att.output, *(answer.masked_fill(answer == -torch.inf, 0.0) for answer in answers)
@@ -74,7 +74,7 @@ def test_the_size_of_blocks_does_not_matter(rows, cells, mask, kv_heads):
     rule = masks(2, 4, 31, 37)[mask]
 
     def everything():
-        att = attend(query, key, value, mask=rule, measure=measures(31, 37), kernel="streamed")
+        att = attend(query, key, value, mask=rule, measure=measures(31, 37), kernel="blockwise")
         answers = [a[0] if isinstance(a, tuple) else a for a in att.measured.values()]
         loss = sum(x.masked_fill(x == -torch.inf, 0.0).square().sum() for x in (att.output, *answers))
         return [att.output, *answers, *torch.autograd.grad(loss, (query, key, value))]
@@ -147,7 +147,7 @@ def test_several_threads_give_what_one_gives(kv_heads, mask, monkeypatch):
             torch.set_num_threads(count)
             torch.manual_seed(0)
             asked = ["entropy", "received", "max", BlockMean(64)]
-            att = attend(query, key, value, mask=mask, measure=asked, kernel="streamed")
+            att = attend(query, key, value, mask=mask, measure=asked, kernel="blockwise")
             answers = [
                 part for each in att.measured.values() for part in (each if isinstance(each, tuple) else (each,))
             ]
@@ -164,7 +164,7 @@ def test_dropout_is_replayed_on_as_many_threads_as_there_were(monkeypatch):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(4)
-        output = attend(query, key, value, dropout=0.3, kernel="streamed").output
+        output = attend(query, key, value, dropout=0.3, kernel="blockwise").output
         torch.set_num_threads(1)
         (gradient,) = torch.autograd.grad(output.sum(), value)
     finally:
@@ -252,8 +252,8 @@ def test_dropout_drops_that_share_and_replays_it_backwards():
     query, key = torch.randn(2, 1, 2, 300, 8).unbind(0)
     value = torch.eye(64).expand(1, 2, 64, 64).repeat(1, 1, 5, 1)[:, :, :300].requires_grad_()
     torch.manual_seed(3)
-    att = attend(query, key, value, dropout=0.25, kernel="streamed", measure="entropy")
-    plain = attend(query, key, value, kernel="streamed", measure="entropy")
+    att = attend(query, key, value, dropout=0.25, kernel="blockwise", measure="entropy")
+    plain = attend(query, key, value, kernel="blockwise", measure="entropy")
     assert torch.equal(att.measured["entropy"], plain.measured["entropy"])  # told before dropout
     assert abs(att.output.mean() / plain.output.mean() - 1) < 0.02
     # The output is linear in value: if the backward pass drops the same weights, gradient · value is the output's sum.
@@ -267,12 +267,12 @@ def test_dropout_follows_the_seed():
     outputs = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        outputs.append(attend(query, key, value, dropout=0.5, kernel="streamed").output)
+        outputs.append(attend(query, key, value, dropout=0.5, kernel="blockwise").output)
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
 
 
-@pytest.mark.parametrize("kernel", ["streamed", "short"])
+@pytest.mark.parametrize("kernel", ["blockwise", "short"])
 def test_a_second_derivative_is_refused_and_not_zero(kernel):
     query, key, value = tensors()
     output = attend(query, key, value, kernel=kernel).output
@@ -286,14 +286,14 @@ def test_a_second_derivative_is_refused_and_not_zero(kernel):
 def test_forward_mode_is_refused_and_not_zero():
     query, key, value = (x.detach() for x in tensors())
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
-        attend(forward_ad.make_dual(query, query), key, value, kernel="streamed")
+        attend(forward_ad.make_dual(query, query), key, value, kernel="blockwise")
 
 
 def test_under_autocast_sums_stay_in_float32():
     query, key, value = torch.randn(3, 1, 2, 200, 8).unbind(0)
-    plain = attend(query, key, value, measure="entropy", kernel="streamed")
+    plain = attend(query, key, value, measure="entropy", kernel="blockwise")
     with torch.autocast("cpu", torch.bfloat16):
-        cast = attend(query, key, value, measure="entropy", kernel="streamed")
+        cast = attend(query, key, value, measure="entropy", kernel="blockwise")
     assert torch.equal(plain.measured["entropy"], cast.measured["entropy"])
 
 
@@ -335,7 +335,7 @@ def test_the_tensor_of_a_score_is_left_as_it_was(how):
     table = torch.randn(1, 1 if how == "expanded" else 2, 7, 6, dtype=torch.float64, requires_grad=True)
     before = table.detach().clone()
     found = []
-    for kernel in ("reference", "streamed"):
+    for kernel in ("reference", "blockwise"):
         output = attend(query, key, value, score=Table(table, how), mask=Causal(), kernel=kernel).output
         found.append((output, *torch.autograd.grad(output.square().sum(), (table, value))))
     for one, other in zip(*found, strict=True):
@@ -357,7 +357,7 @@ def test_an_answer_that_cannot_have_a_gradient_says_so():
 def test_a_mask_that_was_changed_before_the_backward_pass_is_noticed():
     query, key, value = tensors()
     mask = torch.rand(7, 6) < 0.5
-    output = attend(query, key, value, mask=mask, kernel="streamed").output
+    output = attend(query, key, value, mask=mask, kernel="blockwise").output
     mask.fill_(True)
     with pytest.raises(StaleView, match=r"the mask .* \(7, 6\) was changed in place"):
         output.sum().backward()

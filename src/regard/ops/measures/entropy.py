@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.measures.base import FORBIDDEN, Block, LogSumExp, Measure, Shape
+from regard.ops.measures.base import FORBIDDEN, Block, Measure, Shape, _LogSumExp
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class _Entropy(torch.autograd.Function):
         if not torch.is_grad_enabled():
             of_scores = (shifted + (entropy - lse)[..., None]).mul_(weights).mul_(-gradient[..., None])
         else:  # a second derivative may be wanted, which needs what would be overwritten, and how the lse came about
-            lse = LogSumExp.apply(shifted, weights)  # pyright: ignore[reportAssignmentType]
+            lse = _LogSumExp.apply(shifted, weights)  # pyright: ignore[reportAssignmentType]
             lse = lse.masked_fill(lse.isneginf(), 0.0)
             of_scores = (shifted + (entropy - lse)[..., None]) * weights * -gradient[..., None]
         return of_scores, None, None, None, None
@@ -84,7 +84,7 @@ def _sunk_entropy(block: Block, lse: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Lse(Measure):
+class LogSumExp(Measure):
     """The logarithm of softmax's denominator, sinks included: log Σⱼ exp(Sᵢⱼ), (batch, heads, queries).
 
     It is −∞ for a row with neither key nor sink.
@@ -94,7 +94,7 @@ class Lse(Measure):
         return block.lse
 
 
-class Strongest(NamedTuple):
+class MaxResult(NamedTuple):
     """The strongest key of each row."""
 
     weight: Float[Tensor, "batch heads queries"]
@@ -108,15 +108,15 @@ class Max(Measure):
     Where several keys are equally strong, one of them gets the gradient.
     """
 
-    answer = Strongest
+    answer = MaxResult
 
-    def of(self, block: Block) -> Strongest:
+    def of(self, block: Block) -> MaxResult:
         if block.scores.requires_grad or block.weights.requires_grad:
             at = block.scores.detach().argmax(-1, keepdim=True)
             weight, score = block.weights.gather(-1, at)[..., 0], block.scores.gather(-1, at)[..., 0]
         else:
             weight, score = block.strongest, block.highest
-        return Strongest(weight, score.masked_fill(score <= FORBIDDEN, -torch.inf))
+        return MaxResult(weight, score.masked_fill(score <= FORBIDDEN, -torch.inf))
 
     def parts(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         return ((self.whole(shape), dtype),) * 2

@@ -9,6 +9,6 @@ from typing import Any
 
 import torch
 
-from regard.ops.kernels.streamed import run_here
+from regard.ops.kernels.blockwise import run_here
 
 run_uncompiled: Any = torch.compiler.disable(run_here)

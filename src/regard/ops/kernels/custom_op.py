@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.ops.kernels.answers import Answers
-from regard.ops.kernels.base import Job, Measured
+from regard.ops.kernels.base import KernelInputs, Measured
+from regard.ops.kernels.results import Answers
 from regard.ops.kernels.spec import Number, describe, restore
-from regard.ops.tensors import tensors_of
+from regard.ops.tree import tensors_in
 
 _ABOVE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
 """What torch's dispatcher does for an ordinary call, as this module is loaded by one."""
@@ -24,7 +24,7 @@ Cutters: dict[str, Any] = {}
 """How each kernel cuts a job into blocks, by the kernel's name."""
 
 
-def run_opaque(name: str, job: Job) -> tuple[Tensor | None, Measured]:
+def run_opaque(name: str, job: KernelInputs) -> tuple[Tensor | None, Measured]:
     """Run a job of known rules as one operator."""
     tensors: list[Tensor] = []
     numbers: list[Number] = []
@@ -46,22 +46,22 @@ _SCHEMA = "Tensor[] tensors, Scalar[] numbers, str text, str kernel, Tensor seed
 
 @torch.library.custom_op("regard::attend", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]")
 def _attend(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
-    from regard.ops.kernels.streamed import forward
+    from regard.ops.kernels.blockwise import forward
 
-    job: Job = restore(text, tensors, numbers)
+    job: KernelInputs = restore(text, tensors, numbers)
     return list(forward(job, _cut(kernel, job), int(seed), Answers(job.measures, job.request.shape)))
 
 
-def _cut(kernel: str, job: Job) -> Any:
+def _cut(kernel: str, job: KernelInputs) -> Any:
     """How the blocks lie, which dropout must find again in the backward pass: there may be other threads then."""
-    from regard.ops.kernels.streamed import Cut, threads_for
+    from regard.ops.kernels.blockwise import Cut, threads_for
 
     return Cut(Cutters[kernel], 1 if job.dropout else threads_for(job))
 
 
 @_attend.register_fake
 def _(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
-    job: Job = restore(text, tensors, numbers)
+    job: KernelInputs = restore(text, tensors, numbers)
     request, value, like = job.request, job.value, tensors[0]
     found = [] if value is None else [value.new_empty(*request.shape[:3], value.shape[3])]
     for measure in job.measures.values():
@@ -84,10 +84,10 @@ def _attend_backward(
     came: Sequence[bool],
     needed: Sequence[bool],
 ) -> list[Tensor]:
-    from regard.ops.kernels.streamed import backward
+    from regard.ops.kernels.blockwise import backward
 
-    job: Job = restore(text, tensors, numbers)
-    walked, needs = tensors_of(job), {id(tensor): need for tensor, need in zip(tensors, needed, strict=True)}
+    job: KernelInputs = restore(text, tensors, numbers)
+    walked, needs = tensors_in(job), {id(tensor): need for tensor, need in zip(tensors, needed, strict=True)}
     present = iter(gradients)
     given = [next(present) if each else None for each in came]
     # An operator runs below autograd, which the blocks of a backward pass need; torch's own compiler does it so.

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from regard.ops.measures.base import FORBIDDEN, Block, Measure, Shape
 
 
-class Top(NamedTuple):
+class TopKResult(NamedTuple):
     """The strongest keys of each row, strongest first."""
 
     values: Float[Tensor, "batch heads queries k"]
@@ -32,14 +32,14 @@ class TopK(Measure):
     """
 
     k: int
-    answer = Top
+    answer = TopKResult
 
     @property
     def name(self) -> str:
         """``"topk"``, as torch writes it."""
         return "topk"
 
-    def of(self, block: Block) -> Top:
+    def of(self, block: Block) -> TopKResult:
         count = min(self.k, block.weights.shape[-1])
         # Chosen by score: a tiny weight that rounds to 0 still stands before a masked key.
         scores, at = _top(block.scores.detach(), count)
@@ -51,7 +51,7 @@ class TopK(Measure):
         )
         indices = torch.where(scores > FORBIDDEN, keys, -1)
         missing = (0, self.k - count)
-        return Top(pad(values, missing), pad(indices, missing, value=-1))
+        return TopKResult(pad(values, missing), pad(indices, missing, value=-1))
 
     def parts(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         whole = *self.whole(shape), self.k

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from regard.ops.product import product
+from regard.ops.matmul import product
 
 
-def heads_used(heads: slice, of: int, kv_heads: int) -> slice:
+def kv_heads_of(heads: slice, of: int, kv_heads: int) -> slice:
     """The heads of keys or values that a slice of query heads uses: one each, or one for all of them.
 
     Args:
@@ -19,7 +19,7 @@ def heads_used(heads: slice, of: int, kv_heads: int) -> slice:
     return heads if group == 1 else slice(heads.start // group, heads.start // group + 1)
 
 
-def multiply(left: Tensor, right: Tensor, often: bool = False) -> Tensor:
+def grouped_matmul(left: Tensor, right: Tensor, often: bool = False) -> Tensor:
     """The matrix product by head, where one right head may serve all left heads.
 
     Args:
@@ -42,7 +42,7 @@ def multiply(left: Tensor, right: Tensor, often: bool = False) -> Tensor:
     return product(left.reshape(batch, 1, heads * rows, inner), right, often).view(batch, heads, rows, -1)
 
 
-def multiply_over_rows(left: Tensor, right: Tensor, like: Tensor, often: bool = False) -> Tensor:
+def grouped_matmul_grad(left: Tensor, right: Tensor, like: Tensor, often: bool = False) -> Tensor:
     """The gradient of `multiply` with respect to its right side: summed over rows, and over heads that share.
 
     Args:

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops.cells import Cells
 from regard.ops.scores.base import Score, Shape, tensor_objections
+from regard.ops.tile import Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,7 @@ class _Around(Score):
     def __post_init__(self) -> None:
         if not isinstance(self.score, Score):
             raise InvalidType(
-                f"{type(self).__name__}: score must be a rule such as regard.ScaledDot(), but is "
+                f"{type(self).__name__}: score must be a rule such as regard.ScaledDotProduct(), but is "
                 f"{type(self.score).__name__}"
             )
 
@@ -69,7 +69,7 @@ class SoftCap(_Around):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "#batch #heads #rows #keys"]:
         return (self.score(query, key, scale, cells) / self.cap).tanh() * self.cap
 
@@ -95,7 +95,7 @@ class Sinks(_Around):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "#batch #heads #rows #keys"]:
         return self.score(query, key, scale, cells)
 
@@ -128,7 +128,7 @@ class ScoreOfHeads(_Around):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "#batch #heads #rows #keys"]:
         return self.score(query, key, scale, replace(cells, heads=self.heads[cells.heads]))
 

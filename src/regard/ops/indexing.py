@@ -15,7 +15,7 @@ Shown = Literal["weights", "scores"]
 
 
 @dataclass(frozen=True, eq=False)
-class Picked(Measure):
+class SelectCells(Measure):
     """Some cells of each row, (batch, heads, queries, width).
 
     Args:

@@ -8,19 +8,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.cells import Cells
 from regard.ops.scores.base import Score, Shape, tensor_objections
+from regard.ops.tile import Tile
 
 
 @dataclass(frozen=True, eq=False)
-class Relative(Score):
+class RelativeKey(Score):
     """What relative positions add to the scores: rᵢⱼ = qᵢ · a[clip(j − position, −k, k)] · scale.
 
     Args:
         table: a, (2k + 1, head_dim), or (heads, 2k + 1, head_dim) for one a head; row k + d is for distance d.
 
     The vectors b that the same paper adds to the values come in with the output: Σⱼ Pᵢⱼ b[clip(j − position, −k, k)]
-    is the measure `ByDistance(k)` times b, in the same pass.
+    is the measure `DistanceHistogram(k)` times b, in the same pass.
 
     Memory: O(keys) for each row of a block: no vector is made for a cell.
 
@@ -31,9 +31,9 @@ class Relative(Score):
         >>> import regard, torch
         >>> query, key, value = torch.randn(3, 1, 2, 5, 4).unbind()
         >>> of_keys, of_values = torch.randn(2, 7, 4)  # k = 3
-        >>> score = regard.ScaledDot() + regard.Relative(of_keys)
-        >>> att = regard.attend(query, key, value, score=score, measure=regard.ByDistance(3))
-        >>> (att.output + att.measured["by_distance"] @ of_values).shape
+        >>> score = regard.ScaledDotProduct() + regard.RelativeKey(of_keys)
+        >>> att = regard.attend(query, key, value, score=score, measure=regard.DistanceHistogram(3))
+        >>> (att.output + att.measured["distance_histogram"] @ of_values).shape
         torch.Size([1, 2, 5, 4])
     """
 
@@ -44,7 +44,7 @@ class Relative(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "batch heads rows keys"]:
         table = self.table[cells.heads] if self.table.ndim == 3 else self.table
         of_distance = (query * scale) @ table.to(query.dtype).mT  # (batch, heads, rows, 2k + 1)

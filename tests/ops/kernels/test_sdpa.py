@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.errors import KernelRefused
+from regard.errors import KernelNotSupported
 from regard.ops import Causal, Padding, TopK, Window, attend
-from regard.ops.kernels import fused
+from regard.ops.kernels import sdpa
 
 
 def tensors(queries=20, keys=20, kv_heads=4):
@@ -27,7 +27,7 @@ def test_it_is_sdpa():
 def test_the_last_query_of_a_causal_decoder_needs_no_mask(monkeypatch):
     query, key, value = tensors(queries=1)
     seen = []
-    monkeypatch.setattr(fused, "scaled_dot_product_attention", lambda *a, **k: seen.append(k) or a[0])
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda *a, **k: seen.append(k) or a[0])
     attend(query, key, value, mask=Causal())
     assert seen[0]["attn_mask"] is None
     assert not seen[0]["is_causal"]
@@ -36,18 +36,18 @@ def test_the_last_query_of_a_causal_decoder_needs_no_mask(monkeypatch):
 def test_padding_stays_a_row_of_keys(monkeypatch):
     query, key, value = tensors()
     seen = []
-    monkeypatch.setattr(fused, "scaled_dot_product_attention", lambda *a, **k: seen.append(k) or a[0])
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda *a, **k: seen.append(k) or a[0])
     attend(query, key, value, mask=Padding(torch.tensor([20, 3])))
     assert seen[0]["attn_mask"].shape == (2, 1, 1, 20)
 
 
 def test_it_says_why_not():
     query, key, value = tensors()
-    with pytest.raises(KernelRefused, match=r"'fused' cannot serve this: it cannot measure entropy, topk"):
-        attend(query, key, value, measure=["entropy", TopK(2)], kernel="fused")
+    with pytest.raises(KernelNotSupported, match=r"'sdpa' cannot serve this: it cannot measure entropy, topk"):
+        attend(query, key, value, measure=["entropy", TopK(2)], kernel="sdpa")
     long = torch.zeros(1, 1, 3000, 4)
-    with pytest.raises(KernelRefused, match=r"1 × 1 × 3000 × 3000 cells .* and the mask would be written"):
-        attend(long, long, long, mask=Window(9, None), kernel="fused")
+    with pytest.raises(KernelNotSupported, match=r"1 × 1 × 3000 × 3000 cells .* and the mask would be written"):
+        attend(long, long, long, mask=Window(9, None), kernel="sdpa")
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0])

@@ -15,38 +15,38 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
+from regard.ops.autograd import ONCE, vmap_by_loop
 from regard.ops.dropout import keep, keep_cells
-from regard.ops.heads import multiply, multiply_over_rows
-from regard.ops.kernels.answers import Answers, parts_of
-from regard.ops.kernels.base import Job, Kernel, Measured
+from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.kernels.blocks import Place, streams
-from regard.ops.kernels.once import ONCE, one_by_one
-from regard.ops.kernels.opaque import Cutters, run_opaque
+from regard.ops.kernels.custom_op import Cutters, run_opaque
+from regard.ops.kernels.results import Answers, parts_of
 from regard.ops.kernels.spec import is_known
 from regard.ops.kernels.threads import most_threads, run_all
 from regard.ops.measures import FORBIDDEN, Block, sunk
-from regard.ops.tensors import Unchanged, replace_tensors, tensors_of
+from regard.ops.tree import TensorVersions, map_tensors, tensors_in
 
 
-class Streamed(Kernel):
+class Blockwise(Kernel):
     """Any device, mask, score and measure in O(queries + keys) memory."""
 
-    name = "streamed"
+    name = "blockwise"
     about = "row blocks: any mask, score and measure, O(queries + keys) memory, exact gradients"
 
     def __init__(self) -> None:
         Cutters[self.name] = self.streams
 
-    def run(self, job: Job) -> tuple[Tensor | None, Measured]:
+    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
         if not torch.compiler.is_compiling():
             return run_here(job, self.streams)
         if is_known(job):
             return run_opaque(self.name, job)
-        from regard.ops.kernels.uncompiled import run_uncompiled
+        from regard.ops.kernels.graph_break import run_uncompiled
 
         return run_uncompiled(job, self.streams)
 
-    def streams(self, job: Job, parts: int) -> list[Iterator[Place]]:
+    def streams(self, job: KernelInputs, parts: int) -> list[Iterator[Place]]:
         """The blocks that the job is cut into, in streams that share nothing, so many at least if it can be."""
         value_heads = [] if job.value is None else [job.value.shape[1]]
         return streams(job.request, parts, job.request.key.shape[1], *value_heads)
@@ -61,25 +61,27 @@ class Cut:
         parts: On how many threads it is to run.
     """
 
-    streams: Callable[[Job, int], list[Iterator[Place]]]
+    streams: Callable[[KernelInputs, int], list[Iterator[Place]]]
     parts: int
 
-    def __call__(self, job: Job) -> list[Iterator[Place]]:
+    def __call__(self, job: KernelInputs) -> list[Iterator[Place]]:
         return self.streams(job, self.parts)
 
 
-def threads_for(job: Job) -> int:
+def threads_for(job: KernelInputs) -> int:
     """On how many threads a job may run: several on a CPU, where it is worth it and no rule is a user's own."""
     query, keys = job.request.query, job.request.shape[3]
     return most_threads(query.numel() * keys) if query.device.type == "cpu" and is_known(job) else 1
 
 
-def run_here(job: Job, cutter: Callable[[Job, int], list[Iterator[Place]]]) -> tuple[Tensor | None, Measured]:
+def run_here(
+    job: KernelInputs, cutter: Callable[[KernelInputs, int], list[Iterator[Place]]]
+) -> tuple[Tensor | None, Measured]:
     """Run a job as one step of autograd."""
     cut = Cut(cutter, threads_for(job))
     seed = int(torch.randint(2**62, ())) if job.dropout else 0
     answers = Answers(job.measures, job.request.shape)
-    found = _Streamed.apply(job, cut, seed, answers, *tensors_of(job))
+    found = _Streamed.apply(job, cut, seed, answers, *tensors_in(job))
     assert isinstance(found, tuple)
     output, measured = (None, found) if job.value is None else (found[0], found[1:])
     return output, answers.named(measured)
@@ -95,9 +97,9 @@ class _Streamed(torch.autograd.Function):
     """A job as one step of autograd: its tensors go in, the output and the answers come out."""
 
     @staticmethod
-    def forward(job: Job, cut: Cut, seed: int, answers: Answers, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(job: KernelInputs, cut: Cut, seed: int, answers: Answers, *tensors: Tensor) -> tuple[Tensor, ...]:
         put = iter(tensors)  # under torch.func they are others than the job's own
-        job = replace_tensors(job, lambda _: next(put))
+        job = map_tensors(job, lambda _: next(put))
         answers = Answers(job.measures, job.request.shape, answers.forms)  # of this call: vmap makes several
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             return forward(job, cut, seed, answers)
@@ -105,7 +107,7 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.job, ctx.cut, ctx.seed, _, *tensors = inputs
-        ctx.unchanged = Unchanged(ctx.job.request.mask)
+        ctx.unchanged = TensorVersions(ctx.job.request.mask)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(tensor for tensor in output if not tensor.is_floating_point()))
@@ -121,7 +123,7 @@ class _Streamed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return one_by_one(_Streamed, info.batch_size, in_dims, inputs)
+        return vmap_by_loop(_Streamed, info.batch_size, in_dims, inputs)
 
 
 class _Backward(torch.autograd.Function):
@@ -129,7 +131,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        job: Job, cut: Cut, seed: int, needed: Sequence[bool], came: Sequence[bool], *tensors: Tensor
+        job: KernelInputs, cut: Cut, seed: int, needed: Sequence[bool], came: Sequence[bool], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         count = len(needed)
         present = iter(tensors[count:])
@@ -147,10 +149,10 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return one_by_one(_Backward, info.batch_size, in_dims, inputs)
+        return vmap_by_loop(_Backward, info.batch_size, in_dims, inputs)
 
 
-def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ...]:
+def forward(job: KernelInputs, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ...]:
     """The output, if there is a value, and the answers in a row."""
     request, value = job.request, job.value
     output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
@@ -166,7 +168,7 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
                 if job.dropout:
                     kept, scale = _kept(weights, job.dropout, seed, stream, number)
                     weights = keep(weights, kept)
-                found = multiply(weights, values)
+                found = grouped_matmul(weights, values)
                 if scale != 1.0:
                     found.mul_(scale)
                 output[place.batch, place.heads, place.rows] = found.to(output.dtype)
@@ -179,7 +181,12 @@ def forward(job: Job, cut: Cut, seed: int, answers: Answers) -> tuple[Tensor, ..
 
 
 def backward(
-    job: Job, cut: Cut, seed: int, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor | None]
+    job: KernelInputs,
+    cut: Cut,
+    seed: int,
+    tensors: Sequence[Tensor],
+    needed: Sequence[bool],
+    gradients: Sequence[Tensor | None],
 ) -> list[Tensor]:
     """The gradients of those of a job's tensors that need one; each block runs again, from leaves of its own."""
     sums: list[Any] = [
@@ -187,12 +194,12 @@ def backward(
         for tensor, need in zip(tensors, needed, strict=True)
     ]
     # The order of the tensors is: query, key, those of the mask and the score; value; those of the measures.
-    at_value = None if job.value is None else len(tensors_of(job.request))
+    at_value = None if job.value is None else len(tensors_in(job.request))
     of_output, of_answers = (None, gradients) if job.value is None else (gradients[0], gradients[1:])
     rules = [number for number in range(2, len(tensors)) if number != at_value and tensors[number].is_floating_point()]
     given = [_leaf(t, need) if i in rules else t for i, (t, need) in enumerate(zip(tensors, needed, strict=True))]
     put = iter(given)
-    job = replace_tensors(job, lambda _: next(put))
+    job = map_tensors(job, lambda _: next(put))
     request, value = job.request, job.value
     of_rules = {id(given[number]): sums[number] for number in rules if sums[number] is not None}
 
@@ -227,12 +234,12 @@ def backward(
             if job.dropout:
                 kept, scale = _kept(weights, job.dropout, seed, stream, number)
                 of_block = of_block * scale
-            of_weights = multiply(of_block, value_block.mT, often=place.cells.whole)
+            of_weights = grouped_matmul(of_block, value_block.mT, often=place.cells.whole)
             pairs.append((block.weights, of_weights if kept is None else keep(of_weights, kept)))
             if needed[at_value]:
                 weights = weights if kept is None else keep(weights, kept)
                 place.add_to_keys(
-                    sums[at_value], multiply_over_rows(weights, of_block, value_block, often=place.cells.whole)
+                    sums[at_value], grouped_matmul_grad(weights, of_block, value_block, often=place.cells.whole)
                 )
         found = _gradients(pairs, [query, key, *(given[number] for number in rules)])
         adders = place.add_to_queries, place.add_to_keys, *(Tensor.add_ for _ in rules)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.ops import ByDistance, Causal, Relative, ScaledDot, attend
+from regard.ops import Causal, DistanceHistogram, RelativeKey, ScaledDotProduct, attend
 
 
 @pytest.mark.parametrize("mask", [None, Causal()], ids=["all", "causal"])
-@pytest.mark.parametrize("kernel", ["streamed", "reference"])
+@pytest.mark.parametrize("kernel", ["blockwise", "reference"])
 @pytest.mark.parametrize(("n", "k"), [(300, 4), (5, 16), (7, 0)])
 def test_keys_and_values_get_what_the_paper_adds(n, k, kernel, mask):
     random = torch.Generator().manual_seed(0)
@@ -18,9 +18,15 @@ def test_keys_and_values_get_what_the_paper_adds(n, k, kernel, mask):
     query, key, value, of_keys, of_values = leaves
 
     att = attend(
-        query, key, value, mask=mask, score=ScaledDot() + Relative(of_keys), measure=ByDistance(k), kernel=kernel
+        query,
+        key,
+        value,
+        mask=mask,
+        score=ScaledDotProduct() + RelativeKey(of_keys),
+        measure=DistanceHistogram(k),
+        kernel=kernel,
     )
-    found = att.output + att.measured["by_distance"] @ of_values
+    found = att.output + att.measured["distance_histogram"] @ of_values
 
     clipped = (torch.arange(n) - torch.arange(n)[:, None]).clamp(-k, k) + k
     e = torch.einsum("bhid,bhijd->bhij", query, key[:, :, None] + of_keys[clipped]) / 8**0.5  # equation 4

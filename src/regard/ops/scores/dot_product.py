@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.cells import Cells
-from regard.ops.heads import multiply
+from regard.ops.grouped_query import grouped_matmul
 from regard.ops.scores.base import Score, Shape, tensor_objections
+from regard.ops.tile import Tile
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledDot(Score):
+class ScaledDotProduct(Score):
     """The scaled dot product, sᵢⱼ = qᵢ·kⱼ · scale, with scale = 1/√head_dim where none is given.
 
     Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
@@ -25,9 +25,9 @@ class ScaledDot(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "batch heads rows keys"]:
-        return multiply(query * scale, key.mT, often=cells.whole)
+        return grouped_matmul(query * scale, key.mT, often=cells.whole)
 
     def default_scale(self, head_dim: int) -> float:
         return head_dim**-0.5
@@ -38,7 +38,7 @@ class ScaledDot(Score):
 
 
 @dataclass(frozen=True, eq=False)
-class General(Score):
+class Bilinear(Score):
     """The general score, sᵢⱼ = qᵢᵀ W kⱼ · scale, with scale = 1 where none is given.
 
     Args:
@@ -50,7 +50,7 @@ class General(Score):
     Example:
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 2, 5, 4).unbind()
-        >>> W = regard.weights(query, key, score=regard.General(torch.eye(4)))
+        >>> W = regard.weights(query, key, score=regard.Bilinear(torch.eye(4)))
         >>> torch.allclose(W.dense(), regard.weights(query, key, scale=1.0).dense())
         True
     """
@@ -62,10 +62,10 @@ class General(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "batch heads rows keys"]:
         weight = self.weight[cells.heads] if self.weight.ndim == 3 else self.weight
-        return multiply(query @ (weight.to(query.dtype) * scale), key.mT, often=cells.whole)
+        return grouped_matmul(query @ (weight.to(query.dtype) * scale), key.mT, often=cells.whole)
 
     def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
         square = (head_dim, head_dim)

@@ -10,28 +10,28 @@ from math import gcd, prod
 import torch
 from torch import Tensor
 
-from regard.ops.cells import Cells, Span
-from regard.ops.kernels.base import Job
+from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import CELLS, CELLS_ELSEWHERE, Place, slices
-from regard.ops.kernels.streamed import Streamed
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import And, Mask, Neighbours
 from regard.ops.masks.base import no_keys
-from regard.ops.measures import MEASURES, BlockMean, Pulled
+from regard.ops.measures import MEASURES, BlockMean, TransposedProduct
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import SCORES, Score, ScoreOfHeads, Sum
+from regard.ops.tile import Span, Tile
 
 SPARSE = 8
 """Edges are worth their lists where at most one cell of so many is one."""
 
 
-class Edges(Streamed):
+class Sparse(Blockwise):
     """Rows of neighbours in blocks of similar length, each row with keys of its own."""
 
-    name = "edges"
+    name = "sparse"
     about = "sparse graphs (Neighbours): the cells that are edges, O(edges) time and memory, exact gradients"
-    measures = (*(set(MEASURES.values()) - {BlockMean}), Pulled)
+    measures = (*(set(MEASURES.values()) - {BlockMean}), TransposedProduct)
 
-    def why_not(self, job: Job) -> Iterator[str]:
+    def why_not(self, job: KernelInputs) -> Iterator[str]:
         """Also: there is no graph, it is not sparse, or a score is a user's own."""
         request = job.request
         graph = _graph(request.mask)
@@ -44,7 +44,7 @@ class Edges(Streamed):
             if type(rule) not in (*SCORES.values(), ScoreOfHeads, Sum):
                 yield f"it does not know the score {type(rule).__name__}"
 
-    def streams(self, job: Job, parts: int) -> list[Iterator[Place]]:
+    def streams(self, job: KernelInputs, parts: int) -> list[Iterator[Place]]:
         """One stream of blocks of rows with about equally many edges, so that little is filled up."""
         return [edge_places(job.request, job.value)]
 
@@ -125,7 +125,7 @@ def _graph(mask: Mask | None) -> Neighbours | None:
     return mask if type(mask) is Neighbours else None  # what is made of it may have a rule of its own
 
 
-def _beside_graph(mask: Mask, cells: Cells, real: Tensor) -> Tensor:
+def _beside_graph(mask: Mask, cells: Tile, real: Tensor) -> Tensor:
     """Which of a graph's cells the whole mask allows."""
     graph = _graph(mask)
     if mask is graph:

@@ -9,8 +9,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.ops.cells import Index
 from regard.ops.measures.base import Block, Entries, Measure, Position, Shape
+from regard.ops.tile import Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def _pool(x: Tensor, size: int, before: int, count: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Grouped(Measure):
+class GroupPool(Measure):
     """Groups of tokens, such as words: how much a query of one group looks at all keys of another.
 
     Sums over the keys of a group, means over the queries of a group, (batch, heads, query groups, key groups).

@@ -9,19 +9,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument, count_objections, refuse
-from regard.ops.cells import Cells
+from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.ops.scores.base import Score, Shape, tensor_objections
+from regard.ops.tile import Tile
 
 FARTHEST = 2**20
-"""The largest `max_distance` of `Buckets`, which make a table of all distances up to it."""
+"""The largest `max_distance` of `T5RelativeBias`, which make a table of all distances up to it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bias(Score):
     """A tensor that is added to the scores, bᵢⱼ; it is part of what is learned where it wants a gradient.
 
-    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDot() + Bias(tensor)``.
+    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDotProduct() + Bias(tensor)``.
 
     Args:
         tensor: Broadcastable to (batch, heads, queries, keys); −∞ forbids a cell.
@@ -30,7 +30,7 @@ class Bias(Score):
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 2, 5, 4).unbind()
         >>> bias = torch.randn(2, 5, 5)
-        >>> W = regard.weights(query, key, score=regard.ScaledDot() + regard.Bias(bias))
+        >>> W = regard.weights(query, key, score=regard.ScaledDotProduct() + regard.Bias(bias))
         >>> torch.allclose(W.scores.dense(), query @ key.mT / 2 + bias, atol=1e-6)
         True
     """
@@ -42,7 +42,7 @@ class Bias(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "#batch #heads #rows #keys"]:
         return cells.part_of(self.tensor).to(query.dtype)
 
@@ -66,10 +66,10 @@ class Bias(Score):
 class Alibi(Score):
     """Attention with linear biases: bᵢⱼ = −slope · |position − j|.
 
-    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDot() + Alibi(slopes)``.
+    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDotProduct() + Alibi(slopes)``.
 
     Args:
-        slopes: One for each head, (heads,); `Alibi.of_heads` makes those of the paper.
+        slopes: One for each head, (heads,); `Alibi.for_heads` makes those of the paper.
 
     Reference: Press, Smith, Lewis 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
     Extrapolation", section 3.
@@ -77,7 +77,7 @@ class Alibi(Score):
     Example:
         >>> import regard, torch
         >>> x = torch.zeros(1, 2, 3, 4)
-        >>> regard.weights(x, x, score=regard.ScaledDot() + regard.Alibi.of_heads(2)).scores[0, :, 2]
+        >>> regard.weights(x, x, score=regard.ScaledDotProduct() + regard.Alibi.for_heads(2)).scores[0, :, 2]
         tensor([[-0.1250, -0.0625,  0.0000],
                 [-0.0078, -0.0039,  0.0000]])
     """
@@ -85,12 +85,12 @@ class Alibi(Score):
     slopes: Float[Tensor, " heads"]
 
     @classmethod
-    def of_heads(cls, count: int) -> Alibi:
+    def for_heads(cls, count: int) -> Alibi:
         """The paper's slopes: 2^(−8/n), 2^(−16/n), ... for n heads.
 
         Where n is no power of two, those of the next lower power, and then every other one of twice as many.
         """
-        refuse(count_objections(count=count))
+        raise_problems(count_problems(count=count))
         power = 2 ** int(math.log2(count))
         steps = [(i + 1) / power for i in range(power)] + [(2 * i + 1) / (2 * power) for i in range(count - power)]
         return cls(torch.tensor([2.0 ** (-8 * step) for step in steps]))
@@ -100,7 +100,7 @@ class Alibi(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "1 heads rows keys"]:
         slopes = self.slopes[cells.heads].to(query.dtype)[:, None, None]
         return (cells.key - cells.position).abs().to(query.dtype) * -slopes[None]
@@ -114,11 +114,11 @@ class Alibi(Score):
 
 
 @dataclass(frozen=True, eq=False)
-class Buckets(Score):
+class T5RelativeBias(Score):
     """T5's relative bias: bᵢⱼ = table[bucket(j − position)], one number for each head and bucket of distances.
 
     Half of a direction's buckets hold one distance each, from 0; the others grow logarithmically up to max_distance,
-    and the last holds all beyond it. By itself it knows neither query nor key: ``ScaledDot() + Buckets(table)``.
+    and the last holds all beyond it. By itself it knows neither query nor key: ``ScaledDotProduct() + T5RelativeBias(table)``.
 
     Args:
         table: (buckets, heads).
@@ -141,7 +141,7 @@ class Buckets(Score):
         exact = self._exact
         if type(self.max_distance) is not int or exact < 1 or not exact < self.max_distance <= FARTHEST:
             raise InvalidArgument(
-                f"Buckets: with {len(self.table)} buckets, max_distance must be above {exact}, at most {FARTHEST}, and "
+                f"T5RelativeBias: with {len(self.table)} buckets, max_distance must be above {exact}, at most {FARTHEST}, and "
                 f"there must be at least {4 if self.bidirectional else 2} buckets; got max_distance "
                 f"{self.max_distance!r}"
             )
@@ -151,7 +151,7 @@ class Buckets(Score):
         query: Float[Tensor, "batch heads rows head_dim"],
         key: Float[Tensor, " batch #heads *rows keys head_dim"],
         scale: float,
-        cells: Cells,
+        cells: Tile,
     ) -> Float[Tensor, "1 heads rows keys"]:
         reach = self.max_distance  # all beyond it share its bucket: one logarithm a distance, none a cell
         of_distance = self.bucket(torch.arange(-reach, reach + 1, device=cells.device))
@@ -173,7 +173,7 @@ class Buckets(Score):
 
     def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
         return tensor_objections(
-            "the table of Buckets", self.table, {"(buckets, heads)": (len(self.table), shape[1])}, device
+            "the table of T5RelativeBias", self.table, {"(buckets, heads)": (len(self.table), shape[1])}, device
         )
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.errors import StaleView
 
 
-def replace_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
     """The same thing with `put(tensor)` for each tensor in it, in a fixed order.
 
     Args:
@@ -23,26 +23,26 @@ def replace_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(thing, Tensor):
         return put(thing)
     if isinstance(thing, Mapping):
-        return {name: replace_tensors(part, put) for name, part in thing.items()}
+        return {name: map_tensors(part, put) for name, part in thing.items()}
     if isinstance(thing, (tuple, list)):
-        replaced = [replace_tensors(part, put) for part in thing]
+        replaced = [map_tensors(part, put) for part in thing]
         if all(other is part for other, part in zip(replaced, thing, strict=True)):
             return thing
         make: Any = getattr(type(thing), "_make", type(thing))  # a named tuple takes its parts one by one
         return make(replaced)
     if is_dataclass(thing) and not isinstance(thing, type):
         parts = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
-        others = {name: replace_tensors(part, put) for name, part in parts.items()}
+        others = {name: map_tensors(part, put) for name, part in parts.items()}
         changed = {name: other for name, other in others.items() if other is not parts[name]}
         return replace(thing, **changed) if changed else thing
     return thing
 
 
-def tensors_of(thing: Any) -> list[Tensor]:
-    """The tensors in a thing, in the order of `replace_tensors`."""
+def tensors_in(thing: Any) -> list[Tensor]:
+    """The tensors in a thing, in the order of `map_tensors`."""
     if isinstance(thing, Tensor):
         return [thing]
-    return [tensor for part in _parts_by(type(thing))(thing) if part is not None for tensor in tensors_of(part)]
+    return [tensor for part in _parts_by(type(thing))(thing) if part is not None for tensor in tensors_in(part)]
 
 
 @lru_cache(maxsize=256)
@@ -56,9 +56,9 @@ def _parts_by(cls: type) -> Callable[[Any], Iterable[Any]]:
     return lambda thing: [getattr(thing, name) for name in names]
 
 
-def replace_floats(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
+def map_float_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
     """The same for floating-point tensors alone, which are those that can have a gradient."""
-    return replace_tensors(thing, lambda tensor: put(tensor) if tensor.is_floating_point() else tensor)
+    return map_tensors(thing, lambda tensor: put(tensor) if tensor.is_floating_point() else tensor)
 
 
 def tensors_out_of_reach(rule: object) -> list[str]:
@@ -75,7 +75,7 @@ def tensors_out_of_reach(rule: object) -> list[str]:
     return names
 
 
-class Unchanged:
+class TensorVersions:
     """Remembers the tensors in a thing as they are, to notice when one is changed in place.
 
     Args:
@@ -83,7 +83,7 @@ class Unchanged:
     """
 
     def __init__(self, thing: Any) -> None:
-        watched = () if torch.compiler.is_compiling() else tensors_of(thing)  # a compiler knows none of these three
+        watched = () if torch.compiler.is_compiling() else tensors_in(thing)  # a compiler knows none of these three
         self._versions = [(tensor, tensor._version) for tensor in watched if not tensor.is_inference()]
 
     def __getstate__(self) -> dict[str, list[Tensor]]:
@@ -116,10 +116,10 @@ def broadcasts(tensor: Tensor, shape: Sequence[int]) -> bool:
     )
 
 
-def shape_of(thing: Any) -> str:
+def describe_tensor(thing: Any) -> str:
     """What a tensor is, without its numbers; of a named tuple of tensors, what each of them is."""
     if isinstance(thing, Tensor):
         return f"{str(thing.dtype).removeprefix('torch.')} {tuple(thing.shape)}"
     names = getattr(thing, "_fields", range(len(thing)))
-    parts = (f"{name}={shape_of(part)}" for name, part in zip(names, thing, strict=True))
+    parts = (f"{name}={describe_tensor(part)}" for name, part in zip(names, thing, strict=True))
     return f"{type(thing).__name__}({', '.join(parts)})"
