@@ -21,7 +21,8 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
 from regard.nn import MultiHeadAttention
-from regard.ops import BlockMean, Causal, Diagonal, DistanceHistogram, GroupPool, Neighbours, TopK, Window
+from regard.ops.masks import Causal, Neighbours, Window
+from regard.ops.measures import BlockMean, Diagonal, DistanceHistogram, GroupPool, TopK
 
 N, ROUNDS, GROUP = 4096, 7, 8
 FOUR = "entropy", "received", "max", "mean_distance"
@@ -187,10 +188,10 @@ def graphs() -> dict[str, list[float]]:
     """A graph of 100,000 nodes with 10 edges each, against softmax over edges by scattering."""
     nodes, degree = 100_000, 10
     edges = torch.stack((torch.arange(nodes).repeat_interleave(degree), torch.randint(nodes, (nodes * degree,))))
-    mask, found = Neighbours(edges), {}
+    mask, found = Neighbours(*edges), {}
 
     def scattered(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        rows, columns = mask.edges
+        rows, columns = mask.query_idx, mask.key_idx
         scores = (query[0, 0, rows] * key[0, 0, columns]).sum(-1) * DIM**-0.5
         highest = scores.new_full((nodes,), -torch.inf).scatter_reduce(0, rows, scores, "amax")
         exp = (scores - highest[rows]).exp()

@@ -74,7 +74,7 @@ def load(path: Path) -> Cora:
     features[rows, stored["feature_indices"]] = 1.0
     features /= features.sum(1, keepdim=True).clamp(min=1)
     pairs, itself = stored["edges"].T, torch.arange(nodes).expand(2, -1)
-    graph = Neighbours(torch.cat([pairs, pairs.flip(0), itself], dim=1))
+    graph = Neighbours(*torch.cat([pairs, pairs.flip(0), itself], dim=1))
     return Cora(features, stored["labels"], graph, *(stored[part] for part in ("train", "valid", "test")))
 
 

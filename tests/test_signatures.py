@@ -66,11 +66,14 @@ def hints():
 
 def call_ops():
     from ops.rules import SCORES, masks, measures
-    from regard.ops import Causal, Measure, ScaledDotProduct, attend, dropout, weights
+    from regard.ops import attend, dropout, weights
+    from regard.ops.masks import Causal
+    from regard.ops.measures import Measure
+    from regard.ops.scores import ScaledDotProduct
 
     class OnItself(Measure):
-        def of(self, block):
-            return (block.weights * (block.key == block.position)).sum(-1)
+        def compute(self, block):
+            return (block.weights * (block.kv_idx == block.q_pos)).sum(-1)
 
     query = torch.randn(BATCH, HEADS, QUERIES, HEAD_DIM, requires_grad=True)
     key = torch.randn(BATCH, KV_HEADS, KEYS, HEAD_DIM, requires_grad=True)
@@ -113,14 +116,15 @@ def call_ops():
         (W.mT @ torch.randn(shape, requires_grad=True)).sum().backward()
     for shape in ((KEYS,), (KEYS, 9), (1, KEYS, 9), (HEADS, KEYS, 9), (BATCH, 1, KEYS, 9), (BATCH, HEADS, KEYS, 9)):
         (W @ torch.randn(shape, requires_grad=True)).sum().backward()
-    from regard.ops import Alibi, T5RelativeBias, rotary
+    from regard.ops import rotary
     from regard.ops.masks import Documents, to_block_mask, to_dense, to_mask_mod, to_spans
+    from regard.ops.scores import Alibi, T5RelativeBias
 
     shape = BATCH, HEADS, QUERIES, KEYS
     to_dense(Causal(), shape), to_spans(Causal(), shape), to_mask_mod(Causal())(*(torch.tensor(0) for _ in range(4)))
     attend(query, key, value, mask=to_block_mask(Causal(), shape, BLOCK_SIZE=4))
     attend(query, key, value, mask=Causal() & Documents(torch.zeros(BATCH, KEYS, dtype=torch.int64)))
-    rotary(query), rotary(query, torch.arange(QUERIES), dims=2), Alibi.for_heads(3)
+    rotary(query), rotary(query, torch.arange(QUERIES), rotary_dim=2), Alibi.for_heads(3)
     (
         rotary(query, torch.zeros(BATCH, QUERIES, dtype=torch.int64)),
         T5RelativeBias(torch.ones(8, 2)).bucket(torch.arange(5)),
@@ -132,7 +136,7 @@ def call_ops():
 def call_nn():
     from regard import nn
     from regard.nn.positions import sinusoids
-    from regard.ops import Causal, Neighbours
+    from regard.ops.masks import Causal, Neighbours
 
     x, memory = torch.randn(BATCH, QUERIES, 16), torch.randn(BATCH, KEYS, 16)
     dense = torch.ones(BATCH, 1, QUERIES, QUERIES, dtype=torch.bool)
@@ -175,7 +179,7 @@ def call_nn():
     nn.alignment_loss(W, torch.zeros(BATCH, QUERIES, dtype=torch.int64))
     nn.SinusoidalPositions(16)(x, offset=600)
     nn.NoPositions()(x)
-    nn.GraphAttention(16, 4, 2)(x[0], Neighbours(torch.arange(QUERIES).expand(2, -1)))
+    nn.GraphAttention(16, 4, 2)(x[0], Neighbours(*torch.arange(QUERIES).expand(2, -1)))
     nn.LearnedPositions(16, 20)(x, offset=2).sum().backward()
     sinusoids(4, 6)
     nn.FeedForward(16, 32)(x[0]), nn.Dropout(0.5)(x[0, 0])
@@ -213,7 +217,8 @@ def check_fields(answer):
 def call_wrongly():
     """What runs where nothing is checked, and is not what the signature says."""
     from regard import nn
-    from regard.ops import Block, dropout
+    from regard.ops import dropout
+    from regard.ops.measures import Block
     from regard.ops.tile import Tile
 
     with pytest.raises(TypeCheckError, match="parameter 'change'"):  # it would be broadcast

@@ -1,4 +1,4 @@
-"""The errors that Regard raises: each says what was expected, what came and what to do."""
+"""The errors that Regard raises. Messages say what was expected, what was passed and what to do."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 
 class RegardError(Exception):
-    """Base of every error that Regard raises on purpose; the command line shows its message and exits with 2."""
+    """Base of all errors of Regard; the command line prints the message and exits with code 2."""
 
 
 class InvalidArgument(RegardError, ValueError):
-    """An argument has a value or a shape that cannot be served."""
+    """An argument has an invalid value or shape."""
 
 
 class InvalidType(RegardError, TypeError):
-    """An argument has a type that cannot be served."""
+    """An argument has an invalid type."""
 
 
 class KernelNotSupported(InvalidArgument):
-    """No kernel, or not the one that was asked for, can serve a request."""
+    """The named kernel cannot compute a call."""
 
 
 class StaleView(RegardError, ValueError):
-    """A view of weights was asked after the tensors that it looks at were changed in place."""
+    """A weight matrix was used after its tensors were changed in place."""
 
 
 class InvalidFile(RegardError, OSError):
@@ -37,7 +37,7 @@ class InvalidCheckpoint(InvalidFile):
 
 
 class UnsupportedCheckpoint(InvalidCheckpoint):
-    """A checkpoint has a configuration that the models of this library do not cover."""
+    """A checkpoint has a configuration that the models of this library do not support."""
 
 
 class InvalidRecipe(InvalidArgument):
@@ -45,57 +45,57 @@ class InvalidRecipe(InvalidArgument):
 
 
 class TrainingDiverged(RegardError, ArithmeticError):
-    """A training came to weights that are no numbers."""
+    """Training produced NaN or infinite weights."""
 
 
 class MissingExtra(RegardError, ImportError):
-    """A part was used whose optional dependencies are not installed."""
+    """Optional dependencies of a feature are not installed."""
 
 
-MOST = 20
-"""Objections in one error: beyond, there is one cause for all."""
+MAX_LISTED = 20
+"""Maximum number of problems listed in one error."""
 
 
 def raise_problems(
-    objections: Sequence[str], error: type[RegardError] = InvalidArgument, *, most: int | None = MOST
+    problems: Sequence[str], error: type[RegardError] = InvalidArgument, *, limit: int | None = MAX_LISTED
 ) -> None:
-    """Raise one error that lists all objections, equal ones once; do nothing if there are none.
+    """Raise one error that lists all problems, equal ones once; do nothing if there are none.
 
     Args:
-        objections: Sentences, each with the argument, what was expected and what came.
+        problems: Sentences with the argument, what was expected and what was passed.
         error: The type to raise.
-        most: Beyond so many the rest is counted. None: all are told.
+        limit: List at most this many and count the rest; None lists all.
 
     Raises:
-        RegardError: Of the given type, if there is any objection.
+        RegardError: Of the given type, if there are problems.
     """
-    objections = list(dict.fromkeys(objections))
-    if len(objections) == 1:
-        raise error(objections[0])
-    if objections:
-        most = len(objections) if most is None else most
-        more = [f"  - … and {len(objections) - most} more"] if len(objections) > most else []
-        listed = [f"  - {objection}" for objection in objections[:most]]
-        raise error("\n".join(["several things do not fit:", *listed, *more]))
+    problems = list(dict.fromkeys(problems))
+    if len(problems) == 1:
+        raise error(problems[0])
+    if problems:
+        limit = len(problems) if limit is None else limit
+        more = [f"  - … and {len(problems) - limit} more"] if len(problems) > limit else []
+        listed = [f"  - {problem}" for problem in problems[:limit]]
+        raise error("\n".join([f"{len(problems)} problems:", *listed, *more]))
 
 
 def count_problems(least: int = 1, **counts: Any) -> list[str]:
-    """Say which of the named counts, where they are given, are no integers of at least ``least``."""
-    objections = []
+    """The problems with counts, each of which must be an int of at least ``least`` or None."""
+    problems = []
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, Integral | None):
-            objections.append(f"{name} must be an int, but is {count!r}")
+            problems.append(f"{name} must be an int, but is {count!r}")
         elif count is not None and count < least:
-            objections.append(f"{name} must be at least {least}, but is {count}")
-    return objections
+            problems.append(f"{name} must be at least {least}, but is {count}")
+    return problems
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Say which of the choices was perhaps meant: ``", did you mean 'entropy'?"``, or nothing where none is near.
+    """The closest choice as a hint, ``", did you mean 'entropy'?"``, or nothing if none is close.
 
     Example:
         >>> did_you_mean("entropi", ["entropy", "received"])
         ", did you mean 'entropy'?"
     """
-    near = difflib.get_close_matches(name, list(choices), n=1)
-    return f", did you mean '{near[0]}'?" if near else ""
+    close = difflib.get_close_matches(name, list(choices), n=1)
+    return f", did you mean '{close[0]}'?" if close else ""

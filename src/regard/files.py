@@ -1,33 +1,35 @@
-"""Files that appear under their name when they are complete, and not before."""
+"""Files that appear under their name only when they are complete."""
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import InvalidFile, RegardError
+from regard.errors import InvalidFile
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], *, text: bool = False) -> Iterator[IO[Any]]:
-    """Open a file for writing that replaces what is there only when all was written and has reached the disk.
+    """Open a file for writing that replaces an existing one only when all is written and on disk.
 
-    A link stays a link, and the file that it leads to is replaced. What exists and is no regular file, as a pipe or a
-    device, is written into. The file's mode is that of any new file, as the umask has it.
+    A link stays a link, and its target is replaced. Pipes and devices are written to directly. The file gets the mode
+    of a new file, as the umask says.
 
     Args:
-        path: Where the file shall lie.
-        text: Take str and write it as UTF-8 with the line ends that it has; default: take bytes.
+        path: Path of the file.
+        text: Whether to take str, written as UTF-8 with unchanged line ends. Default: bytes.
 
     Yields:
         The open file.
 
     Raises:
-        InvalidFile: If it cannot be written; what was there stays, and nothing is left beside it.
+        InvalidFile: If the file cannot be opened, written or renamed. An existing file stays, and no partial file is
+            left. Errors that the block itself raises propagate unchanged.
 
     Example:
         >>> import tempfile
@@ -38,24 +40,47 @@ def atomic_write(path: str | os.PathLike[str], *, text: bool = False) -> Iterato
         5
         'whole'
     """
-    options: dict[str, Any] = {"encoding": "utf-8", "newline": ""} if text else {}
-    kind = "" if text else "b"
+    is_special = os.path.exists(path) and not os.path.isfile(path)
+    target = Path(os.path.realpath(path))
+    part = None if is_special else target.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, f"w{kind}", **options) as file:
-                yield file
-            return
-        target = Path(os.path.realpath(path))
-        part = target.with_name(f".{secrets.token_hex(8)}.part")
-        try:
-            with open(part, f"x{kind}", **options) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)  # also at Ctrl-C; once renamed there is nothing left to remove
-    except RegardError:  # of the block that writes
+        with _open(path, part or path, "wb" if is_special else "xb") as raw, io.BufferedWriter(raw) as file:
+            wrapped = io.TextIOWrapper(file, encoding="utf-8", newline="") if text else file
+            yield wrapped
+            with _naming(path):
+                wrapped.flush()
+                if part is not None:
+                    os.fsync(raw.fileno())
+                    part.replace(target)
+    finally:
+        if part is not None:
+            with suppress(OSError):
+                part.unlink()  # also at Ctrl-C; after the rename there is nothing left to remove
+
+
+class _NamedFile(io.FileIO):
+    """A file whose failures to write name the path that the user knows."""
+
+    path: str | os.PathLike[str]
+
+    def write(self, data: Any) -> int:
+        with _naming(self.path):
+            return super().write(data)
+
+
+def _open(path: str | os.PathLike[str], part: str | os.PathLike[str], mode: str) -> _NamedFile:
+    with _naming(path):
+        file = _NamedFile(part, mode)
+    file.path = path
+    return file
+
+
+@contextmanager
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an `OSError` into an `InvalidFile` that names the file."""
+    try:
+        yield
+    except InvalidFile:
         raise
     except OSError as error:
         folder = Path(path).parent

@@ -9,7 +9,9 @@ import torch
 
 from regard.analysis import pagerank, to_csr, to_networkx
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Causal, ScaledDotProduct, Sinks, weights
+from regard.ops import weights
+from regard.ops.masks import Causal
+from regard.ops.scores import ScaledDotProduct, Sinks
 
 
 def matrix(mask=None, score=None, batch=1, heads=1, tokens=9):
@@ -57,7 +59,7 @@ def test_a_sparse_matrix_says_what_it_leaves_out(monkeypatch):
 
 def test_what_cannot_be_a_graph_is_said():
     W = matrix(heads=2)
-    with pytest.raises(InvalidArgument, match=r"to_csr: expected one head of one sequence, .* batch 1 and heads 2"):
+    with pytest.raises(InvalidArgument, match=r"to_csr: expected one head of one batch entry, got batch 1 and heads 2"):
         to_csr(W)
     with pytest.raises(InvalidArgument, match="threshold: expected a weight above 0, got 0; for all"):
         to_csr(W.at(heads=0), 0)

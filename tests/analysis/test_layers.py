@@ -10,7 +10,9 @@ import torch
 
 from regard.analysis import flow, rollout
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Causal, ScaledDotProduct, Sinks, Window, weights
+from regard.ops import weights
+from regard.ops.masks import Causal, Window
+from regard.ops.scores import ScaledDotProduct, Sinks
 
 
 def layers(count=3, batch=2, heads=4, tokens=7, mask=None, sinks=False):
@@ -89,9 +91,9 @@ def test_what_does_not_fit_is_said_at_once():
         rollout([*given, *other], rows=[0, 7], heads=[4], residual=1.0)
     for said in (
         "layers: number 3 has batch 2 and 6 tokens, the first one 2 and 7",
-        "heads of layer 0: [4] is out of range; there are 4, numbered 0 to 3",
+        "heads of layer 0: expected indices from -4 to 3, got [4]",
         "residual: expected a share from 0 to below 1, got 1.0",
-        "rows: [0, 7] is out of range; there are 7, numbered 0 to 6",
+        "rows: expected indices from -7 to 6, got [0, 7]",
     ):
         assert said in str(error.value)
     with pytest.raises(InvalidArgument, match="number 0 has 5 queries and 6 keys; they must be the same"):
@@ -112,7 +114,7 @@ def test_rows_and_heads_are_chosen_as_those_of_a_matrix_are():
     several = rollout(given, rows=[0, 2], heads=[1])
     for rows in (torch.tensor([0, 2]), [True, False, True] + [False] * 4, slice(0, 3, 2)):
         assert torch.equal(rollout(given, rows=rows, heads=1), several)
-    with pytest.raises(InvalidArgument, match=r"rows: expected integers, or 7 bools; got \[1.9\]"):
+    with pytest.raises(InvalidArgument, match=r"rows: expected integers or 7 bools, got \[1.9\]"):
         rollout(given, rows=[1.9])
     with pytest.raises(InvalidArgument, match="residual: expected a share from 0 to below 1, got 'a'"):
         rollout(given, residual="a")

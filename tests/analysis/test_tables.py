@@ -13,7 +13,7 @@ from pyarrow import parquet
 import regard
 from regard.analysis import Layer, Recording, edges, plot_heads, plot_weights, row_table, save_table
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Measure
+from regard.ops.measures import Measure
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,8 @@ def test_edges_are_the_strongest_weights(made):
 
 def test_rows_have_their_measures(made):
     found = row_table(made, ["entropy", "max", regard.DistanceHistogram(1)])
-    assert list(found)[5:] == ["entropy", "max_weight", "max_score", "by_distance_0", "by_distance_1", "by_distance_2"]
+    distances = [f"distance_histogram_{number}" for number in range(3)]
+    assert list(found)[5:] == ["entropy", "max_weight", "max_score", *distances]
     assert len({len(column) for column in found.values()}) == 1
     at = [(a, b, c) for a, b, c in zip(found["layer"], found["head"], found["query"], strict=True)].index(
         ("second", 1, 3)
@@ -54,7 +55,7 @@ def test_rows_have_their_measures(made):
     weights = made["second"].weights
     assert found["token"][at] == "▁$d$"
     assert found["entropy"][at] == pytest.approx(weights.entropy()[0, 1, 3].item(), abs=1e-6)
-    assert found["by_distance_1"][at] == pytest.approx(weights[0, 1, 3, 3].item(), abs=1e-6)
+    assert found["distance_histogram_1"][at] == pytest.approx(weights[0, 1, 3, 3].item(), abs=1e-6)
     with pytest.raises(InvalidArgument, match="'received' is not of rows"):
         row_table(made, "received")
 
@@ -69,7 +70,7 @@ class Both(Measure):
 
     axis = "queries"
 
-    def of(self, block):
+    def compute(self, block):
         return Parts(block.weights.amax(-1), block.weights.sum(-1))
 
 

@@ -13,7 +13,7 @@ from regard.analysis import trace_layer
 from regard.errors import InvalidArgument, InvalidType
 from regard.models.positions import attention_positions
 from regard.nn import MultiHeadAttention, SelfAttention
-from regard.ops import Causal
+from regard.ops.masks import Causal
 
 
 def test_the_example_is_the_one_of_four_words():
@@ -133,7 +133,10 @@ def test_json_holds_every_number():
         ({"x": [[1, 2]], "w_key": [[1], [2]]}, "w_key: has width 1, w_query 2"),
         ({"x": [[1, 2]], "tokens": ["a", "b"]}, "tokens: expected a name for each of 1 tokens, got 2"),
         ({"w_key": [[1]]}, "w_key: was given without x"),
-        ({"x": [[1, 2]], "mask": torch.ones(3, 3).bool()}, r"mask: \(3, 3\) does not broadcast"),
+        (
+            {"x": [[1, 2]], "mask": torch.ones(3, 3).bool()},
+            r"mask: expected a shape broadcastable to .* = \(1, 1, 1, 1\), got \(3, 3\)",
+        ),
         ({"x": torch.ones(400, 50)}, r"= 8,000,000 numbers, more than 1,000,000"),
     ],
 )

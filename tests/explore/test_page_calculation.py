@@ -15,7 +15,7 @@ from explore.test_page_graph import long_recording, until
 from regard.analysis.recording import Layer, Recording
 from regard.explore import packing
 from regard.explore.packing import pack
-from regard.ops import Alibi, ScaledDotProduct
+from regard.ops.scores import Alibi, ScaledDotProduct
 
 pytestmark = pytest.mark.browser
 
@@ -50,7 +50,7 @@ def rows_of(page, step: str, part: str = "tbody") -> list[tuple[int, list[str]]]
     return [(int(key), cells) for key, cells in rows]
 
 
-def resolve_index(page, step: str, part: str = "tbody") -> list[tuple[int, list[float]]]:
+def numbers_of(page, step: str, part: str = "tbody") -> list[tuple[int, list[float]]]:
     return [
         (key, [number(cell) for cell in cells if cell not in ("…", "")]) for key, cells in rows_of(page, step, part)
     ]
@@ -65,26 +65,26 @@ def test_every_step_has_the_numbers_of_the_tensors(open_page, head, query):
     exact = layer.weights[0, head][query]
     order = exact[: query + 1].argsort(descending=True).tolist()
 
-    assert resolve_index(page, "Query")[0][1] == pytest.approx(q[:8].tolist(), abs=SHOWN)
-    products = resolve_index(page, "Products with the keys")
+    assert numbers_of(page, "Query")[0][1] == pytest.approx(q[:8].tolist(), abs=SHOWN)
+    products = numbers_of(page, "Products with the keys")
     assert [key for key, _ in products] == order
     for key, (product, *features) in products:
         assert product == pytest.approx((q @ k[key]).item(), abs=SHOWN)
         assert features == pytest.approx(k[key, :8].tolist(), abs=SHOWN)
-    for key, (_, score) in resolve_index(page, "Scale"):
+    for key, (_, score) in numbers_of(page, "Scale"):
         assert score == pytest.approx(((q @ k[key]) / 12**0.5).item(), abs=SHOWN)
     most = (k[: query + 1] @ q).max() / 12**0.5
-    for key, (_, less, exp, weight, stored) in resolve_index(page, "Softmax"):
+    for key, (_, less, exp, weight, stored) in numbers_of(page, "Softmax"):
         assert less == pytest.approx(((q @ k[key]) / 12**0.5 - most).item(), abs=SHOWN)
         assert exp == pytest.approx(((q @ k[key]) / 12**0.5 - most).exp().item(), abs=SHOWN)
         assert weight == pytest.approx(exact[key].item(), abs=SHOWN)
         assert stored == pytest.approx(exact[key].item(), rel=0.011, abs=2e-4)
-    ((_, (total, shares)),) = resolve_index(page, "Softmax", "tfoot")
+    ((_, (total, shares)),) = numbers_of(page, "Softmax", "tfoot")
     assert shares == 1
     assert total == pytest.approx(((k[: query + 1] @ q) / 12**0.5 - most).exp().sum().item(), abs=SHOWN)
-    for key, features in resolve_index(page, "Values by weight"):
+    for key, features in numbers_of(page, "Values by weight"):
         assert features == pytest.approx((exact[key] * v[key, :8]).tolist(), abs=SHOWN)
-    ((_, output),) = resolve_index(page, "Values by weight", "tfoot")
+    ((_, output),) = numbers_of(page, "Values by weight", "tfoot")
     assert output == pytest.approx((exact @ v)[:8].tolist(), abs=SHOWN)
     assert "These weights are those in the file" in page.locator(".steps").inner_text()
 
@@ -98,13 +98,13 @@ def test_all_keys_and_all_features_are_shown_on_demand(open_page):
     rest = exact.sort(descending=True).values[12:].sum().item()
     assert number(rows_of(page, "Softmax", "tfoot")[0][1][3]) == pytest.approx(rest, abs=SHOWN)
     output = (exact @ layer.value[0, 0]).tolist()
-    assert resolve_index(page, "Values by weight", "tfoot")[-1][1] == pytest.approx(output[:8], abs=SHOWN)
+    assert numbers_of(page, "Values by weight", "tfoot")[-1][1] == pytest.approx(output[:8], abs=SHOWN)
     page.get_by_role("button", name="Show all 20 keys").click()
     page.get_by_role("button", name="Show all 12 features").press("Enter")
     until(page, "document.querySelectorAll('.step')[1].querySelectorAll('tbody tr').length === 20")
     assert [key for key, _ in rows_of(page, "Softmax")] == exact.argsort(descending=True).tolist()
-    assert resolve_index(page, "Query")[0][1] == pytest.approx(request.query[0, 1, 19].tolist(), abs=SHOWN)
-    assert resolve_index(page, "Values by weight", "tfoot")[-1][1] == pytest.approx(output, abs=SHOWN)
+    assert numbers_of(page, "Query")[0][1] == pytest.approx(request.query[0, 1, 19].tolist(), abs=SHOWN)
+    assert numbers_of(page, "Values by weight", "tfoot")[-1][1] == pytest.approx(output, abs=SHOWN)
     page.get_by_role("button", name="Show the 12 strongest keys").click()
     until(page, "document.querySelectorAll('.step')[1].querySelectorAll('tbody tr').length === 12")
 
@@ -121,10 +121,10 @@ def test_a_rule_is_named_and_its_weights_are_those_of_the_file(open_page):
     page = open_page(recording, "#views=calculation&head=1&token=source.6")
     q, k = layer.weights.request.query[0, 1, 6], layer.weights.request.key[0, 0]
     exact = layer.weights[0, 1][6]
-    for key, (product, score) in resolve_index(page, "Scale"):
+    for key, (product, score) in numbers_of(page, "Scale"):
         assert (product, score) == pytest.approx(((q @ k[key]).item(), (q @ k[key] / 12**0.5).item()), abs=SHOWN)
     assert "ScaledDotProduct + Alibi" in page.get_by_role("region", name="4 Rule").inner_text()
-    weights = resolve_index(page, "Scores and weights")
+    weights = numbers_of(page, "Scores and weights")
     for key, (less, exp, weight) in weights:
         assert weight == pytest.approx(exact[key].item(), rel=0.011, abs=2e-4)
         assert less == pytest.approx((exact[key] / exact.max()).log().item(), abs=0.03)
@@ -137,7 +137,7 @@ def test_where_there_are_no_vectors_it_tells_what_follows_from_the_weights(open_
     page = open_page(recording, "#views=calculation&head=1&token=source.6")
     assert "regard serve" in page.get_by_role("region", name="1 Vectors").inner_text()
     exact = layer.weights[0, 1][6]
-    rows = resolve_index(page, "Scores and weights")
+    rows = numbers_of(page, "Scores and weights")
     assert [key for key, _ in rows] == exact[:7].argsort(descending=True).tolist()
     for key, (less, _, weight) in rows:
         assert weight == pytest.approx(exact[key].item(), rel=0.011, abs=2e-4)

@@ -13,7 +13,7 @@ import regard
 from explore.opened import arcs, layer_of, number_of, point_at, token
 from regard.analysis.recording import Layer, Recording
 from regard.explore.codes import ERROR
-from regard.ops import GroupPool
+from regard.ops.measures import GroupPool
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.errors import InvalidArgument
 from regard.nn import FixedCache, GrowingCache, MultiHeadAttention
-from regard.ops import Causal, Padding
+from regard.ops.masks import Causal, Padding
 
 
 def with_torch_weights(d_model: int = 32, num_heads: int = 4, bias: bool = True):

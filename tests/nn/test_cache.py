@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument
 from regard.nn import DecoderCache, FixedCache, GrowingCache
-from regard.ops import Causal
+from regard.ops.masks import Causal
 
 
 def test_what_is_appended_comes_back_in_order():

@@ -7,7 +7,7 @@ import torch
 
 from regard.errors import InvalidArgument
 from regard.nn import Decoder, DecoderCache, DecoderLayer, FeedForward, MultiHeadAttention
-from regard.ops import Padding
+from regard.ops.masks import Padding
 
 
 def make_decoder(norm: str) -> Decoder:

@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.errors import InvalidArgument
 from regard.nn import Encoder, EncoderLayer, FeedForward, MultiHeadAttention
-from regard.ops import Padding
+from regard.ops.masks import Padding
 
 
 def make_encoder(norm: str, dropout: float = 0.0) -> Encoder:

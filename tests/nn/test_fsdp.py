@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from regard.nn import MultiHeadAttention, entropy_loss
-from regard.ops import Causal
+from regard.ops.masks import Causal
 
 class Model(nn.Module):
     def __init__(self):

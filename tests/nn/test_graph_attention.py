@@ -9,14 +9,14 @@ from torch.nn import functional
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import Gat, GatConfig
 from regard.nn import GraphAttention
-from regard.ops import Neighbours
+from regard.ops.masks import Neighbours
 
 
 def random_graph(nodes: int, share: float) -> tuple[Neighbours, torch.Tensor]:
     """A graph in which each node sees itself, as edges and as a dense matrix."""
     generator = torch.Generator().manual_seed(0)
     dense = (torch.rand(nodes, nodes, generator=generator) < share) | torch.eye(nodes, dtype=torch.bool)
-    return Neighbours(dense.nonzero().T), dense
+    return Neighbours(*dense.nonzero().T), dense
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -55,7 +55,7 @@ def test_it_learns_classes_that_neighbours_share():
     labels = torch.arange(40) % 2
     same = labels[:, None] == labels
     dense = (same & (torch.rand(40, 40) < 0.2)) | torch.eye(40, dtype=torch.bool)
-    graph, x = Neighbours(dense.nonzero().T), torch.randn(40, 8) + 0.3 * labels[:, None]
+    graph, x = Neighbours(*dense.nonzero().T), torch.randn(40, 8) + 0.3 * labels[:, None]
     model = Gat(GatConfig(8, 2, head_dim=4, num_heads=2, dropout=0.0, attention_dropout=0.0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(80):
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_named():
         InvalidArgument, match=r"x must have the dtype of the weights, torch.float32, but has torch.int"
     ):
         GraphAttention(5, 2)(torch.zeros(3, 5, dtype=torch.int64), random_graph(3, 0.5)[0])
-    with pytest.raises(InvalidType, match=r"graph must be made of edges, Neighbours\(edges\), but is a Tensor"):
+    with pytest.raises(InvalidType, match=r"graph: expected a regard\.Neighbours\(query_idx, key_idx\), got Tensor"):
         GraphAttention(5, 2)(torch.zeros(3, 5), torch.tensor([[0, 1], [1, 2]]))
     with pytest.raises(InvalidType, match=r"x must be a torch\.Tensor, but is a list"):
         GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])

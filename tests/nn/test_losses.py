@@ -7,7 +7,9 @@ import torch
 
 from regard.errors import InvalidArgument, InvalidType
 from regard.nn import alignment_loss, coverage_loss, divergence_loss, entropy_loss
-from regard.ops import Alibi, Causal, Padding, ScaledDotProduct, Sinks, Window, weights
+from regard.ops import weights
+from regard.ops.masks import Causal, Padding, Window
+from regard.ops.scores import Alibi, ScaledDotProduct, Sinks
 
 LENGTHS = torch.tensor([9, 4])
 

@@ -1,58 +1,62 @@
-"""Every registered mask, score and measure, and a user's own of each; masks and scores with the formula beside them."""
+"""Every mask, score and measure, with a user's own of each: the library's rule beside the definition's formula.
+
+A case holds plain tensors and numbers. The library's rule and the formula are each made from them, and from nothing
+that the other has made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, log
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
+from torch.nn.functional import leaky_relu
 
-from regard.ops import (
-    Additive,
-    Alibi,
-    Bias,
-    Bilinear,
+from ops import definition as d
+from regard.ops.masks import Causal, Documents, Mask, Neighbours, Padding, Prefix, Spans, Window
+from regard.ops.measures import (
     Block,
     BlockMean,
-    Causal,
     Diagonal,
     DistanceHistogram,
-    Documents,
     Entropy,
     GroupPool,
     LogSumExp,
-    Mask,
     Mass,
     Max,
     MeanDistance,
     Measure,
-    Neighbours,
-    Padding,
-    Prefix,
     Received,
+    TopK,
+)
+from regard.ops.scores import (
+    Additive,
+    Alibi,
+    Bias,
+    Bilinear,
     RelativeKey,
     ScaledDotProduct,
     Score,
     Sinks,
     SoftCap,
     T5RelativeBias,
-    TopK,
-    Window,
 )
-from regard.ops.masks import MaskOfHeads, Spans
-from regard.ops.scores import ScoreOfHeads
 from regard.ops.tile import Tile
+
+Plain = dict[str, Any]
+"""What a case is made of: tensors and numbers by name."""
+Tensors = dict[str, Tensor]
 
 
 class EveryThird(Mask):
     """A user's mask: an index rule and nothing else."""
 
-    def allowed(self, cells: Tile) -> Tensor:
-        return (cells.position + cells.key) % 3 == 0
+    def allowed(self, tile: Tile) -> Tensor:
+        return (tile.q_pos + tile.kv_idx) % 3 == 0
 
 
 def alternate(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -71,8 +75,8 @@ class Squares(Measure):
     weight_of_key: Tensor
     axis = "queries"
 
-    def of(self, block: Block) -> Tensor:
-        return (block.weights.square() * self.weight_of_key[block.key]).sum(-1)
+    def compute(self, block: Block) -> Tensor:
+        return (block.weights.square() * self.weight_of_key[block.kv_idx]).sum(-1)
 
 
 class Total(Measure):
@@ -80,7 +84,7 @@ class Total(Measure):
 
     axis = None
 
-    def of(self, block: Block) -> Tensor:
+    def compute(self, block: Block) -> Tensor:
         return (block.weights * block.scores).sum((-1, -2))
 
 
@@ -90,284 +94,300 @@ class Cosine(Score):
 
     temperature: Tensor
 
-    def __call__(self, query: Tensor, key: Tensor, scale: float, cells: Tile) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, scale: float, tile: Tile) -> Tensor:
         query, key = (x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in (query, key))
         found = (query[..., None, :] @ key.mT)[..., 0, :] if key.ndim == 5 else query @ key.mT
-        return found * self.temperature[cells.heads].to(query.dtype)[:, None, None]
+        return found * self.temperature[tile.heads].to(query.dtype)[:, None, None]
 
 
-def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
-    """By name: each kind of mask, for a matrix of this shape."""
-    random = torch.Generator().manual_seed(5)
-    lengths = torch.randint(0, keys + 1, (batch,), generator=random)
-    lengths[0] = keys
-    real = torch.rand(batch, keys, generator=random) < 0.7
-    edges = torch.stack((_numbers(queries, 3 * queries, random), _numbers(keys, 3 * queries, random)))
-    return {
-        "none": None,
-        "causal": Causal(),
-        "window": Window(4, 2),
-        "past": Window(None, -1),
-        "future": Window(-1, None),
-        "lengths": Padding(lengths),
-        "padding": Padding(real),
-        "prefix": Prefix(3),
-        "prefixes": Prefix(lengths // 2),
-        "documents": Documents(torch.arange(keys) // 7 - (torch.arange(keys) < 2).int()),
-        "documents of each": Documents(
-            _numbers(4, batch * keys, random).view(batch, keys) - 1,
-            _numbers(4, batch * queries, random).view(batch, queries) - 1,
-        ),
-        "spans": Spans(*_numbers(keys + 1, 4 * batch * queries, random).view(2, batch, 1, queries, 2)),
-        "spans of heads": Spans(*_numbers(keys + 1, 2 * heads * queries, random).view(2, 1, heads, queries, 1)),
-        "neighbours": Neighbours(edges),
-        "neighbours and": Causal() & Neighbours(edges) & Padding(lengths),
-        "no edges": Neighbours(edges[:, :0]),
-        "function": alternate,
-        "and": Causal() & Padding(lengths) & Window(6, None),
-        "or": Window(2, 0) | Padding(torch.full((batch,), min(3, keys))),
-        "not": ~Window(3, 1),
-        "not causal": ~Causal(),
-        "not padding": ~(Padding(lengths) & Padding(lengths)),
-        "own": EveryThird(),
-        "nothing": torch.zeros(1, 1, dtype=torch.bool),
-        "empty rows": torch.arange(queries)[:, None] % 4 != 1,
-        "dense of keys": real[0],
-        "of heads": MaskOfHeads(
-            Causal() & (torch.rand(heads + 1, queries, 1, generator=random) < 0.8),
-            torch.arange(heads, 0, -1),
-            heads + 1,
-        ),
-        **_dense(batch, heads, queries, keys),
-    }
+@dataclass(frozen=True)
+class MaskCase:
+    """A mask."""
+
+    rule: Callable[[Plain], Any]
+    """The library's, or what becomes one."""
+    visible: Callable[[Plain, d.Grid], Tensor]
+    """The definition: a bool that broadcasts to (batch, heads, queries, keys)."""
+    plain: Callable[[int, int, int, int], Plain] = lambda batch, heads, queries, keys: {}
+    """From batch, heads, queries and keys."""
 
 
-def _dense(batch: int, heads: int, queries: int, keys: int) -> dict[str, Tensor]:
-    """Masks that are of the size of the matrix while they are made; only where it is small."""
-    if queries * keys > 2**20:
-        return {}
-    random = torch.Generator().manual_seed(6)
-    return {
-        "dense": torch.rand(batch, heads, queries, keys, generator=random) < 0.6,
-        "block mask": create_block_mask(_banded, None, None, queries, keys, device="cpu", BLOCK_SIZE=16),
-    }
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
-def _numbers(below: int, count: int, random: torch.Generator) -> Tensor:
-    return torch.randint(0, below, (count,), generator=random)
+def _numbers(below: int, *shape: int, seed: int) -> Tensor:
+    return torch.randint(0, below, shape, generator=_generator(seed))
 
 
-def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: int) -> Tensor:
-    """The same masks, cell by cell, (batch, heads, queries, keys)."""
-    rules = masks(batch, heads, queries, keys)
-    rule = rules[name]
-    i = torch.arange(queries)[:, None] + offset
-    j = torch.arange(keys)[None]
-    lengths = rules["lengths"].keys.view(batch, 1, 1, 1)
-    causal, linked = j <= i, torch.zeros(queries, keys, dtype=torch.bool)
-    for query, key in rules["neighbours"].edges.T.tolist():
-        linked[query, key] = True
-    one = rules["documents"].ids.tolist()
-    same = [[one[j] >= 0 and 0 <= i < keys and one[i] == one[j] for j in range(keys)] for i in i.flatten().tolist()]
-    each = rules["documents of each"]
-    of_query, of_key = each.query_ids[:, None, :, None], each.ids[:, None, None, :]
-    at = torch.meshgrid(*(torch.arange(size) for size in (batch, heads, queries, keys)), indexing="ij")
-    formulas = {
-        "none": torch.ones(1, 1, dtype=torch.bool),
-        "causal": causal,
-        "window": (j >= i - 4) & (j <= i + 2),
-        "past": j < i,
-        "future": j > i,
-        "lengths": j < lengths,
-        "padding": rules["padding"].keys[:, None, None],
-        "prefix": causal | (j < 3),
-        "prefixes": causal | (j < lengths // 2),
-        "documents": torch.tensor(same),
-        "documents of each": (of_query == of_key) & (of_key >= 0),
-        "neighbours": linked,
-        "neighbours and": linked & causal & (j < lengths),
-        "no edges": torch.zeros(1, 1, dtype=torch.bool),
-        "function": sum(at) % 2 == 0,
-        "block mask": (j >= at[2] // 3) & (j < at[2] // 3 + 20),
-        "and": causal & (j < lengths) & (j >= i - 6),
-        "or": ((j >= i - 2) & causal) | (j < 3),
-        "not": ~((j >= i - 3) & (j <= i + 1)),
-        **{name: _in_spans(rules[name], j) for name in ("spans", "spans of heads")},
-        "not causal": j > i,
-        "not padding": j >= lengths,
-        "of heads": causal & rules["of heads"].rule.right.cells.flip(0)[:heads],
-        "own": (i + j) % 3 == 0,
-    }
-    return formulas.get(name, rule).expand(batch, heads, queries, keys)
+def _chance(probability: float, *shape: int, seed: int) -> Tensor:
+    return torch.rand(shape, generator=_generator(seed)) < probability
 
 
-def _in_spans(rule: Spans, j: Tensor) -> Tensor:
-    return ((j[..., None] >= rule.starts[:, :, :, None]) & (j[..., None] < rule.stops[:, :, :, None])).any(-1)
+def _lengths(batch: int, keys: int) -> Tensor:
+    """Most keys, all, none, one, all but one."""
+    kinds = (2 * keys + 2) // 3, keys, 0, 1, keys - 1
+    return torch.tensor([kinds[number % len(kinds)] for number in range(batch)])
 
 
-Tensors = dict[str, Tensor]
+def _edges(queries: int, keys: int) -> Tensor:
+    """In no order, and some of them twice."""
+    edges = torch.stack((_numbers(queries, 3 * queries, seed=7), _numbers(keys, 3 * queries, seed=8)))
+    return torch.cat((edges, edges[:, : queries // 2]), 1)
+
+
+def _ranges(batch: int, heads: int, queries: int, keys: int, count: int) -> Plain:
+    starts, stops = _numbers(keys + 1, 2, batch, heads, queries, count, seed=9)
+    return {"starts": starts, "stops": stops}
+
+
+MASKS: dict[str, MaskCase] = {
+    "none": MaskCase(lambda p: None, lambda p, at: torch.ones(1, dtype=torch.bool)),
+    "causal": MaskCase(lambda p: Causal(), lambda p, at: d.causal(at)),
+    "window": MaskCase(lambda p: Window(4, 2), lambda p, at: d.window(at, 4, 2)),
+    "past": MaskCase(lambda p: Window(None, -1), lambda p, at: d.window(at, None, -1)),
+    "future": MaskCase(lambda p: Window(-1, None), lambda p, at: d.window(at, -1, None)),
+    "lengths": MaskCase(
+        lambda p: Padding(p["lengths"]),
+        lambda p, at: d.shorter(at, p["lengths"]),
+        lambda b, h, n, m: {"lengths": _lengths(b, m)},
+    ),
+    "padding": MaskCase(
+        lambda p: Padding(p["real"]),
+        lambda p, at: p["real"][:, None, None],
+        lambda b, h, n, m: {"real": _chance(0.7, b, m, seed=5)},
+    ),
+    "prefix": MaskCase(lambda p: Prefix(3), lambda p, at: d.causal(at) | (at.key < 3)),
+    "prefixes": MaskCase(
+        lambda p: Prefix(p["lengths"]),
+        lambda p, at: d.causal(at) | d.shorter(at, p["lengths"]),
+        lambda b, h, n, m: {"lengths": _lengths(b, m) // 2},
+    ),
+    "documents": MaskCase(
+        lambda p: Documents(p["ids"]),
+        lambda p, at: d.same_document(d.at_position(at, p["ids"]), p["ids"][None]),
+        lambda b, h, n, m: {"ids": torch.arange(m) // 7 - (torch.arange(m) < 2).int()},
+    ),
+    "documents of each": MaskCase(
+        lambda p: Documents(p["of keys"], p["of queries"]),
+        lambda p, at: d.same_document(p["of queries"], p["of keys"]),
+        lambda b, h, n, m: {"of keys": _numbers(4, b, m, seed=5) - 1, "of queries": _numbers(4, b, n, seed=6) - 1},
+    ),
+    "spans": MaskCase(
+        lambda p: Spans(p["starts"], p["stops"]),
+        lambda p, at: d.in_ranges(at, p["starts"], p["stops"]),
+        lambda b, h, n, m: _ranges(b, 1, n, m, 2),
+    ),
+    "spans of heads": MaskCase(
+        lambda p: Spans(p["starts"], p["stops"]),
+        lambda p, at: d.in_ranges(at, p["starts"], p["stops"]),
+        lambda b, h, n, m: _ranges(1, h, n, m, 1),
+    ),
+    "neighbours": MaskCase(
+        lambda p: Neighbours(*p["edges"]),
+        lambda p, at: d.linked(at, p["edges"]),
+        lambda b, h, n, m: {"edges": _edges(n, m)},
+    ),
+    "neighbours and": MaskCase(
+        lambda p: Causal() & Neighbours(*p["edges"]) & Padding(p["lengths"]),
+        lambda p, at: d.causal(at) & d.linked(at, p["edges"]) & d.shorter(at, p["lengths"]),
+        lambda b, h, n, m: {"edges": _edges(n, m), "lengths": _lengths(b, m)},
+    ),
+    "no edges": MaskCase(
+        lambda p: Neighbours(*torch.zeros(2, 0, dtype=torch.int64)), lambda p, at: torch.zeros(1, dtype=torch.bool)
+    ),
+    "function": MaskCase(
+        lambda p: alternate, lambda p, at: (at.sequence + at.head + at.query + at.key).remainder(2) == 0
+    ),
+    "and": MaskCase(
+        lambda p: Causal() & Padding(p["lengths"]) & Window(6, None),
+        lambda p, at: d.causal(at) & d.shorter(at, p["lengths"]) & d.window(at, 6, None),
+        lambda b, h, n, m: {"lengths": _lengths(b, m)},
+    ),
+    "or": MaskCase(
+        lambda p: Window(2, 0) | Padding(p["lengths"]),
+        lambda p, at: d.window(at, 2, 0) | d.shorter(at, p["lengths"]),
+        lambda b, h, n, m: {"lengths": torch.full((b,), min(3, m))},
+    ),
+    "not": MaskCase(lambda p: ~Window(3, 1), lambda p, at: ~d.window(at, 3, 1)),
+    "not causal": MaskCase(lambda p: ~Causal(), lambda p, at: at.key > at.position),
+    "not padding": MaskCase(
+        lambda p: ~(Padding(p["lengths"]) & Padding(p["lengths"])),
+        lambda p, at: ~d.shorter(at, p["lengths"]),
+        lambda b, h, n, m: {"lengths": _lengths(b, m)},
+    ),
+    "own": MaskCase(lambda p: EveryThird(), lambda p, at: (at.position + at.key).remainder(3) == 0),
+    "nothing": MaskCase(lambda p: torch.zeros(1, 1, dtype=torch.bool), lambda p, at: torch.zeros(1, dtype=torch.bool)),
+    "empty rows": MaskCase(
+        lambda p: p["cells"],
+        lambda p, at: at.query % 4 != 1,
+        lambda b, h, n, m: {"cells": torch.arange(n)[:, None] % 4 != 1},
+    ),
+    "dense of keys": MaskCase(
+        lambda p: p["cells"], lambda p, at: p["cells"], lambda b, h, n, m: {"cells": _chance(0.7, m, seed=5)}
+    ),
+    "dense": MaskCase(
+        lambda p: p["cells"], lambda p, at: p["cells"], lambda b, h, n, m: {"cells": _chance(0.6, b, h, n, m, seed=6)}
+    ),
+    "block mask": MaskCase(
+        lambda p: create_block_mask(_banded, None, None, p["queries"], p["keys"], device="cpu", BLOCK_SIZE=16),
+        lambda p, at: (at.key >= at.query // 3) & (at.key < at.query // 3 + 20),
+        lambda b, h, n, m: {"queries": n, "keys": m},
+    ),
+}
+"""By name."""
+
+AS_LARGE_AS_THE_MATRIX = ("dense", "block mask")
+"""At least while they are made; they are left out where the matrix is large."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A score, from tensors that it holds, and what it says of all cells: the scores before the mask."""
+    """A score; what its tensors are by name, one named sinks takes part in the softmax."""
 
     rule: Callable[[Tensors], Score | None]
-    dense: Callable[[Tensors, Tensor, Tensor, Tensor], Tensor]
-    """From its tensors, query, key (a head for each query head) and the distances j − position, (queries, keys)."""
+    """The library's."""
+    formula: Callable[[Tensors, Tensor, Tensor, Tensor, float], Tensor]
+    """The definition, from tensors, query, key (a head for each query head), key − position, and the scale."""
     tensors: Callable[[int, int, int, int], Tensors] = lambda heads, queries, keys, dim: {}
     """From heads, queries, keys and head_dim."""
+    scaled: bool = True
+    """Whether the scale is 1/√head_dim if none is given, and not 1."""
+
+    def dense(
+        self, tensors: Tensors, query: Tensor, key: Tensor, distance: Tensor, scale: float | None = None
+    ) -> Tensor:
+        """The scores of all cells by the definition, before the mask."""
+        if scale is None:
+            scale = query.shape[-1] ** -0.5 if self.scaled else 1.0
+        return self.formula(tensors, query, key, distance, scale)
 
 
 def _random(*shape: int, seed: int = 3) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def _dot(query: Tensor, key: Tensor) -> Tensor:
-    return torch.einsum("bhqd,bhkd->bhqk", query, key) * query.shape[-1] ** -0.5
-
-
-def _bucket(distance: int, count: int, farthest: int, both: bool) -> int:
-    """T5's bucket of a distance, in plain numbers."""
-    first = 0
-    if both:
-        count //= 2
-        first = count if distance > 0 else 0
-        distance = abs(distance)
-    else:
-        distance = max(-distance, 0)
-    exact = count // 2
-    if distance < exact:
-        return first + distance
-    return first + min(exact + int(log(distance / exact) / log(farthest / exact) * (count - exact)), count - 1)
-
-
-def _buckets(table: Tensor, distance: Tensor, farthest: int, both: bool) -> Tensor:
-    numbers = [[_bucket(d, len(table), farthest, both) for d in row] for row in distance.tolist()]
-    return table[torch.tensor(numbers)].permute(2, 0, 1)
-
-
-def _relative(table: Tensor, query: Tensor, distance: Tensor) -> Tensor:
-    reach = table.shape[-2] // 2
-    vectors = table[..., distance.clamp(-reach, reach) + reach, :]  # what the rule never makes
-    return torch.einsum("bhqd,...qkd->bhqk" if table.ndim == 2 else "bhqd,hqkd->bhqk", query, vectors)
-
-
-def _with_holes(heads: int, queries: int, keys: int) -> Tensor:
-    return _random(heads, queries, keys).masked_fill(_random(heads, queries, keys, seed=4) > 0.7, -inf)
+    return torch.randn(shape, generator=_generator(seed), dtype=torch.float64)
 
 
 SCORES: dict[str, Case] = {
-    "scaled_dot": Case(lambda t: None, lambda t, q, k, d: _dot(q, k)),
+    "scaled_dot": Case(lambda t: None, lambda t, q, k, x, s: d.dot(q, k, s)),
     "general": Case(
         lambda t: Bilinear(t["w"]),
-        lambda t, q, k, d: torch.einsum("bhqd,de,bhke->bhqk", q, t["w"], k),
-        lambda h, n, m, d: {"w": _random(d, d) / d},
+        lambda t, q, k, x, s: d.general(q, k, t["w"], s),
+        lambda h, n, m, dim: {"w": _random(dim, dim) / dim},
+        scaled=False,
     ),
     "general of heads": Case(
         lambda t: Bilinear(t["w"]),
-        lambda t, q, k, d: torch.einsum("bhqd,hde,bhke->bhqk", q, t["w"], k),
-        lambda h, n, m, d: {"w": _random(h, d, d) / d},
+        lambda t, q, k, x, s: d.general(q, k, t["w"], s),
+        lambda h, n, m, dim: {"w": _random(h, dim, dim) / dim},
+        scaled=False,
     ),
     "additive": Case(
         lambda t: Additive(t["v"]),
-        lambda t, q, k, d: (q[:, :, :, None] + k[:, :, None]).tanh() @ t["v"],
-        lambda h, n, m, d: {"v": _random(d)},
+        lambda t, q, k, x, s: d.additive(q, k, t["v"], s, torch.tanh),
+        lambda h, n, m, dim: {"v": _random(dim)},
+        scaled=False,
     ),
     "additive as in GAT": Case(
         lambda t: Additive(t["v"], "leaky_relu"),
-        lambda t, q, k, d: torch.einsum(
-            "bhqkd,hd->bhqk",
-            torch.nn.functional.leaky_relu(q[:, :, :, None] + k[:, :, None], 0.2),
-            t["v"],
-        ),
-        lambda h, n, m, d: {"v": _random(h, d)},
+        lambda t, q, k, x, s: d.additive(q, k, t["v"], s, lambda sums: leaky_relu(sums, 0.2)),
+        lambda h, n, m, dim: {"v": _random(h, dim)},
+        scaled=False,
     ),
-    "soft_cap": Case(lambda t: SoftCap(ScaledDotProduct(), 1.5), lambda t, q, k, d: 1.5 * (_dot(q, k) / 1.5).tanh()),
+    "soft_cap": Case(lambda t: SoftCap(ScaledDotProduct(), 1.5), lambda t, q, k, x, s: d.soft_cap(d.dot(q, k, s), 1.5)),
     "bias": Case(
         lambda t: ScaledDotProduct() + Bias(t["b"]),
-        lambda t, q, k, d: _dot(q, k) + t["b"],
-        lambda h, n, m, d: {"b": _random(h, n, m)},
+        lambda t, q, k, x, s: d.dot(q, k, s) + t["b"],
+        lambda h, n, m, dim: {"b": _random(h, n, m)},
     ),
     "bias that forbids": Case(
         lambda t: ScaledDotProduct() + Bias(t["b"]),
-        lambda t, q, k, d: _dot(q, k) + t["b"],
-        lambda h, n, m, d: {"b": _with_holes(1, n, m)},
+        lambda t, q, k, x, s: d.dot(q, k, s) + t["b"],
+        lambda h, n, m, dim: {"b": _random(1, n, m).masked_fill(_random(1, n, m, seed=4) > 0.7, -inf)},
     ),
     "bias of keys alone": Case(
         lambda t: Bias(t["b"]),
-        lambda t, q, k, d: t["b"].expand(*q.shape[:3], -1),
-        lambda h, n, m, d: {"b": _random(m)},
+        lambda t, q, k, x, s: t["b"].expand(*q.shape[:3], -1),
+        lambda h, n, m, dim: {"b": _random(m)},
+        scaled=False,
     ),
     "alibi": Case(
         lambda t: ScaledDotProduct() + Alibi(t["m"]),
-        lambda t, q, k, d: _dot(q, k) - t["m"][:, None, None] * d.abs(),
-        lambda h, n, m, d: {"m": _random(h).abs() / 8},
+        lambda t, q, k, x, s: d.dot(q, k, s) + d.alibi(t["m"], x),
+        lambda h, n, m, dim: {"m": _random(h).abs() / 8},
     ),
     "buckets": Case(
         lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], max_distance=20),
-        lambda t, q, k, d: _dot(q, k) + _buckets(t["t"], d, 20, True),
-        lambda h, n, m, d: {"t": _random(8, h)},
+        lambda t, q, k, x, s: d.dot(q, k, s) + d.buckets(t["t"], x, 20, True),
+        lambda h, n, m, dim: {"t": _random(8, h)},
     ),
     "buckets of the past": Case(
         lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], bidirectional=False),
-        lambda t, q, k, d: _dot(q, k) + _buckets(t["t"], d, 128, False),
-        lambda h, n, m, d: {"t": _random(6, h)},
+        lambda t, q, k, x, s: d.dot(q, k, s) + d.buckets(t["t"], x, 128, False),
+        lambda h, n, m, dim: {"t": _random(6, h)},
     ),
     "relative": Case(
         lambda t: ScaledDotProduct() + RelativeKey(t["a"]),
-        lambda t, q, k, d: _dot(q, k) + _relative(t["a"], q, d) * q.shape[-1] ** -0.5,
-        lambda h, n, m, d: {"a": _random(7, d)},
+        lambda t, q, k, x, s: d.dot(q, k, s) + d.relative(q, t["a"], x, s),
+        lambda h, n, m, dim: {"a": _random(7, dim)},
     ),
     "relative of heads": Case(
         lambda t: RelativeKey(t["a"]),
-        lambda t, q, k, d: _relative(t["a"], q, d),
-        lambda h, n, m, d: {"a": _random(h, 3, d) / 4},
+        lambda t, q, k, x, s: d.relative(q, t["a"], x, s),
+        lambda h, n, m, dim: {"a": _random(h, 3, dim) / 4},
+        scaled=False,
     ),
     "sinks": Case(
         lambda t: Sinks(ScaledDotProduct(), t["sinks"]),
-        lambda t, q, k, d: _dot(q, k),
-        lambda h, n, m, d: {"sinks": _random(h)},
+        lambda t, q, k, x, s: d.dot(q, k, s),
+        lambda h, n, m, dim: {"sinks": _random(h)},
     ),
     "several": Case(
         lambda t: SoftCap(ScaledDotProduct(), 2.0) + Bias(t["b"]) + Sinks(Alibi(t["m"]), t["sinks"]),
-        lambda t, q, k, d: 2 * (_dot(q, k) / 2).tanh() + t["b"] - t["m"][:, None, None] * d.abs(),
-        lambda h, n, m, d: {"b": _random(n, 1), "m": _random(h).abs() / 8, "sinks": _random(h)},
-    ),
-    "alibi of heads": Case(
-        lambda t: ScoreOfHeads(
-            ScaledDotProduct() + Alibi(t["m"]), torch.arange(1, len(t["m"]), device=t["m"].device), len(t["m"])
-        ),
-        lambda t, q, k, d: _dot(q, k) - t["m"][1:, None, None] * d.abs(),
-        lambda h, n, m, d: {"m": _random(h + 1).abs() / 8},
+        lambda t, q, k, x, s: d.soft_cap(d.dot(q, k, s), 2.0) + t["b"] + d.alibi(t["m"], x),
+        lambda h, n, m, dim: {"b": _random(n, 1), "m": _random(h).abs() / 8, "sinks": _random(h)},
     ),
     "own": Case(
         lambda t: Cosine(t["t"]),
-        lambda t, q, k, d: _dot(*(x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in (q, k)))
-        * (q.shape[-1] ** 0.5 * t["t"][:, None, None]),
-        lambda h, n, m, d: {"t": _random(h)},
+        lambda t, q, k, x, s: d.cosine(q, k, t["t"]),
+        lambda h, n, m, dim: {"t": _random(h)},
     ),
-}  # fmt: skip
-"""By name; those of the registry first in their order, then variants and a user's own. A tensor named sinks is one."""
+}
+"""By name; those of the registry first in their order, then variants and a user's own."""
+
+
+def mask(name: str, batch: int, heads: int, queries: int, keys: int) -> Any:
+    """The library's mask, or what becomes one, for a matrix of this shape."""
+    return MASKS[name].rule(MASKS[name].plain(batch, heads, queries, keys))
+
+
+def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
+    """All of them by name."""
+    left_out = AS_LARGE_AS_THE_MATRIX if queries * keys > 2**20 else ()
+    return {name: mask(name, batch, heads, queries, keys) for name in MASKS if name not in left_out}
+
+
+def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: int) -> Tensor:
+    """The definition of the same masks, cell by cell, (batch, heads, queries, keys)."""
+    case, shape = MASKS[name], (batch, heads, queries, keys)
+    return case.visible(case.plain(*shape), d.grid(*shape, offset)).expand(shape)
 
 
 def measures(queries: int, keys: int) -> dict[str, Measure]:
     """By name: each registered measure, and users' own."""
-    size = max(1, keys // 64)  # of words; what is quadratic by nature stays small
-    words = torch.arange(queries) // 3 // size, torch.arange(keys) // 4 // size
+    numbers = d.numbers_of_measures(queries, keys)
     return {
         "entropy": Entropy(),
         "lse": LogSumExp(),
         "received": Received(),
-        "received of some": Received(torch.linspace(-1, 1, queries, dtype=torch.float64)),
-        "topk": TopK(min(3, keys)),
+        "received of some": Received(numbers["received of some"]),
+        "topk": TopK(numbers["topk"]),
         "max": Max(),
         "mean_distance": MeanDistance(),
-        "mass": Mass(~Window(2, 1)),
-        "block_mean": BlockMean(5 * size),
-        "diagonal": Diagonal(-1),
-        "group_pool": GroupPool(words[0] - (words[0] == 2).int() * 3, words[1] - 1 if keys > 4 else words[1]),
-        "distance_histogram": DistanceHistogram(3),
-        "squares": Squares(torch.linspace(-1, 1, keys, dtype=torch.float64)),
+        "mass": Mass(~Window(*numbers["mass"])),
+        "block_mean": BlockMean(numbers["block_mean"]),
+        "diagonal": Diagonal(numbers["diagonal"]),
+        "group_pool": GroupPool(*numbers["group_pool"]),
+        "distance_histogram": DistanceHistogram(numbers["distance_histogram"]),
+        "squares": Squares(numbers["squares"]),
         "total": Total(),
     }

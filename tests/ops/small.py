@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from regard.ops import Causal, Padding, ScaledDotProduct, Sinks, SoftCap, TopK, attend
+from regard.ops import attend
+from regard.ops.masks import Causal, Padding
+from regard.ops.measures import TopK
+from regard.ops.scores import ScaledDotProduct, Sinks, SoftCap
 
 TOKENS = 19
 

@@ -1,4 +1,4 @@
-"""The operation beside implementations that we did not write: torch's SDPA and nn.MultiheadAttention."""
+"""Attention compared with torch's own implementations: SDPA and nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pairwise import pairwise
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Mask, Padding, Score, Window, attend
+from regard.ops import attend
 from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.masks import Causal, Mask, Padding, Window
+from regard.ops.scores import Score
 
 
 @pytest.mark.parametrize(
@@ -26,60 +28,60 @@ from regard.ops.kernels.dispatch import KERNELS
     ),
     ids=str,
 )
-def test_outputs_are_those_of_sdpa(kernel, dtype, mask, kv_heads):
+def test_outputs_equal_those_of_sdpa(kernel, dtype, mask, kv_heads):
     torch.manual_seed(0)
     query = torch.randn(2, 4, 30, 16).to(dtype).requires_grad_()
     key, value = (torch.randn(2, kv_heads, 30, 16).to(dtype) for _ in range(2))
     i, j = torch.arange(30)[:, None], torch.arange(30)
-    rules = {
+    cases = {
         "none": (None, None),
         "causal": (Causal(), j <= i),
         "padding": (Padding(torch.tensor([30, 7])), (j < torch.tensor([[30], [7]]))[:, None, None]),
         "window": (Window(3, 1), (j >= i - 3) & (j <= i + 1)),
     }
-    rule, cells = rules[mask]
+    rule, cells = cases[mask]
     expected = scaled_dot_product_attention(
         query.double(), key.double(), value.double(), attn_mask=cells, enable_gqa=True
     )
-    found = attend(query, key, value, mask=rule, kernel=kernel).output
-    assert found.dtype == dtype
+    output = attend(query, key, value, mask=rule, kernel=kernel).output
+    assert output.dtype == dtype
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=tolerance)
 
 
-def test_weights_are_those_of_multihead_attention():
+def test_weights_equal_those_of_multihead_attention():
     torch.manual_seed(0)
     peer = nn.MultiheadAttention(24, 3, batch_first=True)
     x = torch.randn(2, 9, 24)
     padded = torch.arange(9) >= torch.tensor([[9], [5]])
     with torch.no_grad():
-        expected, theirs = peer(x, x, x, key_padding_mask=padded, average_attn_weights=False)
+        expected, expected_weights = peer(x, x, x, key_padding_mask=padded, average_attn_weights=False)
         query, key, value = (
             part.unflatten(2, (3, 8)).transpose(1, 2)
             for part in torch.nn.functional.linear(x, peer.in_proj_weight, peer.in_proj_bias).chunk(3, -1)
         )
         att = attend(query, key, value, mask=Padding(~padded))
-        found = peer.out_proj(att.output.transpose(1, 2).flatten(2))
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(att.weights.dense(), theirs)
+        output = peer.out_proj(att.output.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(att.weights.dense(), expected_weights)
 
 
-def test_queries_are_the_last_ones_unless_an_offset_is_given():
+def test_queries_are_the_last_positions_by_default():
     query, key = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 5, 4)
 
-    def sees(**given):
-        W = attend(query, key, key, mask=Causal(), **given).weights
+    def visible(**options):
+        W = attend(query, key, key, mask=Causal(), **options).weights
         return (W.dense()[0, 0] > 0).sum(-1).tolist()
 
-    assert sees() == [4, 5]
-    assert sees(offset=0) == [1, 2]
-    assert sees(offset=-1) == [0, 1]
+    assert visible() == [4, 5]
+    assert visible(offset=0) == [1, 2]
+    assert visible(offset=-1) == [0, 1]
 
 
-def test_nothing_is_not_a_number_where_a_query_sees_nothing():
+def test_rows_without_keys_are_zero_and_finite():
     query, key, value = (torch.randn(2, 1, 4, 8).requires_grad_() for _ in range(3))
     mask = Padding(torch.tensor([4, 0]))
-    for kernel in KERNELS[1:]:  # all but the one for graphs
+    for kernel in KERNELS[1:]:  # all but the sparse one
         output = attend(query, key, value, mask=mask, kernel=kernel.name).output
         assert (output[1] == 0).all()
         for gradient in torch.autograd.grad(output.square().sum(), (query, key, value)):
@@ -87,69 +89,67 @@ def test_nothing_is_not_a_number_where_a_query_sees_nothing():
             assert (gradient[1] == 0).all()
 
 
-def test_a_compiled_call_drops_and_differentiates_as_one():
+def test_a_compiled_call_drops_the_same_weights_forward_and_backward():
     torch.compiler.reset()
     value = torch.randn(1, 2, 9, 8, requires_grad=True)
     other = torch.randn(1, 2, 9, 8)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's compiler, about itself
+        warnings.simplefilter("ignore")  # by torch's compiler, about itself
         output = torch.compile(lambda value: attend(other, other, value, dropout=0.3).output)(value)
     (gradient,) = torch.autograd.grad(output.sum(), value)
-    # linear in value: the backward pass dropped just what the forward pass did
+    # The output is linear in value, so this holds if both passes dropped the same weights.
     torch.testing.assert_close((gradient * value).sum(), output.sum())
     assert not torch.allclose(output, attend(other, other, value).output)
 
 
-def test_an_offset_may_be_of_any_integer_type():
+def test_an_offset_may_have_any_integer_type():
     x = torch.randn(1, 1, 4, 8)
-    found = attend(x, x, x, mask=Causal(), offset=np.int64(1)).output
-    assert torch.equal(found, attend(x, x, x, mask=Causal(), offset=1).output)
+    output = attend(x, x, x, mask=Causal(), offset=np.int64(1)).output
+    assert torch.equal(output, attend(x, x, x, mask=Causal(), offset=1).output)
 
 
-class SaidMask(Mask):
-    """A rule of one's own that gives whatever it is told to."""
+class FixedMask(Mask):
+    """A user's mask that returns whatever it was given."""
 
-    def __init__(self, answer):
-        self.answer = answer
+    def __init__(self, result):
+        self.result = result
 
-    def allowed(self, cells):
-        return self.answer
+    def allowed(self, tile):
+        return self.result
 
 
-class SaidScore(Score):
-    """The same, of scores."""
+class FixedScore(Score):
+    """The same as a score."""
 
-    def __init__(self, answer):
-        self.answer = answer
+    def __init__(self, result):
+        self.result = result
 
-    def __call__(self, query, key, scale, cells):
-        return self.answer
+    def __call__(self, query, key, scale, tile):
+        return self.result
 
 
 @pytest.mark.parametrize("kernel", ["reference", "blockwise", "sdpa"])
 @pytest.mark.parametrize(
-    ("answer", "came"),
+    ("result", "actual"),
     [
-        (torch.ones(6, 6, dtype=torch.int64), r"torch.int64 \(6, 6\)"),
-        (torch.ones(3, 6, dtype=torch.bool), r"torch.bool \(3, 6\)"),
-        (torch.ones(3, 6), r"torch.float32 \(3, 6\)"),
+        (torch.ones(6, 6, dtype=torch.int64), r"int64 \(6, 6\)"),
+        (torch.ones(3, 6, dtype=torch.bool), r"bool \(3, 6\)"),
+        (torch.ones(3, 6), r"float32 \(3, 6\)"),
         (None, "NoneType"),
     ],
 )
-def test_what_a_rule_of_one_s_own_must_give_is_said(kernel, answer, came):
-    query, expected = torch.randn(1, 2, 6, 4), r"\(batch, heads, rows, keys\) = \(1, [12], 6, 6\) of a block, but gave "
-    with pytest.raises(
-        InvalidArgument, match=rf"mask SaidMask: allowed\(\) must give a bool tensor .*{expected}{came}"
-    ):
-        attend(query, query, query, mask=SaidMask(answer), kernel=kernel)
+def test_results_of_a_user_s_rule_are_checked(kernel, result, actual):
+    query, expected = torch.randn(1, 2, 6, 4), r"\(batch, heads, rows, keys\) = \(1, [12], 6, 6\), got "
+    with pytest.raises(InvalidArgument, match=rf"mask FixedMask: allowed\(\) must return a bool .*{expected}{actual}"):
+        attend(query, query, query, mask=FixedMask(result), kernel=kernel)
     if kernel != "sdpa":
-        with pytest.raises(InvalidArgument, match=rf"score SaidScore: a call must give a floating.*{expected}{came}"):
-            attend(query, query, query, score=SaidScore(answer), kernel=kernel)
+        with pytest.raises(InvalidArgument, match=rf"score FixedScore: .* must return a floating.*{expected}{actual}"):
+            attend(query, query, query, score=FixedScore(result), kernel=kernel)
 
 
-def test_what_attention_gives_tells_its_shapes():
+def test_the_output_prints_its_shapes():
     query = torch.randn(1, 2, 6, 4)
     att = attend(query, query, query, measure=["entropy", "max"])
     assert repr(att).startswith("AttentionOutput(output=float32 (1, 2, 6, 4), weights=WeightMatrix(")
-    answers = "'entropy': float32 (1, 2, 6), 'max': MaxResult(weight=float32 (1, 2, 6), score=float32 (1, 2, 6))"
-    assert repr(att).endswith(f"measured={{{answers}}})")
+    measured = "'entropy': float32 (1, 2, 6), 'max': MaxResult(weight=float32 (1, 2, 6), score=float32 (1, 2, 6))"
+    assert repr(att).endswith(f"measured={{{measured}}})")

@@ -1,7 +1,8 @@
-"""What must hold of any weights: as near to the truth as dense torch, NaN where it belongs, and the laws of softmax."""
+"""Properties of all weights: as exact as dense torch, NaN only where it belongs, and the laws of softmax."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -12,103 +13,131 @@ from hypothesis import strategies as st
 from ops.definition import ADDED_ONE_BY_ONE, definition
 from ops.rules import SCORES, allowed, masks, measures
 from regard.analysis import rollout
-from regard.ops import Bias, Causal, Neighbours, ScaledDotProduct, attend, weights
+from regard.ops import attend, weights
 from regard.ops.kernels import blocks, sparse
 from regard.ops.kernels.dispatch import KERNELS
-from regard.ops.measures import MEASURES
+from regard.ops.masks import Causal, Neighbours
+from regard.ops.measures import BlockMean, DistanceHistogram, TopK
+from regard.ops.scores import Bias, ScaledDotProduct
 
 MASKS = list(masks(1, 1, 1, 1))
 GRAPHS = ["neighbours", "neighbours and", "no edges"]
 
 
-def registered(queries, keys):
-    return {name: measure for name, measure in measures(queries, keys).items() if type(measure) in MEASURES.values()}
+def builtin(queries, keys):
+    return {name: measure for name, measure in measures(queries, keys).items() if measure.builtin}
 
 
-def first_of(answers):
-    """The answers by name, without what comes second: indices of the strongest keys, and the highest scores."""
-    return {name: answer[0] if isinstance(answer, tuple) else answer for name, answer in answers.items()}
+def first_of(results):
+    """The results by name, without second tensors: indices of the strongest keys, and the highest scores."""
+    return {name: result[0] if isinstance(result, tuple) else result for name, result in results.items()}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("size", [0.01, 1.0, 10.0], ids=["flat", "ordinary", "peaked"])
-def test_of_4096_keys_errors_are_at_most_twice_those_of_dense_torch(size, dtype):
+def test_with_4096_keys_errors_are_at_most_twice_those_of_dense_torch(size, dtype):
     random = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 1, n, 64, generator=random) for n in (512, 4096, 4096))
     tensors = [tensor.to(dtype) for tensor in (query * size, key, value)]
     cells = torch.ones(1, 1, 512, 4096, dtype=torch.bool).tril(4096 - 512)
     dense = {}
     for each in {torch.float64, torch.float32, dtype}:
-        output, _, _, said = definition(*(tensor.to(each) for tensor in tensors), cells, 4096 - 512)
-        dense[each] = first_of({"output": output, "output alone": output, "highest": said["max"][1]} | said)
-    att = attend(*tensors, mask=Causal(), measure=registered(512, 4096))
+        output, _, _, measured = definition(*(tensor.to(each) for tensor in tensors), cells, 4096 - 512)
+        dense[each] = first_of({"output": output, "output alone": output, "highest": measured["max"][1]} | measured)
+    att = attend(*tensors, mask=Causal(), measure=builtin(512, 4096))
     others = {"output alone": attend(*tensors, mask=Causal()).output, "highest": att.measured["max"].score}
-    for name, found in first_of({"output": att.output} | others | att.measured).items():
-        exact, peer = dense[torch.float64][name], dense[found.dtype][name]  # answers are never in bfloat16
-        error, other = ((x.double() - exact).norm().item() for x in (found, peer))
+    for name, actual in first_of({"output": att.output} | others | att.measured).items():
+        exact, peer = dense[torch.float64][name], dense[actual.dtype][name]  # measures are never in bfloat16
+        error, other = ((x.double() - exact).norm().item() for x in (actual, peer))
         assert error <= ADDED_ONE_BY_ONE.get(name, 2) * other, (name, error, other)
 
 
-DEFINED = [kernel for kernel in KERNELS if kernel.name != "sdpa"]  # in which torch decides where a NaN goes
-RULED = [(kernel, mask) for kernel in DEFINED for mask in (GRAPHS if kernel.name == "sparse" else MASKS)]
+DEFINED = [kernel for kernel in KERNELS if kernel.name != "sdpa"]  # there torch decides where a NaN goes
+CASES = [(kernel, mask) for kernel in DEFINED for mask in (GRAPHS if kernel.name == "sparse" else MASKS)]
 
 
-def of_rows(monkeypatch, kernel, tensors, **rules):
-    """The output and all that the kernel can say of 9 rows and 12 keys, row by row; and where it is NaN."""
-    monkeypatch.setattr(sparse, "SPARSE", 0)
-    monkeypatch.setitem(blocks.ROWS, "cpu", 4)
-    asked = {
+def by_row(monkeypatch, kernel, tensors, **rules):
+    """Everything that the kernel computes by row for 9 rows and 12 keys, and which rows are NaN."""
+    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
+    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=4))
+    measures = {
         name: measure
-        for name, measure in registered(9, 12).items()
+        for name, measure in builtin(9, 12).items()
         if measure.axis == "queries" and (kernel.measures is None or type(measure) in kernel.measures)
     }
-    tensors = [tensor.clone().requires_grad_() for tensor in tensors]  # "short" serves none but these
-    att = attend(*tensors, **rules, measure=asked, kernel=kernel.name)
-    found = first_of({"output": att.output} | att.measured)
-    return found, {name: x.isnan() if x.ndim == 3 else x.isnan().any(-1) for name, x in found.items()}
+    tensors = [tensor.clone().requires_grad_() for tensor in tensors]
+    att = attend(*tensors, **rules, measure=measures, kernel=kernel.name)
+    results = first_of({"output": att.output} | att.measured)
+    return results, {name: x.isnan() if x.ndim == 3 else x.isnan().any(-1) for name, x in results.items()}
 
 
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-@pytest.mark.parametrize(("kernel", "mask"), RULED, ids=lambda value: getattr(value, "name", value))
-def test_a_nan_reaches_the_rows_that_may_see_it_and_no_other(monkeypatch, kernel, mask, where):
+@pytest.mark.parametrize(("kernel", "mask"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_nan_reaches_the_rows_that_may_see_it_and_no_other(monkeypatch, kernel, mask, where):
     random = torch.Generator().manual_seed(0)
     tensors = {
         name: torch.randn(2, 2, tokens, 4, generator=random, dtype=torch.float64)
         for name, tokens in (("query", 9), ("key", 12), ("value", 12))
     }
     rule, cells = masks(2, 2, 9, 12)[mask], allowed(mask, 2, 2, 9, 12, 3)
-    clean, _ = of_rows(monkeypatch, kernel, tensors.values(), mask=rule)
+    clean, _ = by_row(monkeypatch, kernel, tensors.values(), mask=rule)
     tensors[where][:, :, 5, 1] = nan
     reached = cells.any(-1) & (torch.arange(9) == 5) if where == "query" else cells[..., 5]
-    found, nans = of_rows(monkeypatch, kernel, tensors.values(), mask=rule)
+    results, nans = by_row(monkeypatch, kernel, tensors.values(), mask=rule)
     if where == "value":  # other rows may be NaN too, as 0 · NaN is
         assert nans.pop("output")[reached].all()
         assert not any(rows.any() for rows in nans.values())
         return
     for name, rows in nans.items():
         assert torch.equal(rows, reached) or name == "diagonal", name  # which is one cell
-        torch.testing.assert_close(found[name][~reached], clean[name][~reached], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(results[name][~reached], clean[name][~reached], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in DEFINED if kernel.name != "short"], ids=lambda each: each.name)
-@pytest.mark.parametrize("number", [-inf, -1e31, inf])
-def test_a_score_below_all_forbids_and_one_above_all_is_not_a_number(monkeypatch, kernel, number):
+WITH_BIAS = [kernel for kernel in DEFINED if kernel.name != "short"]
+
+
+@pytest.mark.parametrize("kernel", WITH_BIAS, ids=lambda each: each.name)
+@pytest.mark.parametrize("number", [-inf, inf])
+def test_scores_of_minus_infinity_forbid_and_those_of_infinity_give_nan(monkeypatch, kernel, number):
     random = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 1, tokens, 4, generator=random, dtype=torch.float64) for tokens in (9, 12, 12)]
-    graph, here = Neighbours(torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
+    graph, here = Neighbours(*torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
     here[2, 5] = here[4] = True
     score = ScaledDotProduct() + Bias(torch.zeros(9, 12).masked_fill(here, number))
-    forbidden, _ = of_rows(monkeypatch, kernel, tensors, mask=graph & ~here)
-    found, nans = of_rows(monkeypatch, kernel, tensors, mask=graph, score=score)
+    forbidden, _ = by_row(monkeypatch, kernel, tensors, mask=graph & ~here)
+    results, nans = by_row(monkeypatch, kernel, tensors, mask=graph, score=score)
     reached = (here.any(-1) & (number > 0)).expand(1, 1, 9)
     for name, rows in nans.items():
         assert torch.equal(rows, reached) or name == "diagonal", name
-        torch.testing.assert_close(found[name][~reached], forbidden[name][~reached], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(results[name][~reached], forbidden[name][~reached], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", WITH_BIAS, ids=lambda each: each.name)
+@pytest.mark.parametrize("number", [-1e31, -1e300])
+def test_only_minus_infinity_forbids_however_low_a_score_is(monkeypatch, kernel, number):
+    random = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 1, tokens, 4, generator=random, dtype=torch.float64) for tokens in (9, 12, 12)]
+    graph, low = Neighbours(*torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
+    low[2, 5] = low[4] = True
+    score = ScaledDotProduct() + Bias(torch.zeros(9, 12, dtype=torch.float64).masked_fill(low, number))
+    forbidden, _ = by_row(monkeypatch, kernel, tensors, mask=graph & ~low)
+    results, nans = by_row(monkeypatch, kernel, tensors, mask=graph, score=score)
+    others = torch.arange(9) != 4
+    for name, rows in nans.items():
+        assert not rows.any(), name
+        torch.testing.assert_close(results[name][:, :, others], forbidden[name][:, :, others], rtol=1e-12, atol=1e-12)
+    equal(results["output"][0, 0, 4], tensors[2].mean(2)[0, 0])  # all scores are equally low, and all keys visible
+    equal(results["entropy"][0, 0, 4], torch.tensor(12, dtype=torch.float64).log())
+    equal(results["max"][0, 0, 4], torch.tensor(1 / 12, dtype=torch.float64))
+    assert results["lse"][0, 0, 4] == number
+    topk = attend(*tensors, mask=graph, score=score, measure=TopK(12), kernel=kernel.name).measured["topk"]
+    assert (topk.indices >= 0).all()
+    assert topk.indices[0, 0, 2, -1] == 5
 
 
 @st.composite
 def matrices(draw, scores=tuple(SCORES), square=False):
-    """Weights of a random shape and random rules, which cells these allow, and what each row must sum to."""
+    """Weights of a random shape with random rules, the cells that these allow, and the sum of each row."""
     batch, heads, kv_heads = draw(st.sampled_from([(1, 1, 1), (2, 2, 2), (3, 4, 2)]))
     queries, keys = (draw(st.integers(1, 40)) for _ in range(2))
     queries = keys if square else queries
@@ -117,13 +146,15 @@ def matrices(draw, scores=tuple(SCORES), square=False):
     random = torch.Generator().manual_seed(draw(st.integers(0, 999)))
     query = torch.randn(batch, heads, queries, 4, generator=random, dtype=torch.float64) * size
     key = torch.randn(batch, kv_heads, keys, 4, generator=random, dtype=torch.float64)
-    held = case.tensors(heads, queries, keys, 4)
+    score_tensors = case.tensors(heads, queries, keys, 4)
     rule = masks(batch, heads, queries, keys)[mask]
-    W = weights(query, key, mask=rule, score=case.rule(held), offset=offset)
+    W = weights(query, key, mask=rule, score=case.rule(score_tensors), offset=offset)
     distance = torch.arange(keys) - torch.arange(queries)[:, None] - offset
-    scores = case.dense(held, query, key.repeat_interleave(heads // kv_heads, 1), distance)
+    scores = case.dense(score_tensors, query, key.repeat_interleave(heads // kv_heads, 1), distance)
     cells = allowed(mask, batch, heads, queries, keys, offset) & (scores > -inf)
-    return W, cells, 1 - (held["sinks"][:, None] - W.lse()).exp() if "sinks" in held else cells.any(-1).double()
+    if "sinks" in score_tensors:
+        return W, cells, 1 - (score_tensors["sinks"][:, None] - W.lse()).exp()
+    return W, cells, cells.any(-1).double()
 
 
 def equal(one, other):
@@ -132,23 +163,23 @@ def equal(one, other):
 
 @pytest.mark.parametrize("score", SCORES)
 @given(data=st.data(), distance=st.integers(0, 9), size=st.integers(1, 9))
-def test_a_row_sums_to_one_however_it_is_summed(score, data, distance, size):
+def test_rows_sum_to_one_in_every_measure(score, data, distance, size):
     W, _, mass = data.draw(matrices([score]))
     equal(W @ torch.ones(W.shape[3], dtype=W.dtype), mass)
-    equal(W.distance_histogram(distance).sum(-1), mass)
+    equal(W.measure(DistanceHistogram(distance))["distance_histogram"].sum(-1), mass)
     equal(W.received().sum(-1), mass.sum(-1))
     rows, keys = (torch.tensor([len(part) for part in torch.ones(n).split(size)], dtype=W.dtype) for n in W.shape[2:])
-    equal(rows @ W.block_mean(size) @ keys[:, None], mass.sum(-1, keepdim=True))
+    equal(rows @ W.measure(BlockMean(size))["block_mean"] @ keys[:, None], mass.sum(-1, keepdim=True))
 
 
 @pytest.mark.parametrize("score", SCORES)
 @given(data=st.data())
-def test_entropy_is_between_that_of_one_key_and_that_of_equal_keys(score, data):
+def test_entropy_is_between_that_of_one_key_and_that_of_equal_weights(score, data):
     W, cells, mass = data.draw(matrices([score]))
     mass = mass.clamp(min=1e-300)
-    found = W.entropy()
-    assert (found > -1e-9).all()
-    assert (found < mass * (cells.sum(-1).clamp(min=1) / mass).log() + 1e-9).all()
+    entropy = W.entropy()
+    assert (entropy > -1e-9).all()
+    assert (entropy < mass * (cells.sum(-1).clamp(min=1) / mass).log() + 1e-9).all()
 
 
 @given(matrices())
@@ -165,12 +196,12 @@ WITHOUT_POSITIONS = [
 
 
 @given(matrices(WITHOUT_POSITIONS), st.data())
-def test_keys_in_another_order_receive_the_same(drawn, data):
+def test_permuted_keys_receive_the_same(drawn, data):
     W, cells, _ = drawn
     query, key, score = W.request.query, W.request.key, W.request.score
     order = data.draw(st.permutations(range(W.shape[3])))
-    found = weights(query, key[:, :, order], mask=cells[..., order], score=score).received()
-    equal(found, weights(query, key, mask=cells, score=score).received()[..., order])
+    permuted = weights(query, key[:, :, order], mask=cells[..., order], score=score).received()
+    equal(permuted, weights(query, key, mask=cells, score=score).received()[..., order])
 
 
 @given(matrices(), st.data())
@@ -194,11 +225,11 @@ WITHOUT_SINKS = [name for name, case in SCORES.items() if "sinks" not in case.te
 
 
 @given(matrices(WITHOUT_SINKS), st.floats(-100, 100))
-def test_a_constant_added_to_a_row_moves_its_log_sum_exp_alone(drawn, far):
+def test_a_constant_added_to_a_row_changes_only_its_log_sum_exp(drawn, far):
     W, *_ = drawn
     request, shift = W.request, torch.linspace(far, 1, W.shape[2], dtype=W.dtype)
     score = request.score + Bias(shift[:, None])
-    moved = weights(request.query, request.key, mask=request.mask, score=score, offset=request.offset)
-    plain, found = (first_of(each.measure(registered(*W.shape[2:]))) for each in (W, moved))
-    for name, answer in found.items():
-        equal(answer, plain[name] + shift if name == "lse" else plain[name])
+    shifted = weights(request.query, request.key, mask=request.mask, score=score, offset=request.offset)
+    before, after = (first_of(each.measure(builtin(*W.shape[2:]))) for each in (W, shifted))
+    for name, result in after.items():
+        equal(result, before[name] + shift if name == "lse" else before[name])

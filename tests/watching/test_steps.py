@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.ops import ScaledDotProduct
+from regard.ops.scores import ScaledDotProduct
 from regard.watching.calls import Call
 from regard.watching.steps import MOST, Steps
 from watching.families import LENGTH, built

@@ -13,7 +13,9 @@ from torch.nn.functional import pad
 
 from regard.analysis.recording import Kind, Layers, Recording
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Diagonal, Documents, Entropy, Mass, MeanDistance, Measure, Padding, WeightMatrix
+from regard.ops import WeightMatrix
+from regard.ops.masks import Documents, Padding
+from regard.ops.measures import Diagonal, Entropy, Mass, MeanDistance, Measure
 
 HEAD_SCORES = ("previous", "next", "self", "first", "separator", "duplicate", "induction", "entropy", "distance")
 """What `head_scores` tells of each head."""

@@ -9,14 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, MissingExtra, raise_problems
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType, MissingExtra
 from regard.ops import WeightMatrix
-from regard.ops.matrix import Chosen, resolve_index
+from regard.ops.indexing import Selection, resolve_index
 
-Fusion = Literal["mean", "max"] | Chosen
+Fusion = Literal["mean", "max"] | Selection
 """How the heads of a layer become one: their mean, their maximum, or the mean of some of them."""
 
-Rows = Chosen
+Rows = Selection
 
 BLOCK = 2**24
 """How many weights are held at once where heads are fused by their maximum: 64 MiB in float32."""
@@ -161,7 +162,8 @@ def _checked(layers: Sequence[WeightMatrix], rows: Rows, heads: Fusion, residual
     if not layers:
         raise InvalidArgument("layers: expected at least one weight matrix, got none")
     batch, _, tokens, _ = layers[0].shape
-    found = []
+    checks = Checks()
+    found = checks.problems
     for number, weights in enumerate(layers):
         sequences, count, queries, keys = weights.shape
         if queries != keys:
@@ -170,12 +172,12 @@ def _checked(layers: Sequence[WeightMatrix], rows: Rows, heads: Fusion, residual
             first = f"the first one {batch} and {tokens}"
             found.append(f"layers: number {number} has batch {sequences} and {queries} tokens, {first}")
         if not isinstance(heads, str):
-            resolve_index(f"heads of layer {number}", heads, count, weights.device, found)
+            resolve_index(checks, f"heads of layer {number}", heads, count, weights.device)
     if isinstance(heads, str) and heads not in ("mean", "max"):
         found.append(f"heads: expected 'mean', 'max' or numbers of heads, got {heads!r}")
     if isinstance(residual, bool) or not isinstance(residual, (int, float)) or not 0 <= residual < 1:
         found.append(f"residual: expected a share from 0 to below 1, got {residual!r}")
-    numbers = resolve_index("rows", slice(None) if rows is None else rows, tokens, layers[0].device, found)
-    raise_problems(found, InvalidArgument)
+    numbers = resolve_index(checks, "rows", slice(None) if rows is None else rows, tokens, layers[0].device)
+    checks.raise_problems()
     assert numbers is not None
     return numbers.tolist()

@@ -10,6 +10,7 @@ import numpy as np
 from regard.analysis.heads import HEAD_SCORES, Columns
 from regard.analysis.recording import Layer
 from regard.errors import InvalidArgument, InvalidType, MissingExtra, did_you_mean, raise_problems
+from regard.ops.measures import BlockMean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,7 +111,7 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         raise InvalidArgument("heads: expected at least one")
     square = -(-max(queries, keys) // LARGEST)
     chosen = weights.at(heads=[known.index(head) for head in numbers])
-    maps = (chosen.dense() if square == 1 else chosen.block_mean(square))[0].float().cpu().numpy()
+    maps = (chosen.dense() if square == 1 else chosen.measure(BlockMean(square))["block_mean"])[0].float().cpu().numpy()
     columns = min(4, len(numbers))
     rows = -(-len(numbers) // columns)
     named = square == 1 and max(queries, keys) <= NAMED

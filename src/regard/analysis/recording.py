@@ -147,10 +147,13 @@ class Recording(Layers[Layer]):
             dtype: What queries and keys are written in, as ``torch.float16``. Default: as they are.
 
         Raises:
-            InvalidArgument: If a mask or a score is a function of one's own, which no file can hold.
+            InvalidArgument: If a mask or a score holds an object that a file cannot, or has no attribute for an argument
+                of its constructor; or if a mask that is a function has more than 64 ranges of keys in a row.
             InvalidFile: If the file cannot be written.
 
-        Its size is linear in the tokens: query and key, the rules between them, and what was measured.
+        Its size is linear in the tokens: query and key, the rules between them, and what was measured. A user-defined
+        mask, score or measure is written by the name of its class and by its attributes that are named like the
+        arguments of its constructor.
         """
         from regard.analysis.checking import check_texts
         from regard.analysis.storage import write
@@ -192,10 +195,12 @@ def load(path: str | os.PathLike[str]) -> Recording:
     """Read a recording that `Recording.save` wrote.
 
     Args:
-        path: The file. It is data and no code, whoever wrote it.
+        path: The file. It is data and no code, whoever wrote it: user-defined masks, scores and measures must be
+            defined in this process.
 
     Raises:
-        InvalidFile: If it is missing, damaged, of another version, or no recording.
+        InvalidFile: If it is missing, damaged, of another version, or no recording, or if it names a class that is not
+            defined in this process.
 
     Example:
         >>> import regard, tempfile

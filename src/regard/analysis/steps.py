@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, raise_problems
-from regard.ops import MaskLike
-from regard.ops.masks import as_mask, to_dense
+from regard.ops.masks import MaskLike, to_dense
 
 MOST = 10**6
 """How many numbers the largest step may have: this is for looking at, and its size is tokens² · heads · head_dim."""
@@ -120,9 +118,7 @@ class Calculation:
         if mask is not None:
             heads, queries, keys = scores.shape
             shape = (1, heads, queries, keys)
-            rule = as_mask(mask)
-            raise_problems(rule.objections(shape, scores.device), InvalidArgument)
-            allowed = to_dense(rule, shape)[0]
+            allowed = to_dense(mask, shape, device=scores.device)[0]
             self.add("mask", "1 where the query may attend to the key", "head query key", allowed.double())
             hidden = scores.masked_fill(~allowed, -torch.inf)
             scores = self.add("masked scores", "−∞ where the mask is 0", "head query key", hidden)

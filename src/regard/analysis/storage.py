@@ -1,8 +1,8 @@
 """A recording as one file: tensors, and how they belong together as JSON; nothing in it is code.
 
 The file is one of safetensors. Its metadata say for each layer what its weights follow from: masks and scores are named
-by their classes, of which the ones listed here are known, and hold tensors of the file. A checksum of all of it tells a
-damaged file from a whole one.
+by their classes and hold tensors of the file. A user-defined class must be defined in the process that reads the file.
+A checksum of all of it tells a damaged file from a whole one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +23,24 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidFile, RegardError
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems
 from regard.files import atomic_write
-from regard.ops import (
-    Additive,
-    Alibi,
-    Bias,
-    Bilinear,
-    Causal,
-    Documents,
-    Mask,
-    Neighbours,
-    Padding,
-    Prefix,
-    RelativeKey,
-    ScaledDotProduct,
-    Sinks,
-    SoftCap,
-    T5RelativeBias,
-    WeightMatrix,
-    Window,
-)
-from regard.ops.masks import And, DenseMask, FlexBlockMask, MaskMod, MaskOfHeads, Not, Or, Spans, to_spans
-from regard.ops.measures.entropy import MaxResult
-from regard.ops.measures.topk import TopKResult
+from regard.ops import WeightMatrix
+from regard.ops.masks import FlexBlockMask, Mask, MaskMod, as_mask, to_spans
+from regard.ops.measures import Measure
 from regard.ops.request import AttentionRequest, make_request
-from regard.ops.scores import ScoreOfHeads, Sum
+from regard.ops.rules import Rule, class_by_id, class_id, registered
+from regard.ops.scores import Score, as_score
+from regard.ops.tree import parts_of
 
-VERSION = 2
-RULES = (And, Or, Not, Causal, Window, Padding, Prefix, Documents, Neighbours, DenseMask, Spans, MaskOfHeads)
-SCORES = (
-    ScaledDotProduct,
-    Bilinear,
-    Additive,
-    RelativeKey,
-    Bias,
-    Alibi,
-    T5RelativeBias,
-    SoftCap,
-    Sinks,
-    Sum,
-    ScoreOfHeads,
-)
-KNOWN = {kind.__name__: kind for kind in (*RULES, *SCORES, MaxResult, TopKResult)}
+VERSION = 3
+AXES = ("batch", "heads", "rows")
+"""The axes of which `WeightMatrix.at` selects a part."""
 
 
 def write(path: str | os.PathLike[str], about: Mapping[str, Any], dtype: torch.dtype | None = None) -> None:
-    """Write what is made of plain values, tensors, views of weights and the known rules.
+    """Write what is made of plain values, tensors, views of weights, and masks, scores and measures.
 
     Args:
         path: Where the file shall lie.
@@ -94,7 +65,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read what `write` wrote, by name.
 
     Raises:
-        InvalidFile: If the file is missing, damaged, of another version, or something else.
+        InvalidFile: If the file is missing, damaged, of another version, or something else, or if it names a class that
+            is not defined in this process.
     """
     place = Path(path)
     if place.is_dir():
@@ -113,6 +85,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
         if metadata.get("checksum") != checksum(told, tensors):
             raise InvalidFile(f"{place}: is damaged: its checksum is not that of what it holds")
+        _check_classes(place, about)
         return {name: _unpacked(part, tensors) for name, part in about.items() if name != "version"}
 
 
@@ -158,34 +131,110 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
         return {"weights": _packed(_of_request(thing.detach().request, dtype), tensors, dtype)}  # refused if stale
     if isinstance(thing, Mapping):
         return {"by name": {str(name): _packed(part, tensors, dtype) for name, part in thing.items()}}
-    if type(thing) in (MaxResult, TopKResult):
-        return {type(thing).__name__: _packed(thing._asdict(), tensors, dtype)}
     if isinstance(thing, (tuple, list)):
+        measures: Mapping[str, Any] = registered(Measure)
+        for measure in measures.values():
+            if measure.result_type is type(thing):
+                parts = dict(zip(thing._fields, thing, strict=True))  # pyright: ignore[reportAttributeAccessIssue]
+                return {"result": class_id(measure), "parts": _packed(parts, tensors, dtype)}
         return [_packed(part, tensors, dtype) for part in thing]
-    if is_dataclass(thing) and type(thing) in KNOWN.values():
+    if isinstance(thing, Rule):
         taken = inspect.signature(type(thing)).parameters
-        parts = {field.name: getattr(thing, field.name) for field in fields(thing) if field.name in taken}
-        return {type(thing).__name__: _packed(parts, tensors, dtype)}
+        missing = [name for name in taken if name not in vars(thing)]
+        if missing:
+            raise InvalidArgument(
+                f"a file cannot hold a {type(thing).__name__}: expected attributes named like the arguments of its "
+                f"constructor, got no {', '.join(missing)}"
+            )
+        parts = {name: getattr(thing, name) for name in taken}
+        return {"rule": class_id(type(thing)), "arguments": _packed(parts, tensors, dtype)}
     raise InvalidArgument(f"a file holds no {type(thing).__name__}: {thing!r} is code, or unknown")
 
 
 def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[str, Any]:
     mask = request.mask
     if mask is not None and _holds_function(mask):
-        mask = to_spans(mask, request.shape, request.offset, request.query.device)
+        shape = request.full_shape or request.shape
+        mask = to_spans(mask, shape, request.offset, request.query.device)
         if mask is None:
             raise InvalidArgument("a file holds no mask that is a function, with so many ranges of keys in a row")
-    if any(part is not None for part in request.origin):
-        raise InvalidArgument("a file holds whole layers, and no part that `at` gave")
     query, key = (part if dtype is None else part.to(dtype) for part in (request.query, request.key))
     rules = {"mask": mask, "score": request.score, "scale": request.scale, "offset": request.offset}
-    return {"query": query, "key": key, **rules}
+    part = {}
+    if request.full_shape is not None:
+        part = {"full_shape": request.full_shape, **{axis: getattr(request, axis) for axis in AXES}}
+    return {"query": query, "key": key, **rules, **part}
 
 
-def _holds_function(mask: Mask) -> bool:
-    if isinstance(mask, (MaskMod, FlexBlockMask)):
-        return True
-    return any(_holds_function(part) for part in vars(mask).values() if isinstance(part, Mask))
+def _request(
+    query: Tensor,
+    key: Tensor,
+    mask: Mask | None,
+    score: Score,
+    scale: float,
+    offset: int,
+    full_shape: tuple[int, int, int, int] | None = None,
+    **indices: Tensor | None,
+) -> AttentionRequest:
+    """The request that was written, with everything checked that a user's call checks."""
+    if full_shape is None:
+        return make_request(query, key, mask=mask, score=score, scale=scale, offset=offset, **indices)
+    request = make_request(query, key, scale=scale, offset=offset)
+    mask, score = None if mask is None else as_mask(mask), as_score(score)
+    keys = request.shape[3]
+    if len(full_shape) != 4 or full_shape[3] != keys:
+        raise InvalidArgument(f"full_shape: expected (batch, heads, queries, {keys}), got {full_shape!r:.80}")
+    with Checks() as checks:
+        for axis, size, full in zip(AXES, request.shape, full_shape, strict=False):
+            _check_index(checks, axis, indices[axis], size, full)
+    with Checks() as checks:
+        if mask is not None:
+            mask.check(checks, full_shape, query.device)
+        score.check(checks, full_shape, query.shape[3], query.device)
+    selected = {axis: None if index is None else index.to(torch.int64) for axis, index in indices.items()}
+    return replace(request, mask=mask, score=score, full_shape=full_shape, **selected)
+
+
+def _check_index(checks: Checks, axis: str, index: Tensor | None, size: int, full: int) -> None:
+    """Check the indices of the entries that were selected along an axis; None for all of them."""
+    if index is None:
+        checks.that(size == full, f"{axis}: expected all {full} entries or their indices, got {size} without indices")
+    elif checks.tensor(axis, index, "integer", shapes={f"({axis},)": (size,)}):
+        low, high = int(index.min()), int(index.max())
+        checks.that(
+            low >= 0 and high < full, f"{axis}: expected indices from 0 to {full - 1}, got {low if low < 0 else high}"
+        )
+
+
+def _holds_function(tree: Any) -> bool:
+    return isinstance(tree, (MaskMod, FlexBlockMask)) or any(_holds_function(part) for part in parts_of(tree))
+
+
+def _check_classes(path: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a file whose classes are not all defined in this process.
+
+    Raises:
+        InvalidFile: Naming each of them.
+    """
+    problems = []
+    for name in _classes_in(about):
+        try:
+            class_by_id(name)
+        except InvalidArgument as error:
+            problems.append(f"{path}: {error}")
+    raise_problems(problems, InvalidFile)
+
+
+def _classes_in(told: Any) -> Iterator[str]:
+    """The classes that a file names."""
+    if not isinstance(told, (dict, list)):
+        return
+    if isinstance(told, dict):
+        if set(told) in ({"rule", "arguments"}, {"result", "parts"}):
+            yield told["rule"] if "rule" in told else told["result"]
+        told = told["by name"].values() if set(told) == {"by name"} else told.values()
+    for part in told:
+        yield from _classes_in(part)
 
 
 def _unpacked(told: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -200,8 +249,10 @@ def _unpacked(told: Any, tensors: Mapping[str, Tensor]) -> Any:
     if set(told) == {"by name"}:
         return {name: _unpacked(part, tensors) for name, part in told["by name"].items()}
     if set(told) == {"weights"}:
-        return WeightMatrix(make_request(**_unpacked(told["weights"], tensors)))
-    if len(told) == 1 and next(iter(told)) in KNOWN:
-        ((name, parts),) = told.items()
-        return KNOWN[name](**_unpacked(parts, tensors))
+        return WeightMatrix(_request(**_unpacked(told["weights"], tensors)))
+    if set(told) == {"rule", "arguments"}:
+        return class_by_id(told["rule"])(**_unpacked(told["arguments"], tensors))
+    if set(told) == {"result", "parts"}:
+        measure: Any = class_by_id(told["result"])
+        return measure.result_type(**_unpacked(told["parts"], tensors))
     raise InvalidArgument(f"{', '.join(map(repr, sorted(told)[:5]))} is no kind of thing that a recording has")

@@ -20,8 +20,8 @@ from regard.nn import (
     RotaryPositions,
     SelfAttention,
 )
-from regard.ops import MaskLike
 from regard.ops import weights as weights_of
+from regard.ops.masks import MaskLike
 
 Traceable = MultiHeadAttention | SelfAttention | AdditiveAttention
 """The layers that can be traced."""

@@ -57,7 +57,7 @@ def gather() -> dict[str, dict[str, str | None]]:
     return {
         "versions": {"regard": regard.__version__, "python": platform.python_version(), **_packages()},
         "devices": _devices(),
-        "kernels": {kernel.name: kernel.about for kernel in KERNELS},
+        "kernels": {kernel.name: kernel.description for kernel in KERNELS},
         "models": _embedded(),
     }
 

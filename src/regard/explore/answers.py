@@ -19,8 +19,11 @@ from regard.errors import raise_problems
 from regard.explore.codes import MASKED, encode, planes
 from regard.explore.packing import block_of, check, describe, floats, scores_of, shapes_of, vectors_of
 from regard.explore.sketches import SIDE, THUMBNAIL, Shown, allowed_squares, plan_of, sides, whole
-from regard.ops import Mass, Padding, WeightMatrix
+from regard.ops import WeightMatrix
+from regard.ops.masks import Padding
+from regard.ops.measures import BlockMean, Mass
 from regard.ops.request import AttentionRequest
+from regard.ops.tile import KeyRange
 
 KEPT = 2**28
 """So many bytes of answers are kept, those that were asked for last."""
@@ -181,7 +184,7 @@ class Answers:
         """Means of squares of some rows, as a page shows them."""
         weights = self.recording.layers[layer].weights.detach().at(heads=heads, queries=queries)
         rows, keys = weights.shape[2:]
-        squares = weights.block_mean(size)[0].to("cpu", torch.float32) * sides(keys, size)
+        squares = weights.measure(BlockMean(size))["block_mean"][0].to("cpu", torch.float32) * sides(keys, size)
         return Shown(squares, allowed_squares(weights.request, size), sides(rows, size), {}, [])
 
     def _once(self, name: Hashable, compute: Callable[[], Answer]) -> Answer:
@@ -209,12 +212,10 @@ def _weights(request: AttentionRequest, lse: torch.Tensor, keys: tuple[int, int]
     """The weights of a head, of which the log-sum-exp of each row is known, to a range of keys; NaN where masked."""
     queries, count = request.shape[2:]
     start, stop = keys or (0, count)
-    cells = request.cells(slice(0, 1), slice(0, 1), slice(0, queries)).within((start, stop))
-    scores = request.scores(request.query, request.key[:, :, start:stop], cells).to(lse.dtype)
-    masked = scores == -torch.inf
-    if request.mask is not None:
-        masked = masked | ~request.allowed(cells)
-    return (scores - lse[..., None]).exp().masked_fill(masked, torch.nan).expand(1, 1, queries, stop - start)
+    tile = request.tile(slice(0, 1), slice(0, 1), slice(0, queries)).with_keys(KeyRange(start, stop))
+    scores = request.masked_scores(request.query, request.key[:, :, start:stop], tile).to(lse.dtype)
+    weights = (scores - lse[..., None]).exp().masked_fill(scores == -torch.inf, torch.nan)
+    return weights.expand(1, 1, queries, stop - start)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from regard.analysis.heads import HEAD_SCORES, Columns, HeadSums
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.explore.codes import COARSE, ERROR, FINE, GROWTH, LAST, LINEAR, MASKED
 from regard.explore.sketches import THUMBNAIL, Shown, asked_of, plan_of, sketched, whole
-from regard.ops.scores import ScaledDotProduct, Score, ScoreOfHeads, Sum
+from regard.ops.scores import ScaledDotProduct, Score, Sum
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Layer, Recording
@@ -187,8 +187,6 @@ def _rule(score: Score) -> str | None:
 
 
 def _called(score: Score) -> str:
-    if isinstance(score, ScoreOfHeads):
-        return _called(score.score)
     if isinstance(score, Sum):
         return f"{_called(score.left)} + {_called(score.right)}"
     inner = next((part for part in vars(score).values() if isinstance(part, Score)), None)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from regard.explore.codes import MASKED, encode, planes
-from regard.ops import BlockMean, Mass, Measure, Padding, Received, TopK
+from regard.ops.masks import Padding
+from regard.ops.measures import BlockMean, Mass, Measure, Received, TopK
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Layer
@@ -211,10 +212,10 @@ def allowed_squares(request: AttentionRequest, size: int, runs: Runs | None = No
     step = max(size, ROWS // size * size)
     squares = []
     for start in range(0, queries, step):
-        cells = request.cells(slice(0, 1), slice(0, heads), slice(start, min(start + step, queries)))
-        found = request.allowed(cells).to("cpu")
+        tile = request.tile(slice(0, 1), slice(0, heads), slice(start, min(start + step, queries)))
+        found = request.allowed(tile).to("cpu")
         own = found.ndim == 4 and found.shape[1] > 1  # a mask for each head
-        found = found.expand(1, heads if own else 1, *cells.shape[2:])[0]
+        found = found.expand(1, heads if own else 1, *tile.shape[2:])[0]
         squares.append(_pool(_pool(found.float(), size, 1), size, 2) > 0)
         if runs is not None:
             runs.add(found)

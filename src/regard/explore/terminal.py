@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import InvalidArgument, did_you_mean
-from regard.ops import GroupPool
+from regard.ops.measures import GroupPool
 from regard.text.words import is_special, words_or_tokens
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class _Picture:
         for layer in layers:
             device = layer.weights.device
             sides = zip((asking, [positions for _, positions in columns]), layer.weights.shape[2:], strict=True)
-            of_words = GroupPool(*(_numbers(words, tokens).to(device) for words, tokens in sides))
+            query_groups, key_groups = (_numbers(words, tokens).to(device) for words, tokens in sides)
+            of_words = GroupPool(query_groups, key_groups)
             for head in range(layer.weights.shape[1]):  # one at a time: there may be many, of many words
                 merged += layer.weights.detach().at(heads=head).measure({"words": of_words})["words"][0, 0].cpu()
         self.heads = sum(layer.weights.shape[1] for layer in layers)

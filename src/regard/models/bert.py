@@ -21,7 +21,8 @@ from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import ACTIVATIONS, Activation, FeedForward, choice_objections
 from regard.nn.linear import Linear
 from regard.nn.residual import NormOrder
-from regard.ops import AttentionOutput, Padding
+from regard.ops import AttentionOutput
+from regard.ops.masks import Padding
 
 Head = Literal["none", "masked_words", "classes", "token_classes", "embedding"]
 Pooling = Literal["mean", "first"]

@@ -16,7 +16,7 @@ from regard.ops import AttentionOutput
 
 
 class Attentions(NamedTuple):
-    """What each layer of a translator attended to: an :class:`~regard.ops.AttentionOutput` per layer, where it has one."""
+    """What each layer of a translator attended to: an :class:`~regard.AttentionOutput` per layer, where it has one."""
 
     encoder: tuple[AttentionOutput, ...]
     decoder: tuple[AttentionOutput, ...]

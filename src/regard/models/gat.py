@@ -13,7 +13,8 @@ from regard.errors import raise_problems
 from regard.models.config import checked, field_objections, size_objections
 from regard.nn.dropout import dropout_objections
 from regard.nn.graph_attention import GraphAttention
-from regard.ops import AttentionOutput, Neighbours
+from regard.ops import AttentionOutput
+from regard.ops.masks import Neighbours
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Gat(nn.Module):
     Example:
         >>> import torch
         >>> from regard import Neighbours
-        >>> ring = Neighbours(torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
+        >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
         >>> output = Gat(GatConfig(num_features=5, num_classes=2)).eval()(torch.randn(3, 5), ring, attentions=True)
         >>> output.logits.shape, output.attentions[0].weights.shape
         (torch.Size([3, 2]), torch.Size([1, 8, 3, 3]))

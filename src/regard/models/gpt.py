@@ -20,7 +20,8 @@ from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.linear import Linear
-from regard.ops import AttentionOutput, Causal, Padding
+from regard.ops import AttentionOutput
+from regard.ops.masks import Causal, Padding
 
 Norm = Literal["layer", "rms"]
 NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}

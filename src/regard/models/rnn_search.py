@@ -18,7 +18,8 @@ from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import choice_objections
 from regard.nn.linear import Linear
-from regard.ops import AttentionOutput, Padding
+from regard.ops import AttentionOutput
+from regard.ops.masks import Padding
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.positions import LearnedPositions
 from regard.nn.residual import NormOrder
-from regard.ops import AttentionOutput, Padding
+from regard.ops import AttentionOutput
+from regard.ops.masks import Padding
 
 Tying = Literal["all", "decoder", "none"]
 

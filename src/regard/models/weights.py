@@ -138,7 +138,7 @@ def give_weights(
                 ]
         else:
             objections.append(f"{path}: {name} {objection}")
-    raise_problems(objections, InvalidCheckpoint, most=None)
+    raise_problems(objections, InvalidCheckpoint, limit=None)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, name, given[parameter])

@@ -9,7 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import InvalidArgument, count_problems, raise_problems
-from regard.ops import Additive, AttentionOutput, MaskLike, WeightMatrix, attend, weights
+from regard.ops import AttentionOutput, WeightMatrix, attend, weights
+from regard.ops.masks import MaskLike
+from regard.ops.scores import Additive
 
 
 class AdditiveAttention(nn.Module):

@@ -12,7 +12,8 @@ from regard.nn.attention_positions import AttentionPositions
 from regard.nn.cache import FixedCache, GrowingCache
 from regard.nn.dropout import dropout_objections
 from regard.nn.linear import Linear, dtype_objections
-from regard.ops import AttentionOutput, MaskLike, attend
+from regard.ops import AttentionOutput, attend
+from regard.ops.masks import MaskLike
 from regard.ops.matmul import linear
 from regard.ops.measures import MeasureLike
 

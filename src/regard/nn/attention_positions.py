@@ -10,18 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import InvalidArgument, count_problems, raise_problems
-from regard.ops import (
-    Alibi,
-    AttentionOutput,
-    DistanceHistogram,
-    RelativeKey,
-    ScaledDotProduct,
-    Score,
-    T5RelativeBias,
-    attend,
-)
-from regard.ops.measures import as_measures
-from regard.ops.rotary import turned
+from regard.ops import AttentionOutput, attend
+from regard.ops.measures import DistanceHistogram, as_measures
+from regard.ops.rotary import rotate
+from regard.ops.scores import Alibi, RelativeKey, ScaledDotProduct, Score, T5RelativeBias
 
 _VALUES = "values by distance"  # what the measure is called that no caller asked for
 
@@ -162,7 +154,7 @@ class RotaryPositions(AttentionPositions):
             with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
                 self.table = self._angles(2 * end).to(self.table)
         cos, sin = self.table[:, offset:end].to(torch.promote_types(heads.dtype, torch.float32))
-        return turned(heads, cos, sin)
+        return rotate(heads, cos, sin)
 
     def _angles(self, length: int) -> Tensor:
         """Cosine and sine, (2, length, pairs)."""

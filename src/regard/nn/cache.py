@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InvalidArgument, count_problems, raise_problems
-from regard.ops import Causal, Mask
+from regard.ops.masks import Causal, Mask
 
 EVERY = 8
 """After so many tokens it is looked whether entries that no beam sees can be dropped."""

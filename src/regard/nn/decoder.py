@@ -13,7 +13,8 @@ from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.encoder import final_norm, stack_objections, width_objections
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import NormOrder, Residual
-from regard.ops import AttentionOutput, Causal, Mask
+from regard.ops import AttentionOutput
+from regard.ops.masks import Causal, Mask
 
 
 class DecoderLayer(nn.Module):

@@ -12,7 +12,8 @@ from regard.nn.attention import MultiHeadAttention
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.feed_forward import FeedForward
 from regard.nn.residual import MakeNorm, NormOrder, Residual
-from regard.ops import AttentionOutput, Mask
+from regard.ops import AttentionOutput
+from regard.ops.masks import Mask
 
 
 class EncoderLayer(nn.Module):

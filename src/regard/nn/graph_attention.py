@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from regard.errors import InvalidType, count_problems, raise_problems
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.linear import dtype_objections
-from regard.ops import Additive, AttentionOutput, Mask, Neighbours, attend
+from regard.ops import AttentionOutput, attend
+from regard.ops.masks import Mask, Neighbours
+from regard.ops.scores import Additive
 
 
 class GraphAttention(nn.Module):
@@ -40,7 +42,7 @@ class GraphAttention(nn.Module):
     Example:
         >>> import torch
         >>> from regard import Neighbours
-        >>> ring = Neighbours(torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
+        >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
         >>> attended = GraphAttention(5, 4, 2)(torch.randn(3, 5), ring)
         >>> attended.output.shape, attended.weights.shape
         (torch.Size([3, 8]), torch.Size([1, 2, 3, 3]))
@@ -91,7 +93,7 @@ class GraphAttention(nn.Module):
         if not isinstance(x, Tensor):
             raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
         if not isinstance(graph, Mask):
-            raise InvalidType(f"graph must be made of edges, Neighbours(edges), but is a {type(graph).__name__}")
+            raise InvalidType(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {type(graph).__name__}")
         objections = dtype_objections(self.project.weight, x=x)
         if x.ndim != 2 or x.shape[1] != self.in_features:
             expected = f"(nodes, in_features={self.in_features})"

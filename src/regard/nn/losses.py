@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from regard.checks import broadcastable_to
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.ops import WeightMatrix
 from regard.ops.indexing import SelectCells
 from regard.ops.measures import Received
 from regard.ops.measures.divergence import KLDivergence
-from regard.ops.tree import broadcasts
 
 Rows = Shaped[Tensor, "..."] | None
 """How much each row counts, broadcastable to (batch, heads, queries); None counts all alike."""
@@ -163,8 +163,7 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
             f"other: has (batch, heads, queries, keys) = {tuple(other.shape)} on {other.device}, expected "
             f"{tuple(weights.shape)} on {weights.device}"
         )
-    found = weights.measure({"entropy": "entropy", "log": KLDivergence(other.request, other.lse())})
-    return _mean(-found["entropy"] - found["log"], row_weights)
+    return _mean(weights.measure(KLDivergence(other))["kl_divergence"], row_weights)
 
 
 def _mean(values: Tensor, weights: Rows) -> Tensor:
@@ -187,7 +186,7 @@ def _check(weights: object, **counts: Rows) -> None:
             continue
         if not isinstance(given, Tensor):
             wrong.append(f"{name}: expected a tensor, got {type(given).__name__}")
-        elif not broadcasts(given, shape):
+        elif not broadcastable_to(given, shape):
             wrong.append(f"{name}: {tuple(given.shape)} does not broadcast to (batch, heads, {axes}) = {shape}")
         elif given.device != weights.device:
             wrong.append(f"{name}: lies on {given.device}, the weights on {weights.device}")

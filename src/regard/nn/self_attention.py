@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import InvalidArgument, count_problems, raise_problems
-from regard.ops import AttentionOutput, MaskLike, attend
+from regard.ops import AttentionOutput, attend
+from regard.ops.masks import MaskLike
 
 
 class SelfAttention(nn.Module):

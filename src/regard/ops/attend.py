@@ -1,4 +1,4 @@
-"""The operation: make the request, choose a kernel, run it."""
+"""attend and weights: validate the request, select a kernel, run it."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, raise_problems
+from regard.checks import Checks, describe
 from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.dispatch import choose
-from regard.ops.masks import MaskLike
-from regard.ops.measures import MeasureLike, as_measures
-from regard.ops.request import make_request
-from regard.ops.scores import Score
-from regard.ops.tree import describe_tensor
+from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.masks.base import MaskLike
+from regard.ops.measures.base import MeasureLike, as_measures
+from regard.ops.request import check_request, make_request
+from regard.ops.scores.base import Score
 from regard.ops.weight_matrix import WeightMatrix
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionOutput:
-    """What attention gives.
+    """The result of attention.
 
     Args:
         output: (batch, heads, queries, value_dim) from `attend`; (batch, queries, d_model) from an attention layer,
             (nodes, width) on a graph.
-        weights: A view of the weights, (batch, heads, queries, keys); it holds query and key, and computes what it is
-            asked.
-        measured: The answers to `measure`, by name.
-        value: What the weights are weights of, (batch, value_heads, keys, value_dim); None where the output of a head
-            is not their weighted sum alone.
+        weights: The weight matrix, (batch, heads, queries, keys), computed on demand from query and key, which it
+            holds. measured: The results of `measure`, by name. value: The value, (batch, value_heads, keys, value_dim);
+            None where a head's output is not the weights times a
+            value.
     """
 
     output: Float[Tensor, "*batch queries width"]
@@ -40,10 +38,8 @@ class AttentionOutput:
     value: Float[Tensor, "batch value_heads keys value_dim"] | None = None
 
     def __repr__(self) -> str:
-        answers = ", ".join(f"{name!r}: {describe_tensor(answer)}" for name, answer in self.measured.items())
-        return (
-            f"AttentionOutput(output={describe_tensor(self.output)}, weights={self.weights!r}, measured={{{answers}}})"
-        )
+        measured = ", ".join(f"{name!r}: {describe(result)}" for name, result in self.measured.items())
+        return f"AttentionOutput(output={describe(self.output)}, weights={self.weights!r}, measured={{{measured}}})"
 
 
 def attend(
@@ -59,43 +55,44 @@ def attend(
     measure: MeasureLike = (),
     kernel: str | None = None,
 ) -> AttentionOutput:
-    """Attend: ``output = dropout(softmax(mask(score(query, key)))) · value``, with answers about the weights.
+    """Attention with access to its weights: ``output = dropout(softmax(mask(score(query, key)))) @ value``.
 
     Args:
         query: (batch, heads, queries, head_dim), float64, float32, bfloat16 or float16.
         key: (batch, kv_heads, keys, head_dim); kv_heads divides heads.
-        value: (batch, value_heads, keys, value_dim); value_heads divides heads, and mostly is kv_heads.
-        mask: A rule (`Causal`, `Padding`, `Window`, `Prefix`, `Documents`, `Neighbours`; combined with ``&``, ``|``,
-            ``~``), a function ``(batch, head, query, key) -> bool``, FlexAttention's BlockMask, or a bool tensor that
-            broadcasts to (batch, heads, queries, keys). True means may attend. None lets every query see every key.
-        score: The rule for scores; None is the scaled dot product.
-        scale: What scores are multiplied with; None is the rule's own, 1/√head_dim.
-        offset: Query i stands at position i + offset; None is keys − queries, so that the queries are the last ones.
-        dropout: The probability with which a weight that makes the output is dropped. Answers are before dropout.
-        measure: What to ask of the weights: names (``"entropy"``, ``"received"``, ``"lse"``), measures (``TopK(8)``),
-            several of these, or a dict that names them.
-        kernel: Force a kernel by name (`regard info` lists them); None takes the first that can.
+        value: (batch, value_heads, keys, value_dim); value_heads divides heads, and usually equals kv_heads.
+        mask: Which keys each query may attend to: `Causal`, `Padding`, `Window`, `Prefix`, `Documents`, `Neighbours`,
+            combined by ``&``, ``|``, ``~``; a function ``(b, h, q_idx, kv_idx) -> bool``; FlexAttention's BlockMask; or
+            a bool tensor broadcastable to (batch, heads, queries, keys), True where a query may attend. Default: all.
+        score: Input of the softmax. Default: the scaled dot product.
+        scale: Factor of the scores. Default: that of the score, 1/√head_dim for the scaled dot product.
+        offset: Query i has position i + offset. Default: keys − queries, so that the queries are the last positions.
+        dropout: Probability of dropping a weight from the output. Measures are computed before dropout.
+        measure: What to compute about the weights in the same pass: names (``"entropy"``, ``"received"``, ``"lse"``),
+            measures (``TopK(8)``), several of these, or a dict that names the results.
+        kernel: Name of the kernel to use; `regard info` lists them. Default: the first suitable one.
 
     Returns:
-        AttentionOutput: The output, (batch, heads, queries, value_dim), in the dtype of value; a view of the weights; the
-            answers, from the same pass, in float32 (float64 for float64). A row that may see no key has output 0.
+        AttentionOutput: The output, (batch, heads, queries, value_dim) in the dtype of value; the weight matrix,
+            computed on demand; the measures, in float32 (float64 for float64). A row that may attend to no key has
+            output 0.
 
     Raises:
-        InvalidArgument: If shapes, dtypes, devices or head counts do not fit, or a name is unknown; all objections at
-            once.
-        InvalidType: If an argument is of the wrong type.
-        KernelNotSupported: If the forced kernel cannot serve the call; its reasons are given.
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit, or a name is unknown; every problem is in
+            the message.
+        InvalidType: If an argument has a wrong type.
+        KernelNotSupported: If the named kernel cannot compute this call; the message says why.
 
-    Gradients are exact and of the first order, by `torch.func` too; second derivatives and forward mode want
-    ``kernel="reference"``. Autocast changes nothing: what is given says the dtype. A NaN or an infinity reaches the
-    rows that may see it, measures included; in a value that a mask forbids it may reach other rows, and in ``fused``
-    it is what torch makes of it. Under `torch.compile` and `torch.export` a call is one operator, for every length by
-    ``dynamic=True``; so are the measures and `dense` of its weights. A mask, score or measure of one's own in Python
-    breaks the graph, and so do an index and a product, ``W[0, 3]`` and ``W @ x``; ``fullgraph=True`` refuses them.
+    Gradients are exact, first order only, and work under `torch.func`; use ``kernel="reference"`` for second
+    derivatives and forward mode. Autocast has no effect: results follow the input dtypes. NaN and infinity propagate to
+    every row that may attend to them; in masked values they can reach other rows. ``sdpa`` behaves as torch does. Under
+    `torch.compile` and `torch.export` a call is one operator, and so are measures and `dense` of its weights. Masks,
+    scores and measures written in Python, indexing (``W[0, 3]``) and products (``W @ x``) cause a graph break and stay
+    correct; with ``fullgraph=True`` they raise.
 
     Memory:
         O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to
-        128 × 128 weights of each head for the backward pass, and ``fused`` may hold 2²² cells.
+        128 × 128 weights per head for the backward pass, and ``sdpa`` may use a mask of up to 2**22 cells.
 
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need", equation 1.
@@ -109,16 +106,18 @@ def attend(
         >>> att.measured["entropy"].shape, att.measured["topk"].indices.shape
         (torch.Size([1, 8, 100]), torch.Size([1, 8, 100, 4]))
     """
-    request = make_request(query, key, value=value, mask=mask, score=score, scale=scale, offset=offset)
-    measures = as_measures(measure)
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
-        raise InvalidType(f"dropout: expected a probability, got {dropout!r}")
-    objections = [] if 0 <= dropout < 1 else [f"dropout: expected a probability from 0 to below 1, got {dropout}"]
-    for each in measures.values():
-        objections += each.objections(request.shape, query.device)
-    raise_problems(objections, InvalidArgument)
-    job = KernelInputs(request, value, measures, dropout)
-    output, measured = choose(job, kernel).run(job)
+    checks = Checks()
+    request = check_request(checks, {"query": query, "key": key, "value": value}, mask, score, scale, offset)
+    if type(dropout) is not float or dropout:
+        checks.number("dropout", dropout, low=0, below=1)
+    measures = as_measures(measure, checks)
+    if request is not None:
+        for each in measures.values():
+            each.check(checks, request.shape, query.device)
+    checks.raise_problems()
+    assert request is not None
+    inputs = KernelInputs(value, request, measures, dropout)
+    output, measured = select_kernel(inputs, kernel).run(inputs)
     assert output is not None
     return AttentionOutput(output, WeightMatrix(request), measured, value)
 
@@ -132,7 +131,7 @@ def weights(
     scale: float | None = None,
     offset: int | None = None,
 ) -> WeightMatrix:
-    """The weight matrix of query and key, as a view: nothing is computed until it is asked.
+    """The weight matrix of query and key. Nothing is computed until it is used.
 
     Args:
         query: As in `attend`.
@@ -146,8 +145,8 @@ def weights(
         WeightMatrix: (batch, heads, queries, keys).
 
     Raises:
-        InvalidArgument: If shapes, dtypes, devices or head counts do not fit; all objections at once.
-        InvalidType: If an argument is of the wrong type.
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit; every problem is in the message.
+        InvalidType: If an argument has a wrong type.
 
     Example:
         >>> import regard, torch

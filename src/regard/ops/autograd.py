@@ -1,4 +1,4 @@
-"""First derivatives that refuse to be differentiated again, where they would else count as constants."""
+"""Custom gradients: refuse a second derivative that would be silently incomplete, and vmap by a loop."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument
 
-ONCE = (
-    "this gradient was made by a formula of its own and cannot be differentiated again; of attention, "
-    "kernel='reference' has second derivatives"
+SECOND_ORDER_MESSAGE = (
+    "second derivative: this gradient comes from a custom backward pass, which cannot be differentiated again; for "
+    "attention, use kernel='reference'"
 )
 
 
-def first_order_only(gradients: Iterable[Tensor | None], *follow_from: Tensor | None) -> list[Tensor | None]:
-    """What a backward pass returns, so that a second derivative raises and is not silently incomplete.
+def first_order_only(gradients: Iterable[Tensor | None], *inputs: Tensor | None) -> list[Tensor | None]:
+    """Return these from a backward pass so that a second derivative raises.
 
-    `torch.autograd.function.once_differentiable` does this only where the incoming gradients have a graph of their own.
+    `torch.autograd.function.once_differentiable` does so only where the incoming gradients have a graph of their own.
 
     Args:
-        gradients: What the backward pass has found.
-        follow_from: All that they were computed from.
+        gradients: The result of the backward pass.
+        inputs: Everything that it was computed from.
     """
-    if not torch.is_grad_enabled():  # nobody asked for create_graph=True
+    if not torch.is_grad_enabled():  # no create_graph=True
         return list(gradients)
-    return [None if gradient is None else _Once.apply(gradient, *follow_from) for gradient in gradients]  # pyright: ignore[reportReturnType]
+    return [None if gradient is None else _FirstOrderOnly.apply(gradient, *inputs) for gradient in gradients]  # pyright: ignore[reportReturnType]
 
 
-class _Once(torch.autograd.Function):
+class _FirstOrderOnly(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gradient: Tensor, *follow_from: Tensor | None) -> Tensor:
+    def forward(gradient: Tensor, *inputs: Tensor | None) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
@@ -43,18 +43,18 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> None:
-        raise InvalidArgument(ONCE)
+        raise InvalidArgument(SECOND_ORDER_MESSAGE)
 
 
 def vmap_by_loop(
     function: type[torch.autograd.Function], count: int, in_dims: Sequence[int | None], inputs: Sequence[Any]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """What `torch.vmap` asks of a function that gives a tuple of tensors: one call for each entry, stacked."""
+    """The `vmap` of a function that returns a tuple of tensors: one call per entry, stacked."""
     calls = [
         function.apply(
             *(
-                given.select(dim, number) if isinstance(given, Tensor) and dim is not None else given
-                for given, dim in zip(inputs, in_dims, strict=True)
+                value.select(dim, number) if isinstance(value, Tensor) and dim is not None else value
+                for value, dim in zip(inputs, in_dims, strict=True)
             )
         )
         for number in range(count)

@@ -1,32 +1,32 @@
-"""Grouped-query attention: several query heads may share one head of keys or values."""
+"""Grouped-query attention: matrix products in which several query heads share one head of keys or values."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from regard.ops.matmul import product
+from regard.ops.matmul import matmul
 
 
-def kv_heads_of(heads: slice, of: int, kv_heads: int) -> slice:
-    """The heads of keys or values that a slice of query heads uses: one each, or one for all of them.
+def kv_heads_of(heads: slice, num_heads: int, num_kv_heads: int) -> slice:
+    """The key or value heads of a slice of query heads: one each, or one for all of them.
 
     Args:
-        heads: Query heads, which lie within one group wherever heads are shared.
-        of: How many query heads there are in all.
-        kv_heads: How many heads of keys or values there are.
+        heads: Query heads; within one group where heads are shared.
+        num_heads: Number of query heads.
+        num_kv_heads: Number of key or value heads.
     """
-    group = of // kv_heads
+    group = num_heads // num_kv_heads
     return heads if group == 1 else slice(heads.start // group, heads.start // group + 1)
 
 
-def grouped_matmul(left: Tensor, right: Tensor, often: bool = False) -> Tensor:
-    """The matrix product by head, where one right head may serve all left heads.
+def grouped_matmul(left: Tensor, right: Tensor, is_repeated: bool = False) -> Tensor:
+    """The matrix product per head, where one right head may serve all left heads.
 
     Args:
         left: (batch, heads, rows, inner).
         right: (batch, heads or 1, inner, columns), or (batch, heads or 1, rows, inner, columns) where each row has its
             own.
-        often: Whether many products have these shapes.
+        is_repeated: Whether many products have these shapes.
 
     Returns:
         (batch, heads, rows, columns).
@@ -37,19 +37,19 @@ def grouped_matmul(left: Tensor, right: Tensor, often: bool = False) -> Tensor:
         return (left[..., None, :] @ right)[..., 0, :]
     batch, heads, rows, inner = left.shape
     if right.shape[1] == heads:
-        return product(left, right, often)
-    # Broadcasting would copy the right side for each head; as rows of one product they share it.
-    return product(left.reshape(batch, 1, heads * rows, inner), right, often).view(batch, heads, rows, -1)
+        return matmul(left, right, is_repeated)
+    # Broadcasting would copy the right side for each head; as rows of one product the heads share it.
+    return matmul(left.reshape(batch, 1, heads * rows, inner), right, is_repeated).view(batch, heads, rows, -1)
 
 
-def grouped_matmul_grad(left: Tensor, right: Tensor, like: Tensor, often: bool = False) -> Tensor:
-    """The gradient of `multiply` with respect to its right side: summed over rows, and over heads that share.
+def grouped_matmul_grad(left: Tensor, right: Tensor, like: Tensor, is_repeated: bool = False) -> Tensor:
+    """The gradient of `grouped_matmul` for its right side: summed over rows, and over heads that share it.
 
     Args:
         left: (batch, heads, rows, inner).
         right: (batch, heads, rows, columns).
-        like: The right side of `multiply`.
-        often: Whether many products have these shapes.
+        like: The right side of `grouped_matmul`.
+        is_repeated: Whether many products have these shapes.
 
     Returns:
         The shape of `like`.
@@ -59,5 +59,6 @@ def grouped_matmul_grad(left: Tensor, right: Tensor, like: Tensor, often: bool =
         outer = left[..., None] * right[..., None, :]
         return outer if like.shape[1] == heads else outer.sum(1, keepdim=True)
     if like.shape[1] == heads:
-        return product(left.mT, right, often)
-    return product(left.reshape(batch, 1, heads * rows, -1).mT, right.reshape(batch, 1, heads * rows, -1), often)
+        return matmul(left.mT, right, is_repeated)
+    rows = heads * rows
+    return matmul(left.reshape(batch, 1, rows, -1).mT, right.reshape(batch, 1, rows, -1), is_repeated)

@@ -1,61 +1,96 @@
-"""Parts of a matrix that is not there: which rows an index needs, and the measure that hands out their cells."""
+"""Plan what an index of the weight matrix needs: its rows, and the cells of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from regard.ops.measures import FORBIDDEN, Block, Measure, Shape
+from regard.checks import Checks
+from regard.errors import InvalidType
+from regard.ops.measures.base import Block, Measure, lowest
+from regard.ops.tile import Shape
 
-Shown = Literal["weights", "scores"]
+Source = Literal["weights", "scores"]
+Selection = int | Sequence[int] | slice | Tensor | None
+"""What `at` takes for an axis."""
 
 
-@dataclass(frozen=True, eq=False)
-class SelectCells(Measure):
+class SelectCells(Measure, name="_select_cells"):
     """Some cells of each row, (batch, heads, queries, width).
 
     Args:
-        shown: The cells after softmax, or before it (−∞ where masked).
-        keys: The same range of keys for each row, or (batch, heads, queries, width) keys of its own.
+        source: Weights, or scores (−∞ where masked).
+        keys: The same range of keys for each row, or (batch, heads, queries, width) keys of each.
     """
 
-    shown: Shown
+    source: Source
     keys: slice | Tensor
+    needs_all_keys = False
 
-    def of(self, block: Block) -> Tensor:
-        cells = block.weights if self.shown == "weights" else block.scores
-        nothing = 0.0 if self.shown == "weights" else -torch.inf
+    def compute(self, block: Block) -> Tensor:
+        cells = block.weights if self.source == "weights" else block.scores
+        fill = 0.0 if self.source == "weights" else -torch.inf
         start, stop = block.index[3].start, block.index[3].stop
         if isinstance(self.keys, slice):
             outside = (start, block.shape[3] - stop)
-            found = torch.nn.functional.pad(cells, outside, value=nothing)[..., self.keys]
+            selected = torch.nn.functional.pad(cells, outside, value=fill)[..., self.keys]
         else:
             keys = self.keys[block.index[:3]]
             inside = (keys >= start) & (keys < stop)
-            found = cells.gather(-1, torch.where(inside, keys - start, 0)).masked_fill(~inside, nothing)
-        return found if self.shown == "weights" else found.masked_fill(found <= FORBIDDEN, nothing)
+            selected = cells.gather(-1, torch.where(inside, keys - start, 0)).masked_fill(~inside, fill)
+        return selected if self.source == "weights" else selected.masked_fill(selected <= lowest(cells.dtype), fill)
 
-    def parts(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         width = self.keys.shape[3] if isinstance(self.keys, Tensor) else len(range(*self.keys.indices(shape[3])))
-        return (((*self.whole(shape), width), dtype),)
+        return (((*self.result_shape(shape), width), dtype),)
+
+
+def resolve_index(checks: Checks, name: str, index: Any, size: int, device: torch.device) -> Tensor | None:
+    """The entries of an axis that were selected, counted from 0; None with a problem in `checks`.
+
+    Args:
+        checks: Collects the problems.
+        name: The argument, for errors.
+        index: An int, several, bools or a slice.
+        size: Size of the axis.
+        device: Device of the result.
+
+    Raises:
+        InvalidType: If the index is something else.
+    """
+    try:
+        indices = torch.arange(size, device=device)[index] if isinstance(index, slice) else torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType(f"{name}: expected an int, several or a slice with a positive step, got {index!r}") from None
+    indices = indices.to(device).reshape(-1)
+    if indices.dtype == torch.bool and len(indices) == size and not isinstance(index, bool):
+        indices = indices.nonzero().flatten()
+    if indices.numel() and (indices.dtype == torch.bool or indices.is_floating_point() or indices.is_complex()):
+        checks.fail(f"{name}: expected integers or {size} bools, got {index!r}")
+        return None
+    indices = indices.to(torch.int64)
+    if len(indices) == 0:
+        checks.fail(f"{name}: expected at least one of {size}, got {index!r}, which selects none")
+    elif int(indices.min()) < -size or int(indices.max()) >= size:
+        checks.fail(f"{name}: expected indices from {-size} to {size - 1}, got {index!r}")
+    return torch.where(indices < 0, indices + size, indices)
 
 
 def split_index(index: Any, key_count: int) -> tuple[tuple[Any, ...], slice, tuple[Any, ...]] | None:
-    """Cut an index into what it does to rows and what it does to keys, where it does the same to the keys of every row.
+    """Split an index into its parts for rows and for keys, if it selects the same keys of every row.
 
     Returns:
-        The index of (batch, heads, queries); a range that holds the keys it asks for; what to do with that range. None
-        where the index picks keys by tensors or lists, or is not one that can be cut.
+        The index of (batch, heads, queries); a range that holds the selected keys; the index of that range. None if
+        keys are selected by tensors or lists, or the index cannot be split.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
-    takes = [_axes_taken(part) for part in parts]
-    if None in takes or sum(part is ... for part in parts) > 1:
+    consumed = [_axes_consumed(part) for part in parts]
+    if None in consumed or sum(part is ... for part in parts) > 1:
         return None
-    missing = 4 - sum(taken for taken in takes if taken is not None)
+    missing = 4 - sum(count for count in consumed if count is not None)
     if missing < 0:
         return None
     at = next((i for i, part in enumerate(parts) if part is ...), len(parts))
@@ -63,19 +98,19 @@ def split_index(index: Any, key_count: int) -> tuple[tuple[Any, ...], slice, tup
     after = len(parts)
     while after and parts[after - 1] is None:
         after -= 1
-    of_keys = parts[after - 1]
-    if isinstance(of_keys, int):
-        if not -key_count <= of_keys < key_count:
-            raise IndexError(f"index {of_keys} is out of bounds for the axis of keys, which has size {key_count}")
-        keys = slice(of_keys, of_keys + 1 or None)
+    key_part = parts[after - 1]
+    if isinstance(key_part, int):
+        if not -key_count <= key_part < key_count:
+            raise IndexError(f"index {key_part} is out of bounds for the axis of keys, which has size {key_count}")
+        keys = slice(key_part, key_part + 1 or None)
         return tuple(parts[: after - 1]), keys, (0, *parts[after:])
-    if isinstance(of_keys, slice):
-        return tuple(parts[: after - 1]), of_keys, (slice(None), *parts[after:])
+    if isinstance(key_part, slice):
+        return tuple(parts[: after - 1]), key_part, (slice(None), *parts[after:])
     return None
 
 
-def _axes_taken(part: Any) -> int | None:
-    """How many axes a part of an index stands for; None where only torch can tell."""
+def _axes_consumed(part: Any) -> int | None:
+    """The number of axes that a part of an index stands for; None if only torch can tell."""
     if part is None or part is ...:
         return 0
     if isinstance(part, bool):
@@ -84,22 +119,19 @@ def _axes_taken(part: Any) -> int | None:
         return 1
     if isinstance(part, Tensor):
         return part.ndim if part.dtype in (torch.bool, torch.uint8) else 1
-    return (
-        1
-        if isinstance(part, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in part)
-        else None
-    )
+    is_int_list = isinstance(part, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in part)
+    return 1 if is_int_list else None
 
 
-def groups(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None], slice]]:
-    """Cut rows into rectangles of (batch, heads, queries), so that none is computed that was not asked for.
+def rectangles(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None], slice]]:
+    """Split rows into rectangles of (batch, heads, queries), so that no other row is computed.
 
     Args:
-        rows: Different numbers of rows, rising, of a matrix whose rows are counted through its first three axes.
+        rows: Different row numbers, ascending, counted through the first three axes.
         shape: The shape of the matrix.
 
-    Returns:
-        For each rectangle the entries of its three axes (None for all), and which of the rows it holds.
+    Yields:
+        The entries of the three axes (None for all), and which of the rows they are.
     """
     sizes = shape[:3]
     axes = [axis.unique() for axis in torch.unravel_index(rows, sizes)]
@@ -109,13 +141,13 @@ def groups(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None], sl
     pairs, counts = (rows // sizes[2]).unique_consecutive(return_counts=True)
     start = 0
     for pair, count in zip(pairs, counts.tolist(), strict=True):
-        held = slice(start, start + count)
-        yield [(pair // sizes[1])[None], (pair % sizes[1])[None], rows[held] % sizes[2]], held
+        part = slice(start, start + count)
+        yield [(pair // sizes[1])[None], (pair % sizes[1])[None], rows[part] % sizes[2]], part
         start += count
 
 
 def columns_by_row(rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Order cells by rows: the different rows; each one's keys, (rows, most keys of one); and where each cell went."""
+    """Group cells by row: the different rows; the keys of each, (rows, most keys of one); where each cell went."""
     unique, row, counts = rows.unique(return_inverse=True, return_counts=True)
     order = row.argsort(stable=True)
     starts = counts.cumsum(0) - counts

@@ -1,25 +1,24 @@
-"""The request: queries, keys and the rules between them, checked once, here. Kernels serve requests."""
+"""AttentionRequest: query, key, mask and score of a weight matrix, validated once. Kernels serve requests."""
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, replace
-from sys import float_info
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, raise_problems
-from regard.ops.masks import Mask, MaskLike, as_mask
-from regard.ops.measures import Shape
-from regard.ops.scores import Score, as_score
-from regard.ops.tile import Index, Tile
-from regard.ops.tree import broadcasts
+from regard.checks import Checks, broadcastable_to, describe
+from regard.errors import InvalidArgument, InvalidType, RegardError
+from regard.ops.masks.base import Mask, MaskLike, as_mask
+from regard.ops.scores.base import Key, Query, Score, as_score
+from regard.ops.tile import Index, KeyRange, Shape, Tile
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
-_FAR = 2**62  # positions beyond would leave int64 where a window's ends are added to them
+MAX_OFFSET = 2**62
+"""Positions stay below this, so that a window's limits can be added to them in int64."""
 
 _AXES = {
     "query": "(batch, heads, queries, head_dim)",
@@ -28,20 +27,21 @@ _AXES = {
 }
 
 
-@dataclass(eq=False)  # not frozen, as each call makes one, at three times the price
+@dataclass(eq=False)  # not frozen: every call makes one, and frozen ones take three times as long
 class AttentionRequest:
-    """All that the weight matrix follows from. Made by `make_request`, which makes every check.
+    """Everything that defines a weight matrix. Made by `make_request`, which validates it.
 
     Args:
         query: (batch, heads, queries, head_dim).
         key: (batch, kv_heads, keys, head_dim).
-        mask: The rule for which cells are allowed; None allows all.
-        score: The rule for scores.
-        scale: What raw scores are multiplied with.
-        offset: Query i stands at position i + offset.
-        batch: (batch,) Which sequences of the mask and the score these are; None: all, in order.
-        heads: (heads,) Which heads of the mask and the score these are; None: all, in order.
-        rows: (queries,) Which queries of the mask and the score these are; None: all, in order.
+        mask: Which keys each query may attend to; None for all.
+        score: What softmax is applied to.
+        scale: Factor of the raw scores.
+        offset: Query i has position i + offset.
+        batch: (batch,) Which batch entries of mask and score these are. None: all, in order.
+        heads: (heads,) Which heads of mask and score these are. None: all, in order.
+        rows: (queries,) Which queries of mask and score these are. None: all, in order.
+        full_shape: The shape that mask and score were made for, if `at` has selected a part of it; else None.
     """
 
     query: Float[Tensor, "batch heads queries head_dim"]
@@ -53,6 +53,7 @@ class AttentionRequest:
     batch: Int[Tensor, " batch"] | None = None
     heads: Int[Tensor, " heads"] | None = None
     rows: Int[Tensor, " queries"] | None = None
+    full_shape: Shape | None = None
 
     @property
     def shape(self) -> Shape:
@@ -62,56 +63,65 @@ class AttentionRequest:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What sums are kept in: float64 for float64, else float32."""
+        """The dtype of weights, scores and sums: float64 for float64, else float32."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
-    def cells(self, batch: Index, heads: Index, rows: Index, columns: Tensor | None = None) -> Tile:
-        """The rectangle of the matrix at these entries, over all keys or, by row, over those in `columns`."""
+    def tile(
+        self,
+        batch: Index,
+        heads: Index,
+        rows: Index,
+        columns: Tensor | None = None,
+        summaries: dict[int, Any] | None = None,
+    ) -> Tile:
+        """The tile of these entries over all keys or, by row, over those in `columns`."""
         return Tile(
             batch if self.batch is None else self.batch[batch],
             heads if self.heads is None else self.heads[heads],
             rows if self.rows is None else self.rows[rows],
-            (0, self.key.shape[2]),
+            KeyRange(0, self.key.shape[2]),
             self.offset,
             self.query.device,
             columns,
-            columns is None,
+            is_full_width=columns is None,
+            summaries={} if summaries is None else summaries,
         )
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        """Which of these cells the mask allows.
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        """The cells of a tile that the mask allows.
 
         Raises:
-            InvalidArgument: If the rule gives something else.
+            InvalidArgument: If the mask returns something else than a bool tensor for them.
         """
         assert self.mask is not None
-        found = self.mask.allowed(cells)
-        if not isinstance(found, Tensor) or found.dtype != torch.bool or not broadcasts(found, cells.shape):
-            raise _wrong_answer(f"mask {type(self.mask).__name__}: allowed()", "a bool tensor", cells.shape, found)
-        return found
+        allowed = self.mask.allowed(tile)
+        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool or not broadcastable_to(allowed, tile.shape):
+            raise _wrong_result(f"mask {type(self.mask).__name__}: allowed()", "a bool tensor", tile.shape, allowed)
+        return allowed
 
-    def scores(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        cells: Tile,
-    ) -> Float[Tensor, "..."]:
-        """The scores of these cells, from their queries and keys; see `Score`.
+    def scores(self, query: Query, key: Key, tile: Tile) -> Float[Tensor, "..."]:
+        """The scores of a tile from its queries and keys, in the dtype of sums; see `Score`.
 
         Raises:
-            InvalidArgument: If the rule gives something else.
+            InvalidArgument: If the score returns something else than a floating-point tensor for them.
         """
-        found = self.score(query, key, self.scale, cells)
-        shape = *query.shape[:3], cells.width
-        if not isinstance(found, Tensor) or not found.is_floating_point() or not broadcasts(found, shape):
-            raise _wrong_answer(f"score {type(self.score).__name__}: a call", "a floating-point tensor", shape, found)
-        return found
+        scores = self.score(query, key, self.scale, tile)
+        shape = *query.shape[:3], tile.width
+        if not isinstance(scores, Tensor) or not scores.is_floating_point() or not broadcastable_to(scores, shape):
+            raise _wrong_result(f"score {type(self.score).__name__}: a call", "a floating-point tensor", shape, scores)
+        return scores.to(self.dtype)
+
+    def masked_scores(self, query: Query, key: Key, tile: Tile) -> Float[Tensor, "..."]:
+        """The scores of a tile, −∞ where masked."""
+        scores = self.scores(query, key, tile)
+        return scores if self.mask is None else scores.masked_fill(~self.allowed(tile), -torch.inf)
 
     def at(
         self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None
     ) -> AttentionRequest:
-        """The same matrix for some of its sequences, heads and queries; None keeps all."""
-        query, key, origin = self.query, self.key, list(self.origin)
+        """The same matrix for some batch entries, heads and queries; None keeps all."""
+        query, key = self.query, self.key
+        selected = [self.batch, self.heads, self.rows]
         group = query.shape[1] // key.shape[1]
         for axis, index in enumerate((batch, heads, rows)):
             if index is None:
@@ -119,106 +129,123 @@ class AttentionRequest:
             query = query.index_select(axis, index)
             if axis < 2:
                 key = key.index_select(axis, index // group if axis == 1 else index)
-            before = origin[axis]
-            origin[axis] = index if before is None else before[index]
-        return replace(self, query=query, key=key, batch=origin[0], heads=origin[1], rows=origin[2])
-
-    @property
-    def origin(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Which sequences, heads and queries of the first request these are."""
-        return self.batch, self.heads, self.rows
+            before = selected[axis]
+            selected[axis] = index if before is None else before[index]
+        batch, heads, rows = selected
+        full_shape = self.shape if self.full_shape is None else self.full_shape
+        return replace(self, query=query, key=key, batch=batch, heads=heads, rows=rows, full_shape=full_shape)
 
 
 def make_request(
     query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads keys head_dim"],
     *,
-    value: Float[Tensor, "batch value_heads keys value_dim"] | None = None,
     mask: MaskLike | None = None,
     score: Score | str | None = None,
     scale: float | None = None,
     offset: int | None = None,
 ) -> AttentionRequest:
-    """Check everything, fill in the defaults, and make the request.
+    """Validate the arguments, fill in the defaults, and make the request.
 
     Raises:
-        InvalidType: If query, key or value are no tensors, or mask, score or offset are of no known type.
-        InvalidArgument: If shapes, dtypes, devices or head counts do not fit; all objections at once.
+        InvalidType: If an argument has a wrong type.
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit; every problem is in the message.
     """
-    given = {"query": query, "key": key} if value is None else {"query": query, "key": key, "value": value}
-    raise_problems(
-        [f"{n}: expected a tensor, got {type(t).__name__}" for n, t in given.items() if not isinstance(t, Tensor)],
-        InvalidType,
-    )
-    rule = None if mask is None else as_mask(mask)
-    score = as_score(score)
-    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float))):
-        raise InvalidType(f"scale: expected a number, got {scale!r}")
-    if scale is not None and not abs(scale) <= float_info.max:  # which is false of NaN too
-        raise InvalidArgument(f"scale: expected a finite number, got {scale}")
-    if offset is not None and (isinstance(offset, bool) or not _is_index(offset)):
-        raise InvalidType(f"offset: expected an int (query i stands at position i + offset), got {offset!r}")
-    if offset is not None and not -_FAR < offset < _FAR:
-        raise InvalidArgument(f"offset: expected a position between −2⁶² and 2⁶², got {offset}")
-    objections = _shape_objections(given)
-    if not objections:
-        batch, heads, queries, head_dim = query.shape
-        shape = batch, heads, queries, key.shape[2]
-        objections += [] if rule is None else rule.objections(shape, query.device)
-        objections += score.objections(shape, head_dim, query.device)
-    raise_problems(objections, InvalidArgument)
+    checks = Checks()
+    request = check_request(checks, {"query": query, "key": key}, mask, score, scale, offset)
+    checks.raise_problems()
+    assert request is not None
+    return request
+
+
+def check_request(
+    checks: Checks,
+    tensors: dict[str, Tensor],
+    mask: MaskLike | None,
+    score: Score | str | None,
+    scale: float | None,
+    offset: int | None,
+) -> AttentionRequest | None:
+    """The request, or None if its tensors or numbers are invalid; every problem is in `checks`.
+
+    Args:
+        checks: Collects the problems.
+        tensors: Query, key and, if there is one, value.
+        mask: As in `attend`.
+        score: As in `attend`.
+        scale: As in `attend`.
+        offset: As in `attend`.
+    """
+    found = len(checks.problems)
+    rule = None if mask is None else _collect(checks, as_mask, mask)
+    valid_score: Score | None = _collect(checks, as_score, score)
+    if scale is not None:
+        checks.number("scale", scale)
+    if offset is not None:
+        checks.integer("offset", offset, low=1 - MAX_OFFSET, below=MAX_OFFSET)
+    _check_tensors(checks, tensors)
+    if len(checks.problems) > found or valid_score is None:
+        return None
+    query, key = tensors["query"], tensors["key"]
+    batch, heads, queries, head_dim = query.shape
+    shape = batch, heads, queries, key.shape[2]
+    if rule is not None:
+        rule.check(checks, shape, query.device)
+    valid_score.check(checks, shape, head_dim, query.device)
     if scale is None:
-        scale = score.default_scale(query.shape[3])
+        scale = valid_score.default_scale(head_dim)
         scale = 1.0 if scale is None else scale
-    offset = key.shape[2] - query.shape[2] if offset is None else operator.index(offset)
-    return AttentionRequest(query, key, rule, score, scale, offset)
+    return AttentionRequest(query, key, rule, valid_score, scale, shape[3] - queries if offset is None else int(offset))
 
 
-def _wrong_answer(whose: str, expected: str, shape: tuple[int, ...], found: object) -> InvalidArgument:
-    came = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-    return InvalidArgument(
-        f"{whose} must give {expected} that broadcasts to (batch, heads, rows, keys) = {shape} of a block, but gave "
-        f"{came}"
-    )
-
-
-def _is_index(thing: object) -> bool:
+def _collect(checks: Checks, convert: Any, value: Any) -> Any:
+    """``convert(value)``, or None with its error in `checks`."""
     try:
-        operator.index(thing)  # pyright: ignore[reportArgumentType] - which is the question
-    except TypeError:
-        return False
-    return True
+        return convert(value)
+    except InvalidType as error:
+        checks.fail_type(str(error))
+    except RegardError as error:
+        checks.fail(str(error))
+    return None
 
 
-def _shape_objections(given: dict[str, Tensor]) -> list[str]:
-    query = given["query"]
-    whole, dtype, device = query.shape, query.dtype, query.device
-    found = []
-    for name, tensor in given.items():
-        shape = tensor.shape
-        if len(shape) != 4:
-            found.append(f"{name}: expected four axes {_AXES[name]}, got {tuple(shape)}")
-        elif 0 in shape:
-            found.append(f"{name}: {_AXES[name]} = {tuple(shape)} has an empty axis; each needs at least one entry")
+def _check_tensors(checks: Checks, tensors: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            checks.tensor(name, tensor)
+    if checks.error is InvalidType and not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        return
+    query, key = tensors["query"], tensors["key"]
+    dtype, device, comparable = query.dtype, query.device, True
+    for name, tensor in tensors.items():
+        if tensor.ndim != 4:
+            comparable = checks.fail(f"{name}: expected shape {_AXES[name]}, got {tuple(tensor.shape)}")
+        elif 0 in tensor.shape:
+            checks.fail(f"{name}: expected no empty axis in {_AXES[name]}, got {tuple(tensor.shape)}")
         if tensor.dtype not in DTYPES:
             known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
-            found.append(f"{name}: expected one of {known}, got {tensor.dtype}")
+            checks.fail(f"{name}: expected one of {known}, got {str(tensor.dtype).removeprefix('torch.')}")
         elif tensor.dtype != dtype:
-            found.append(f"{name}: is {tensor.dtype}, the query {dtype}; bring them to one dtype")
+            checks.fail(f"{name}: expected the query's dtype {dtype}, got {tensor.dtype}; convert it with .to()")
         if tensor.device != device:
-            found.append(f"{name}: lies on {tensor.device}, the query on {device}; move it with .to()")
-    if found and any(tensor.ndim != 4 for tensor in given.values()):
-        return found
-    batch, all_heads, _, head_dim = whole
-    keys = given["key"].shape[2]
-    for name, tensor in given.items():
-        own, heads, length, width = tensor.shape
-        if own != batch:
-            found.append(f"{name}: has batch {own}, the query {batch}")
-        if heads and all_heads % heads:
-            found.append(f"{name}: has {heads} heads, which do not divide the query's {all_heads}")
+            checks.device(name, tensor, device)
+    if not comparable:
+        return
+    batch, num_heads, _, head_dim = query.shape
+    keys = key.shape[2]
+    for name, tensor in tensors.items():
+        own_batch, heads, length, width = tensor.shape
+        if own_batch != batch:
+            checks.fail(f"{name}: expected the query's batch {batch}, got {own_batch}")
+        if heads and num_heads % heads:
+            checks.fail(f"{name}: expected a number of heads that divides the query's {num_heads}, got {heads}")
         if name == "key" and width != head_dim:
-            found.append(f"key: has head_dim {width}, the query {head_dim}")
+            checks.fail(f"key: expected the query's head_dim {head_dim}, got {width}")
         if name == "value" and length != keys:
-            found.append(f"value: has {length} keys, the key {keys}")
-    return found
+            checks.fail(f"value: expected as many keys as in key, {keys}, got {length}")
+
+
+def _wrong_result(call: str, kind: str, shape: tuple[int, ...], result: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"{call} must return {kind} broadcastable to (batch, heads, rows, keys) = {shape}, got {describe(result)}"
+    )

@@ -1,117 +1,171 @@
-"""Cells of the weight matrix: what rules for masks and scores are asked about."""
+"""Tile: the indices of a rectangle of the weight matrix, which masks and scores are evaluated on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-Span = tuple[int, int]
-"""A range of keys: the first, and one past the last."""
-
+Shape = tuple[int, int, int, int]
+"""(batch, heads, queries, keys)."""
 
 Index = slice | Tensor
-"""Some entries of an axis: a slice, or their numbers."""
+"""Entries of an axis: a slice, or their numbers."""
 
 
-@dataclass(eq=False)  # not frozen, as blocks make several of them, at three times the price
+class KeyRange(NamedTuple):
+    """A range of keys, from `start` up to but not including `stop`."""
+
+    start: int
+    stop: int
+
+    @property
+    def width(self) -> int:
+        """Number of keys."""
+        return self.stop - self.start
+
+    def intersect(self, other: KeyRange) -> KeyRange:
+        """The keys in both ranges."""
+        start = max(self.start, other.start)
+        return KeyRange(start, max(start, min(self.stop, other.stop)))
+
+
+class Summarizable(Protocol):
+    """A rule that reads what it needs from the values of its tensors once per call."""
+
+    def summarize(self) -> Any: ...
+
+
+@dataclass(eq=False)  # not frozen: blocks make several, and frozen ones take three times as long
 class Tile:
-    """A rectangle of the weight matrix, by the indices of the tensors that the request was first made from.
+    """A rectangle of the weight matrix, in the indices of the tensors that the matrix was made from.
 
-    `sequence`, `head`, `query`, `position` and `key` broadcast against each other to (batch, heads, rows, keys), so
-    that a rule is one expression of them: ``cells.key <= cells.position``.
+    `b`, `h`, `q_idx`, `q_pos` and `kv_idx` broadcast against each other to (batch, heads, rows, keys), so a rule is one
+    expression of them: ``tile.kv_idx <= tile.q_pos``. The names are those of FlexAttention's `mask_mod`.
 
     Args:
-        batch: Which sequences.
-        heads: Which heads.
-        rows: Which queries.
+        batch: Batch entries.
+        heads: Query heads.
+        rows: Queries.
         keys: The range of keys.
-        offset: Query i stands at position i + offset.
-        device: Where the tensors of the request lie.
-        columns: (rows, keys) Keys that each row has for itself, all within the range; None: each has the whole range.
-        whole: Whether the range is that of all keys.
-        gradients: In a backward pass, where the gradients of whole tensors are summed up, by the tensors' `id`.
+        offset: Query i has position i + offset.
+        device: Device of the query.
+        columns: (rows, columns) Keys of each row, where rows have their own, as on a sparse graph; all lie in `keys`.
+        is_full_width: Whether `keys` are all keys of the matrix.
+        positions: (rows,) The positions of the rows, where these are not ``rows + offset``.
+        gradients: In a backward pass, the tensors in which gradients are summed, by the `id` of the rule's tensor.
+        summaries: What rules have read from the values of their tensors in this call; see `summary`.
     """
 
     batch: Index
     heads: Index
     rows: Index
-    keys: Span
+    keys: KeyRange
     offset: int
     device: torch.device
     columns: Int[Tensor, "rows columns"] | None = None
-    whole: bool = False
+    is_full_width: bool = False
+    positions: Int[Tensor, " rows"] | None = None
     gradients: Mapping[int, Tensor] | None = None
+    summaries: dict[int, Any] = field(default_factory=dict)
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> Shape:
         """(batch, heads, rows, keys)."""
-        return entries_in(self.batch), entries_in(self.heads), entries_in(self.rows), self.width
+        return index_size(self.batch), index_size(self.heads), index_size(self.rows), self.width
 
     @property
     def width(self) -> int:
-        """How many keys each row has."""
-        return self.keys[1] - self.keys[0] if self.columns is None else self.columns.shape[1]
+        """Number of keys per row."""
+        return self.keys.stop - self.keys.start if self.columns is None else self.columns.shape[1]
 
     @property
-    def sequence(self) -> Int[Tensor, "batch 1 1 1"]:
-        """The sequences, (batch, 1, 1, 1)."""
-        return _numbers(self.batch, self.device)[:, None, None, None]
+    def b(self) -> Int[Tensor, "batch 1 1 1"]:
+        """Batch indices, (batch, 1, 1, 1)."""
+        return _as_tensor(self.batch, self.device)[:, None, None, None]
 
     @property
-    def head(self) -> Int[Tensor, "heads 1 1"]:
-        """The query heads, (heads, 1, 1)."""
-        return _numbers(self.heads, self.device)[:, None, None]
+    def h(self) -> Int[Tensor, "heads 1 1"]:
+        """Head indices, (heads, 1, 1)."""
+        return _as_tensor(self.heads, self.device)[:, None, None]
 
     @property
-    def query(self) -> Int[Tensor, "rows 1"]:
-        """The queries, (rows, 1)."""
-        return _numbers(self.rows, self.device)[:, None]
+    def q_idx(self) -> Int[Tensor, "rows 1"]:
+        """Query indices, (rows, 1)."""
+        return _as_tensor(self.rows, self.device)[:, None]
 
     @property
-    def position(self) -> Int[Tensor, "rows 1"]:
-        """Where the queries stand among the keys, (rows, 1)."""
-        return self.query + self.offset
+    def q_pos(self) -> Int[Tensor, "rows 1"]:
+        """Positions of the queries among the keys, (rows, 1)."""
+        return self.q_idx + self.offset if self.positions is None else self.positions[:, None]
 
     @property
-    def key(self) -> Int[Tensor, "*rows keys"]:
-        """The keys, (keys,); (rows, keys) where each row has its own."""
+    def kv_idx(self) -> Int[Tensor, "*rows keys"]:
+        """Key indices, (keys,), or (rows, columns) where each row has its own."""
         return torch.arange(*self.keys, device=self.device) if self.columns is None else self.columns
 
     @property
-    def ends(self) -> tuple[int, int]:
+    def is_consecutive(self) -> bool:
+        """Whether the rows are consecutive positions and share all keys, so the tile is a rectangle of a grid."""
+        return isinstance(self.rows, slice) and self.columns is None and self.positions is None
+
+    @property
+    def position_range(self) -> tuple[int, int]:
         """The lowest and the highest position of the rows."""
+        if self.positions is not None:
+            return int(self.positions.min()), int(self.positions.max())
         if isinstance(self.rows, slice):
             return self.rows.start + self.offset, self.rows.stop - 1 + self.offset
         return int(self.rows.min()) + self.offset, int(self.rows.max()) + self.offset
 
     @property
-    def sequences(self) -> list[int]:
-        """The numbers of the sequences."""
+    def batch_indices(self) -> list[int]:
+        """The batch entries as a list."""
         return list(range(self.batch.start, self.batch.stop)) if isinstance(self.batch, slice) else self.batch.tolist()
 
-    def within(self, keys: Span) -> Tile:
+    @property
+    def no_keys(self) -> KeyRange:
+        """An empty range."""
+        return KeyRange(self.keys.start, self.keys.start)
+
+    def clip(self, start: int, stop: int) -> KeyRange:
+        """The part of a range that lies within the tile's keys, empty where nothing does."""
+        start = min(max(start, self.keys.start), self.keys.stop)
+        return KeyRange(start, max(start, min(stop, self.keys.stop)))
+
+    def with_keys(self, keys: KeyRange) -> Tile:
         """The same rows over another range of keys."""
         if keys == self.keys:
             return self
-        batch, heads, rows = self.batch, self.heads, self.rows
-        return Tile(batch, heads, rows, keys, self.offset, self.device, self.columns, False, self.gradients)
+        batch, heads, rows, offset, device = self.batch, self.heads, self.rows, self.offset, self.device
+        rest = self.columns, False, self.positions, self.gradients, self.summaries
+        return Tile(batch, heads, rows, keys, offset, device, *rest)  # replace() takes three times as long
 
-    def part_of(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
-        """What belongs to these cells of a tensor that broadcasts to (batch, heads, queries, keys) of the whole."""
+    def summary(self, rule: Summarizable) -> Any:
+        """What ``rule.summarize()`` returns, read once per call of a kernel.
+
+        It is never kept longer: a tensor may change through NumPy, ``.data`` or a copy without torch counting it.
+        """
+        if id(rule) not in self.summaries:
+            self.summaries[id(rule)] = rule.summarize()
+        return self.summaries[id(rule)]
+
+    def slice(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
+        """The part of a tensor broadcastable to (batch, heads, queries, keys) that belongs to this tile."""
         if self.gradients is not None and self.columns is None and id(tensor) in self.gradients:
-            return _Part.apply(tensor, self)  # pyright: ignore[reportReturnType]
-        return self._part(tensor)
+            return _Slice.apply(tensor, self)  # pyright: ignore[reportReturnType]
+        return self._slice(tensor)
 
-    def _part(self, tensor: Tensor) -> Tensor:
-        part = tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
-        for axis, index in enumerate((self.batch, self.heads, self.rows)):
-            if part.shape[axis] > 1:
-                part = part[(slice(None),) * axis + (index,)]
+    def slice_rows(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows ..."]:
+        """The part of a tensor whose first axes are (batch or 1, heads or 1, queries or 1)."""
+        return index_rows(tensor, (self.batch, self.heads, self.rows))
+
+    def _slice(self, tensor: Tensor) -> Tensor:
+        part = self.slice_rows(tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape)))
         if part.shape[3] == 1:
             return part
         if self.columns is None:
@@ -120,32 +174,40 @@ class Tile:
         return part.expand(-1, -1, len(self.columns), -1).gather(3, columns)
 
 
-class _Part(torch.autograd.Function):
-    """The part of a large tensor, whose gradient is added in its place, and never made for the whole."""
+class _Slice(torch.autograd.Function):
+    """A slice of a large tensor whose gradient is added in place, and never allocated for the whole tensor."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, cells: Tile) -> Tensor:
-        assert cells.gradients is not None
-        ctx.total, ctx.cells = cells.gradients[id(tensor)], cells
-        return cells._part(tensor)
+    def forward(ctx: Any, tensor: Tensor, tile: Tile) -> Tensor:
+        assert tile.gradients is not None
+        ctx.total, ctx.tile = tile.gradients[id(tensor)], tile
+        return tile._slice(tensor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
-        total, cells = ctx.total, ctx.cells
-        if all(isinstance(index, slice) for index in (cells.batch, cells.heads, cells.rows)):
-            cells._part(total).add_(gradient)
-        else:  # chosen entries, of which several may be one
+        total, tile = ctx.total, ctx.tile
+        if all(isinstance(index, slice) for index in (tile.batch, tile.heads, tile.rows)):
+            tile._slice(total).add_(gradient)
+        else:  # indices may repeat, so their gradients must be accumulated
             with torch.enable_grad():
                 leaf = total.detach().requires_grad_()
-                (whole,) = torch.autograd.grad(cells._part(leaf), leaf, gradient)
+                (whole,) = torch.autograd.grad(tile._slice(leaf), leaf, gradient)
             total.add_(whole)
         return None, None
 
 
-def entries_in(index: Index) -> int:
-    """How many entries an index chooses."""
+def index_rows(tensor: Tensor, indices: tuple[Index, Index, Index]) -> Tensor:
+    """Index (batch, heads, queries) of a tensor; axes of size 1 broadcast and stay."""
+    for axis, index in enumerate(indices):
+        if tensor.shape[axis] > 1:
+            tensor = tensor[(slice(None),) * axis + (index,)]
+    return tensor
+
+
+def index_size(index: Index) -> int:
+    """The number of entries that an index selects."""
     return index.stop - index.start if isinstance(index, slice) else index.shape[0]
 
 
-def _numbers(index: Index, device: torch.device) -> Tensor:
+def _as_tensor(index: Index, device: torch.device) -> Tensor:
     return torch.arange(index.start, index.stop, device=device) if isinstance(index, slice) else index

@@ -1,100 +1,203 @@
-"""Rules hold tensors as fields of dataclasses; autograd wants these tensors in a row, and others put in their place."""
+"""Requests and rules as trees of tensors: list the tensors, replace them, encode the rest, notice in-place changes.
+
+A tree is a tensor, a mapping, a list, a tuple, a rule or a dataclass of trees; everything else is a leaf. Of rules and
+dataclasses the parts are their ``__dict__``, so it does not matter how a rule came to hold a tensor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from regard.errors import StaleView
 
+Tree = TypeVar("Tree")
+Number = int | float | torch.SymInt | torch.SymFloat
 
-def map_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
-    """The same thing with `put(tensor)` for each tensor in it, in a fixed order.
 
-    Args:
-        thing: A tensor, a mapping, a tuple, a list, or a dataclass, of such things; anything else is left as it is.
-        put: What to put in a tensor's place.
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors of a tree, in the order of `map_tensors`; a tensor that occurs twice is listed twice."""
+    tensors: list[Tensor] = []
+    _append_tensors(tree, tensors, ())
+    return tensors
+
+
+def _append_tensors(tree: Any, tensors: list[Tensor], parents: tuple[int, ...]) -> None:
+    if isinstance(tree, Tensor):
+        tensors.append(tree)
+    elif id(tree) not in parents:  # a rule that holds itself is listed once
+        for part in parts_of(tree):
+            if part is not None:
+                _append_tensors(part, tensors, (*parents, id(tree)))
+
+
+def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
+    """The tree with ``fn(tensor)`` for each tensor; parts in which nothing changes stay the same objects."""
+    return _map_tensors(tree, fn, ())
+
+
+def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: tuple[int, ...]) -> Any:
+    if isinstance(tree, Tensor):
+        return fn(tree)
+    kind = _kind(type(tree))
+    if kind is None or id(tree) in parents:
+        return tree
+    parents = (*parents, id(tree))
+    parts = vars(tree) if kind is object else tree
+    if isinstance(parts, Mapping):
+        mapped = {name: _map_tensors(part, fn, parents) for name, part in parts.items()}
+        if all(mapped[name] is part for name, part in parts.items()):
+            return tree
+        return rebuild(type(tree), mapped) if kind is object else mapped
+    items = [_map_tensors(part, fn, parents) for part in parts]
+    if all(new is old for new, old in zip(items, parts, strict=True)):
+        return tree
+    make: Any = getattr(type(tree), "_make", type(tree))  # a named tuple takes its parts one by one
+    return make(items)
+
+
+def subtrees(tree: Any) -> Iterator[Any]:
+    """The tree and every rule, dataclass and container within it, without tensors; each once."""
+    todo, seen = [tree], set()
+    while todo:
+        part = todo.pop()
+        if isinstance(part, Tensor) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        todo += parts_of(part)
+
+
+def map_float_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
+    """`map_tensors` for floating-point tensors, the ones that can have a gradient."""
+    return map_tensors(tree, lambda tensor: fn(tensor) if tensor.is_floating_point() else tensor)
+
+
+def parts_of(tree: Any) -> Iterable[Any]:
+    """The parts of a tree, one level down; none for a leaf."""
+    kind = _kind(type(tree))
+    if kind is object:
+        return vars(tree).values()
+    return tree.values() if kind is Mapping else tree if kind is Sequence else ()
+
+
+def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:
+    """An instance with these attributes; what its constructor would check or compute has been checked and computed."""
+    instance = object.__new__(cls)
+    instance.__dict__.update(parts)
+    return instance
+
+
+_LEAVES = frozenset((type(None), bool, int, float, str, slice, torch.device, torch.dtype))
+
+
+def _kind(cls: type) -> Any:
+    """How the parts of instances are found: `Mapping`, `Sequence`, `object` (by ``__dict__``), or None for leaves."""
+    if cls in _LEAVES:
+        return None
+    if issubclass(cls, (tuple, list)):
+        return Sequence
+    if getattr(cls, "is_tree_node", False) or (is_dataclass(cls) and hasattr(cls, "__dict__")):
+        return object
+    return Mapping if issubclass(cls, Mapping) else None
+
+
+class Encoder:
+    """Write a tree as a Python literal, with its tensors and numbers in lists beside it.
+
+    A compiled or exported program can hold that as the arguments of one operator. A number is kept apart because it may
+    be a symbol while a program is traced.
+
+    Example:
+        >>> import torch
+        >>> encoder = Encoder()
+        >>> encoder.encode({"a": torch.ones(2), "b": (1.5, None)})
+        "{'a': ('tensor', 0), 'b': ('tuple', (('number', 0), None, ))}"
+        >>> decode(_, encoder.tensors, encoder.numbers, {})
+        {'a': tensor([1., 1.]), 'b': (1.5, None)}
     """
-    if isinstance(thing, Tensor):
-        return put(thing)
-    if isinstance(thing, Mapping):
-        return {name: map_tensors(part, put) for name, part in thing.items()}
-    if isinstance(thing, (tuple, list)):
-        replaced = [map_tensors(part, put) for part in thing]
-        if all(other is part for other, part in zip(replaced, thing, strict=True)):
-            return thing
-        make: Any = getattr(type(thing), "_make", type(thing))  # a named tuple takes its parts one by one
-        return make(replaced)
-    if is_dataclass(thing) and not isinstance(thing, type):
-        parts = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
-        others = {name: map_tensors(part, put) for name, part in parts.items()}
-        changed = {name: other for name, other in others.items() if other is not parts[name]}
-        return replace(thing, **changed) if changed else thing
-    return thing
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.numbers: list[Number] = []
+
+    def encode(self, tree: Any) -> str:
+        """The literal of a tree whose objects are dataclasses or rules; see `decode`."""
+        if isinstance(tree, Tensor):
+            self.tensors.append(tree)
+            return f"('tensor', {len(self.tensors) - 1})"
+        if tree is None or isinstance(tree, (bool, str)):
+            return repr(tree)
+        if isinstance(tree, Number):
+            self.numbers.append(tree)
+            return f"('number', {len(self.numbers) - 1})"
+        if isinstance(tree, slice):
+            return f"('slice', {self._items((tree.start, tree.stop, tree.step))})"
+        if isinstance(tree, (tuple, list)):
+            return f"('tuple', {self._items(tree)})"
+        if isinstance(tree, dict):
+            return self._parts(tree)
+        return f"({type(tree).__name__!r}, {self._parts(vars(tree))})"
+
+    def _items(self, items: Iterable[Any]) -> str:
+        return "(" + "".join(f"{self.encode(item)}, " for item in items) + ")"
+
+    def _parts(self, parts: Mapping[str, Any]) -> str:
+        return "{" + ", ".join(f"{name!r}: {self.encode(part)}" for name, part in parts.items()) + "}"
 
 
-def tensors_in(thing: Any) -> list[Tensor]:
-    """The tensors in a thing, in the order of `map_tensors`."""
-    if isinstance(thing, Tensor):
-        return [thing]
-    return [tensor for part in _parts_by(type(thing))(thing) if part is not None for tensor in tensors_in(part)]
+def decode(text: str, tensors: Sequence[Tensor], numbers: Sequence[Number], classes: Mapping[str, type]) -> Any:
+    """The tree that `Encoder` wrote; only these classes are made, and no code is run."""
+
+    def build(node: Any) -> Any:
+        if not isinstance(node, (tuple, dict)):
+            return node
+        if isinstance(node, dict):
+            return {name: build(part) for name, part in node.items()}
+        kind, content = node
+        if kind == "tensor":
+            return tensors[content]
+        if kind == "number":
+            return numbers[content]
+        if kind == "tuple":
+            return tuple([build(item) for item in content])
+        if kind == "slice":
+            return slice(*(build(item) for item in content))
+        return rebuild(classes[kind], build(content))
+
+    return build(_parse(text))
 
 
 @lru_cache(maxsize=256)
-def _parts_by(cls: type) -> Callable[[Any], Iterable[Any]]:
-    """What lists the parts of a thing of this class."""
-    if issubclass(cls, Mapping):
-        return cls.values
-    if issubclass(cls, (tuple, list)):
-        return iter
-    names = [field.name for field in fields(cls) if field.init] if is_dataclass(cls) else []
-    return lambda thing: [getattr(thing, name) for name in names]
-
-
-def map_float_tensors(thing: Any, put: Callable[[Tensor], Tensor]) -> Any:
-    """The same for floating-point tensors alone, which are those that can have a gradient."""
-    return map_tensors(thing, lambda tensor: put(tensor) if tensor.is_floating_point() else tensor)
-
-
-def tensors_out_of_reach(rule: object) -> list[str]:
-    """The names of a rule's attributes that want a gradient and, being no fields of a dataclass, would get none."""
-    fielded = {field.name for field in fields(rule)} if is_dataclass(rule) else set()
-    names = []
-    for name, part in getattr(rule, "__dict__", {}).items():
-        if name in fielded and is_dataclass(part):
-            names += [f"{name}.{each}" for each in tensors_out_of_reach(part)]
-        held = list(part.parameters()) if isinstance(part, torch.nn.Module) else [part]
-        wants = any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in held)
-        if wants and (name not in fielded or isinstance(part, torch.nn.Module)):
-            names.append(name)
-    return names
+def _parse(text: str) -> Any:
+    return ast.literal_eval(text)
 
 
 class TensorVersions:
-    """Remembers the tensors in a thing as they are, to notice when one is changed in place.
+    """Notice that a tensor of a tree is changed in place.
 
-    Args:
-        thing: Its tensors of inference mode count no changes, and are not watched; nor are any in compiled code.
+    Tensors of inference mode count no changes and are not watched; nor are any in compiled code.
     """
 
-    def __init__(self, thing: Any) -> None:
-        watched = () if torch.compiler.is_compiling() else tensors_in(thing)  # a compiler knows none of these three
+    def __init__(self, tree: Any) -> None:
+        watched = () if torch.compiler.is_compiling() else tensors_in(tree)
         self._versions = [(tensor, tensor._version) for tensor in watched if not tensor.is_inference()]
 
     def __getstate__(self) -> dict[str, list[Tensor]]:
         return {"tensors": [tensor for tensor, _ in self._versions]}
 
     def __setstate__(self, state: dict[str, list[Tensor]]) -> None:
-        """A copy, in memory or from a file, watches tensors of its own, whose versions begin anew."""
+        """A copy, in memory or from a file, watches tensors of its own, whose versions start again."""
         self.__init__(state["tensors"])
 
     def check(self, what: str) -> None:
-        """Raise if a tensor was changed.
+        """Raise if a tensor has changed.
 
         Raises:
             StaleView: Naming what the tensors are.
@@ -102,24 +205,6 @@ class TensorVersions:
         for tensor, version in self._versions:
             if tensor._version != version:
                 raise StaleView(
-                    f"{what}: the tensor of shape {tuple(tensor.shape)} was changed in place since; ask before "
-                    "changing it, or clone it first"
+                    f"{what}: the tensor of shape {tuple(tensor.shape)} was changed in place since; compute what you "
+                    "need before changing it, or clone it first"
                 )
-
-
-def broadcasts(tensor: Tensor, shape: Sequence[int]) -> bool:
-    """Whether a tensor can be expanded to a shape."""
-    own = tensor.shape
-    return own == shape or (
-        len(own) <= len(shape)
-        and all(mine == 1 or mine == size for mine, size in zip(own[::-1], shape[::-1], strict=False))
-    )
-
-
-def describe_tensor(thing: Any) -> str:
-    """What a tensor is, without its numbers; of a named tuple of tensors, what each of them is."""
-    if isinstance(thing, Tensor):
-        return f"{str(thing.dtype).removeprefix('torch.')} {tuple(thing.shape)}"
-    names = getattr(thing, "_fields", range(len(thing)))
-    parts = (f"{name}={describe_tensor(part)}" for name, part in zip(names, thing, strict=True))
-    return f"{type(thing).__name__}({', '.join(parts)})"

@@ -1,42 +1,33 @@
-"""The weight matrix as a view: a request seen as a matrix, any part of which is computed when it is asked for."""
+"""WeightMatrix: the weights after softmax, any part of which is computed on demand."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import InvalidArgument, raise_problems
+from regard.checks import Checks
+from regard.ops.indexing import Selection, resolve_index
 from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.dispatch import choose
+from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.linear_operator import as_columns, linear_operator, require_one_head
-from regard.ops.masks import Mask
-from regard.ops.matrix import Matrix, ScoreMatrix, ask
-from regard.ops.measures import (
-    BlockMean,
-    Diagonal,
-    DistanceHistogram,
-    GroupPool,
-    Mass,
-    MaxResult,
-    Measure,
-    MeasureLike,
-    Received,
-    TopK,
-    TopKResult,
-    TransposedProduct,
-    as_measures,
-)
+from regard.ops.matrix import Matrix, ScoreMatrix, evaluate
+from regard.ops.measures import Measure, MeasureLike, Received, TopK, TopKResult, TransposedProduct, as_measures
+from regard.ops.tile import KeyRange
+
+CELLS_PER_STEP = 2**22
+"""Cells of a block of columns that are held at once: 16 MiB in float32."""
 
 
 class WeightMatrix(Matrix):
-    """The weights after softmax, which are computed when they are asked for, exactly and with gradients.
+    """The weights after softmax, computed on demand, exactly and with gradients.
 
-    It holds query, key and the rules between them, and nothing of the size queries × keys. Weights are per query head,
-    also where heads share their keys. If query, key or mask are changed in place after it was made, it raises
-    `StaleView`.
+    It holds query, key, mask and score, and nothing of size queries × keys. Weights are per query head, also where
+    heads share their keys. After an in-place change of query, key, mask or score it raises `StaleView`.
 
     Example:
         >>> import regard, torch
@@ -44,130 +35,161 @@ class WeightMatrix(Matrix):
         >>> W = regard.weights(query, key, mask=regard.Causal())
         >>> W  # doctest: +NORMALIZE_WHITESPACE
         WeightMatrix(batch=1, heads=8, queries=2000, keys=2000, mask=Causal(), float32, cpu,
-            holds 8.2 MB in place of 128.0 MB)
+            holds 8.2 MB instead of 128.0 MB)
         >>> torch.allclose(W[0, 3, 120].sum(), torch.tensor(1.0))
         True
         >>> W.topk(3).indices.shape
         torch.Size([1, 8, 2000, 3])
     """
 
-    _shown = "weights"
+    _source = "weights"
 
     @property
     def scores(self) -> ScoreMatrix:
         """The matrix before softmax."""
-        self._check()
+        self._check_unchanged()
         return ScoreMatrix(self.request)
 
-    def measure(self, *asked: str | Measure | MeasureLike) -> dict[str, Any]:
-        """Several answers from one pass.
+    def measure(self, *measures: str | Measure | MeasureLike) -> dict[str, Any]:
+        """Compute measures in one pass.
 
         Args:
-            asked: Names and measures, or one dict that names them, as for `attend`.
+            measures: Names and measures, or one dict that names the results, as in `attend`.
 
         Returns:
-            The answers by name, in float32 (float64 for float64).
+            The results by name, in float32 (float64 for float64).
 
         Raises:
-            InvalidArgument: If a name is unknown, comes twice, or an argument does not fit the matrix.
+            InvalidArgument: If a name is unknown or occurs twice, or an argument does not fit the matrix.
+            InvalidType: If something is neither a name nor a measure.
 
-        Memory: O(queries + keys), forward and backward.
+        Memory:
+            O(queries + keys), forward and backward.
 
         Example:
             >>> import regard, torch
             >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
-            >>> {name: tuple(answer.shape) for name, answer in W.measure("entropy", "received").items()}
+            >>> {name: tuple(result.shape) for name, result in W.measure("entropy", "received").items()}
             {'entropy': (1, 8, 50), 'received': (1, 8, 60)}
         """
-        measures = as_measures(asked[0] if len(asked) == 1 else asked)  # pyright: ignore[reportArgumentType]
-        raise_problems(
-            [objection for m in measures.values() for objection in m.objections(self.request.shape, self.device)],
-            InvalidArgument,
-        )
-        self._check()
-        return ask(self.request, measures)
+        named = as_measures(measures[0] if len(measures) == 1 else measures)  # pyright: ignore[reportArgumentType]
+        if not named:
+            return {}
+        checks = Checks()
+        for measure in named.values():
+            measure.check(checks, self.request.shape, self.device)
+        checks.raise_problems()
+        self._check_unchanged()
+        return evaluate(self.request, named)
 
     def entropy(self) -> Float[Tensor, "batch heads queries"]:
-        """How spread each row is, in nats, (batch, heads, queries). See `Entropy`."""
+        """Entropy of each row in nats, (batch, heads, queries); see `Entropy`."""
         return self.measure("entropy")["entropy"]
 
     def lse(self) -> Float[Tensor, "batch heads queries"]:
-        """The log-sum-exp of each row's scores, (batch, heads, queries). See `LogSumExp`."""
+        """Log-sum-exp of the scores of each row, (batch, heads, queries); see `LogSumExp`."""
         return self.measure("lse")["lse"]
 
-    def max(self) -> MaxResult:
-        """The largest weight and the highest score of each row, each (batch, heads, queries). See `Max`."""
-        return self.measure("max")["max"]
-
-    def mean_distance(self) -> Float[Tensor, "batch heads queries"]:
-        """How far each row looks, in keys, (batch, heads, queries). See `MeanDistance`."""
-        return self.measure("mean_distance")["mean_distance"]
-
-    def mass(self, cells: Mask) -> Float[Tensor, "batch heads queries"]:
-        """The mass of each row on the cells that a rule allows, (batch, heads, queries). See `Mass`."""
-        return self.measure(Mass(cells))["mass"]
-
-    def diagonal(self, d: int = 0) -> Float[Tensor, "batch heads queries"]:
-        """The weight on the key at a distance, (batch, heads, queries). See `Diagonal`."""
-        return self.measure(Diagonal(d))["diagonal"]
-
-    def distance_histogram(self, k: int) -> Float[Tensor, "batch heads queries distances"]:
-        """The weight at each distance, clipped at k, (batch, heads, queries, 2k + 1). See `DistanceHistogram`."""
-        return self.measure(DistanceHistogram(k))["distance_histogram"]
-
-    def block_mean(self, size: int) -> Float[Tensor, "batch heads queries keys"]:
-        """The mean of each square of cells, (batch, heads, ⌈queries / size⌉, ⌈keys / size⌉). See `BlockMean`."""
-        return self.measure(BlockMean(size))["block_mean"]
-
-    def grouped(
-        self, query_groups: Integer[Tensor, "*batch queries"], key_groups: Integer[Tensor, "*batch keys"]
-    ) -> Float[Tensor, "batch heads query_groups key_groups"]:
-        """How groups of queries look at groups of keys. See `GroupPool`."""
-        return self.measure(GroupPool(query_groups, key_groups))["group_pool"]
-
     def received(self, row_weights: Tensor | None = None) -> Float[Tensor, "batch heads keys"]:
-        """What each key receives, (batch, heads, keys). See `Received`."""
+        """Attention that each key receives, (batch, heads, keys); see `Received`."""
         return self.measure(Received(row_weights))["received"]
 
     def topk(self, k: int) -> TopKResult:
-        """The k strongest keys of each row: values and indices, (batch, heads, queries, k). See `TopK`."""
+        """The k strongest keys of each row: values and indices, (batch, heads, queries, k); see `TopK`."""
         return self.measure(TopK(k))["topk"]
+
+    def columns(self, keys: Selection) -> Float[Tensor, "batch heads queries columns"]:
+        """The columns of some keys, (batch, heads, queries, columns).
+
+        Args:
+            keys: An int, several, bools or a slice.
+
+        Raises:
+            InvalidArgument: If a key is out of range or none is selected.
+            InvalidType: If it is not an index.
+
+        Memory:
+            O(queries * columns + keys).
+
+        Example:
+            >>> import regard, torch
+            >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
+            >>> torch.allclose(W.columns([3, 5]), W[..., [3, 5]])
+            True
+        """
+        checks = Checks()
+        indices = resolve_index(checks, "keys", slice(None) if keys is None else keys, self.shape[3], self.device)
+        checks.raise_problems()
+        assert indices is not None
+        self._check_unchanged()
+        self._check_limit(self.shape[0] * self.shape[1] * self.shape[2] * len(indices), 2**28)
+        unique, place = indices.unique(return_inverse=True)
+        breaks = ((unique.diff() != 1).nonzero().flatten() + 1).tolist()
+        bounds = [0, *breaks, len(unique)]
+        runs = [slice(int(unique[first]), int(unique[last - 1]) + 1) for first, last in pairwise(bounds)]
+        return torch.cat(list(self._column_blocks(runs)), -1)[..., place]
+
+    def _column_blocks(self, runs: list[slice]) -> Iterator[Tensor]:
+        """The columns of ranges of keys, (batch, heads, queries, keys) each.
+
+        A weight is P_ij = exp(s_ij − s_im) P_im with the strongest key m of its row, which one pass over the matrix
+        gives; that loses no digits where scores are large.
+        """
+        request = self.request
+        strongest = evaluate(request, as_measures("max"))["max"]
+        batch, heads, queries, _ = request.shape
+        kv_heads = request.key.shape[1]
+        group = heads // kv_heads
+        everything = slice(0, batch), slice(0, queries)
+        for run in runs:
+            blocks = []
+            for kv_head in range(kv_heads):
+                of_group = slice(kv_head * group, (kv_head + 1) * group)
+                tile = request.tile(everything[0], of_group, everything[1]).with_keys(KeyRange(run.start, run.stop))
+                query = request.query[:, of_group].to(request.dtype)
+                key = request.key[:, kv_head : kv_head + 1, run].to(request.dtype)
+                scores = request.masked_scores(query, key, tile)
+                highest, weight = (part[:, of_group, :, None] for part in strongest[::-1])
+                exponent = scores - highest.masked_fill(highest == -torch.inf, 0.0)  # a row without keys
+                blocks.append((exponent.exp() * weight).expand(batch, group, queries, run.stop - run.start))
+            yield torch.cat(blocks, 1)
 
     def __matmul__(
         self, x: Float[Tensor, " keys"] | Float[Tensor, "... keys columns"]
     ) -> Float[Tensor, "batch heads queries"] | Float[Tensor, "batch heads queries columns"]:
-        """The product with a vector or a matrix, as `dense() @ x`, without the dense.
+        """The product with a vector or a matrix, as ``dense() @ x``.
 
         Args:
-            x: (keys,), (keys, columns), or (..., keys, columns) that broadcasts to batch and heads; where heads of the
-                query share one of the key, it may have as many heads as the key.
+            x: (keys,), (keys, columns), or (..., keys, columns) broadcastable to batch and heads; where query heads
+                share key heads, it may have as many heads as the key.
 
         Returns:
             (batch, heads, queries) or (batch, heads, queries, columns), in the dtype of x.
 
         Raises:
             InvalidArgument: If x does not fit.
+            InvalidType: If it is not a floating-point tensor.
         """
         value = as_columns("W @ x", x, self.shape, 3, self.device, self.request.key.shape[1])
-        self._check()
-        job = KernelInputs(self.request, value.expand(self.shape[0], -1, -1, -1), {})
-        output, _ = choose(job).run(job)
+        self._check_unchanged()
+        inputs = KernelInputs(value.expand(self.shape[0], -1, -1, -1), self.request, {})
+        output, _ = select_kernel(inputs).run(inputs)
         assert output is not None
         return output[..., 0] if x.ndim == 1 else output
 
     @property
-    def mT(self) -> Transposed:  # noqa: N802 - as torch calls it
-        """The transpose, for products: ``W.mT @ y`` is what the keys receive where y weighs the queries."""
+    def mT(self) -> Transposed:  # noqa: N802 - torch's name
+        """The transpose: ``W.mT @ y`` and ``W.mT.topk(k)``."""
         return Transposed(self)
 
     def linear_operator(self) -> Any:
         """One head's weights as `scipy.sparse.linalg.LinearOperator`, for singular values and the like.
 
         Returns:
-            An operator of shape (queries, keys), of NumPy arrays; nothing of that size is made.
+            An operator of shape (queries, keys) on NumPy arrays.
 
         Raises:
-            InvalidArgument: If this is not one head of one sequence: choose it by ``W.at(batch=0, heads=3)``.
+            InvalidArgument: If this is not one head of one batch entry; select it by ``W.at(batch=0, heads=3)``.
             MissingExtra: If SciPy is not installed.
 
         Example:
@@ -185,7 +207,7 @@ class WeightMatrix(Matrix):
 
 
 class Transposed:
-    """The transpose of a weight matrix, (batch, heads, keys, queries): ``W.mT @ y`` without the matrix."""
+    """The transpose of a weight matrix, (batch, heads, keys, queries)."""
 
     def __init__(self, matrix: WeightMatrix) -> None:
         self.mT = matrix
@@ -202,20 +224,65 @@ class Transposed:
     def __matmul__(
         self, y: Float[Tensor, " queries"] | Float[Tensor, "... queries columns"]
     ) -> Float[Tensor, "batch heads keys"] | Float[Tensor, "batch heads keys columns"]:
-        """The product with a vector or a matrix, as ``dense().mT @ y``; with a vector, what `Received` gives for it.
+        """The product with a vector or a matrix, as ``dense().mT @ y``; with a vector it equals `Received`.
 
         Args:
-            y: (queries,), (queries, columns), or (..., queries, columns) that broadcasts to batch and heads.
+            y: (queries,), (queries, columns), or (..., queries, columns) broadcastable to batch and heads.
 
         Returns:
             (batch, heads, keys) or (batch, heads, keys, columns), in the dtype of y.
 
         Raises:
             InvalidArgument: If y does not fit.
-            InvalidType: If it is no tensor of floating-point numbers.
+            InvalidType: If it is not a floating-point tensor.
 
-        Memory: O(queries + keys) for each column.
+        Memory:
+            O(queries + keys) per column.
         """
         rows = as_columns("W.mT @ y", y, self.mT.shape, 2, self.mT.device)
-        found = self.mT.measure({"pulled": TransposedProduct(rows)})["pulled"].to(y.dtype)
-        return found[..., 0] if y.ndim == 1 else found
+        product = self.mT.measure({"product": TransposedProduct(rows)})["product"].to(y.dtype)
+        return product[..., 0] if y.ndim == 1 else product
+
+    def topk(self, k: int) -> TopKResult:
+        """The k queries that attend most to each key: values and indices, (batch, heads, keys, k).
+
+        Where fewer than k queries have a weight above 0, the rest has value 0 and index −1. Values are differentiable.
+
+        Args:
+            k: Number of queries, at least 1.
+
+        Raises:
+            InvalidType: If k is not an int.
+            InvalidArgument: If it is below 1.
+
+        Memory:
+            O(queries + keys * k). It takes about twice the time of `WeightMatrix.topk`.
+
+        Example:
+            >>> import regard, torch
+            >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
+            >>> torch.allclose(W.mT.topk(3).values, W.dense().mT.topk(3).values)
+            True
+        """
+        checks = Checks()
+        checks.integer("k", k, low=1)
+        checks.raise_problems()
+        matrix = self.mT
+        matrix._check_unchanged()
+        batch, heads, queries, keys = matrix.shape
+        workspace = matrix.request.score.workspace_per_cell(matrix.request.query.shape[3])
+        width = max(1, CELLS_PER_STEP // (batch * heads * queries * workspace))
+        count = min(k, queries)
+        with torch.no_grad():
+            runs = [slice(start, min(start + width, keys)) for start in range(0, keys, width)]
+            top = [block.topk(count, 2) for block in matrix._column_blocks(runs)]
+        values, indices = (
+            torch.cat([part[which].mT for part in top], 2) for which in (0, 1)
+        )  # (batch, heads, keys, k)
+        if torch.is_grad_enabled():
+            key = torch.arange(keys, device=matrix.device)[:, None]
+            rows = (torch.arange(batch * heads, device=matrix.device) * queries).view(batch, heads, 1, 1) + indices
+            values = matrix._cells(rows, key.expand_as(rows))
+        indices = indices.masked_fill(values == 0, -1)
+        missing = (0, k - count)
+        return TopKResult(torch.nn.functional.pad(values, missing), torch.nn.functional.pad(indices, missing, value=-1))

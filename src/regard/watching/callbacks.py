@@ -62,7 +62,7 @@ def trainer_callback(every: int = 100) -> TrainerCallback:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             if self.seen is not None:
-                self.numbers, self.seen = resolve_index(self.seen), None
+                self.numbers, self.seen = numbers_of(self.seen), None
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
             if logs is not None and "loss" in logs:
@@ -104,7 +104,7 @@ def lightning_callback(every: int = 100) -> Callback:
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if self.seen is not None:
-                found, self.seen = resolve_index(self.seen), None
+                found, self.seen = numbers_of(self.seen), None
                 pl_module.log_dict(found)
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -129,7 +129,7 @@ def end_stale(model: nn.Module) -> None:
         seen.__exit__(InterruptedError)
 
 
-def resolve_index(seen: Watch) -> dict[str, float]:
+def numbers_of(seen: Watch) -> dict[str, float]:
     """End a watch, and give the numbers of each of its layers, over all passes."""
     seen.__exit__(None, None, None)
     found: dict[str, float] = {}

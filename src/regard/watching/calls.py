@@ -11,32 +11,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InvalidArgument
-from regard.ops import (
-    Bias,
-    Causal,
-    Documents,
-    Mask,
-    Measure,
-    Neighbours,
-    Padding,
-    Prefix,
-    Received,
-    ScaledDotProduct,
-    Score,
-    WeightMatrix,
-    Window,
-    weights,
-)
-from regard.ops.masks import MaskOfHeads, Spans, to_spans
-from regard.ops.scores import ScoreOfHeads
+from regard.ops import WeightMatrix
+from regard.ops.masks import Mask, Spans, to_spans
+from regard.ops.measures import Measure, Received
+from regard.ops.request import AttentionRequest, make_request
+from regard.ops.scores import Bias, Score
 from regard.ops.tree import map_tensors
 
 How = Literal["tokens", "queries", "chunk"]
 """How a call goes on from those before: with more tokens, as the cache grew; with more queries to the same keys; or as
 another chunk of the sequence, which sees itself alone."""
-
-OF_ALL = (Causal, Documents, Neighbours, Padding, Prefix, Window)
-"""Masks that say the same of all heads."""
 
 
 @dataclass(eq=False)
@@ -54,6 +38,8 @@ class Call:
         first_key: The position of the first key.
         real: (batch, rows) False where a query is padding; None where none is.
         value: (batch, kv_heads, keys, value_dim), where it is kept.
+        heads: (heads,) Which heads of mask, score and bias these are; None: all.
+        num_heads: How many heads those are made for; None: as many as the query has.
     """
 
     query: Tensor
@@ -66,6 +52,8 @@ class Call:
     first_key: int = 0
     real: Tensor | None = None
     value: Tensor | None = None
+    heads: Tensor | None = None
+    num_heads: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -83,10 +71,26 @@ class Call:
         return self.first - self.first_key
 
     @property
+    def request(self) -> AttentionRequest:
+        """What the weights follow from."""
+        score = self.score if self.bias is None else self.score + Bias(self.bias)
+        if self.heads is None:
+            return make_request(self.query, self.key, mask=self.mask, score=score, scale=self.scale, offset=self.offset)
+        plain = make_request(self.query, self.key, scale=self.scale, offset=self.offset)
+        scale = score.default_scale(self.query.shape[3]) if self.scale is None else self.scale
+        batch, _, rows, keys = plain.shape
+        full_shape = batch, self._count_heads(), rows, keys
+        scale = 1.0 if scale is None else scale
+        return replace(plain, mask=self.mask, score=score, scale=scale, heads=self.heads, full_shape=full_shape)
+
+    @property
     def weights(self) -> WeightMatrix:
         """The view of the weights."""
-        score = self.score if self.bias is None else self.score + Bias(self.bias)
-        return weights(self.query, self.key, mask=self.mask, score=score, scale=self.scale, offset=self.offset)
+        return WeightMatrix(self.request)
+
+    def _count_heads(self) -> int:
+        """How many heads mask, score and bias are made for."""
+        return self.query.shape[1] if self.num_heads is None else self.num_heads
 
     def measure(self, measures: Mapping[str, Measure], view: WeightMatrix | None = None) -> dict[str, Any]:
         """The answers, in which padding queries give nothing to the keys; by a view, where one is there."""
@@ -102,18 +106,14 @@ class Call:
         return Received(real if measure.row_weights is None else measure.row_weights * real)
 
     def of_heads(self, heads: Sequence[int]) -> Call:
-        """The same call of some heads, each with a key head of its own."""
-        count = self.query.shape[1]
-        group = count // self.key.shape[1]
-        chosen, of_key = list(heads), [head // group for head in heads]
-        index = torch.tensor(chosen, device=self.query.device)
-        mask = self.mask if self.mask is None or type(self.mask) in OF_ALL else MaskOfHeads(self.mask, index, count)
-        score = self.score if type(self.score) is ScaledDotProduct else ScoreOfHeads(self.score, index, count)
-        bias = self.bias
-        if bias is not None and bias.ndim > 2 and bias.shape[-3] > 1:
-            bias = bias[..., chosen, :, :]
-        keys = self._of_keys(lambda part: part[:, of_key])
-        return replace(self, query=self.query[:, chosen], mask=mask, score=score, bias=bias, **keys)
+        """The same call of some heads, each with a key head of its own; mask, score and bias stay those of all."""
+        request = self.request  # which checks that the rules fit all heads
+        count, group = self.query.shape[1], self.query.shape[1] // self.key.shape[1]
+        index = torch.tensor(list(heads), device=self.query.device)
+        if request.heads is not None:
+            index, count = request.heads[index], self.num_heads or count
+        keys = self._of_keys(lambda part: part[:, [head // group for head in heads]])
+        return replace(self, query=self.query[:, list(heads)], heads=index, num_heads=count, **keys)
 
     def _of_keys(self, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor | None]:
         """Key and value, both changed."""
@@ -123,8 +123,8 @@ class Call:
         """The same call with its rules on the CPU, where query and key are."""
         mask = None if self.mask is None else self.mask.to(torch.device("cpu"))
         score = map_tensors(self.score, Tensor.cpu)
-        bias, real = (None if part is None else part.cpu() for part in (self.bias, self.real))
-        return replace(self, mask=mask, score=score, bias=bias, real=real)
+        bias, real, heads = (None if part is None else part.cpu() for part in (self.bias, self.real, self.heads))
+        return replace(self, mask=mask, score=score, bias=bias, real=real, heads=heads)
 
     def of_rows(self, rows: Tensor) -> Call:
         """The same call of some rows of the batch; one that is below 0 is of none, and sees nothing."""
@@ -160,11 +160,11 @@ class Call:
         """
         if isinstance(self.mask, Spans):
             return self.mask
-        batch, heads, rows, _ = self.query.shape
+        batch, _, rows, _ = self.query.shape
         if self.mask is None:
             starts = torch.zeros(1, 1, rows, 1, dtype=torch.int32, device=self.query.device)
             return Spans(starts, starts + self.key.shape[2])
-        shape = batch, heads, rows, self.key.shape[2]
+        shape = batch, self._count_heads(), rows, self.key.shape[2]
         found = to_spans(self.mask, shape, self.offset, self.query.device)
         if found is None:
             raise InvalidArgument(

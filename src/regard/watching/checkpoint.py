@@ -333,10 +333,12 @@ def _check_weights(folder: Path, model: Any, about: Mapping[str, Any]) -> None:
         f"{folder}: {name} has the shape {tuple(held)}, but the configuration gives {tuple(wanted)}"
         for name, held, wanted in sorted(about["mismatched_keys"])
     ]
-    raise_problems(objections, InvalidCheckpoint, most=None)
+    raise_problems(objections, InvalidCheckpoint, limit=None)
     real = {name: each for name, each in model.named_parameters() if each.element_size() > 1}  # of bytes nobody can say
     broken = [name for name, weight in real.items() if not bool(weight.isfinite().all())]
-    raise_problems([f"{folder}: {name} holds NaN or infinite numbers" for name in broken], InvalidCheckpoint, most=None)
+    raise_problems(
+        [f"{folder}: {name} holds NaN or infinite numbers" for name in broken], InvalidCheckpoint, limit=None
+    )
 
 
 def _has_words(folder: Path) -> bool:

@@ -13,8 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.analysis.recording import Kind
 from regard.errors import InvalidArgument
-from regard.ops import Causal, Mask, Padding, ScaledDotProduct, Score, Sinks, SoftCap, Window
-from regard.ops.masks import as_mask, to_spans
+from regard.ops.masks import Causal, Mask, Padding, Window, as_mask, to_spans
+from regard.ops.scores import ScaledDotProduct, Score, Sinks, SoftCap
 from regard.watching.calls import Call
 
 REFUSED = {"indices", "block_indices", "top_k_indices"}
@@ -73,7 +73,8 @@ class Made:
         if keys is None or self.size[0] > 1:
             return rule
         # A step of a generation, which becomes one matrix with the others, in all layers.
-        return to_spans(rule, (len(keys.keys), 1, *self.size), self.first - self.first_key, keys.keys.device) or rule
+        padding = keys.lengths_or_mask
+        return to_spans(rule, (len(padding), 1, *self.size), self.first - self.first_key, padding.device) or rule
 
 
 class Masks:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from regard.analysis.recording import Kind
 from regard.errors import InvalidArgument, raise_problems
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
-from regard.ops import AttentionOutput, Measure, WeightMatrix
+from regard.ops import AttentionOutput, WeightMatrix
+from regard.ops.measures import Measure
 from regard.watching.calls import Call
 from regard.watching.given import MASKS
 from regard.watching.hugging_face import EARS, WATCHES

@@ -14,7 +14,7 @@ from regard.analysis.alignment import Alignment, Heads
 from regard.analysis.heads import Columns
 from regard.analysis.recording import Layers, Recording
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Measure
+from regard.ops.measures import Measure
 from regard.watching.keeping import Keeping
 from regard.watching.seen import Pass, Seen
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from regard.analysis.heads import SEPARATORS, Columns, HeadSums, Tokens
 from regard.analysis.recording import Kind, Layer, Layers, Recording
 from regard.errors import InvalidArgument, InvalidType, raise_problems
-from regard.ops import Measure, WeightMatrix
+from regard.ops import WeightMatrix
+from regard.ops.measures import Measure
 from regard.ops.tree import map_tensors
 from regard.watching.calls import Call, How, joined, merged, real_of
 from regard.watching.keeping import Keeping
@@ -139,7 +140,7 @@ class Seen:
                 [
                     f"{name}: is of whole matrices, and {self.name} comes in several calls: ask it of seen.layers later"
                     for name, measure in measures.items()
-                    if type(measure).entries is not Measure.entries
+                    if type(measure).result_index is not Measure.result_index
                 ]
             )
         if self._moved:

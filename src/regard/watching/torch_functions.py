@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from regard.ops import Mask, Padding, ScaledDotProduct
-from regard.ops.masks import as_mask
+from regard.ops.masks import Mask, Padding, as_mask
+from regard.ops.scores import ScaledDotProduct
 from regard.watching.calls import Call
 from regard.watching.given import call_of
 

@@ -1,11 +1,11 @@
-"""Row blocks: gradients, what is skipped, dropout, and what is refused."""
+"""Row blocks: gradients, what is skipped, threads, dropout, and errors."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain, product
 
 import pytest
@@ -17,11 +17,14 @@ from torch.autograd import forward_ad
 from ops.rules import SCORES, masks, measures
 from pairwise import pairwise
 from regard.errors import InvalidArgument, StaleView
-from regard.ops import BlockMean, Causal, Measure, Padding, Score, Window, attend, weights
+from regard.ops import attend, weights
 from regard.ops.kernels import blocks, threads
-from regard.ops.kernels.blocks import streams
-from regard.ops.kernels.threads import run_all
+from regard.ops.kernels.blocks import partition
+from regard.ops.kernels.threads import run_parallel
+from regard.ops.masks import Causal, Padding, Window
+from regard.ops.measures import BlockMean, Measure
 from regard.ops.request import make_request
+from regard.ops.scores import Score
 
 
 def tensors(batch=1, heads=2, kv_heads=1, queries=7, keys=6, dim=3, dtype=torch.float64):
@@ -33,27 +36,27 @@ def tensors(batch=1, heads=2, kv_heads=1, queries=7, keys=6, dim=3, dtype=torch.
 @pytest.mark.parametrize(
     ("mask", "score", "name"), pairwise(list(masks(1, 2, 7, 6)), list(SCORES), list(measures(7, 6)))
 )
-def test_gradients_are_those_of_finite_differences(mask, score, name):
+def test_gradients_equal_finite_differences(mask, score, name):
     query, key, value = tensors()
     rule, measure, case = masks(1, 2, 7, 6)[mask], measures(7, 6)[name], SCORES[score]
-    held = {name: tensor.requires_grad_() for name, tensor in case.tensors(2, 7, 6, 3).items()}
+    learned = {name: tensor.requires_grad_() for name, tensor in case.tensors(2, 7, 6, 3).items()}
 
-    def function(query, key, value, *given):
-        score = case.rule(dict(zip(held, given, strict=True)))
+    def function(query, key, value, *score_tensors):
+        score = case.rule(dict(zip(learned, score_tensors, strict=True)))
         att = attend(query, key, value, mask=rule, score=score, measure={"x": measure}, kernel="blockwise")
-        answer = att.measured["x"]
-        answers = answer[:1] if name == "topk" else answer if isinstance(answer, tuple) else (answer,)
-        return att.output, *(answer.masked_fill(answer == -torch.inf, 0.0) for answer in answers)
+        result = att.measured["x"]
+        results = result[:1] if name == "topk" else result if isinstance(result, tuple) else (result,)
+        return att.output, *(result.masked_fill(result == -torch.inf, 0.0) for result in results)
 
-    leaves = [tensor for tensor in held.values() if tensor.isfinite().all()]
-    if len(leaves) == len(held):
+    leaves = [tensor for tensor in learned.values() if tensor.isfinite().all()]
+    if len(leaves) == len(learned):
         assert torch.autograd.gradcheck(function, (query, key, value, *leaves))
-    else:  # a bias of −∞ has no neighbours to take differences with
-        fixed = [tensor.detach() for tensor in held.values()]
-        assert torch.autograd.gradcheck(lambda *given: function(*given, *fixed), (query, key, value))
+    else:  # differences cannot be taken at a bias of −∞
+        fixed = [tensor.detach() for tensor in learned.values()]
+        assert torch.autograd.gradcheck(lambda *leaves: function(*leaves, *fixed), (query, key, value))
 
 
-def test_a_tensor_in_a_measure_has_a_gradient():
+def test_a_tensor_of_a_measure_has_a_gradient():
     query, key, _ = tensors()
     row_weights = torch.rand(7, dtype=torch.float64, requires_grad=True)
 
@@ -69,20 +72,19 @@ def test_a_tensor_in_a_measure_has_a_gradient():
     mask=st.sampled_from(list(masks(2, 4, 1, 1))),
     kv_heads=st.sampled_from([1, 2, 4]),
 )
-def test_the_size_of_blocks_does_not_matter(rows, cells, mask, kv_heads):
+def test_results_do_not_depend_on_the_size_of_blocks(rows, cells, mask, kv_heads):
     query, key, value = tensors(2, 4, kv_heads, 31, 37)
     rule = masks(2, 4, 31, 37)[mask]
 
     def everything():
         att = attend(query, key, value, mask=rule, measure=measures(31, 37), kernel="blockwise")
-        answers = [a[0] if isinstance(a, tuple) else a for a in att.measured.values()]
-        loss = sum(x.masked_fill(x == -torch.inf, 0.0).square().sum() for x in (att.output, *answers))
-        return [att.output, *answers, *torch.autograd.grad(loss, (query, key, value))]
+        results = [each[0] if isinstance(each, tuple) else each for each in att.measured.values()]
+        loss = sum(x.masked_fill(x == -torch.inf, 0.0).square().sum() for x in (att.output, *results))
+        return [att.output, *results, *torch.autograd.grad(loss, (query, key, value))]
 
     whole = everything()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(blocks.ROWS, "cpu", rows)
-        patch.setitem(blocks.CELLS, "cpu", cells)
+        patch.setattr(blocks, "CPU", replace(blocks.CPU, rows=rows, elements=cells))
         cut = everything()
     for one, other in zip(whole, cut, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
@@ -91,13 +93,13 @@ def test_the_size_of_blocks_does_not_matter(rows, cells, mask, kv_heads):
 def cells_computed(mask, queries, keys, batch=1, heads=2):
     request = make_request(torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4), mask=mask)
     count = 0
-    for place in chain(*streams(request, 4, heads)):
-        sizes = [part.stop - part.start for part in (place.batch, place.heads, place.rows, place.keys)]
+    for location in chain(*partition(request, 4, heads)):
+        sizes = [part.stop - part.start for part in location.index]
         count += sizes[0] * sizes[1] * sizes[2] * sizes[3]
     return count / (batch * heads)
 
 
-def test_what_no_query_may_see_is_not_computed():
+def test_keys_that_no_query_may_see_are_not_computed():
     n = 4096
     assert cells_computed(Causal(), n, n) < 0.52 * n * n
     assert cells_computed(Window(256, 0), n, n) < n * (256 + 2 * 128)
@@ -109,9 +111,9 @@ def test_what_no_query_may_see_is_not_computed():
 def test_each_row_is_in_one_block():
     request = make_request(torch.zeros(3, 6, 300, 4), torch.zeros(3, 2, 500, 4))
     seen = torch.zeros(3, 6, 300)
-    for place in chain(*streams(request, 4, 2, 3)):
-        seen[place.index[:3]] += 1
-        assert place.heads.stop - place.heads.start == 1  # shared by 3 for the keys and by 2 for the values
+    for location in chain(*partition(request, 4, 2, 3)):
+        seen[location.index[:3]] += 1
+        assert location.heads.stop - location.heads.start == 1  # 3 heads share keys, and 2 share values
     assert (seen == 1).all()
 
 
@@ -121,13 +123,13 @@ def test_each_row_is_in_one_block():
 def test_streams_share_no_head_of_keys_or_values(n, heads, shared, parts):
     request = make_request(torch.zeros(3, heads, n, 4), torch.zeros(3, shared[0], n, 4), mask=Causal())
     owner, rows = {}, torch.zeros(3, heads, n)
-    cut = [list(stream) for stream in streams(request, parts, *shared)]
-    for number, places in enumerate(cut):
-        for place in places:
-            rows[place.index[:3]] += 1
+    cut = [list(stream) for stream in partition(request, parts, *shared)]
+    for number, locations in enumerate(cut):
+        for location in locations:
+            rows[location.index[:3]] += 1
             for count in shared:
-                used = range(place.heads.start * count // heads, (place.heads.stop - 1) * count // heads + 1)
-                for at in product(range(place.batch.start, place.batch.stop), [count], used):
+                used = range(location.heads.start * count // heads, (location.heads.stop - 1) * count // heads + 1)
+                for at in product(range(location.batch.start, location.batch.stop), [count], used):
                     assert owner.setdefault(at, number) == number
     assert (rows == 1).all()
     if n == 1000 and shared == [8]:
@@ -136,30 +138,28 @@ def test_streams_share_no_head_of_keys_or_values(n, heads, shared, parts):
 
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])
 @pytest.mark.parametrize("mask", [None, Causal()], ids=["all", "causal"])
-def test_several_threads_give_what_one_gives(kv_heads, mask, monkeypatch):
-    monkeypatch.setattr(threads, "WORTH", 0)
-    query, key, value = (  # in float64, since a sum over other blocks rounds otherwise
+def test_several_threads_compute_what_one_computes(kv_heads, mask, monkeypatch):
+    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
+    query, key, value = (  # in float64, because sums over other blocks round differently
         torch.randn(2, heads, 700, 8, dtype=torch.float64, requires_grad=True) for heads in (8, kv_heads, kv_heads)
     )
-    before, found = torch.get_num_threads(), []
+    before, results = torch.get_num_threads(), []
     try:
         for count in (1, 4):
             torch.set_num_threads(count)
             torch.manual_seed(0)
-            asked = ["entropy", "received", "max", BlockMean(64)]
-            att = attend(query, key, value, mask=mask, measure=asked, kernel="blockwise")
-            answers = [
-                part for each in att.measured.values() for part in (each if isinstance(each, tuple) else (each,))
-            ]
-            loss = sum(part.square().sum() for part in (att.output, *answers))
-            found.append([att.output, *answers, *torch.autograd.grad(loss, (query, key, value))])
+            requested = ["entropy", "received", "max", BlockMean(64)]
+            att = attend(query, key, value, mask=mask, measure=requested, kernel="blockwise")
+            parts = [part for each in att.measured.values() for part in (each if isinstance(each, tuple) else (each,))]
+            loss = sum(part.square().sum() for part in (att.output, *parts))
+            results.append([att.output, *parts, *torch.autograd.grad(loss, (query, key, value))])
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*results)
 
 
-def test_dropout_is_replayed_on_as_many_threads_as_there_were(monkeypatch):
-    monkeypatch.setattr(threads, "WORTH", 0)
+def test_dropout_is_replayed_with_the_number_of_threads_of_the_forward_pass(monkeypatch):
+    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
     query, key, value = (torch.randn(2, 8, 700, 8, requires_grad=True) for _ in range(3))
     before = torch.get_num_threads()
     try:
@@ -172,7 +172,7 @@ def test_dropout_is_replayed_on_as_many_threads_as_there_were(monkeypatch):
     torch.testing.assert_close((gradient * value).sum(), output.sum(), rtol=1e-3, atol=1e-2)
 
 
-def test_an_error_in_a_thread_is_the_caller_s_and_ends_the_others():
+def test_an_error_in_a_thread_is_raised_and_ends_the_others():
     done = []
 
     def work(number, blocks):
@@ -186,47 +186,48 @@ def test_an_error_in_a_thread_is_the_caller_s_and_ends_the_others():
     try:
         torch.set_num_threads(2)
         with pytest.raises(InvalidArgument, match="number 1"):
-            run_all(work, [range(1000)] * 3, 2)
+            run_parallel(work, [range(1000)] * 3, 2)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
     count = len(done)
     assert count < 1000
     time.sleep(0.01)
-    assert len(done) == count  # and they have ended
+    assert len(done) == count  # the others have ended
 
 
 def test_the_threads_of_a_call_share_the_cores():
-    """Cores that each thread wanted for itself would be wanted several times over, and all would wait."""
-    found = []
+    """If each thread used all cores, they would compete for them and wait."""
+    counts = []
 
     def work(stream, some):
-        torch.ones(10**6).exp().sum()  # the first operation of a thread settles how many cores it uses
-        found.append(torch.get_num_threads())
+        torch.ones(10**6).exp().sum()  # a thread's first operation determines how many cores it uses
+        counts.append(torch.get_num_threads())
 
     before = torch.get_num_threads()
     try:
         for cores, workers in ((2, 2), (3, 3), (4, 2)):
             torch.set_num_threads(cores)
             threads._pools.pop((workers, cores), None)
-            run_all(work, [range(1)] * 4, workers)
-            assert found == [cores // workers] * 4
-            found.clear()
+            run_parallel(work, [range(1)] * 4, workers)
+            assert counts == [cores // workers] * 4
+            counts.clear()
     finally:
         torch.set_num_threads(before)
 
 
-def test_small_jobs_have_no_threads_of_their_own():
+def test_small_calls_use_one_thread():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert [threads.most_threads(count) for count in (0, threads.WORTH - 1, threads.WORTH)] == [1, 1, 3]
+        sizes = 0, threads.MIN_MULTIPLY_ADDS - 1, threads.MIN_MULTIPLY_ADDS
+        assert [threads.thread_count(size) for size in sizes] == [1, 1, 3]
     finally:
         torch.set_num_threads(before)
 
 
-def test_inference_mode_and_a_forked_process_have_their_threads(monkeypatch):
-    monkeypatch.setattr(threads, "WORTH", 0)
+def test_threads_work_in_inference_mode_and_in_a_forked_process(monkeypatch):
+    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
     query = torch.randn(2, 8, 700, 8)
     expected = attend(query, query, query, measure="entropy").output
     with torch.inference_mode():
@@ -234,13 +235,13 @@ def test_inference_mode_and_a_forked_process_have_their_threads(monkeypatch):
     script = """
 import os, sys, torch, regard
 from regard.ops.kernels import threads
-threads.WORTH = 0
+threads.MIN_MULTIPLY_ADDS = 0
 torch.set_num_threads(2)
 query = torch.randn(2, 8, 700, 8)
 regard.attend(query, query, query, measure="entropy")
 child = os.fork() if hasattr(os, "fork") else 0
 if child == 0:
-    torch.set_num_threads(1)  # OpenMP, too, has lost its threads
+    torch.set_num_threads(1)  # OpenMP has lost its threads, too
     regard.attend(query, query, query, measure="entropy")
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -248,13 +249,13 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_dropout_drops_that_share_and_replays_it_backwards():
+def test_dropout_drops_its_share_and_is_replayed_backwards():
     query, key = torch.randn(2, 1, 2, 300, 8).unbind(0)
     value = torch.eye(64).expand(1, 2, 64, 64).repeat(1, 1, 5, 1)[:, :, :300].requires_grad_()
     torch.manual_seed(3)
     att = attend(query, key, value, dropout=0.25, kernel="blockwise", measure="entropy")
     plain = attend(query, key, value, kernel="blockwise", measure="entropy")
-    assert torch.equal(att.measured["entropy"], plain.measured["entropy"])  # told before dropout
+    assert torch.equal(att.measured["entropy"], plain.measured["entropy"])  # measured before dropout
     assert abs(att.output.mean() / plain.output.mean() - 1) < 0.02
     # The output is linear in value: if the backward pass drops the same weights, gradient · value is the output's sum.
     gradient = torch.autograd.grad(att.output.sum(), value)[0]
@@ -273,23 +274,23 @@ def test_dropout_follows_the_seed():
 
 
 @pytest.mark.parametrize("kernel", ["blockwise", "short"])
-def test_a_second_derivative_is_refused_and_not_zero(kernel):
+def test_a_second_derivative_is_rejected_and_not_zero(kernel):
     query, key, value = tensors()
     output = attend(query, key, value, kernel=kernel).output
     (first,) = torch.autograd.grad(output.sum(), query, create_graph=True)
-    for again in (query, key, value):
-        with pytest.raises(InvalidArgument, match=r"kernel=.reference. has second derivatives"):
-            torch.autograd.grad(first.sum() + query.sum() + key.sum() + value.sum(), again, retain_graph=True)
+    for leaf in (query, key, value):
+        with pytest.raises(InvalidArgument, match=r"second derivative: .* use kernel='reference'"):
+            torch.autograd.grad(first.sum() + query.sum() + key.sum() + value.sum(), leaf, retain_graph=True)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, on first use
-def test_forward_mode_is_refused_and_not_zero():
+def test_forward_mode_is_rejected_and_not_zero():
     query, key, value = (x.detach() for x in tensors())
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
         attend(forward_ad.make_dual(query, query), key, value, kernel="blockwise")
 
 
-def test_under_autocast_sums_stay_in_float32():
+def test_sums_stay_in_float32_under_autocast():
     query, key, value = torch.randn(3, 1, 2, 200, 8).unbind(0)
     plain = attend(query, key, value, measure="entropy", kernel="blockwise")
     with torch.autocast("cpu", torch.bfloat16):
@@ -297,64 +298,59 @@ def test_under_autocast_sums_stay_in_float32():
     assert torch.equal(plain.measured["entropy"], cast.measured["entropy"])
 
 
-def test_what_a_measure_hands_back_to_masked_scores_is_nothing():
+def test_masked_scores_get_no_gradient_from_a_measure():
     class Sum(type(measures(3, 3)["total"])):
-        def of(self, block):
+        def compute(self, block):
             return block.scores.clamp(min=-5).sum((-1, -2))
 
     query, key, _ = tensors()
     mask = Causal()
-    (found,) = torch.autograd.grad(weights(query, key, mask=mask).measure({"x": Sum()})["x"].sum(), query)
+    (actual,) = torch.autograd.grad(weights(query, key, mask=mask).measure({"x": Sum()})["x"].sum(), query)
     scores = torch.einsum("bhqd,bhkd->bhqk", query, key.expand(1, 2, 6, 3)) * 3**-0.5
     below = torch.arange(6) <= torch.arange(7)[:, None] - 1
-    (right,) = torch.autograd.grad(torch.where(below & (scores > -5), scores, 0.0).sum(), query)
-    torch.testing.assert_close(found, right)
+    (expected,) = torch.autograd.grad(torch.where(below & (scores > -5), scores, 0.0).sum(), query)
+    torch.testing.assert_close(actual, expected)
 
 
-@dataclass(frozen=True, eq=False)
 class Table(Score):
-    """A user's rule that hands out its own table, or something that its gradient needs."""
+    """A user's score that returns its own table, or a tensor that its gradient needs."""
 
     table: torch.Tensor
-    how: str
+    returns: str
 
-    def __call__(self, query, key, scale, cells):
-        scores = self.table[:, :, cells.rows, slice(*cells.keys)]
-        return (
-            scores.expand(-1, query.shape[1], -1, -1)
-            if self.how == "expanded"
-            else scores.tanh()
-            if self.how
-            else scores
-        )
+    def __call__(self, query, key, scale, tile):
+        scores = self.table[:, :, tile.rows, slice(*tile.keys)]
+        if self.returns == "expanded":
+            return scores.expand(-1, query.shape[1], -1, -1)
+        return scores.tanh() if self.returns == "tanh" else scores
 
 
-@pytest.mark.parametrize("how", ["", "expanded", "tanh"])
-def test_the_tensor_of_a_score_is_left_as_it_was(how):
+@pytest.mark.parametrize("returns", ["table", "expanded", "tanh"])
+def test_the_tensor_of_a_score_is_not_changed(returns):
     query, key, value = tensors()
-    table = torch.randn(1, 1 if how == "expanded" else 2, 7, 6, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(1, 1 if returns == "expanded" else 2, 7, 6, dtype=torch.float64, requires_grad=True)
     before = table.detach().clone()
-    found = []
+    results = []
     for kernel in ("reference", "blockwise"):
-        output = attend(query, key, value, score=Table(table, how), mask=Causal(), kernel=kernel).output
-        found.append((output, *torch.autograd.grad(output.square().sum(), (table, value))))
-    for one, other in zip(*found, strict=True):
+        output = attend(query, key, value, score=Table(table, returns), mask=Causal(), kernel=kernel).output
+        results.append((output, *torch.autograd.grad(output.square().sum(), (table, value))))
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
     assert torch.equal(table, before)
 
 
-def test_an_answer_that_cannot_have_a_gradient_says_so():
+def test_a_result_that_cannot_have_a_gradient_is_rejected_in_the_backward_pass():
     class Strong(Measure):
-        def of(self, block):
+        def compute(self, block):
             return (block.weights > 0.1).double().sum(-1)
 
     query, key, _ = tensors()
     counted = weights(query, key).measure(Strong())["strong"]
-    with pytest.raises(InvalidArgument, match="measure 'strong': its answer does not follow"):
+    with pytest.raises(InvalidArgument, match="measure 'strong': its result does not follow"):
         counted.sum().backward()
 
 
-def test_a_mask_that_was_changed_before_the_backward_pass_is_noticed():
+def test_a_mask_that_is_changed_before_the_backward_pass_is_noticed():
     query, key, value = tensors()
     mask = torch.rand(7, 6) < 0.5
     output = attend(query, key, value, mask=mask, kernel="blockwise").output
@@ -364,34 +360,30 @@ def test_a_mask_that_was_changed_before_the_backward_pass_is_noticed():
 
 
 @pytest.mark.parametrize(
-    ("axis", "answer", "said"),
+    ("axis", "compute", "message"),
     [
-        ("query", lambda block: block.lse, "axis must be 'queries', 'keys' or None, but is 'query'"),
-        ("queries", lambda block: 3, r"of\(\) must give a tensor or several, but gave int"),
-        (
-            "keys",
-            lambda block: block.lse,
-            r"start with the axes \(batch, heads, keys\) = \(1, 2, 6\), but has .* \(1, 2, 7\)",
-        ),
+        ("query", lambda block: block.lse, "expected axis 'queries', 'keys' or None, got 'query'"),
+        ("queries", lambda block: 3, r"compute\(\) must return a tensor or a tuple of tensors, got int"),
+        ("keys", lambda block: block.lse, r"start with \(batch, heads, keys\) = \(1, 2, 6\), got shape \(1, 2, 7\)"),
     ],
 )
-def test_what_is_wrong_with_a_users_measure_is_said(axis, answer, said):
+def test_invalid_results_of_a_user_s_measure_are_rejected(axis, compute, message):
     class Own(Measure):
-        def of(self, block):
-            return answer(block)
+        def compute(self, block):
+            return compute(block)
 
     Own.axis = axis
     query, key, _ = tensors()
-    with pytest.raises(InvalidArgument, match="measure 'own': .*" + said):
+    with pytest.raises(InvalidArgument, match="measure 'own': .*" + message):
         weights(query, key).measure(Own())
 
 
-def test_a_measure_may_give_a_plain_tuple():
+def test_a_measure_may_return_a_plain_tuple():
     class Both(Measure):
-        def of(self, block):
+        def compute(self, block):
             return block.lse, block.weights.amax(-1)
 
     query, key, _ = tensors()
-    lse, most = weights(query, key).measure(Both())["both"]
+    lse, largest = weights(query, key).measure(Both())["both"]
     assert torch.equal(lse, weights(query, key).lse())
-    torch.testing.assert_close(most, weights(query, key).topk(1).values[..., 0])
+    torch.testing.assert_close(largest, weights(query, key).topk(1).values[..., 0])

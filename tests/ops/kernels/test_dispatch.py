@@ -1,4 +1,4 @@
-"""Which kernel serves a job, and what is said where none can."""
+"""Which kernel computes a call, and the error where the requested one cannot."""
 
 from __future__ import annotations
 
@@ -6,66 +6,112 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument, KernelNotSupported
-from regard.ops import Causal, Neighbours, Window, attend
-from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.dispatch import KERNELS, choose
+from regard.ops import attend
+from regard.ops.kernels.base import Kernel, KernelInputs
+from regard.ops.kernels.dispatch import KERNELS, select_kernel
 from regard.ops.kernels.sdpa import Sdpa
+from regard.ops.kernels.short import Short
+from regard.ops.kernels.sparse import Sparse
+from regard.ops.masks import Causal, Neighbours, Padding, Window
 from regard.ops.measures import Entropy
 from regard.ops.request import make_request
+from regard.ops.scores import Bias, ScaledDotProduct
 
 SMALL = torch.zeros(1, 2, 5, 4)
 
 
-def job(measures=(), value=SMALL, **rules):
-    return KernelInputs(make_request(SMALL, SMALL, **rules), value, dict(measures))
+def inputs(measures=(), value=SMALL, **rules):
+    return KernelInputs(value, make_request(SMALL, SMALL, **rules), dict(measures))
 
 
-def test_the_first_without_objection_runs():
-    assert choose(job()).name == "sdpa"
-    assert choose(job(mask=Causal())).name == "sdpa"
-    assert choose(job({"entropy": Entropy()})).name == "blockwise"
-    assert choose(job({"entropy": Entropy()}, value=None)).name == "blockwise"
+def test_the_first_suitable_kernel_is_selected():
+    assert select_kernel(inputs()).name == "sdpa"
+    assert select_kernel(inputs(mask=Causal())).name == "sdpa"
+    assert select_kernel(inputs({"entropy": Entropy()})).name == "blockwise"
+    assert select_kernel(inputs({"entropy": Entropy()}, value=None)).name == "blockwise"
     long = torch.zeros(1, 1, 3000, 4)
-    assert choose(KernelInputs(make_request(long, long, mask=Window(5, 0)), long, {})).name == "blockwise"
+    assert select_kernel(KernelInputs(long, make_request(long, long, mask=Window(5, 0)), {})).name == "blockwise"
 
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
-def test_a_kernel_can_be_forced(name):
+def test_every_kernel_can_be_requested(name):
     query, nodes = SMALL.clone().requires_grad_(), torch.arange(SMALL.shape[2])
-    graph = Neighbours(torch.stack((nodes[:1], nodes[:1])))
-    mask = graph if name == "sparse" else None
-    assert choose(KernelInputs(make_request(query, SMALL, mask=mask), SMALL, {}), name).name == name
+    mask = Neighbours(nodes[:1], nodes[:1]) if name == "sparse" else None
+    assert select_kernel(KernelInputs(SMALL, make_request(query, SMALL, mask=mask), {}), name).name == name
 
 
-def test_an_unknown_name_is_told_the_nearest():
+def test_every_kernel_has_a_name_and_a_description():
+    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
+    for kernel in KERNELS:
+        assert kernel.description
+        assert "\n" not in kernel.description
+
+
+def test_kernels_may_be_inefficient_only_on_request():
+    """A reason why another kernel is better does not count where a kernel is requested by name."""
+    nodes = torch.arange(5)
+    dense_graph = Neighbours(*torch.cartesian_prod(nodes, nodes).T)
+    long = torch.zeros(1, 1, 3000, 4)
+    cases = [
+        (Sparse(), inputs(mask=dense_graph), "the graph is too dense: more than 1 in 8 cells are edges"),
+        (Short(), inputs(), "it is made for training, and nothing here requires grad or is dropped"),
+        (Sdpa(), KernelInputs(long, make_request(long, long, mask=Window(5, 0)), {}), "the mask would need a dense"),
+    ]
+    for kernel, call, reason in cases:
+        assert list(kernel.unsupported_reasons(call)) == []
+        assert [each[: len(reason)] for each in kernel.inefficient_reasons(call)] == [reason]
+        assert select_kernel(call).name != kernel.name
+        assert select_kernel(call, kernel.name).name == kernel.name
+
+
+def test_an_unknown_name_gets_a_hint():
     with pytest.raises(
-        InvalidArgument, match=r"unknown name 'streamd', did you mean 'blockwise'\? \(known: edges, short, fused, str"
+        InvalidArgument, match=r"'blokwise', did you mean 'blockwise'\?; known: sparse, short, sdpa, bl"
     ):
-        attend(SMALL, SMALL, SMALL, kernel="streamd")
+        attend(SMALL, SMALL, SMALL, kernel="blokwise")
 
 
-def test_a_refusal_prints_all_reasons():
+def test_a_kernel_that_cannot_compute_a_call_lists_all_reasons():
     class Narrow(Sdpa):
         devices = ("cuda",)
         dtypes = (torch.float16,)
 
-    reasons = list(Narrow().why_not(job({"entropy": Entropy()})))
+    reasons = list(Narrow().unsupported_reasons(inputs({"entropy": Entropy()})))
     assert reasons == [
-        "it runs on cuda, the tensors lie on cpu",
-        "it does not take torch.float32",
-        "it cannot measure entropy",
+        "it runs on cuda, the tensors are on cpu",
+        "it does not support torch.float32",
+        "it does not support the measure Entropy",
     ]
-    with pytest.raises(KernelNotSupported, match="cannot measure entropy"):
-        choose(job({"entropy": Entropy()}), "sdpa")
+    with pytest.raises(KernelNotSupported, match=r"kernel 'sdpa' cannot compute this call: .* the measure Entropy"):
+        select_kernel(inputs({"entropy": Entropy()}), "sdpa")
+
+
+def test_kernels_limit_rules_by_exact_class_also_within_others():
+    class Narrow(Kernel):
+        masks = frozenset({Causal})
+        scores = frozenset({ScaledDotProduct})
+
+    class Strict(Causal):
+        pass
+
+    assert list(Narrow().unsupported_reasons(inputs(mask=Causal()))) == []
+    assert list(Narrow().unsupported_reasons(inputs(mask=Strict()))) == ["it does not support the mask Strict"]
+    both = inputs(mask=Causal() & Padding(torch.tensor([3])), score=ScaledDotProduct() + Bias(torch.zeros(5)))
+    assert sorted(Narrow().unsupported_reasons(both)) == [
+        "it does not support the mask And",
+        "it does not support the mask Padding",
+        "it does not support the score Bias",
+        "it does not support the score Sum",
+    ]
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "value_heads"), [(6, 3, 2), (12, 4, 6), (12, 6, 4), (6, 1, 3)])
-def test_heads_of_keys_and_of_values_may_be_shared_by_different_numbers(heads, kv_heads, value_heads):
+def test_key_and_value_may_differ_in_their_numbers_of_heads(heads, kv_heads, value_heads):
     torch.manual_seed(0)
     shapes = ((heads, 30), (kv_heads, 20), (value_heads, 20))
-    given = [torch.randn(2, count, tokens, 4, dtype=torch.float64, requires_grad=True) for count, tokens in shapes]
-    graph = Neighbours(torch.randint(0, 20, (2, 60)))
-    found, expected = (attend(*given, mask=graph, kernel=kernel).output for kernel in ("sparse", "reference"))
-    torch.testing.assert_close(found, expected)
-    ours, theirs = (torch.autograd.grad(output.square().sum(), given) for output in (found, expected))
-    torch.testing.assert_close(ours, theirs)
+    tensors = [torch.randn(2, count, tokens, 4, dtype=torch.float64, requires_grad=True) for count, tokens in shapes]
+    graph = Neighbours(*torch.randint(0, 20, (2, 60)))
+    actual, expected = (attend(*tensors, mask=graph, kernel=kernel).output for kernel in ("sparse", "reference"))
+    torch.testing.assert_close(actual, expected)
+    gradients = (torch.autograd.grad(output.square().sum(), tensors) for output in (actual, expected))
+    torch.testing.assert_close(*gradients)

@@ -1,4 +1,4 @@
-"""What SDPA is given."""
+"""The arguments with which torch's SDPA is called."""
 
 from __future__ import annotations
 
@@ -7,15 +7,27 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.errors import KernelNotSupported
-from regard.ops import Causal, Padding, TopK, Window, attend
+from regard.ops import attend
 from regard.ops.kernels import sdpa
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.masks import Causal, Padding, Window, to_dense
+from regard.ops.measures import TopK
+from regard.ops.request import make_request
 
 
 def tensors(queries=20, keys=20, kv_heads=4):
     return torch.randn(2, 4, queries, 8), torch.randn(2, kv_heads, keys, 8), torch.randn(2, kv_heads, keys, 8)
 
 
-def test_it_is_sdpa():
+@pytest.fixture
+def calls(monkeypatch):
+    """The keyword arguments of each call of SDPA."""
+    calls = []
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda *args, **kwargs: calls.append(kwargs) or args[0])
+    return calls
+
+
+def test_the_output_is_that_of_sdpa():
     query, key, value = tensors()
     assert torch.equal(attend(query, key, value).output, scaled_dot_product_attention(query, key, value))
     causal = scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -24,46 +36,53 @@ def test_it_is_sdpa():
     assert torch.equal(attend(query, key, value, scale=0.3).output, scaled)
 
 
-def test_the_last_query_of_a_causal_decoder_needs_no_mask(monkeypatch):
+def test_the_last_query_of_a_causal_decoder_needs_no_mask(calls):
     query, key, value = tensors(queries=1)
-    seen = []
-    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda *a, **k: seen.append(k) or a[0])
     attend(query, key, value, mask=Causal())
-    assert seen[0]["attn_mask"] is None
-    assert not seen[0]["is_causal"]
+    assert calls[0]["attn_mask"] is None
+    assert not calls[0]["is_causal"]
 
 
-def test_padding_stays_a_row_of_keys(monkeypatch):
+def test_padding_is_passed_as_one_row_of_keys(calls):
     query, key, value = tensors()
-    seen = []
-    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda *a, **k: seen.append(k) or a[0])
     attend(query, key, value, mask=Padding(torch.tensor([20, 3])))
-    assert seen[0]["attn_mask"].shape == (2, 1, 1, 20)
+    assert calls[0]["attn_mask"].shape == (2, 1, 1, 20)
 
 
-def test_it_says_why_not():
+def test_unsupported_calls_are_rejected_with_their_reasons():
     query, key, value = tensors()
-    with pytest.raises(KernelNotSupported, match=r"'sdpa' cannot serve this: it cannot measure entropy, topk"):
+    reasons = "it does not support the measure Entropy; it does not support the measure TopK"
+    with pytest.raises(KernelNotSupported, match=f"kernel 'sdpa' cannot compute this call: {reasons}"):
         attend(query, key, value, measure=["entropy", TopK(2)], kernel="sdpa")
+
+
+def test_a_large_mask_is_dense_only_on_request(calls):
     long = torch.zeros(1, 1, 3000, 4)
-    with pytest.raises(KernelNotSupported, match=r"1 × 1 × 3000 × 3000 cells .* and the mask would be written"):
-        attend(long, long, long, mask=Window(9, None), kernel="sdpa")
+    request = make_request(long, long, mask=Window(9, None))
+    (reason,) = sdpa.Sdpa().inefficient_reasons(KernelInputs(long, request, {}))
+    assert reason.startswith("the mask would need a dense (1, 1, 3000, 3000) tensor")
+    attend(long, long, long, mask=Window(9, None))
+    assert calls == []
+    attend(long, long, long, mask=Window(9, None), kernel="sdpa")
+    assert torch.equal(calls[0]["attn_mask"], to_dense(Window(9, None), (1, 1, 3000, 3000)))
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0])
-def test_a_causal_scale_that_is_not_positive_is_no_number_for_torch_alone(scale):
+def test_a_causal_scale_that_is_not_positive_gives_no_nan(scale):
     query, key, value = torch.randn(3, 1, 1, 200, 8).unbind()
-    found, expected = (
+    actual, expected = (
         attend(query, key, value, mask=Causal(), scale=scale, kernel=kernel).output for kernel in (None, "reference")
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
-def test_a_rule_that_is_made_of_another_is_its_own():
+def test_a_subclass_of_causal_is_another_mask():
     class Strict(Causal):
-        def allowed(self, cells):
-            return cells.key < cells.position
+        def allowed(self, tile):
+            return tile.kv_idx < tile.q_pos
 
     query, key, value = tensors(queries=1, keys=5)
-    found, expected = (attend(query, key, value, mask=Strict(), kernel=kernel).output for kernel in (None, "reference"))
-    torch.testing.assert_close(found, expected)
+    actual, expected = (
+        attend(query, key, value, mask=Strict(), kernel=kernel).output for kernel in (None, "reference")
+    )
+    torch.testing.assert_close(actual, expected)

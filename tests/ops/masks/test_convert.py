@@ -1,4 +1,4 @@
-"""FlexAttention is the oracle: the same cells, there and back."""
+"""Masks converted to FlexAttention and back allow the same cells as there."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from ops.rules import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
-from regard.ops import Causal, Window, attend, weights
-from regard.ops.masks import from_block_mask, to_block_mask, to_dense, to_mask_mod
+from regard.ops import attend, weights
+from regard.ops.masks import Causal, Window, from_block_mask, to_block_mask, to_dense, to_mask_mod
 
 SHAPE = 2, 3, 21, 34
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_mask_becomes_a_mask_mod_and_a_dense_one(name):
-    rule, truth = masks(*SHAPE)[name], allowed(name, *SHAPE, 13)
-    assert torch.equal(to_dense(rule, SHAPE), truth)
-    made = create_block_mask(to_mask_mod(rule, 13), *SHAPE, device="cpu", BLOCK_SIZE=8)
-    assert torch.equal(torch.vmap(torch.vmap(made.mask_mod, (None, None, None, 0)), (None, None, 0, None))(
-        torch.tensor(1), torch.tensor(2), torch.arange(21), torch.arange(34)
-    ), truth[1, 2])  # fmt: skip
+def test_masks_become_mask_mods_and_dense_masks(name):
+    rule, expected = masks(*SHAPE)[name], allowed(name, *SHAPE, 13)
+    assert torch.equal(to_dense(rule, SHAPE), expected)
+    block_mask = create_block_mask(to_mask_mod(rule, 13), *SHAPE, device="cpu", BLOCK_SIZE=8)
+    mask_mod = torch.vmap(torch.vmap(block_mask.mask_mod, (None, None, None, 0)), (None, None, 0, None))
+    cells = mask_mod(torch.tensor(1), torch.tensor(2), torch.arange(21), torch.arange(34))
+    assert torch.equal(cells, expected[1, 2])
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -31,19 +31,19 @@ def test_flex_attention_attends_to_the_same_cells(name):
     query = torch.randn(2, 3, 21, 16)
     key, value = torch.randn(2, 2, 3, 34, 16).unbind()
     rule = masks(*SHAPE)[name]
-    seen = to_dense(rule, SHAPE).any(-1)  # what flex_attention gives for a row without a key is its own affair
-    theirs = flex_attention(query, key, value, block_mask=to_block_mask(rule, SHAPE, BLOCK_SIZE=16))
-    torch.testing.assert_close(attend(query, key, value, mask=rule).output[seen], theirs[seen])
+    has_keys = to_dense(rule, SHAPE).any(-1)  # flex_attention does not define rows without a key
+    expected = flex_attention(query, key, value, block_mask=to_block_mask(rule, SHAPE, BLOCK_SIZE=16))
+    torch.testing.assert_close(attend(query, key, value, mask=rule).output[has_keys], expected[has_keys])
 
 
-def test_a_block_mask_comes_back_as_it_was():
+def test_a_block_mask_is_converted_back():
     mask = to_block_mask(Causal() & Window(5, None), SHAPE, BLOCK_SIZE=8)
     assert torch.equal(to_dense(mask, SHAPE), to_dense(Causal() & Window(5, None), SHAPE))
     assert torch.equal(to_dense(~from_block_mask(mask), SHAPE), to_dense(~(Causal() & Window(5, None)), SHAPE))
-    assert repr(from_block_mask(mask)) == "Blocks(21 × 34)"
+    assert repr(from_block_mask(mask)) == "FlexBlockMask(21 × 34)"
 
 
-def test_blocks_count_also_where_there_is_no_mask_mod():
+def test_a_block_mask_without_mask_mod_allows_whole_blocks():
     mask = BlockMask.from_kv_blocks(torch.tensor([[[1, 2]]]), torch.tensor([[[[1, 0], [0, 1]]]]), BLOCK_SIZE=4)
     x = torch.zeros(1, 1, 8, 4)
     W = weights(x, x, mask=mask)
@@ -51,26 +51,45 @@ def test_blocks_count_also_where_there_is_no_mask_mod():
     assert (W[0, 0, 5] > 0).all()
 
 
-def test_a_block_mask_of_another_size_is_refused():
+def test_a_block_mask_of_another_size_is_rejected():
     mask = create_block_mask(lambda b, h, q, k: q >= k, 2, None, 40, 50, device="cpu")
     with pytest.raises(InvalidArgument) as error:
         weights(torch.zeros(3, 1, 40, 4), torch.zeros(3, 1, 40, 4), mask=mask)
-    assert r"the BlockMask was made for (queries, keys) = (40, 50), expected (40, 40)" in str(error.value)
-    assert "the BlockMask has batch 2, expected 1 or 3" in str(error.value)
+    assert str(error.value).splitlines() == [
+        "2 problems:",
+        "  - mask: expected a BlockMask for (queries, keys) = (40, 40), got (40, 50)",
+        "  - mask: expected a BlockMask with batch 1 or 3, got 2",
+    ]
     with pytest.raises(InvalidType, match="expected a BlockMask of FlexAttention, got Causal"):
         from_block_mask(Causal())
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "error", "message"),
     [
-        (lambda b, h, q, k: q - k, "must give a bool tensor, but gave torch.int64"),
-        (lambda b, h, q, k: True, "must give a bool tensor, but gave bool"),
-        (lambda b, h, q, k: (q >= k).any(), "must work cell by cell"),
-        (lambda b, h, q, k: torch.arange(8)[q] >= k.max(), "must work cell by cell"),
+        (lambda b, h, q, k: q - k, InvalidType, r"to return a bool tensor, got int64 \("),
+        (lambda b, h, q, k: True, InvalidType, "to return a bool tensor, got bool"),
+        (lambda b, h, q, k: (q >= k).any(), InvalidArgument, "to work elementwise on index tensors"),
+        (lambda b, h, q, k: torch.arange(8)[q] >= k.max(), InvalidArgument, "to work elementwise on index tensors"),
     ],
 )
-def test_a_function_must_work_cell_by_cell(function, said):
+def test_a_function_must_work_elementwise(function, error, message):
     x = torch.zeros(1, 1, 8, 4)
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(error, match=r"mask: expected MaskMod\(<lambda>\) " + message):
         weights(x, x, mask=function)
+
+
+def test_a_function_is_checked_once_per_shape():
+    calls = []
+
+    def causal(b, h, q, k):
+        calls.append(q.shape)
+        return q >= k
+
+    x = torch.zeros(1, 1, 8, 4)
+    weights(x, x, mask=causal)
+    first = len(calls)
+    weights(x, x, mask=causal)
+    assert first == len(calls) == 17
+    weights(x, x[:, :, :6], mask=causal)
+    assert len(calls) == 2 * first

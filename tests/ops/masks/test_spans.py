@@ -1,4 +1,4 @@
-"""Ranges of keys: there and back, and what they are not."""
+"""Masks as ranges of keys: converted and back, and invalid ones."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("block", [2**22, 500])
-def test_every_mask_becomes_ranges_and_they_the_mask(name, block, monkeypatch):
-    monkeypatch.setattr(spans, "BLOCK", block)
-    made = to_spans(masks(*SHAPE)[name], SHAPE, most=20)
-    assert made is not None
-    truth = allowed(name, *SHAPE, 13)
-    assert torch.equal(to_dense(made, SHAPE), truth)
-    ranges = (truth & ~truth.roll(1, -1)).sum(-1) + (truth[..., 0] & truth[..., -1])
-    assert made.starts.shape[3] == max(1, int(ranges.max()))
+@pytest.mark.parametrize("cells_per_step", [2**22, 500])
+def test_every_mask_is_converted_to_spans(name, cells_per_step, monkeypatch):
+    monkeypatch.setattr(spans, "CELLS_PER_STEP", cells_per_step)
+    converted = to_spans(masks(*SHAPE)[name], SHAPE, max_spans=20)
+    assert converted is not None
+    expected = allowed(name, *SHAPE, 13)
+    assert torch.equal(to_dense(converted, SHAPE), expected)
+    ranges = (expected & ~expected.roll(1, -1)).sum(-1) + (expected[..., 0] & expected[..., -1])
+    assert converted.starts.shape[3] == max(1, int(ranges.max()))
 
 
-def test_a_mask_of_many_ranges_becomes_none():
-    assert to_spans(lambda batch, head, query, key: key % 2 == 0, SHAPE, most=16) is None
+def test_masks_with_too_many_ranges_are_not_converted():
+    assert to_spans(lambda batch, head, query, key: key % 2 == 0, SHAPE, max_spans=16) is None
     assert to_spans(lambda batch, head, query, key: key % 5 == 0, SHAPE).starts.shape == (1, 1, 21, 7)
 
 
-def test_what_does_not_fit_is_named():
+def test_invalid_spans_are_rejected():
     ones = torch.ones(1, 1, 5, 2, dtype=torch.int64)
-    with pytest.raises(InvalidType, match=r"Spans: starts holds numbers of keys as integers, not torch\.float32"):
+    with pytest.raises(InvalidType, match=r"Spans\.starts: expected an integer tensor, got float32 \(1, 1, 5, 2\)"):
         Spans(ones.float(), ones)
-    with pytest.raises(InvalidType, match=r"starts and stops are both .*, not \(1, 1, 5, 2\) and \(1, 1, 5, 1\)"):
+    with pytest.raises(InvalidArgument, match=r"Spans: .* got \(1, 1, 5, 2\) and \(1, 1, 5, 1\)"):
         Spans(ones, ones[..., :1])
     x = torch.zeros(1, 2, 4, 8)
-    with pytest.raises(InvalidArgument, match=r"Spans holds \(1, 1, 5\) rows, expected .* of \(1, 2, 4\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"Spans: expected starts and stops for .* = \(1, 2, 4\), got \(1, 1, 5\)"
+    ):
         weights(x, x, mask=Spans(ones, ones))

@@ -1,4 +1,4 @@
-"""What transformers' own modules compute is what the rules give."""
+"""Scores equal what the modules of transformers compute."""
 
 from __future__ import annotations
 
@@ -15,20 +15,9 @@ from transformers.models.llama import modeling_llama
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 
-from regard.ops import (
-    Alibi,
-    Bias,
-    Causal,
-    RelativeKey,
-    ScaledDotProduct,
-    Sinks,
-    SoftCap,
-    T5RelativeBias,
-    attend,
-    rotary,
-    weights,
-)
-from regard.ops.masks import to_dense
+from regard.ops import attend, rotary, weights
+from regard.ops.masks import Causal, to_dense
+from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
 
 HEADS, TOKENS, DIM = 4, 30, 8
 
@@ -82,7 +71,7 @@ def test_gpt_oss():
 def test_bloom(heads):
     query, key, _ = tensors(heads=heads)
     theirs = build_alibi_tensor(torch.ones(2, TOKENS), heads, torch.float32).view(2, heads, 1, TOKENS)
-    expected = (query @ key.mT * DIM**-0.5 + theirs + causal_bias()).softmax(-1)  # the same but for a number a row
+    expected = (query @ key.mT * DIM**-0.5 + theirs + causal_bias()).softmax(-1)  # up to a constant per row
     ours = weights(query, key, score=ScaledDotProduct() + Alibi.for_heads(heads), mask=Causal())
     torch.testing.assert_close(ours.dense(), expected)
 
@@ -102,7 +91,7 @@ def test_relative_keys():
     torch.testing.assert_close(weights(query, key, score=score).dense(), expected)
 
 
-def test_rotary_of_llama_and_of_gpt_j():
+def test_rotary_of_llama_and_gpt_j():
     query, key, _ = tensors()
     positions = torch.stack((torch.arange(TOKENS), torch.arange(TOKENS) + 7))
     config = LlamaConfig(hidden_size=HEADS * DIM, num_attention_heads=HEADS)
@@ -112,7 +101,7 @@ def test_rotary_of_llama_and_of_gpt_j():
     table = modeling_gptj.create_sinusoidal_positions(GPTJConfig().n_positions, 6)[positions]
     sin, cos = table.chunk(2, -1)
     turned = modeling_gptj.apply_rotary_pos_emb(query.transpose(1, 2)[..., :6], sin, cos).transpose(1, 2)
-    ours = rotary(query, positions, dims=6, interleaved=True)
+    ours = rotary(query, positions, rotary_dim=6, interleaved=True)
     torch.testing.assert_close(ours, torch.cat((turned, query[..., 6:]), -1))
 
 

@@ -19,7 +19,7 @@ export function calculated(layer, head, query) {
   if (waiting) return null;
   const [queries, keys, values] = vectors.map(({ features, values: all }) => (/** @type {number} */ token) => all.subarray(token * features, (token + 1) * features));
   const { rule, scale, form, mask } = layer.header;
-  const multiplied = queries !== undefined && (rule === null || rule.includes("ScaledDot"));
+  const multiplied = queries !== undefined && (rule === null || rule.includes("ScaledDotProduct"));
   const exact = multiplied && rule === null && (form === "whole" || mask !== null);
   const vector = queries ? queries(query) : null;
   const rows = (exact ? seen(layer, known, query) : links).map(({ key, weight }) => {

@@ -180,7 +180,7 @@ class Format(ABC):
             for name, tensor in tensors.items()
             if name not in used and not self.needless.search(name)
         ]
-        raise_problems(objections, InvalidCheckpoint, most=None)
+        raise_problems(objections, InvalidCheckpoint, limit=None)
         return found
 
     def to_theirs(self, config: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,75 +1,116 @@
-"""What a kernel is: its limits as data, the sentences why it cannot serve a request, and how it runs."""
+"""Kernel: what it can compute, as data, and how it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.ops.measures import Measure
+from regard.ops.masks.base import Mask
+from regard.ops.measures.base import Measure
 from regard.ops.request import DTYPES, AttentionRequest
-from regard.ops.scores import Score
+from regard.ops.rules import Rule
+from regard.ops.scores.base import Score
+from regard.ops.tree import subtrees
 
 Measured = dict[str, Any]
-"""Answers by name: a tensor, or a named tuple of tensors."""
+"""Results of measures by name: a tensor or a tuple of tensors."""
 
 
 @dataclass(eq=False)
 class KernelInputs:
-    """One call of a kernel: a request, and what is wanted of it.
+    """One call of a kernel.
 
     Args:
+        value: (batch, value_heads, keys, value_dim), value_heads divides heads; None if only measures are computed.
         request: The weight matrix.
-        value: (batch, value_heads, keys, value_dim) to multiply it with; None where only measures are wanted.
-            value_heads divides heads.
-        measures: What is asked of the weights, by name.
-        dropout: The probability with which a weight that makes the output is dropped.
+        measures: What to compute about the weights, by name.
+        dropout: Probability of dropping a weight from the output.
     """
 
-    request: AttentionRequest
     value: Tensor | None
+    request: AttentionRequest
     measures: Mapping[str, Measure]
     dropout: float = 0.0
 
+    def rules(self) -> Iterator[Rule]:
+        """Mask, score and measures, and every rule within them."""
+        roots = (self.request.mask, self.request.score, *self.measures.values())
+        return (part for root in roots for part in subtrees(root) if isinstance(part, Rule))
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether every rule is built in, so that the call can be one operator of a compiled program."""
+        return all(rule.builtin for rule in self.rules())
+
+
+class RunOptions(NamedTuple):
+    """How the passes of a call run.
+
+    Args:
+        seed: Seed of dropout, the same forward and backward.
+        threads: Number of threads; it decides how the matrix is cut, so it is the same forward and backward.
+        finds_hidden_tensors: Whether the forward pass raises if a rule uses a tensor that requires grad and is not in
+            its tree, where it would get no gradient.
+    """
+
+    seed: int = 0
+    threads: int = 1
+    finds_hidden_tensors: bool = False
+
 
 class Kernel:
-    """Base of all kernels.
+    """Base of all kernels. `dispatch.KERNELS` lists them in the order in which they are tried.
 
     Attributes:
         name: What `kernel=` takes.
-        about: One line for a person.
-        devices: Device types that it runs on; None is any.
+        description: One line for `regard info`.
+        devices: Device types that it runs on; None for any.
         dtypes: Dtypes of query, key and value.
-        scores: Score rules that it knows; None is any.
-        measures: Measures that it can take; None is any.
-        tolerance: The largest error in float32, relative to the largest entry, that its tests allow.
+        masks: Classes of masks that it supports, by exact type, for a user's subclass is another class; None for any.
+        scores: The same for scores, with those within sums and modifiers.
+        measures: The same for measures.
     """
 
     name: ClassVar[str]
-    about: ClassVar[str]
+    description: ClassVar[str]
     devices: ClassVar[tuple[str, ...] | None] = None
     dtypes: ClassVar[tuple[torch.dtype, ...]] = DTYPES
-    scores: ClassVar[tuple[type[Score], ...] | None] = None
-    measures: ClassVar[tuple[type[Measure], ...] | None] = None
-    tolerance: ClassVar[float] = 1e-5
+    masks: ClassVar[frozenset[type[Mask]] | None] = None
+    scores: ClassVar[frozenset[type[Score]] | None] = None
+    measures: ClassVar[frozenset[type[Measure]] | None] = None
+    _by_name: ClassVar[dict[str, type[Kernel]]] = {}
 
-    def why_not(self, job: KernelInputs) -> Iterator[str]:
-        """The reasons why this kernel cannot serve the job, each found when it is asked for; none if it can."""
-        request = job.request
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            cls._by_name[cls.name] = cls
+
+    def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
+        """The reasons why this kernel cannot compute a call, cheap ones first; none if it can."""
+        request = inputs.request
         if self.devices is not None and request.query.device.type not in self.devices:
-            yield f"it runs on {', '.join(self.devices)}, the tensors lie on {request.query.device.type}"
+            yield f"it runs on {', '.join(self.devices)}, the tensors are on {request.query.device.type}"
         if request.query.dtype not in self.dtypes:
-            yield f"it does not take {request.query.dtype}"
-        if self.scores is not None and type(request.score) not in self.scores:
-            yield f"it does not know the score {type(request.score).__name__}"
-        if self.measures is not None and job.measures:
-            unknown = [name for name, measure in job.measures.items() if type(measure) not in self.measures]
-            if unknown:
-                yield f"it cannot measure {', '.join(unknown)}"
+            yield f"it does not support {request.query.dtype}"
+        supported = {Mask: self.masks, Score: self.scores, Measure: self.measures}
+        if any(classes is not None for classes in supported.values()):
+            for rule in inputs.rules():
+                classes = supported[rule.base]  # pyright: ignore[reportArgumentType]
+                if classes is not None and type(rule) not in classes:
+                    yield f"it does not support the {rule.base.__name__.lower()} {type(rule).__name__}"
 
-    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
-        """The output, (batch, heads, queries, value_dim), and the answers by name."""
+    def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
+        """The reasons why another kernel is better for a call; they do not count if this one is named."""
+        yield from ()
+
+    def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+        """The output, (batch, heads, queries, value_dim), and the measures by name."""
         raise NotImplementedError
+
+
+def kernel_by_name(name: str) -> Any:
+    """The kernel of this name."""
+    return Kernel._by_name[name]()

@@ -1,46 +1,60 @@
-"""Where the blocks of rows lie: few enough cells to stay in a cache, and only keys that some row may see."""
+"""How the matrix is cut into blocks of rows: small enough for a cache, and only keys that some row may attend to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard.ops.grouped_query import kv_heads_of
-from regard.ops.masks.base import no_keys
+from regard.ops.measures.base import BlockIndex
 from regard.ops.request import AttentionRequest
-from regard.ops.tile import Index, Span, Tile
+from regard.ops.tile import Index, KeyRange, Tile
 
-ROWS = {"cpu": 128}
-"""Rows of a block by device: enough for a matrix product at its full rate, few enough to skip what a mask forbids."""
 
-MOST_ROWS = {"cpu": 1024}
-"""Rows of a block by device where no mask forbids anything: as many as fit, and up to twice as many, since each block
-takes time besides."""
+@dataclass(frozen=True)
+class BlockSizes:
+    """Sizes of blocks on a type of device.
 
-CELLS = {"cpu": 2**19}
-"""Cells of a block by device: 2 MiB in float32 stay in a CPU's cache, and twice as many in those of cores that work on
-a block together; an accelerator wants work for all its processors."""
+    Args:
+        rows: Rows of a block under a mask: enough for a matrix product at its full rate, few enough to skip what the
+            mask forbids.
+        max_rows: Largest number of rows without a mask, where more rows mean less overhead per block.
+        elements: Cells of a block. 2 MiB in float32 stay in a CPU core's cache; an accelerator needs work for all its
+            processors.
+        elements_per_head: Numbers held for the rows of one head; beyond, a block has fewer rows.
+    """
 
-FLOATS = {"cpu": 2**22}
-"""Numbers of the rows of one head by device, from which on a block has fewer rows: 16 MiB in float32."""
+    rows: int
+    max_rows: int
+    elements: int
+    elements_per_head: int
 
-ROWS_ELSEWHERE, MOST_ROWS_ELSEWHERE, CELLS_ELSEWHERE, FLOATS_ELSEWHERE = 1024, 2048, 2**25, 2**28
+
+CPU = BlockSizes(rows=128, max_rows=1024, elements=2**19, elements_per_head=2**22)
+ACCELERATOR = BlockSizes(rows=1024, max_rows=2048, elements=2**25, elements_per_head=2**28)
+
+
+def block_sizes(device: torch.device) -> BlockSizes:
+    """The sizes for a device."""
+    return CPU if device.type == "cpu" else ACCELERATOR
 
 
 @dataclass(eq=False)
-class Place:
-    """Where a block lies in the matrix, and how its part is taken from whole tensors and put back.
+class BlockLocation:
+    """Where a block is in the matrix, and how its part of whole tensors is read and written.
 
     Args:
         request: The matrix.
-        batch: Which sequences.
-        heads: Which query heads; they lie within one head of keys, or of values, where such are shared.
-        rows: Which queries.
+        batch: Batch entries.
+        heads: Query heads; within one head of keys, or of values, where these are shared.
+        rows: Queries.
         keys: The range of keys.
-        cells: The block's cells.
+        tile: The block's tile.
     """
 
     request: AttentionRequest
@@ -48,121 +62,122 @@ class Place:
     heads: slice
     rows: Index
     keys: slice
-    cells: Tile
+    tile: Tile
 
     @property
-    def index(self) -> tuple[slice, slice, Index, slice]:
-        """Which entries of each axis."""
+    def index(self) -> BlockIndex:
+        """The entries of each axis."""
         return self.batch, self.heads, self.rows, self.keys
 
     @property
     def width(self) -> int:
-        """How many keys each row of the block has."""
+        """Number of keys per row."""
         return self.keys.stop - self.keys.start
 
-    def certain(self) -> Span:
-        """Keys that every row may see; an empty range where none are known."""
+    def full_key_range(self) -> KeyRange:
+        """Keys that every row may attend to; an empty range if none are known."""
         if self.request.mask is None:
-            return self.cells.keys
-        first, last = self.request.mask.certain(self.cells)
-        return (first, last) if first < last else no_keys(self.cells)
+            return self.tile.keys
+        full = self.request.mask.full_key_range(self.tile)
+        return full if full.start < full.stop else self.tile.no_keys
 
-    def masked(self, certain: Span) -> list[tuple[slice, Tensor]]:
-        """Which cells beside certain keys are masked: ranges of the block's, each with a bool that broadcasts to it."""
-        found, start = [], self.keys.start
-        for low, high in ((start, certain[0]), (certain[1], self.keys.stop)):
+    def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
+        """The cells outside the full range that are masked: ranges of the block's keys, each with a bool tensor."""
+        ranges, start = [], self.keys.start
+        for low, high in ((start, full.start), (full.stop, self.keys.stop)):
             if low < high:
-                allowed = self.request.allowed(self.cells.within((low, high)))
-                found.append((slice(low - start, high - start), ~allowed))
-        return found
+                allowed = self.request.allowed(self.tile.with_keys(KeyRange(low, high)))
+                ranges.append((slice(low - start, high - start), ~allowed))
+        return ranges
 
-    def of_queries(self, whole: Tensor) -> Tensor:
+    def slice_queries(self, whole: Tensor) -> Tensor:
         """The part of a tensor (batch, heads, queries, ...)."""
         return whole[self.batch, self.heads, self.rows]
 
-    def add_to_queries(self, whole: Tensor, part: Tensor) -> None:
+    def accumulate_queries(self, whole: Tensor, part: Tensor) -> None:
         """Add to the part of a tensor (batch, heads, queries, ...)."""
         whole[self.batch, self.heads, self.rows] += part
 
-    def of_keys(self, whole: Tensor) -> Tensor:
-        """The part of keys or values: (batch, heads or 1, keys, dim), in the dtype of sums."""
-        return whole[self._shared(whole)].to(self.request.dtype)
+    def slice_keys(self, whole: Tensor) -> Tensor:
+        """The part of keys or values, (batch, heads or 1, keys, dim), in the dtype of sums."""
+        return whole[self._kv_index(whole)].to(self.request.dtype)
 
-    def has_keys_of(self, other: Place) -> bool:
-        """Whether `of_keys` gives the same as at another place."""
+    def shares_keys_with(self, other: BlockLocation) -> bool:
+        """Whether `slice_keys` returns the same for another block."""
         return (self.keys, self.heads, self.batch) == (other.keys, other.heads, other.batch)
 
-    def add_to_keys(self, whole: Tensor, part: Tensor) -> None:
+    def accumulate_keys(self, whole: Tensor, part: Tensor) -> None:
         """Add to the part of keys or values."""
-        whole[self._shared(whole)] += part
+        whole[self._kv_index(whole)] += part
 
-    def _shared(self, whole: Tensor) -> tuple[slice, slice, slice]:
+    def _kv_index(self, whole: Tensor) -> tuple[slice, slice, slice]:
         return self.batch, kv_heads_of(self.heads, self.request.query.shape[1], whole.shape[1]), self.keys
 
 
-def streams(request: AttentionRequest, parts: int, *shared_heads: int) -> list[Iterator[Place]]:
-    """The blocks of a request, in streams that share neither queries nor keys nor any entry of an answer.
+def partition(request: AttentionRequest, parts: int, *head_counts: int) -> list[Iterator[BlockLocation]]:
+    """Cut a matrix into streams of blocks that share no query, no key and no entry of a result.
 
     Args:
-        request: What is to be cut.
-        parts: How many streams there should be at least, where it is large enough and has so many heads; with 1, all
-            cores may work on a block together.
-        shared_heads: The head counts of the tensors beside the query; a block lies within one of their heads, or within
-            heads that are not shared.
+        request: The matrix.
+        parts: Number of streams to aim for; with 1, all cores may work on a block together.
+        head_counts: Head counts of the tensors besides the query. A block is within one of their heads, or within heads
+            that are not shared.
     """
     batch, heads, queries, keys = request.shape
-    device = request.query.device.type
-    per_cell = request.score.floats_per_cell(request.query.shape[3])
-    most = FLOATS.get(device, FLOATS_ELSEWHERE) // (keys * per_cell)
-    rows, room = ROWS.get(device, ROWS_ELSEWHERE), CELLS.get(device, CELLS_ELSEWHERE)
-    if parts == 1 and device == "cpu":
-        room *= 2
-    most_rows = MOST_ROWS.get(device, MOST_ROWS_ELSEWHERE) if request.mask is None else rows
-    while rows < most_rows and rows * keys * per_cell <= room:
+    sizes, is_cpu = block_sizes(request.query.device), request.query.device.type == "cpu"
+    per_cell = request.score.workspace_per_cell(request.query.shape[3])
+    limit = sizes.elements_per_head // (keys * per_cell)
+    room = 2 * sizes.elements if parts == 1 and is_cpu else sizes.elements
+    rows, max_rows = sizes.rows, sizes.max_rows if request.mask is None else sizes.rows
+    while rows < max_rows and rows * keys * per_cell <= room:
         rows *= 2
-    rows = min(queries, rows, max(1, most))
-    groups = [heads // count for count in shared_heads if count != heads]
+    rows = min(queries, rows, max(1, limit))
+    groups = [heads // count for count in head_counts if count != heads]
     everything = slice(0, batch), slice(0, heads)
-    together: dict[int, list[slice]] = {}  # rows, by how many heads with as many keys go into one block
-    for r in slices(slice(0, queries), rows):
-        start, stop = _extent(request, request.cells(*everything, r))
-        cells = max(1, (stop - start) * per_cell) * rows
-        together.setdefault(max(1, room // cells), []).append(r)
+    summaries: dict[int, Any] = {}
+    by_count: dict[int, list[slice]] = {}  # rows, by the number of heads with as many keys that fit into a block
+    for block_rows in slices(slice(0, queries), rows):
+        key_range = _key_range(request, request.tile(*everything, block_rows, summaries=summaries))
+        cells = max(1, key_range.width * per_cell) * rows
+        by_count.setdefault(max(1, room // cells), []).append(block_rows)
     lanes = batch * heads
     parts = max(1, min(parts, 2 * lanes * queries * keys // room))
-    width = min(max(together), max(1, lanes // parts))
+    width = min(max(by_count), max(1, lanes // parts))
     shared = lcm(*groups)  # heads that share keys or values are in one stream, which adds up their gradients
-    wide = shared * _divisor(heads // shared, max(1, width // shared))
+    wide = shared * _largest_divisor(heads // shared, max(1, width // shared))
     unit = gcd(wide, *groups)
-    sequences = max(1, min(batch, width // heads)) if wide == heads else 1
+    batch_step = max(1, min(batch, width // heads)) if wide == heads else 1
 
-    def stream(some: slice, several: slice) -> Iterator[Place]:
-        for count, some_rows in together.items():
-            size = _divisor(unit, count)
-            for b in slices(some, max(1, count // heads) if size == heads else 1):
-                for h in slices(several, size):
-                    for r in some_rows:
-                        cells = request.cells(b, h, r)
-                        start, stop = _extent(request, cells)
-                        yield Place(request, b, h, r, slice(start, stop), cells.within((start, stop)))
+    def stream(batches: slice, stream_heads: slice) -> Iterator[BlockLocation]:
+        for count, row_blocks in by_count.items():
+            size = _largest_divisor(unit, count)
+            for b in slices(batches, max(1, count // heads) if size == heads else 1):
+                for h in slices(stream_heads, size):
+                    for r in row_blocks:
+                        tile = request.tile(b, h, r, summaries=summaries)
+                        key_range = _key_range(request, tile)
+                        tile = tile.with_keys(key_range)
+                        yield BlockLocation(request, b, h, r, slice(*key_range), tile)
 
-    return [stream(b, h) for b in slices(everything[0], sequences) for h in slices(everything[1], wide)]
-
-
-def _divisor(of: int, most: int) -> int:
-    """The largest divisor that is not larger than so much."""
-    return max(size for size in range(1, of + 1) if of % size == 0 and size <= most)
+    return [stream(b, h) for b in slices(everything[0], batch_step) for h in slices(everything[1], wide)]
 
 
-def _extent(request: AttentionRequest, cells: Tile) -> Span:
-    """The keys that any row of some cells may see; one masked key where there is none, so that no axis is empty."""
+def _largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number up to a limit."""
+    return max(size for size in range(1, number + 1) if number % size == 0 and size <= limit)
+
+
+def _key_range(request: AttentionRequest, tile: Tile) -> KeyRange:
+    """The keys that any row of a tile may attend to; one masked key if there is none, so that no axis is empty."""
     keys = request.shape[3]
-    start, stop = (0, keys) if request.mask is None else request.mask.extent(cells)
-    if start == stop:
-        return (start, start + 1) if start < keys else (keys - 1, keys)
-    return start, stop
+    if request.mask is None:
+        return KeyRange(0, keys)
+    start, stop = request.mask.key_range(tile)
+    if start < stop:
+        return KeyRange(start, stop)
+    return KeyRange(start, start + 1) if start < keys else KeyRange(keys - 1, keys)
 
 
 def slices(whole: slice, size: int) -> Iterator[slice]:
-    """Slices of a range, `size` entries in each but the last."""
+    """Slices of a range with `size` entries each but the last."""
     return (slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size))

@@ -1,78 +1,64 @@
-"""A streaming kernel as one node of a compiled or an exported program, forward and backward.
+"""A kernel as one operator of a compiled or exported program, forward and backward.
 
-A compiler would else trace the blocks one by one. Here it sees an operator of the job's tensors, its numbers and a
-text that says the rest (see `spec`); rules that a user wrote cannot be said so, and break the graph.
+A compiler would otherwise trace the blocks one by one. The operator takes the tensors and numbers of a call, and a
+literal that says how they belong together; see `tree.Encoder`. User-defined rules cannot be encoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.ops.kernels.base import KernelInputs, Measured
-from regard.ops.kernels.results import Answers
-from regard.ops.kernels.spec import Number, describe, restore
-from regard.ops.tree import tensors_in
-
-_ABOVE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-"""What torch's dispatcher does for an ordinary call, as this module is loaded by one."""
-
-Cutters: dict[str, Any] = {}
-"""How each kernel cuts a job into blocks, by the kernel's name."""
-
-
-def run_opaque(name: str, job: KernelInputs) -> tuple[Tensor | None, Measured]:
-    """Run a job of known rules as one operator."""
-    tensors: list[Tensor] = []
-    numbers: list[Number] = []
-    text = describe(job, tensors, numbers)
-    device = job.request.query.device
-    seed = torch.randint(2**62, (), device=device) if job.dropout else torch.zeros((), dtype=torch.int64, device=device)
-    row = torch.ops.regard.attend(tensors, numbers, text, name, seed)
-    output = None if job.value is None else row[0]
-    rest = iter(row if job.value is None else row[1:])
-    measured = {}
-    for key, measure in job.measures.items():
-        parts = [next(rest) for _ in measure.parts(job.request.shape, job.request.dtype)]
-        measured[key] = parts[0] if measure.answer is None else measure.answer(*parts)
-    return output, measured
-
+from regard.ops.indexing import SelectCells
+from regard.ops.kernels.base import KernelInputs, Measured, RunOptions, kernel_by_name
+from regard.ops.kernels.results import builtin_layouts, unflatten
+from regard.ops.request import AttentionRequest
+from regard.ops.rules import builtin_classes
+from regard.ops.tree import Encoder, Number, decode, tensors_in
 
 _SCHEMA = "Tensor[] tensors, Scalar[] numbers, str text, str kernel, Tensor seed"
 
 
+def run_compiled(kernel: str, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+    """Run a call of built-in rules as one operator."""
+    encoder = Encoder()
+    text = encoder.encode(inputs)
+    device = inputs.request.query.device
+    zero = torch.zeros((), dtype=torch.int64, device=device)
+    seed = torch.randint(2**62, (), device=device) if inputs.dropout else zero
+    flat = torch.ops.regard.attend(encoder.tensors, encoder.numbers, text, kernel, seed)
+    output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
+    return output, unflatten(inputs.measures, builtin_layouts(inputs), results)
+
+
 @torch.library.custom_op("regard::attend", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]")
 def _attend(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
-    from regard.ops.kernels.blockwise import forward
-
-    job: KernelInputs = restore(text, tensors, numbers)
-    return list(forward(job, _cut(kernel, job), int(seed), Answers(job.measures, job.request.shape)))
-
-
-def _cut(kernel: str, job: KernelInputs) -> Any:
-    """How the blocks lie, which dropout must find again in the backward pass: there may be other threads then."""
-    from regard.ops.kernels.blockwise import Cut, threads_for
-
-    return Cut(Cutters[kernel], 1 if job.dropout else threads_for(job))
+    inputs = _decode(text, tensors, numbers)
+    output, results = kernel_by_name(kernel).forward(inputs, _options(kernel, inputs, seed))
+    return [*([] if output is None else [output]), *results.tensors()]
 
 
 @_attend.register_fake
 def _(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
-    job: KernelInputs = restore(text, tensors, numbers)
-    request, value, like = job.request, job.value, tensors[0]
-    found = [] if value is None else [value.new_empty(*request.shape[:3], value.shape[3])]
-    for measure in job.measures.values():
-        found += [like.new_empty(shape, dtype=dtype) for shape, dtype in measure.parts(request.shape, request.dtype)]
-    return found
+    inputs = _decode(text, tensors, numbers)
+    request, value, like = inputs.request, inputs.value, tensors[0]
+    results = [] if value is None else [value.new_empty((*request.shape[:3], value.shape[3]))]
+    for measure in inputs.measures.values():
+        results += [
+            like.new_empty(shape, dtype=dtype) for shape, dtype in measure.result_specs(request.shape, request.dtype)
+        ]
+    return results
 
 
 @torch.library.custom_op(
     "regard::attend_backward",
     mutates_args=(),
-    schema=f"({_SCHEMA}, Tensor[] gradients, bool[] came, bool[] needed) -> Tensor[]",
+    schema=f"({_SCHEMA}, Tensor[] gradients, bool[] is_present, bool[] needed) -> Tensor[]",
 )
 def _attend_backward(
     tensors: Sequence[Tensor],
@@ -81,18 +67,16 @@ def _attend_backward(
     kernel: str,
     seed: Tensor,
     gradients: Sequence[Tensor],
-    came: Sequence[bool],
+    is_present: Sequence[bool],
     needed: Sequence[bool],
 ) -> list[Tensor]:
-    from regard.ops.kernels.blockwise import backward
-
-    job: KernelInputs = restore(text, tensors, numbers)
-    walked, needs = tensors_in(job), {id(tensor): need for tensor, need in zip(tensors, needed, strict=True)}
+    inputs = _decode(text, tensors, numbers)
     present = iter(gradients)
-    given = [next(present) if each else None for each in came]
-    # An operator runs below autograd, which the blocks of a backward pass need; torch's own compiler does it so.
-    with torch._C._ForceDispatchKeyGuard(*_ABOVE), torch.no_grad():
-        return backward(job, _cut(kernel, job), int(seed), walked, [needs[id(tensor)] for tensor in walked], given)
+    all_gradients = [next(present) if each else None for each in is_present]
+    # An operator runs below autograd, which the blocks of a backward pass need.
+    with torch._C._ForceDispatchKeyGuard(*_autograd_state()), torch.no_grad():
+        found = kernel_by_name(kernel).backward(inputs, _options(kernel, inputs, seed), needed, all_gradients)
+    return [gradient.contiguous() for gradient in found]
 
 
 @_attend_backward.register_fake
@@ -103,10 +87,11 @@ def _(
     kernel: str,
     seed: Tensor,
     gradients: Sequence[Tensor],
-    came: Sequence[bool],
+    is_present: Sequence[bool],
     needed: Sequence[bool],
 ) -> list[Tensor]:
-    return [torch.empty_like(tensor) for tensor, need in zip(tensors, needed, strict=True) if need]
+    # Contiguous, as the real operator returns them: empty_like would promise the strides of transposed heads.
+    return [tensor.new_empty(tensor.shape) for tensor, need in zip(tensors, needed, strict=True) if need]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -117,11 +102,39 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     seed, *tensors = ctx.saved_tensors
-    came = [gradient is not None for gradient in gradients]
+    is_present = [gradient is not None for gradient in gradients]
     present = [gradient for gradient in gradients if gradient is not None]
     rest = ctx.numbers, ctx.text, ctx.kernel, seed
-    found = iter(torch.ops.regard.attend_backward(tensors, *rest, present, came, ctx.needed))
+    found = iter(torch.ops.regard.attend_backward(tensors, *rest, present, is_present, ctx.needed))
     return [next(found) if need else None for need in ctx.needed], None, None, None, None
 
 
 _attend.register_autograd(_gradients, setup_context=_setup_context)
+
+
+def _decode(text: str, tensors: Sequence[Tensor], numbers: Sequence[Number]) -> KernelInputs:
+    inputs = decode(text, tensors, numbers, _classes())
+    assert len(tensors_in(inputs)) == len(tensors)
+    return inputs
+
+
+@lru_cache(maxsize=1)
+def _classes() -> Mapping[str, type]:
+    return {cls.__name__: cls for cls in (KernelInputs, AttentionRequest, SelectCells, *builtin_classes())}
+
+
+def _options(kernel: str, inputs: KernelInputs, seed: Tensor) -> RunOptions:
+    # Dropout must find the same blocks in the backward pass, when the number of threads may be another one.
+    threads = 1 if inputs.dropout else kernel_by_name(kernel).threads(inputs)
+    return RunOptions(int(seed) if inputs.dropout else 0, threads)
+
+
+@lru_cache(maxsize=1)
+def _autograd_state() -> tuple[Any, Any]:
+    """The state of torch's dispatcher in which autograd is active, from a new thread, which always starts in it."""
+
+    def read() -> tuple[Any, Any]:
+        return torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(read).result()

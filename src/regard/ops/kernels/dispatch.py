@@ -1,4 +1,4 @@
-"""The kernels, and which of them serves a job."""
+"""The kernels, and which of them computes a call."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from regard.ops.kernels.short import Short
 from regard.ops.kernels.sparse import Sparse
 
 KERNELS: tuple[Kernel, ...] = (Sparse(), Short(), Sdpa(), Blockwise(), Reference())
-"""In the order in which they are tried: the first with no objection runs."""
+"""In the order in which they are tried."""
 
 
-def choose(job: KernelInputs, name: str | None = None) -> Kernel:
-    """The first kernel that can serve the job, or the one of this name.
+def select_kernel(inputs: KernelInputs, name: str | None = None) -> Kernel:
+    """The first kernel that can and should compute a call, or the named one if it can.
 
     Raises:
         InvalidArgument: If there is no kernel of this name.
-        KernelNotSupported: If the named kernel, or every kernel, has objections; all are printed.
+        KernelNotSupported: If the named kernel cannot compute the call; the message says why.
     """
-    asked = KERNELS if name is None else [kernel for kernel in KERNELS if kernel.name == name]
-    if not asked:
-        known = [kernel.name for kernel in KERNELS]
-        raise InvalidArgument(
-            f"kernel: unknown name {name!r}{did_you_mean(str(name), known)} (known: {', '.join(known)})"
-        )
-    for kernel in asked:
-        if not any(kernel.why_not(job)):  # which looks no further than to the first reason
+    if name is None:
+        for kernel in KERNELS:
+            if not any(kernel.unsupported_reasons(inputs)) and not any(kernel.inefficient_reasons(inputs)):
+                return kernel
+        raise AssertionError("the kernel 'reference' computes every call")
+    for kernel in KERNELS:
+        if kernel.name == name:
+            reasons = list(kernel.unsupported_reasons(inputs))
+            if reasons:
+                raise KernelNotSupported(f"kernel '{name}' cannot compute this call: {'; '.join(reasons)}")
             return kernel
-    raise KernelNotSupported(
-        "\n".join(f"kernel '{kernel.name}' cannot serve this: {'; '.join(kernel.why_not(job))}" for kernel in asked)
-    )
+    known = [kernel.name for kernel in KERNELS]
+    raise InvalidArgument(f"kernel: unknown name {name!r}{did_you_mean(str(name), known)}; known: {', '.join(known)}")

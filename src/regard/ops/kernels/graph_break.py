@@ -1,14 +1,16 @@
-"""Jobs whose rules no operator knows, in compiled code: they break the graph and run in Python.
-
-A module of its own, because saying so loads torch's compiler, which takes a second.
-"""
+"""A call that breaks the graph of a compiled program. Its own module, because importing it loads torch's compiler."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from regard.ops.kernels.blockwise import run_here
 
-run_uncompiled: Any = torch.compiler.disable(run_here)
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+call: Any = torch.compiler.disable(_call)
+"""``function(*args)``, outside the compiled program."""

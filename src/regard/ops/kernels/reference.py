@@ -1,4 +1,4 @@
-"""The definition: dense, readable, in any dtype. It is the oracle of the other kernels' tests."""
+"""The definition: dense, readable, in any dtype. Tests compare the other kernels with it."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ import torch
 from torch import Tensor
 
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
-from regard.ops.measures import FORBIDDEN, Block, sunk
+from regard.ops.measures.base import Block, apply_sinks, lowest
 
 
 class Reference(Kernel):
     """score → scale → mask → softmax → dropout → value, with the whole matrix in memory."""
 
     name = "reference"
-    about = "the definition: dense and readable, O(queries · keys) memory"
+    description = "the definition: dense and readable, O(queries × keys) memory"
 
-    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
-        request = job.request
+    def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+        request = inputs.request
         shape = batch, heads, queries, keys = request.shape
         whole = slice(0, batch), slice(0, heads), slice(0, queries), slice(0, keys)
-        cells = request.cells(*whole[:3])
+        tile = request.tile(*whole[:3])
         with torch.autocast(request.query.device.type, enabled=False):
             query, key = request.query.to(request.dtype), request.key.to(request.dtype)
-            scores = request.scores(query, key.repeat_interleave(heads // key.shape[1], 1), cells)
-            scores = scores.expand(shape).clamp(min=FORBIDDEN)  # −∞ forbids too
-            if request.mask is not None:
-                scores = scores.masked_fill(~request.allowed(cells), FORBIDDEN)
-            seen = (scores > FORBIDDEN).any(-1)  # rows with a key
-            weights, lse = scores.softmax(-1) * seen[..., None], None
+            scores = request.masked_scores(query, key.repeat_interleave(heads // key.shape[1], 1), tile).expand(shape)
+            masked = scores == -torch.inf
+            scores = scores.masked_fill(masked, lowest(scores.dtype))
+            weights, lse = scores.softmax(-1).masked_fill(masked, 0.0), None
             if request.score.sinks is not None:
-                weights, lse = sunk(scores, weights, request.score.sinks[cells.heads])
-            block = Block(weights, scores, cells, whole, shape, lse)
-            measured: Measured = {name: measure.of(block) for name, measure in job.measures.items()}
-            if job.value is None:
+                weights, lse = apply_sinks(scores, weights, request.score.sinks[tile.heads])
+                weights = weights.masked_fill(masked, 0.0)  # a measure may give it an infinite gradient there
+            block = Block(weights, scores, tile, whole, shape, lse)
+            measured: Measured = {name: measure.compute(block) for name, measure in inputs.measures.items()}
+            if inputs.value is None:
                 return None, measured
-            value = job.value.to(request.dtype).repeat_interleave(heads // job.value.shape[1], 1)
-            output = torch.dropout(weights, job.dropout, train=True) @ value
-        return output.to(job.value.dtype), measured
+            value = inputs.value.to(request.dtype).repeat_interleave(heads // inputs.value.shape[1], 1)
+            output = torch.dropout(weights, inputs.dropout, train=True) @ value
+        return output.to(inputs.value.dtype), measured

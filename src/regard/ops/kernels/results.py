@@ -1,4 +1,4 @@
-"""How what a measure says of blocks becomes what it says of the whole matrix."""
+"""Collect the results of measures over the blocks of a matrix."""
 
 from __future__ import annotations
 
@@ -9,82 +9,101 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.ops.kernels.blocks import Place
-from regard.ops.measures import Entries, Measure, Shape
-from regard.ops.tile import entries_in
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.measures.base import BlockIndex, Measure
+from regard.ops.tile import Index, index_size
+
+Layouts = dict[str, tuple[Any, int]]
+"""By measure: what makes its result from a list of tensors (None: it is the only tensor), and how many there are."""
 
 
-class Answers:
-    """Takes the answers of blocks, and gives whole ones in the form in which the measures gave theirs.
+class MeasureResults:
+    """The whole results, filled block by block.
 
-    Args:
-        measures: What is asked, by name.
-        shape: The shape of the matrix.
-        forms: Where it is noted in which form each measure gave its answer: the type, and of how many tensors.
+    Built-in measures say what their results look like; those of user-defined measures follow from their first block.
     """
 
-    def __init__(
-        self, measures: Mapping[str, Measure], shape: Shape, forms: dict[str, tuple[type, int]] | None = None
-    ) -> None:
-        self.measures, self.shape = measures, shape
-        self.forms = {} if forms is None else forms
+    def __init__(self, inputs: KernelInputs) -> None:
+        self.measures, self.shape = inputs.measures, inputs.request.shape
+        self.layouts: Layouts = {}
         self._wholes: dict[str, list[Tensor]] = {}
-        self._making = threading.Lock()
+        self._allocating = threading.Lock()
+        query, dtype = inputs.request.query, inputs.request.dtype
+        for name, measure in self.measures.items():
+            if measure.builtin:
+                specs = measure.result_specs(self.shape, dtype)
+                self.layouts[name] = measure.result_type, len(specs)
+                self._wholes[name] = [query.new_zeros(shape, dtype=dtype) for shape, dtype in specs]
 
-    def add(self, name: str, answer: Any, place: Place) -> None:
-        """Take what a measure says of the block at a place."""
+    def add(self, name: str, result: Any, index: BlockIndex) -> None:
+        """Add what a measure returned for the block at an index."""
         measure = self.measures[name]
-        at = measure.entries(place.index, self.shape)
-        parts = parts_of(name, measure, answer, at)
+        at = measure.result_index(index, self.shape)
+        parts = as_tensors(name, measure, result, at)
         if name not in self._wholes:
-            with self._making:
-                self._make(name, answer, parts)
+            with self._allocating:
+                self._allocate(name, result, parts)
         for whole, part in zip(self._wholes[name], parts, strict=True):
             if measure.axis == "queries":
                 whole[at] = part
             else:
                 whole[at] += part
 
-    def _make(self, name: str, answer: Any, parts: tuple[Tensor, ...]) -> None:
-        """Make the whole answers that parts are parts of, if no other thread did."""
-        if name not in self._wholes:
-            axes = self.measures[name].whole(self.shape)
-            self.forms[name] = type(answer), len(parts)
-            self._wholes[name] = [part.new_zeros(*axes, *part.shape[len(axes) :]) for part in parts]
+    def _allocate(self, name: str, result: Any, parts: tuple[Tensor, ...]) -> None:
+        if name in self._wholes:  # another thread was first
+            return
+        axes = self.measures[name].result_shape(self.shape)
+        cls = type(result)
+        self.layouts[name] = (cls if isinstance(result, tuple) else None), len(parts)
+        self._wholes[name] = [part.new_zeros(*axes, *part.shape[len(axes) :]) for part in parts]
 
     def tensors(self) -> list[Tensor]:
-        """All whole answers in a row."""
-        return [whole for wholes in self._wholes.values() for whole in wholes]
-
-    def named(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
-        """The same row of tensors as answers by name."""
-        row = iter(tensors)
-        return {name: _as_given(kind, [next(row) for _ in range(count)]) for name, (kind, count) in self.forms.items()}
+        """The tensors of all results, in the order of the measures."""
+        return [whole for name in self.measures for whole in self._wholes[name]]
 
 
-def parts_of(name: str, measure: Measure, answer: Any, entries: Entries) -> tuple[Tensor, ...]:
-    """The tensors of a block's answer, which is about these entries of the whole.
+def builtin_layouts(inputs: KernelInputs) -> Layouts:
+    """The layouts of the results, if every measure is built in."""
+    shape, dtype = inputs.request.shape, inputs.request.dtype
+    return {
+        name: (measure.result_type, len(measure.result_specs(shape, dtype)))
+        for name, measure in inputs.measures.items()
+    }
+
+
+def unflatten(measures: Mapping[str, Measure], layouts: Layouts, tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """The results by name, from the tensors of `MeasureResults.tensors`."""
+    rest = iter(tensors)
+    results = {}
+    for name in measures:
+        make, count = layouts[name]
+        parts = [next(rest) for _ in range(count)]
+        if make is None:
+            results[name] = parts[0]
+        elif make is tuple:
+            results[name] = tuple(parts)
+        else:
+            results[name] = make(*parts)
+    return results
+
+
+def as_tensors(name: str, measure: Measure, result: Any, at: tuple[Index, ...]) -> tuple[Tensor, ...]:
+    """The tensors of a block's result, which belongs to these entries of the whole.
 
     Raises:
-        InvalidArgument: If they are none, or have not the shape that the measure's axis says.
+        InvalidArgument: If it is something else, or its shape is not what the measure's axis says.
     """
-    parts = answer if isinstance(answer, tuple) else (answer,)
-    start = tuple([entries_in(at) for at in entries])
+    parts = result if isinstance(result, tuple) else (result,)
+    start = tuple([index_size(index) for index in at])
     for part in parts:
         if not isinstance(part, Tensor):
             raise InvalidArgument(
-                f"measure '{name}': of() must give a tensor or several, but gave {type(part).__name__}"
+                f"measure '{name}': compute() must return a tensor or a tuple of tensors, got {type(part).__name__}"
             )
         if part.shape[: len(start)] != start:
+            axes = ("batch", "heads", str(measure.axis))[: len(start)]
             raise InvalidArgument(
-                f"measure '{name}': with axis = {measure.axis!r}, what of() gives of this block must start with the "
-                f"axes ({', '.join(('batch', 'heads', str(measure.axis))[: len(start)])}) = {start}, but has the shape "
-                f"{tuple(part.shape)}"
+                f"measure '{name}': with axis = {measure.axis!r}, the result for this block must start with "
+                f"({', '.join(axes)}) = {start}, got shape {tuple(part.shape)}"
             )
     return parts
-
-
-def _as_given(kind: type, parts: list[Tensor]) -> Any:
-    if not issubclass(kind, tuple):
-        return parts[0]
-    return kind._make(parts) if hasattr(kind, "_make") else kind(parts)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""torch's scaled dot-product attention, for jobs that ask nothing of the weights."""
+"""torch's scaled dot-product attention, for calls that compute nothing about the weights."""
 
 from __future__ import annotations
 
@@ -14,106 +14,111 @@ from regard.ops.masks import Causal, DenseMask
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDotProduct
 
-DENSE_CELLS = 2**22
-"""Up to so many cells SDPA may be given or make something of the size of the matrix: 16 MiB in float32."""
+MAX_DENSE_CELLS = 2**22
+"""Largest mask or matrix that SDPA may be given or allocate: 16 MiB in float32."""
 
 
 class Sdpa(Kernel):
-    """SDPA takes query, key, value, a dense or broadcast mask, and gives the output and nothing else.
+    """SDPA takes query, key, value and a dense or broadcast mask, and returns the output.
 
-    A NaN or an infinity is what torch makes of it: on a CPU one in a query may become 0, and one in a key that a mask
-    forbids may reach every row.
+    NaN and infinity behave as in torch: on a CPU one in a query may become 0, and one in a masked key may reach every
+    row.
     """
 
     name = "sdpa"
-    about = "torch's SDPA, where nothing is asked of the weights in the call"
-    scores = (ScaledDotProduct,)
-    measures = ()
+    description = "torch's scaled_dot_product_attention, where nothing is computed about the weights"
+    scores = frozenset({ScaledDotProduct})
+    measures = frozenset()
 
-    def why_not(self, job: KernelInputs) -> Iterator[str]:
-        yield from super().why_not(job)
-        if job.value is None:
-            yield "it gives the output alone, and there is no value to make one from"
-        elif job.value.dtype != job.request.query.dtype:
-            yield f"value is {job.value.dtype}, the query {job.request.query.dtype}"
-        elif job.value.shape[1] != job.request.key.shape[1] and job.request.key.shape[1] != job.request.shape[1]:
-            yield "it needs as many heads in value as in key"
-        dense = _makes_dense(job)
-        if dense and prod(job.request.shape) > DENSE_CELLS:
-            # While a program is compiled, sizes may be symbols, which no text takes.
-            size = "too many" if torch.compiler.is_compiling() else " × ".join(map(str, job.request.shape))
-            yield f"it would hold {size} cells (batch, heads, queries, keys), because {dense}"
+    def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
+        """Also: no value, or another dtype or number of heads of value."""
+        yield from super().unsupported_reasons(inputs)
+        request, value = inputs.request, inputs.value
+        if value is None:
+            yield "it returns the output only, and there is no value"
+        elif value.dtype != request.query.dtype:
+            yield f"the value is {value.dtype}, the query {request.query.dtype}"
+        elif value.shape[1] != request.key.shape[1] and request.key.shape[1] != request.shape[1]:
+            yield "key and value have different numbers of heads"
 
-    def run(self, job: KernelInputs) -> tuple[Tensor | None, Measured]:
-        query, key, value = job.request.query, job.request.key, job.value
+    def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
+        """Where it would allocate something of the size of the matrix."""
+        reason = _dense_memory_reason(inputs)
+        if reason and prod(inputs.request.shape) > MAX_DENSE_CELLS:
+            yield reason
+
+    def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+        query, key, value = inputs.request.query, inputs.request.key, inputs.value
         assert value is not None
         device = value.device.type
-        if torch.is_autocast_enabled(device):  # the output has the dtype of value, whatever is asked
+        if torch.is_autocast_enabled(device):  # the output keeps the dtype of value
             with torch.autocast(device, enabled=False):
-                return self.run(job)
+                return self.run(inputs)
         if value.shape[1] != key.shape[1]:
             value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
         output = scaled_dot_product_attention(
             query if query.stride(-1) == 1 else query.contiguous(),
             key if key.stride(-1) == 1 else key.contiguous(),
             value if value.stride(-1) == 1 else value.contiguous(),
-            attn_mask=_written_out(job.request),
-            dropout_p=job.dropout,
-            is_causal=_is_causal(job.request),
-            scale=job.request.scale,
-            enable_gqa=_plain(query.shape[1] > key.shape[1]),
+            attn_mask=_dense_mask(inputs.request),
+            dropout_p=inputs.dropout,
+            is_causal=_is_causal(inputs.request),
+            scale=inputs.request.scale,
+            enable_gqa=_as_bool(query.shape[1] > key.shape[1]),
         )
         return output, {}
 
 
-def _plain(holds: bool) -> bool:
-    """The same by a branch, since a compiler may hold a symbol, which SDPA does not take and bool() does not change."""
-    return True if holds else False  # noqa: SIM210
+def _as_bool(condition: bool) -> bool:
+    """A plain bool: a compiler may hold a symbol, which SDPA does not take and which bool() does not convert."""
+    return True if condition else False  # noqa: SIM210
 
 
-def _makes_dense(job: KernelInputs) -> str:
-    """Why the call would take memory of the size of the matrix; nothing where it is linear."""
-    request, value = job.request, job.value
-    if _needs_cells(request):
-        return "SDPA knows no rule but the causal one, and the mask would be written out"
+def _dense_memory_reason(inputs: KernelInputs) -> str:
+    """Why the call would take memory of the size of the matrix; empty if it does not."""
+    request, value = inputs.request, inputs.value
+    if _needs_dense_mask(request):
+        # While a program is compiled, sizes may be symbols, which cannot be formatted.
+        shape = "dense tensor of its cells" if torch.compiler.is_compiling() else f"dense {request.shape} tensor"
+        return f"the mask would need a {shape}, because SDPA supports only causal and dense masks"
     if request.query.device.type != "cpu" or value is None:
         return ""
-    # torch's kernel for CPUs has neither; torch then multiplies whole matrices without saying so.
-    if job.dropout:
-        return "SDPA drops weights of a whole matrix on a CPU"
-    return "" if value.shape[3] == request.query.shape[3] else "SDPA's CPU kernel wants head_dim as value_dim"
+    # torch's CPU kernel supports neither; torch then multiplies whole matrices.
+    if inputs.dropout:
+        return "SDPA's dropout on a CPU holds the whole matrix"
+    return "" if value.shape[3] == request.query.shape[3] else "SDPA's CPU kernel needs value_dim = head_dim"
 
 
 def _is_causal(request: AttentionRequest) -> bool:
-    """Whether the mask is what SDPA calls causal: it starts at the first key, and wants a scale above 0."""
-    plain = type(request.mask) is Causal and request.offset == 0 and request.rows is None and request.scale > 0
-    return _plain(plain and not _sees_all(request))
+    """Whether the mask is SDPA's causal mask: it starts at the first key, and needs a scale above 0."""
+    is_causal = type(request.mask) is Causal and request.offset == 0 and request.rows is None and request.scale > 0
+    return _as_bool(is_causal and not _causal_masks_nothing(request))
 
 
-def _sees_all(request: AttentionRequest) -> bool:
-    """Whether a rule forbids nothing here, as when the last query of a causal decoder looks back."""
+def _causal_masks_nothing(request: AttentionRequest) -> bool:
+    """Whether the mask is causal and forbids nothing, as for the last query of a decoder."""
     if type(request.mask) is not Causal:
         return False
     first = 0 if request.rows is None else int(request.rows.min())
     return first + request.offset >= request.shape[3] - 1
 
 
-def _needs_cells(request: AttentionRequest) -> bool:
-    """Whether a cell would have to be made for each query and key; those of a dense mask are there already."""
+def _needs_dense_mask(request: AttentionRequest) -> bool:
+    """Whether a mask with a cell per query and key must be allocated; a dense mask exists already."""
     mask = request.mask
-    if mask is None or isinstance(mask, DenseMask) or not mask.per_query:
+    if mask is None or type(mask) is DenseMask or not mask.depends_on_query:
         return False
-    return not _is_causal(request) and not _sees_all(request)
+    return not _is_causal(request) and not _causal_masks_nothing(request)
 
 
-def _written_out(request: AttentionRequest) -> Tensor | None:
-    """The mask as a bool tensor, (batch or 1, heads or 1, queries or 1, keys); None where SDPA needs none."""
-    if request.mask is None or _is_causal(request) or _sees_all(request):
+def _dense_mask(request: AttentionRequest) -> Tensor | None:
+    """The mask as a bool tensor, (batch or 1, heads or 1, queries or 1, keys); None if SDPA needs none."""
+    if request.mask is None or _is_causal(request) or _causal_masks_nothing(request):
         return None
     *sizes, keys = request.shape
-    if torch.compiler.is_compiling():  # which takes the ends of a slice for constants, and compiles anew for others
+    if torch.compiler.is_compiling():  # a slice's ends would become constants, and other sizes recompile
         batch, heads, queries = (torch.arange(size, device=request.query.device) for size in sizes)
     else:
         batch, heads, queries = (slice(0, size) for size in sizes)
-    allowed = request.allowed(request.cells(batch, heads, queries))
+    allowed = request.allowed(request.tile(batch, heads, queries))
     return allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,))

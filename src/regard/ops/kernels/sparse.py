@@ -1,151 +1,148 @@
-"""Sparse graphs: each query against the keys to which its edges lead, and no other cell."""
+"""Sparse graphs: each query with the keys of its edges, and no other cell."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from math import gcd, prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.blocks import CELLS, CELLS_ELSEWHERE, Place, slices
+from regard.ops.kernels.blocks import BlockLocation, block_sizes, slices
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import And, Mask, Neighbours
-from regard.ops.masks.base import no_keys
-from regard.ops.measures import MEASURES, BlockMean, TransposedProduct
+from regard.ops.measures import BlockMean, KLDivergence, Measure
 from regard.ops.request import AttentionRequest
-from regard.ops.scores import SCORES, Score, ScoreOfHeads, Sum
-from regard.ops.tile import Span, Tile
+from regard.ops.rules import builtin_classes
+from regard.ops.scores import Score
+from regard.ops.tile import KeyRange, Tile
 
-SPARSE = 8
-"""Edges are worth their lists where at most one cell of so many is one."""
+MAX_DENSITY = 1 / 8
+"""Denser graphs are faster as a mask."""
 
 
 class Sparse(Blockwise):
-    """Rows of neighbours in blocks of similar length, each row with keys of its own."""
+    """Rows of neighbours in blocks of similar length, each row with its own keys."""
 
     name = "sparse"
-    about = "sparse graphs (Neighbours): the cells that are edges, O(edges) time and memory, exact gradients"
-    measures = (*(set(MEASURES.values()) - {BlockMean}), TransposedProduct)
+    description = "sparse graphs (Neighbours): only the cells that are edges, O(edges) time and memory, exact gradients"
+    scores = frozenset(builtin_classes(Score))
+    measures = frozenset(builtin_classes(Measure)) - {BlockMean, KLDivergence, SelectCells}  # those need a rectangle
 
-    def why_not(self, job: KernelInputs) -> Iterator[str]:
-        """Also: there is no graph, it is not sparse, or a score is a user's own."""
-        request = job.request
-        graph = _graph(request.mask)
-        if graph is None:
-            yield "the mask is no Neighbours, nor one combined with others by &"
-        elif graph.edges.shape[1] * SPARSE > prod(request.shape[2:]):
-            yield f"more than one in {SPARSE} of all cells is an edge"
-        yield from super().why_not(job)
-        for rule in _rules(request.score):
-            if type(rule) not in (*SCORES.values(), ScoreOfHeads, Sum):
-                yield f"it does not know the score {type(rule).__name__}"
+    def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
+        """Also: there is no graph."""
+        if graph_of(inputs.request.mask) is None:
+            yield "the mask is not a Neighbours graph (alone or combined with &)"
+        yield from super().unsupported_reasons(inputs)
 
-    def streams(self, job: KernelInputs, parts: int) -> list[Iterator[Place]]:
-        """One stream of blocks of rows with about equally many edges, so that little is filled up."""
-        return [edge_places(job.request, job.value)]
+    def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
+        graph = graph_of(inputs.request.mask)
+        if graph is not None and graph.num_edges > MAX_DENSITY * prod(inputs.request.shape[2:]):
+            yield f"the graph is too dense: more than 1 in {1 / MAX_DENSITY:.0f} cells are edges"
+
+    def threads(self, inputs: KernelInputs) -> int:
+        """One: the blocks share queries and keys."""
+        return 1
+
+    def partition(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
+        """One stream of blocks of rows with similar numbers of edges, so that little is padded."""
+        return [_graph_blocks(inputs.request, inputs.value)]
 
 
 @dataclass(eq=False)
-class EdgePlace(Place):
-    """Rows with keys of their own.
+class GraphBlockLocation(BlockLocation):
+    """Rows with their own keys.
 
     Args:
-        real: (rows, width) Which of the columns are edges; the others fill a row up.
+        is_edge: (rows, width) The columns that are edges; the others pad the row.
     """
 
     rows: Tensor
-    real: Tensor
+    is_edge: Tensor
 
     @property
     def width(self) -> int:
-        return self.real.shape[1]
+        return self.is_edge.shape[1]
 
-    def masked(self, certain: Span) -> list[tuple[slice, Tensor]]:
-        """All cells at once: some fill rows up, wherever they lie."""
+    def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
+        """All cells at once: padding may be anywhere."""
         assert self.request.mask is not None
-        allowed = _beside_graph(self.request.mask, self.cells, self.real)
+        allowed = _allowed(self.request.mask, self.tile, self.is_edge)
         return [(slice(0, self.width), ~allowed)]
 
-    def certain(self) -> Span:
-        return no_keys(self.cells)
+    def full_key_range(self) -> KeyRange:
+        return self.tile.no_keys
 
-    def add_to_queries(self, whole: Tensor, part: Tensor) -> None:
+    def accumulate_queries(self, whole: Tensor, part: Tensor) -> None:
         whole[self.batch, self.heads].index_add_(2, self.rows, part)
 
-    def of_keys(self, whole: Tensor) -> Tensor:
+    def slice_keys(self, whole: Tensor) -> Tensor:
         """(batch, heads or 1, rows, width, dim)."""
-        part = whole[self._shared(whole)]
-        assert self.cells.columns is not None
-        return part.index_select(2, self.cells.columns.flatten()).unflatten(2, self.real.shape).to(self.request.dtype)
+        part = whole[self._kv_index(whole)]
+        assert self.tile.columns is not None
+        return part.index_select(2, self.tile.columns.flatten()).unflatten(2, self.is_edge.shape).to(self.request.dtype)
 
-    def has_keys_of(self, other: Place) -> bool:
+    def shares_keys_with(self, other: BlockLocation) -> bool:
         return False
 
-    def add_to_keys(self, whole: Tensor, part: Tensor) -> None:
-        assert self.cells.columns is not None
-        whole[self._shared(whole)].index_add_(2, self.cells.columns.flatten(), part.flatten(2, 3))
+    def accumulate_keys(self, whole: Tensor, part: Tensor) -> None:
+        assert self.tile.columns is not None
+        whole[self._kv_index(whole)].index_add_(2, self.tile.columns.flatten(), part.flatten(2, 3))
 
 
-def edge_places(request: AttentionRequest, value: Tensor | None) -> Iterator[Place]:
-    """The blocks of a request whose mask is a graph, rows with few edges first."""
-    graph = _graph(request.mask)
+def graph_of(mask: Mask | None) -> Neighbours | None:
+    """The graph that a mask is, or that it is combined with by &; by exact type, since a subclass is another mask."""
+    if type(mask) is And:
+        left = graph_of(mask.left)
+        return graph_of(mask.right) if left is None else left
+    return mask if type(mask) is Neighbours else None
+
+
+def _graph_blocks(request: AttentionRequest, value: Tensor | None) -> Iterator[BlockLocation]:
+    """The blocks of a matrix whose mask is a graph, rows with few edges first."""
+    graph = graph_of(request.mask)
     assert graph is not None
     batch, heads, queries, keys = request.shape
     device = request.query.device
-    numbers = torch.arange(queries, device=device) if request.rows is None else request.rows
-    begins, counts = graph.lists(numbers)
+    nodes = torch.arange(queries, device=device) if request.rows is None else request.rows
+    starts, counts = graph.edge_ranges(nodes)
     counts, order = counts.sort(stable=True)
-    # so many heads share a head of the keys, and one of the values, or all share what they share
-    counts_of_heads = (request.key.shape[1], heads if value is None else value.shape[1])
-    unit = gcd(heads, *(heads // count for count in counts_of_heads if count not in (1, heads)))
+    # Number of heads that share a head of the keys, and one of the values.
+    head_counts = (request.key.shape[1], heads if value is None else value.shape[1])
+    unit = gcd(heads, *(heads // count for count in head_counts if count not in (1, heads)))
     dim = max(request.query.shape[3], 0 if value is None else value.shape[3]) * batch * unit
-    room = max(1, 2 * CELLS.get(device.type, CELLS_ELSEWHERE) // dim)
+    room = max(1, 2 * block_sizes(device).elements // dim)
+    summaries: dict[int, Any] = {}
     for start, stop in _runs(counts.tolist(), room):
         rows, width = order[start:stop], max(1, int(counts[stop - 1]))
-        at = begins[rows][:, None] + torch.arange(width, device=device)
-        real = at < (begins[rows] + counts[start:stop])[:, None]
-        columns = torch.zeros_like(at)
+        edge = starts[rows][:, None] + torch.arange(width, device=device)
+        row_stops = starts[rows] + counts[start:stop]
+        is_edge = edge < row_stops[:, None]
+        columns = torch.zeros_like(edge)
         if counts[stop - 1]:
-            last = (begins[rows] + counts[start:stop] - 1).clamp(min=0)  # a row is filled up with its own last key
-            columns = graph.edges[1, torch.minimum(at, last[:, None])]
+            last = (row_stops - 1).clamp(min=0)  # a row is padded with its own last key
+            columns = graph.key_idx[torch.minimum(edge, last[:, None])]
         for h in slices(slice(0, heads), unit):
-            cells = request.cells(slice(0, batch), h, rows, columns)
-            yield EdgePlace(request, slice(0, batch), h, rows, slice(0, keys), cells, real)
+            tile = request.tile(slice(0, batch), h, rows, columns, summaries)
+            yield GraphBlockLocation(request, slice(0, batch), h, rows, slice(0, keys), tile, is_edge)
 
 
-def _graph(mask: Mask | None) -> Neighbours | None:
-    """The graph that a mask is, or that it is combined with by &."""
-    if isinstance(mask, And):
-        left = _graph(mask.left)
-        return _graph(mask.right) if left is None else left
-    return mask if type(mask) is Neighbours else None  # what is made of it may have a rule of its own
-
-
-def _beside_graph(mask: Mask, cells: Tile, real: Tensor) -> Tensor:
-    """Which of a graph's cells the whole mask allows."""
-    graph = _graph(mask)
-    if mask is graph:
-        return real
+def _allowed(mask: Mask, tile: Tile, is_edge: Tensor) -> Tensor:
+    """The cells of a graph's tile that the whole mask allows."""
+    if type(mask) is Neighbours:
+        return is_edge
     assert isinstance(mask, And)
-    inner, other = (mask.left, mask.right) if _graph(mask.left) is graph else (mask.right, mask.left)
-    return _beside_graph(inner, cells, real) & other.allowed(cells)
-
-
-def _rules(score: object) -> Iterator[Score]:
-    """A score, and those that it is made of."""
-    if isinstance(score, Score):
-        yield score
-        if is_dataclass(score):
-            for field in fields(score):
-                yield from _rules(getattr(score, field.name))
+    inner, other = (mask.right, mask.left) if graph_of(mask.left) is None else (mask.left, mask.right)
+    return _allowed(inner, tile, is_edge) & other.allowed(tile)
 
 
 def _runs(counts: list[int], room: int) -> Iterator[tuple[int, int]]:
-    """Cut rising counts into runs of at most `room` cells, in which the last is at most twice the first or 8."""
+    """Cut ascending counts into runs of at most `room` cells, in which the last is at most twice the first, or 8."""
     start = 0
     while start < len(counts):
         stop = bisect_right(counts, max(8, 2 * counts[start]), start)

@@ -1,72 +1,61 @@
-"""Masks as index rules: which key may a query see? Nothing here has the size of the weight matrix.
+"""Masks: which keys each query may attend to.
 
-A rule answers three questions about a rectangle of cells: which are allowed, outside which keys none is (so that they
-are not computed), and inside which keys all are (so that nothing is masked there). Rules combine with ``&``, ``|`` and
-``~``.
+A mask says which cells of a tile are allowed. Two optional methods make it fast: `key_range` bounds the keys that any
+row may see, so the rest is skipped; `full_key_range` gives keys that every row may see, so no masking is needed there.
+Nothing has the size of the weight matrix. Masks combine with ``&``, ``|`` and ``~``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from regard.checks import Checks, describe
 from regard.errors import InvalidType
-from regard.ops.tile import Span, Tile
-from regard.ops.tree import map_tensors, tensors_in
+from regard.ops.rules import Rule
+from regard.ops.tile import KeyRange, Shape, Tile
 
 MaskModFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(batch, head, query, key) → bool, as FlexAttention's `mask_mod`."""
+"""(b, h, q_idx, kv_idx) -> bool, FlexAttention's `mask_mod`."""
 
 
-class Mask:
-    """Base of all masks. A new rule needs `allowed`; `extent` and `certain` make it fast.
+class Mask(Rule):
+    """Base of all masks. A subclass defines `allowed`; `key_range` and `full_key_range` make it fast.
 
-    A mask that holds tensors is a dataclass with these as fields, so that they are moved with it, and a change in place
-    is seen.
+    A subclass that overrides `allowed` alone gets the slow, safe defaults of the others, never its parent's.
     """
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        """Which cells may be attended to: bool, broadcastable to (batch, heads, rows, keys)."""
+    hints: ClassVar = {"allowed": ("key_range", "full_key_range", "depends_on_query")}
+
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        """The cells that may be attended to: bool, broadcastable to (batch, heads, rows, keys)."""
         raise NotImplementedError
 
-    def extent(self, cells: Tile) -> Span:
-        """Keys outside of which no cell is allowed."""
-        return cells.keys
+    def key_range(self, tile: Tile) -> KeyRange:
+        """A range of keys outside of which no cell of the tile is allowed."""
+        return tile.keys
 
-    def certain(self, cells: Tile) -> Span:
-        """Keys inside of which every cell is allowed; an empty range where that is not known."""
-        return no_keys(cells)
-
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
-        """Why the mask does not fit a weight matrix of this shape on this device."""
-        return []
-
-    def to(self, device: torch.device) -> Mask:
-        """The same mask with its tensors on a device."""
-        return map_tensors(self, lambda tensor: tensor.to(device))
+    def full_key_range(self, tile: Tile) -> KeyRange:
+        """A range of keys in which every cell of the tile is allowed; empty if none is known."""
+        return tile.no_keys
 
     @property
-    def per_query(self) -> bool:
-        """Whether the rule says different things to different queries."""
+    def depends_on_query(self) -> bool:
+        """Whether queries may see different keys. False for a mask such as padding."""
         return True
 
-    def read(self) -> Any:
-        """What `extent` and `certain` need of the tensors' contents; ask for it by `known`."""
+    def summarize(self) -> Any:
+        """What `key_range` and `full_key_range` need of the tensors' values; they get it by ``tile.summary(self)``."""
         return None
 
-    @property
-    def known(self) -> Any:
-        """What `read` gives: read off the device once, and again after a change in place."""
-        versions = [object() if tensor.is_inference() else tensor._version for tensor in tensors_in(self)]
-        if self.__dict__.get("_known", (None,))[0] != versions:
-            object.__setattr__(self, "_known", (versions, self.read()))
-        return self.__dict__["_known"][1]
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        """Add the problems with this mask for a weight matrix of a shape, on a device."""
 
     def __and__(self, other: Mask | Tensor | MaskModFunction) -> Mask:
         return And(self, as_mask(other))
@@ -80,208 +69,212 @@ class Mask:
     __rand__, __ror__ = __and__, __or__
 
 
-@dataclass(frozen=True, eq=False)
-class _Pair(Mask):
+class _Pair(Mask, abstract=True):
     left: Mask
     right: Mask
 
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
-        return self.left.objections(shape, device) + self.right.objections(shape, device)
-
-    @property
-    def per_query(self) -> bool:
-        return self.left.per_query or self.right.per_query
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        self.left.check(checks, shape, device)
+        self.right.check(checks, shape, device)
 
 
 class And(_Pair):
-    """What both rules allow."""
+    """Cells that both masks allow."""
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        return self.left.allowed(cells) & self.right.allowed(cells)
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        return self.left.allowed(tile) & self.right.allowed(tile)
 
-    def extent(self, cells: Tile) -> Span:
-        return overlap(self.left.extent(cells), self.right.extent(cells))
+    def key_range(self, tile: Tile) -> KeyRange:
+        return self.left.key_range(tile).intersect(self.right.key_range(tile))
 
-    def certain(self, cells: Tile) -> Span:
-        return overlap(self.left.certain(cells), self.right.certain(cells))
+    def full_key_range(self, tile: Tile) -> KeyRange:
+        return self.left.full_key_range(tile).intersect(self.right.full_key_range(tile))
+
+    @property
+    def depends_on_query(self) -> bool:
+        return self.left.depends_on_query or self.right.depends_on_query
 
     def __repr__(self) -> str:
         return f"{self.left!r} & {self.right!r}"
 
 
 class Or(_Pair):
-    """What either rule allows."""
+    """Cells that either mask allows."""
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        return self.left.allowed(cells) | self.right.allowed(cells)
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        return self.left.allowed(tile) | self.right.allowed(tile)
 
-    def extent(self, cells: Tile) -> Span:
-        spans = [span for span in (self.left.extent(cells), self.right.extent(cells)) if span[0] < span[1]]
-        if not spans:
-            return no_keys(cells)
-        return min(start for start, _ in spans), max(stop for _, stop in spans)
+    def key_range(self, tile: Tile) -> KeyRange:
+        ranges = [keys for keys in (self.left.key_range(tile), self.right.key_range(tile)) if keys.start < keys.stop]
+        if not ranges:
+            return tile.no_keys
+        return KeyRange(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
 
-    def certain(self, cells: Tile) -> Span:
-        return max(self.left.certain(cells), self.right.certain(cells), key=_length)
+    def full_key_range(self, tile: Tile) -> KeyRange:
+        return max(self.left.full_key_range(tile), self.right.full_key_range(tile), key=_width)
+
+    @property
+    def depends_on_query(self) -> bool:
+        return self.left.depends_on_query or self.right.depends_on_query
 
     def __repr__(self) -> str:
         return f"({self.left!r} | {self.right!r})"
 
 
-@dataclass(frozen=True, eq=False)
 class Not(Mask):
-    """What a rule forbids."""
+    """Cells that a mask forbids."""
 
-    rule: Mask
+    mask: Mask
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        return ~self.rule.allowed(cells)
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        return ~self.mask.allowed(tile)
 
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
-        return self.rule.objections(shape, device)
+    def key_range(self, tile: Tile) -> KeyRange:
+        before, after = _outside(tile, self.mask.full_key_range(tile))
+        return tile.keys if before.width and after.width else max(before, after, key=_width)
+
+    def full_key_range(self, tile: Tile) -> KeyRange:
+        return max(_outside(tile, self.mask.key_range(tile)), key=_width)
 
     @property
-    def per_query(self) -> bool:
-        return self.rule.per_query
+    def depends_on_query(self) -> bool:
+        return self.mask.depends_on_query
 
-    def extent(self, cells: Tile) -> Span:
-        before, after = _beside(cells, self.rule.certain(cells))
-        return cells.keys if _length(before) and _length(after) else max(before, after, key=_length)
-
-    def certain(self, cells: Tile) -> Span:
-        return max(_beside(cells, self.rule.extent(cells)), key=_length)
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        self.mask.check(checks, shape, device)
 
     def __repr__(self) -> str:
-        return f"~({self.rule!r})" if isinstance(self.rule, And) else f"~{self.rule!r}"
+        return f"~({self.mask!r})" if isinstance(self.mask, And) else f"~{self.mask!r}"
 
 
-@dataclass(frozen=True, eq=False)
 class DenseMask(Mask):
-    """A mask given whole: bool, broadcastable to (batch, heads, queries, keys), True where a cell is allowed."""
+    """A mask held as a tensor: bool, broadcastable to (batch, heads, queries, keys), True where a query may attend.
 
-    cells: Bool[Tensor, "..."]
+    Raises:
+        InvalidType: If the tensor is not bool.
+    """
+
+    tensor: Bool[Tensor, "..."]
 
     def __post_init__(self) -> None:
-        if self.cells.dtype != torch.bool:
-            hint = "; what is added to scores is a regard.Bias" if self.cells.is_floating_point() else ""
+        if not isinstance(self.tensor, Tensor) or self.tensor.dtype != torch.bool:
+            is_float = isinstance(self.tensor, Tensor) and self.tensor.is_floating_point()
+            hint = (
+                "; to add it to the scores, use score=regard.ScaledDotProduct() + regard.Bias(mask)" if is_float else ""
+            )
             raise InvalidType(
-                f"mask: expected a bool tensor, True where a query may attend; got {self.cells.dtype}{hint}"
+                f"mask: expected a bool tensor, True where a query may attend, got {describe(self.tensor)}{hint}"
             )
 
-    def __repr__(self) -> str:
-        return f"Dense(bool {tuple(self.cells.shape)})"
-
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        return cells.part_of(self.cells)
-
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
-        given = tuple(self.cells.shape)
-        fits = len(given) <= 4 and all(
-            mine in (1, theirs) for mine, theirs in zip(given[::-1], shape[::-1], strict=False)
-        )
-        wrong = [] if fits else [f"mask: {given} does not broadcast to (batch, heads, queries, keys) = {shape}"]
-        return wrong + other_device(self.cells, device)
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        return tile.slice(self.tensor)
 
     @property
-    def per_query(self) -> bool:
-        return self.cells.ndim > 1 and self.cells.shape[-2] > 1
+    def depends_on_query(self) -> bool:
+        return self.tensor.ndim > 1 and self.tensor.shape[-2] > 1
+
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        hint = _missing_axes_hint(tuple(self.tensor.shape), shape)
+        checks.broadcastable("mask", self.tensor, "(batch, heads, queries, keys)", shape, hint)
+        checks.device("mask", self.tensor, device)
 
 
-@dataclass(frozen=True, eq=False)
 class MaskMod(Mask):
-    """A function of indices, ``(batch, head, query, key) -> bool``, as FlexAttention's `mask_mod`.
+    """A mask written as a function of indices, ``(b, h, q_idx, kv_idx) -> bool``: FlexAttention's `mask_mod`.
 
     Args:
-        function: Called with four int64 tensors that broadcast against each other, and must work cell by cell: in place
-            of ``and``, ``or`` and ``not`` it uses ``&``, ``|`` and ``~``. The query is its number and not its position.
-            Tensors that it reads from outside are neither moved by `to` nor watched for changes.
+        mask_mod: Called with four int64 tensors that broadcast against each other. It must work elementwise: ``&``,
+            ``|`` and ``~`` instead of ``and``, ``or`` and ``not``. q_idx is the query's index, not its position.
+            Tensors that it captures are not moved by `to`, and changes to them are not noticed.
 
-    Every cell is computed, also those that the rule forbids; combined with a rule that knows its range, as in
-    ``Window(256, 0) & rule``, only those of the range.
+    Memory:
+        Every cell is computed, forbidden ones too. Combine it with a mask that knows its range, as in
+        ``Window(256, 0) & mask_mod``, to compute that range only.
 
     Example:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 4, 8)
-        >>> W = regard.weights(x, x, mask=lambda batch, head, query, key: (query - key) % 2 == 0)
+        >>> W = regard.weights(x, x, mask=lambda b, h, q_idx, kv_idx: (q_idx - kv_idx) % 2 == 0)
         >>> W[0, 0, 3]
         tensor([0.0000, 0.5000, 0.0000, 0.5000])
     """
 
-    function: MaskModFunction
+    mask_mod: MaskModFunction
 
     def __repr__(self) -> str:
-        return f"MaskMod({getattr(self.function, '__name__', type(self.function).__name__)})"
+        return f"MaskMod({getattr(self.mask_mod, '__name__', type(self.mask_mod).__name__)})"
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        return self.function(cells.sequence, cells.head, cells.query, cells.key)
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        return self.mask_mod(tile.b, tile.h, tile.q_idx, tile.kv_idx)
 
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
-        if torch.compiler.is_compiling():  # which cannot look at what the function gives
-            return []
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        if torch.compiler.is_compiling():  # the values cannot be looked at while tracing
+            return
+        try:
+            checked = _CHECKED.setdefault(self.mask_mod, set())
+        except TypeError:  # a callable that cannot be a key is checked at every call
+            checked = set()
+        if (shape, device) not in checked and self._is_elementwise(checks, shape, device):
+            checked.add((shape, device))
+
+    def _is_elementwise(self, checks: Checks, shape: Shape, device: torch.device) -> bool:
+        """Compare the corners of the matrix, computed together, with the same cells one by one."""
         corners = [torch.tensor([0, size - 1], device=device) for size in shape]
         batch, heads, queries, keys = corners
-        cells = Tile(batch, heads, queries, (0, shape[3]), 0, device, keys.expand(2, 2))
-        found = self.allowed(cells)
-        if not isinstance(found, Tensor) or found.dtype != torch.bool:
-            came = str(found.dtype) if isinstance(found, Tensor) else type(found).__name__
-            return [f"mask: {self!r} must give a bool tensor, but gave {came}"]
-        vmap_by_loop = [self.function(*cell) for cell in torch.cartesian_prod(*corners).unbind()]
-        if found.ndim > 4 or not torch.equal(found.expand(2, 2, 2, 2).flatten(), torch.stack(vmap_by_loop)):
-            return [f"mask: {self!r} must work cell by cell, for index tensors that broadcast against each other"]
-        return []
+        tile = Tile(batch, heads, queries, KeyRange(0, shape[3]), 0, device, keys.expand(2, 2))
+        allowed = MaskMod.allowed(self, tile)
+        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+            return checks.fail_type(f"mask: expected {self!r} to return a bool tensor, got {describe(allowed)}")
+        cells = [self.mask_mod(*cell) for cell in torch.cartesian_prod(*corners).unbind()]
+        if allowed.ndim > 4 or not torch.equal(allowed.expand(2, 2, 2, 2).flatten(), torch.stack(cells)):
+            return checks.fail(f"mask: expected {self!r} to work elementwise on index tensors that broadcast")
+        return True
 
+
+_CHECKED: WeakKeyDictionary[Any, set[tuple[Shape, torch.device]]] = WeakKeyDictionary()
+"""The shapes for which a function was found to be elementwise: that takes 17 calls."""
 
 MaskLike = Mask | Bool[Tensor, "..."] | MaskModFunction | BlockMask
-"""What becomes a mask: a rule, a bool tensor, a function of indices, FlexAttention's `BlockMask`."""
+"""What `mask=` takes: a mask, a bool tensor, a function of indices, FlexAttention's `BlockMask`."""
 
 
 def as_mask(mask: MaskLike) -> Mask:
-    """A rule from what a user gave.
+    """The mask that an argument means.
 
     Raises:
-        InvalidType: If it is none of `MaskLike`.
+        InvalidType: If it is not one of `MaskLike`.
     """
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):
         return DenseMask(mask)
     if isinstance(mask, BlockMask):
-        from regard.ops.masks.convert import from_block_mask  # which is made of what is defined here
+        from regard.ops.masks.convert import from_block_mask  # which builds on this module
 
         return from_block_mask(mask)
     if callable(mask) and not isinstance(mask, type):
         return MaskMod(mask)
     if isinstance(mask, type) and issubclass(mask, Mask):
-        raise InvalidType(f"mask: got the class {mask.__name__}; make one of it: {mask.__name__}(...)")
+        raise InvalidType(f"mask: expected an instance, got the class {mask.__name__}; use {mask.__name__}(...)")
     raise InvalidType(
-        f"mask: expected a bool tensor, a rule such as regard.Causal() or regard.Padding(lengths), or a function "
-        f"(batch, head, query, key) -> bool; got {type(mask).__name__}"
+        "mask: expected a bool tensor, a mask such as regard.Causal() or regard.Padding(lengths), or a function "
+        f"(b, h, q_idx, kv_idx) -> bool, got {type(mask).__name__}"
     )
 
 
-def no_keys(cells: Tile) -> Span:
-    """An empty range."""
-    return cells.keys[0], cells.keys[0]
+def _width(keys: KeyRange) -> int:
+    return keys.stop - keys.start
 
 
-def overlap(one: Span, other: Span) -> Span:
-    """The keys that lie in both ranges."""
-    start = max(one[0], other[0])
-    return start, max(start, min(one[1], other[1]))
+def _outside(tile: Tile, keys: KeyRange) -> tuple[KeyRange, KeyRange]:
+    """The tile's keys before a range, and those after it."""
+    return tile.clip(tile.keys.start, keys.start), tile.clip(keys.stop, tile.keys.stop)
 
 
-def other_device(tensor: Tensor, device: torch.device) -> list[str]:
-    """An objection if the tensor lies elsewhere."""
-    return (
-        [] if tensor.device == device else [f"mask: lies on {tensor.device}, the query on {device}; move it with .to()"]
-    )
-
-
-def _length(span: Span) -> int:
-    return span[1] - span[0]
-
-
-def _beside(cells: Tile, span: Span) -> tuple[Span, Span]:
-    """The keys before a range, and those after it."""
-    (first, last), (start, stop) = cells.keys, span
-    return (first, min(max(first, start), last)), (max(first, min(stop, last)), last)
+def _missing_axes_hint(given: tuple[int, ...], shape: Shape) -> str:
+    """What to write where a mask of (batch, keys) or (batch, queries, keys) lacks axes; else nothing."""
+    if len(given) == 2 and given == (shape[0], shape[3]):
+        return "; add head and query axes: mask[:, None, None, :]"
+    if len(given) == 3 and given == (shape[0], *shape[2:]):
+        return "; add a head axis: mask[:, None]"
+    return ""

@@ -1,8 +1,7 @@
-"""From masks to FlexAttention's and back, and to a bool tensor."""
+"""Convert masks to and from FlexAttention's `BlockMask` and `mask_mod`, and to dense bool tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,70 +9,69 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from regard.errors import InvalidArgument, InvalidType, raise_problems
-from regard.ops.masks.base import Mask, MaskLike, MaskMod, MaskModFunction, as_mask, no_keys, other_device
-from regard.ops.tile import Span, Tile
+from regard.checks import Checks
+from regard.errors import InvalidType
+from regard.ops.masks.base import Mask, MaskLike, MaskMod, MaskModFunction, as_mask
+from regard.ops.tile import KeyRange, Shape, Tile
 
-Shape = tuple[int, int, int, int]
 
-
-@dataclass(frozen=True, eq=False)
 class FlexBlockMask(Mask):
-    """What a `BlockMask` says: which blocks are seen at all, which of them whole, and of the others which cells.
+    """The content of a FlexAttention `BlockMask`; made by `from_block_mask`.
 
-    Made by `from_block_mask`. Queries are counted by number, as FlexAttention does; `offset` has no part in it.
+    As in FlexAttention, the mask depends on the query's index, not on its position: `offset` has no effect.
 
     Args:
-        seen: (batch or 1, heads or 1, blocks of queries, blocks of keys) Blocks of which some cells are seen.
-        whole: The same, of which all cells are seen.
-        size: How many queries, and how many keys, a block has.
-        lengths: How many queries, and how many keys, the mask was made for.
-        function: Which cells of the other blocks are seen.
+        partial_or_full: (batch or 1, heads or 1, query blocks, key blocks) Blocks with any visible cell.
+        full: The same shape; blocks in which all cells are visible.
+        block_size: Queries and keys per block.
+        lengths: Queries and keys that the mask was made for.
+        mask_mod: Visible cells of the partial blocks.
     """
 
-    seen: Bool[Tensor, "#batch #heads rows keys"]
-    whole: Bool[Tensor, "#batch #heads rows keys"]
-    size: tuple[int, int]
+    partial_or_full: Bool[Tensor, "#batch #heads rows keys"]
+    full: Bool[Tensor, "#batch #heads rows keys"]
+    block_size: tuple[int, int]
     lengths: tuple[int, int]
-    function: MaskModFunction
+    mask_mod: MaskModFunction
 
     def __repr__(self) -> str:
-        return f"Blocks({self.lengths[0]} × {self.lengths[1]})"
+        return f"FlexBlockMask({self.lengths[0]} × {self.lengths[1]})"
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        lead = (at if size > 1 else 0 for at, size in zip((cells.sequence, cells.head), self.seen.shape, strict=False))
-        block = (*lead, cells.query // self.size[0], cells.key // self.size[1])
-        return self.whole[block] | (self.seen[block] & MaskMod(self.function).allowed(cells))
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        sizes = self.full.shape
+        lead = (index if size > 1 else 0 for index, size in zip((tile.b, tile.h), sizes, strict=False))
+        block = (*lead, tile.q_idx // self.block_size[0], tile.kv_idx // self.block_size[1])
+        return self.full[block] | (self.partial_or_full[block] & MaskMod(self.mask_mod).allowed(tile))
 
-    def read(self) -> Tensor:
-        """For each block of queries which blocks of keys some sequence and head sees, on the CPU."""
-        return self.seen.any(0).any(0).cpu()
+    def summarize(self) -> Tensor:
+        """(query blocks, key blocks), on the CPU: whether any batch entry and head sees the block."""
+        return self.partial_or_full.any(0).any(0).cpu()
 
-    def extent(self, cells: Tile) -> Span:
-        if not isinstance(cells.rows, slice):
-            return cells.keys
-        first, last = cells.rows.start // self.size[0], (cells.rows.stop - 1) // self.size[0]
-        blocks = self.known[first : last + 1].any(0).nonzero()
+    def key_range(self, tile: Tile) -> KeyRange:
+        if not isinstance(tile.rows, slice):
+            return tile.keys
+        first, last = tile.rows.start // self.block_size[0], (tile.rows.stop - 1) // self.block_size[0]
+        blocks = tile.summary(self)[first : last + 1].any(0).nonzero()
         if not len(blocks):
-            return no_keys(cells)
-        start = min(max(cells.keys[0], int(blocks[0]) * self.size[1]), cells.keys[1])
-        return start, max(start, min(cells.keys[1], (int(blocks[-1]) + 1) * self.size[1]))
+            return tile.no_keys
+        return tile.clip(int(blocks[0]) * self.block_size[1], (int(blocks[-1]) + 1) * self.block_size[1])
 
-    def objections(self, shape: Shape, device: torch.device) -> list[str]:
-        found = other_device(self.seen, device)
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        checks.device("mask", self.full, device)
         if self.lengths != shape[2:]:
-            found.append(f"mask: the BlockMask was made for (queries, keys) = {self.lengths}, expected {shape[2:]}")
-        for axis, size, given in zip(("batch", "heads"), shape, self.seen.shape, strict=False):
-            if given not in (1, size):
-                found.append(f"mask: the BlockMask has {axis} {given}, expected 1 or {size}")
-        return found or MaskMod(self.function).objections(shape, device)
+            checks.fail(f"mask: expected a BlockMask for (queries, keys) = {shape[2:]}, got {self.lengths}")
+        for axis, size, actual in zip(("batch", "heads"), shape, self.full.shape, strict=False):
+            if actual not in (1, size):
+                checks.fail(f"mask: expected a BlockMask with {axis} 1 or {size}, got {actual}")
+        if not checks.problems:
+            MaskMod(self.mask_mod).check(checks, shape, device)
 
 
 def from_block_mask(block_mask: BlockMask) -> FlexBlockMask:
-    """The same mask as a rule of this library, so that it can be combined with others and asked for.
+    """Convert FlexAttention's `BlockMask`, to combine it with other masks. `attend` takes one as it is, too.
 
     Args:
-        block_mask: Of `torch.nn.attention.flex_attention`. `attend` takes it as it is, too.
+        block_mask: Of `torch.nn.attention.flex_attention`.
 
     Raises:
         InvalidType: If it is something else.
@@ -90,57 +88,55 @@ def from_block_mask(block_mask: BlockMask) -> FlexBlockMask:
         raise InvalidType(f"block_mask: expected a BlockMask of FlexAttention, got {type(block_mask).__name__}")
     lengths, size = (tuple(int(each) for each in pair) for pair in (block_mask.seq_lengths, block_mask.BLOCK_SIZE))
     columns = -(-lengths[1] // size[1])
-    seen = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, columns)
-    whole = torch.zeros_like(seen)
+    partial = _block_table(block_mask.kv_num_blocks, block_mask.kv_indices, columns)
+    full = torch.zeros_like(partial)
     if block_mask.full_kv_num_blocks is not None and block_mask.full_kv_indices is not None:
-        whole = _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
-    return FlexBlockMask(seen | whole, whole, size, lengths, block_mask.mask_mod)  # pyright: ignore[reportArgumentType]
+        full = _block_table(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
+    return FlexBlockMask(partial | full, full, size, lengths, block_mask.mask_mod)  # pyright: ignore[reportArgumentType]
 
 
-def _blocks(count: Tensor, indices: Tensor, columns: int) -> Tensor:
-    """Lists of block numbers, of which the first `count` hold, as bools: (batch, heads, rows, columns)."""
-    here = torch.arange(indices.shape[-1], device=count.device) < count[..., None]
-    found = torch.zeros(*count.shape, columns + 1, dtype=torch.bool, device=count.device)
-    return found.scatter(-1, indices.to(torch.int64).where(here, columns), True)[..., :columns]
+def _block_table(count: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """Lists of block numbers, of which the first `count` are valid, as bools: (batch, heads, rows, columns)."""
+    valid = torch.arange(indices.shape[-1], device=count.device) < count[..., None]
+    table = torch.zeros(*count.shape, columns + 1, dtype=torch.bool, device=count.device)
+    return table.scatter(-1, indices.to(torch.int64).where(valid, columns), True)[..., :columns]
 
 
 def to_mask_mod(mask: MaskLike, offset: int = 0) -> MaskModFunction:
-    """The mask as a function ``(batch, head, query, key) -> bool``, FlexAttention's `mask_mod`.
+    """Convert a mask to FlexAttention's `mask_mod`, ``(b, h, q_idx, kv_idx) -> bool``.
 
-    It takes the numbers of one cell, or index tensors of a rectangle of cells that broadcast against each other.
+    The function takes the indices of one cell, or index tensors that broadcast against each other.
 
     Args:
-        mask: A rule, or what becomes one.
-        offset: Query i stands at position i + offset.
+        mask: Any mask that `attend` takes.
+        offset: Query i has position i + offset.
     """
     rule = as_mask(mask)
-    return lambda batch, head, query, key: _allowed(rule, offset, batch, head, query, key)
+    return lambda b, h, q_idx, kv_idx: _allowed_at(rule, offset, b, h, q_idx, kv_idx)
 
 
-def _allowed(rule: Mask, offset: int, *given: Tensor) -> Tensor:
-    """What a rule says of cells whose indices are given: sequence, head, query and key."""
-    indices = [torch.as_tensor(index) for index in given]
-    *at, key = indices
-    flat = [index.reshape(-1) for index in at]
-    columns = key.reshape(-1, key.shape[-1] if key.ndim else 1).expand(len(flat[2]), -1)
-    sequences, heads, queries = flat
-    found = rule.allowed(Tile(sequences, heads, queries, (0, 0), offset, columns.device, columns))
-    whole = found.expand(*(len(index) for index in flat), columns.shape[1])
-    return whole.reshape(torch.broadcast_shapes(*(index.shape for index in indices)))
+def _allowed_at(mask: Mask, offset: int, *indices: Tensor) -> Tensor:
+    """Evaluate a mask on the cells with these indices."""
+    b, h, q_idx, kv_idx = (torch.as_tensor(index) for index in indices)
+    flat = [index.reshape(-1) for index in (b, h, q_idx)]
+    columns = kv_idx.reshape(-1, kv_idx.shape[-1] if kv_idx.ndim else 1).expand(len(flat[2]), -1)
+    allowed = mask.allowed(Tile(flat[0], flat[1], flat[2], KeyRange(0, 0), offset, columns.device, columns))
+    whole = allowed.expand(*(len(index) for index in flat), columns.shape[1])
+    return whole.reshape(torch.broadcast_shapes(b.shape, h.shape, q_idx.shape, kv_idx.shape))
 
 
 def to_block_mask(mask: MaskLike, shape: Shape, offset: int | None = None, **options: Any) -> BlockMask:
-    """The mask as FlexAttention's `BlockMask`.
+    """Convert a mask to FlexAttention's `BlockMask`.
 
     Args:
-        mask: A rule, or what becomes one.
+        mask: Any mask that `attend` takes.
         shape: (batch, heads, queries, keys).
-        offset: Query i stands at position i + offset; keys − queries if not given.
-        options: For torch's `create_block_mask`: its device, ``"cpu"`` if not given, and its BLOCK_SIZE.
+        offset: Query i has position i + offset. Default: keys - queries.
+        options: Arguments of torch's `create_block_mask`: its device, ``"cpu"`` by default, and its BLOCK_SIZE.
 
     Raises:
         InvalidArgument: If the mask does not fit the shape.
-        InvalidType: If shape or offset are no integers, or the mask is none.
+        InvalidType: If shape or offset are not integers, or the mask is not one.
 
     Example:
         >>> import regard
@@ -149,24 +145,24 @@ def to_block_mask(mask: MaskLike, shape: Shape, offset: int | None = None, **opt
         56.25
     """
     options = {"device": "cpu"} | options
-    rule, offset = fitting(mask, shape, offset, torch.device(options["device"]))
+    rule, offset = check_mask(mask, shape, offset, torch.device(options["device"]))
     return create_block_mask(to_mask_mod(rule, offset), *shape, **options)
 
 
 def to_dense(
     mask: MaskLike, shape: Shape, offset: int | None = None, device: str | torch.device = "cpu"
 ) -> Bool[Tensor, "batch heads queries keys"]:
-    """The mask cell by cell, (batch, heads, queries, keys), True where a query may attend.
+    """Convert a mask to a bool tensor, (batch, heads, queries, keys), True where a query may attend.
 
     Args:
-        mask: A rule, or what becomes one.
+        mask: Any mask that `attend` takes.
         shape: (batch, heads, queries, keys).
-        offset: Query i stands at position i + offset; keys − queries if not given.
-        device: Where the tensors of the mask lie.
+        offset: Query i has position i + offset. Default: keys - queries.
+        device: Device of the mask's tensors.
 
     Raises:
         InvalidArgument: If the mask does not fit the shape.
-        InvalidType: If shape or offset are no integers, or the mask is none.
+        InvalidType: If shape or offset are not integers, or the mask is not one.
 
     Example:
         >>> import regard
@@ -174,18 +170,20 @@ def to_dense(
         >>> to_dense(regard.Causal(), (1, 1, 2, 3))[0, 0].tolist()
         [[True, True, False], [True, True, True]]
     """
-    rule, offset = fitting(mask, shape, offset, torch.device(device))
+    rule, offset = check_mask(mask, shape, offset, torch.device(device))
     batch, heads, queries, keys = shape
-    whole = slice(0, batch), slice(0, heads), slice(0, queries)
-    return rule.allowed(Tile(*whole, (0, keys), offset, torch.device(device))).expand(shape)
+    tile = Tile(slice(0, batch), slice(0, heads), slice(0, queries), KeyRange(0, keys), offset, torch.device(device))
+    return rule.allowed(tile).expand(shape)
 
 
-def fitting(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
-    """The rule and the offset, once they fit the shape."""
+def check_mask(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
+    """The mask and the offset for a matrix of this shape, checked."""
+    checks = Checks()
     if len(shape) != 4 or not all(isinstance(size, int) for size in shape):
-        raise InvalidType(f"shape: expected (batch, heads, queries, keys), got {shape!r}")
-    if offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
-        raise InvalidType(f"offset: expected a number of keys (int) or None, got {offset!r}")
+        checks.fail_type(f"shape: expected (batch, heads, queries, keys), got {shape!r}")
+    checks.integer("offset", offset, optional=True)
+    checks.raise_problems()
     rule = as_mask(mask)
-    raise_problems(rule.objections(shape, device), InvalidArgument)
+    rule.check(checks, shape, device)
+    checks.raise_problems()
     return rule, shape[3] - shape[2] if offset is None else offset

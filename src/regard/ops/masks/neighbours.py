@@ -1,114 +1,143 @@
-"""The neighbourhood mask: a query sees the nodes to which an edge of a graph leads."""
+"""Graph mask: each query attends to its neighbours in a graph."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType
-from regard.ops.masks.base import Mask, no_keys, other_device
-from regard.ops.tile import Span, Tile
+from regard.checks import Checks
+from regard.ops.masks.base import Mask
+from regard.ops.tile import KeyRange, Shape, Tile
+
+MAX_NODES = 2**31
+"""Node numbers stay below this, so that an edge fits into one int64."""
 
 
-@dataclass(frozen=True, eq=False)
 class Neighbours(Mask):
-    """A query sees the keys to which an edge leads: attention on a sparse graph.
+    """Graph mask: query ``query_idx[e]`` attends to key ``key_idx[e]`` for each edge e; the same in all heads.
 
     Args:
-        edges: (2, edges) integers: query, key. They are copied, and sorted by query. An edge given twice counts once; a
-            query without an edge sees nothing, so give each node an edge to itself where it should see itself. The
-            graph is the same for each sequence and head.
+        query_idx: (edges,) integers.
+        key_idx: (edges,) integers. Both are copied and sorted. An edge that occurs twice counts once. A query without
+            an edge attends to nothing: add self-loops where a node should attend to itself.
 
     Raises:
-        InvalidType: If they are no integers (2, edges).
-        InvalidArgument: If a number is below 0.
+        InvalidType: If they are not integers.
+        InvalidArgument: If they differ in length, or an index is negative or 2**31 or more.
 
-    Memory: O(edges), and so is the time, where this is the mask or one of those combined with ``&``.
+    Memory:
+        O(edges), and so is the time, alone or combined with other masks by ``&``.
 
-    Reference: Veličković et al. 2018, "Graph Attention Networks", section 2.1.
+    Reference:
+        Veličković et al. 2018, "Graph Attention Networks", section 2.1.
 
     Example:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 3, 4)
-        >>> ring = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 0]])
-        >>> regard.weights(x, x, mask=regard.Neighbours(ring))[0, 0]
+        >>> graph = regard.Neighbours(torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 0]))
+        >>> regard.weights(x, x, mask=graph)[0, 0]
         tensor([[0.5000, 0.5000, 0.0000],
                 [0.0000, 0.0000, 1.0000],
                 [1.0000, 0.0000, 0.0000]])
     """
 
-    edges: Integer[Tensor, "2 edges"]
-    starts: Int[Tensor, " nodes"] = field(init=False)
-    """Where the edges of each query begin; the last entry is where those of the last query with an edge end."""
-    width: int = field(init=False)
-    codes: Int[Tensor, " edges"] = field(init=False)
-    """Each edge as one number, query · width + key, rising."""
+    query_idx: Integer[Tensor, " edges"]
+    key_idx: Integer[Tensor, " edges"]
+    num_queries: int = field(init=False)
+    num_keys: int = field(init=False)
+    edge_codes: Int[Tensor, " edges"] = field(init=False)
+    """Each edge as one number, query * num_keys + key, ascending."""
 
     def __post_init__(self) -> None:
-        given = self.edges
-        tensor = isinstance(given, Tensor)
-        if not tensor or given.dtype == torch.bool or given.is_floating_point() or given.ndim != 2 or len(given) != 2:
-            came = f"{given.dtype} {tuple(given.shape)}" if tensor else type(given).__name__
-            raise InvalidType(f"Neighbours: edges is (2, edges) integers, the queries and the keys; got {came}")
+        checks = Checks()
+        for name, index in (("Neighbours.query_idx", self.query_idx), ("Neighbours.key_idx", self.key_idx)):
+            if not checks.tensor(name, index, "integer"):
+                continue
+            if index.ndim != 1:
+                checks.fail(f"{name}: expected shape (edges,), got {tuple(index.shape)}")
+            elif len(index) and not (int(index.min()) >= 0 and int(index.max()) < MAX_NODES):
+                low, high = int(index.min()), int(index.max())
+                checks.fail(f"{name}: expected indices from 0 to 2**31 - 1, got {low if low < 0 else high}")
+        if not checks.problems and len(self.query_idx) != len(self.key_idx):
+            checks.fail(
+                f"Neighbours: expected as many queries as keys, got {len(self.query_idx)} and {len(self.key_idx)}"
+            )
+        checks.raise_problems()
+        edges = torch.stack((self.query_idx.to(torch.int64), self.key_idx.to(torch.int64))).unique(dim=1)
+        self.query_idx, self.key_idx = edges[0].contiguous(), edges[1].contiguous()
+        self.num_queries, self.num_keys = (edges.amax(1) + 1).tolist() if edges.shape[1] else (1, 1)
+        self.edge_codes = edges[0] * self.num_keys + edges[1]
 
-        if given.shape[1] and int(given.min()) < 0:
-            raise InvalidArgument(f"Neighbours: nodes are numbered from 0 on, but an edge has {int(given.min())}")
-        edges = given.to(torch.int64).unique(dim=1)
-        starts = torch.nn.functional.pad(edges[0].bincount().cumsum(0), (1, 0))
-        width = int(edges[1].max()) + 1 if edges.shape[1] else 1
-        for name, value in (
-            ("sparse", edges),
-            ("starts", starts),
-            ("width", width),
-            ("codes", edges[0] * width + edges[1]),
-        ):
-            object.__setattr__(self, name, value)
+    @classmethod
+    def from_edge_index(cls, edge_index: Integer[Tensor, "2 edges"]) -> Neighbours:
+        """The mask of a graph in PyTorch Geometric's form, in which messages flow from source to target.
+
+        Args:
+            edge_index: (2, edges) integers, the sources and the targets: ``edge_index[1]`` attends to
+                ``edge_index[0]``.
+
+        Raises:
+            InvalidType: If it is not an integer tensor.
+            InvalidArgument: If its shape is not (2, edges).
+
+        Example:
+            >>> import regard, torch
+            >>> edge_index = torch.tensor([[0, 1], [2, 2]])  # 0 → 2, 1 → 2
+            >>> graph = regard.Neighbours.from_edge_index(edge_index)
+            >>> x = torch.ones(1, 1, 3, 4)
+            >>> regard.weights(x, x, mask=graph)[0, 0, 2]
+            tensor([0.5000, 0.5000, 0.0000])
+        """
+        checks = Checks()
+        if checks.tensor("edge_index", edge_index, "integer") and (edge_index.ndim != 2 or len(edge_index) != 2):
+            checks.fail(f"edge_index: expected shape (2, edges), got {tuple(edge_index.shape)}")
+        checks.raise_problems()
+        source, target = edge_index
+        return cls(query_idx=target, key_idx=source)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of different edges."""
+        return len(self.edge_codes)
 
     def __repr__(self) -> str:
-        return f"Neighbours({self.edges.shape[1]} edges)"
+        return f"Neighbours({self.num_edges} edges)"
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        if isinstance(cells.rows, slice) and cells.columns is None:
-            (start, stop), (query, key) = cells.keys, self.edges[:, self._edges(cells.rows)]
-            here = (key >= start) & (key < stop)
-            seen = torch.zeros(cells.rows.stop - cells.rows.start, stop - start, dtype=torch.bool, device=cells.device)
-            return seen.index_put_((query[here] - cells.rows.start, key[here] - start), seen.new_ones(()))
-        if not len(self.codes):
-            return (cells.key < 0) & (cells.query < 0)
-        wanted = cells.query * self.width + cells.key
-        found = self.codes[torch.searchsorted(self.codes, wanted).clamp(max=len(self.codes) - 1)]
-        return (found == wanted) & (cells.key < self.width)
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        if isinstance(tile.rows, slice) and tile.columns is None:
+            edges = self._edges_of(tile.rows)
+            query, key = self.query_idx[edges], self.key_idx[edges]
+            inside = (key >= tile.keys.start) & (key < tile.keys.stop)
+            allowed = torch.zeros(*tile.shape[2:], dtype=torch.bool, device=tile.device)
+            index = query[inside] - tile.rows.start, key[inside] - tile.keys.start
+            return allowed.index_put_(index, allowed.new_ones(()))
+        if not self.num_edges:
+            return (tile.kv_idx < 0) & (tile.q_idx < 0)
+        code = tile.q_idx * self.num_keys + tile.kv_idx
+        nearest = self.edge_codes[torch.searchsorted(self.edge_codes, code).clamp(max=self.num_edges - 1)]
+        return (nearest == code) & (tile.kv_idx < self.num_keys)
 
-    def extent(self, cells: Tile) -> Span:
-        if not isinstance(cells.rows, slice):
-            return cells.keys
-        keys = self.edges[1, self._edges(cells.rows)]
-        if not len(keys):
-            return no_keys(cells)
-        start = min(max(cells.keys[0], int(keys.min())), cells.keys[1])
-        return start, max(start, min(cells.keys[1], int(keys.max()) + 1))
+    def key_range(self, tile: Tile) -> KeyRange:
+        if not isinstance(tile.rows, slice):
+            return tile.keys
+        keys = self.key_idx[self._edges_of(tile.rows)]
+        return tile.clip(int(keys.min()), int(keys.max()) + 1) if len(keys) else tile.no_keys
 
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
-        found = other_device(self.edges, device)
-        largest = len(self.starts) - 2, self.width - 1
-        for axis, size, most in zip(("queries", "keys"), shape[2:], largest, strict=True):
-            if most >= size:
-                found.append(
-                    f"mask: Neighbours has an edge with number {most} of the {axis}; there are {size}, numbered 0 to "
-                    f"{size - 1}"
-                )
-        return found
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        checks.device("Neighbours", self.edge_codes, device)
+        for axis, size, needed in zip(("queries", "keys"), shape[2:], (self.num_queries, self.num_keys), strict=True):
+            if needed > size:
+                checks.fail(f"Neighbours: expected indices below the number of {axis}, {size}, got {needed - 1}")
 
-    def lists(self, rows: Int[Tensor, " rows"]) -> tuple[Int[Tensor, " rows"], Int[Tensor, " rows"]]:
-        """Where the edges of some queries begin, and how many each has, (rows,)."""
-        last = len(self.starts) - 1
-        begin, end = self.starts[rows.clamp(max=last)], self.starts[(rows + 1).clamp(max=last)]
-        return begin, end - begin
+    def edge_ranges(self, rows: Int[Tensor, " rows"]) -> tuple[Int[Tensor, " rows"], Int[Tensor, " rows"]]:
+        """The first edge of each of these queries, and how many edges each has, (rows,)."""
+        start = torch.searchsorted(self.query_idx, rows)
+        return start, torch.searchsorted(self.query_idx, rows, right=True) - start
 
-    def _edges(self, rows: slice) -> slice:
-        """Which of the sorted edges are those of some rows."""
-        last = len(self.starts) - 1
-        return slice(*(int(self.starts[min(at, last)]) for at in (rows.start, rows.stop)))
+    def _edges_of(self, rows: slice) -> slice:
+        """The range of the sorted edges that belongs to consecutive queries."""
+        bounds = torch.tensor([rows.start, rows.stop], device=self.query_idx.device)
+        return slice(*torch.searchsorted(self.query_idx, bounds).tolist())

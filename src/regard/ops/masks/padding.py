@@ -1,25 +1,23 @@
-"""Padding: keys that fill a sequence up, and are seen by nobody."""
+"""Padding mask: keys that no query attends to."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
+from regard.checks import Checks, describe
 from regard.errors import InvalidType
-from regard.ops.masks.base import Mask, other_device
-from regard.ops.tile import Span, Tile
+from regard.ops.masks.base import Mask
+from regard.ops.tile import KeyRange, Shape, Tile
 
 
-@dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Keys that are padding are seen by nobody.
+    """Padding mask: no query attends to a padding key.
 
     Args:
-        keys: Either the lengths, (batch,) integers: key j of sequence b is real where j < lengths[b]; or a bool tensor,
-            (batch, keys), True where the key is real.
+        lengths_or_mask: Lengths, (batch,) integers: key j of batch entry b is real if j < lengths[b]. Or a bool tensor,
+            (batch, keys), True where the key is real, as the ``attention_mask`` of transformers.
 
     Raises:
         InvalidType: If it is neither.
@@ -32,59 +30,53 @@ class Padding(Mask):
                 [0.5000, 0.5000, 0.0000]])
     """
 
-    keys: Integer[Tensor, " batch"] | Bool[Tensor, "batch keys"]
+    lengths_or_mask: Integer[Tensor, " batch"] | Bool[Tensor, "batch keys"]
 
     def __post_init__(self) -> None:
-        dtype = self.keys.dtype if isinstance(self.keys, Tensor) else type(self.keys).__name__
-        integer = isinstance(self.keys, Tensor) and not (self.keys.is_floating_point() or self.keys.is_complex())
-        if not integer or self.keys.ndim != (2 if self.keys.dtype == torch.bool else 1):
-            came = f"{dtype} {tuple(self.keys.shape)}" if isinstance(self.keys, Tensor) else f"{dtype}"
+        value = self.lengths_or_mask
+        is_integer = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
+        if not is_integer or value.ndim != (2 if value.dtype == torch.bool else 1):
             raise InvalidType(
-                f"Padding: expected lengths (batch,) as integers, or a bool tensor (batch, keys); got {came}"
+                "Padding: expected lengths (batch,) as integers or a bool tensor (batch, keys), True for real keys, "
+                f"got {describe(value)}"
             )
 
-    def __repr__(self) -> str:
-        return f"Padding({'lengths' if self.lengths else 'bool'} {tuple(self.keys.shape)})"
-
     @property
-    def lengths(self) -> bool:
-        """Whether the rule holds lengths and not a bool for each key."""
-        return self.keys.dtype != torch.bool
+    def has_lengths(self) -> bool:
+        """Whether the mask holds lengths, not a bool per key."""
+        return self.lengths_or_mask.dtype != torch.bool
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        if self.lengths:
-            return cells.key < self.keys[cells.sequence]
-        return cells.part_of(self.keys[:, None, None, :])
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        if self.has_lengths:
+            return tile.kv_idx < self.lengths_or_mask[tile.b]
+        return tile.slice(self.lengths_or_mask[:, None, None, :])
 
-    def read(self) -> tuple[list[int], list[int], list[int]]:
-        """For each sequence: its first real key, one past the last, and how many keys are real from its start on."""
-        if self.lengths:
-            lengths = self.keys.tolist()
+    def summarize(self) -> tuple[list[int], list[int], list[int]]:
+        """Per batch entry: the first real key, one past the last, and the number of real keys before any padding."""
+        value = self.lengths_or_mask
+        if self.has_lengths:
+            lengths = value.tolist()
             return [0] * len(lengths), lengths, lengths
-        count = torch.arange(1, self.keys.shape[1] + 1, device=self.keys.device)
-        ends = (self.keys * count).amax(1)
-        starts = self.keys.to(torch.uint8).argmax(1)
-        return starts.tolist(), ends.tolist(), self.keys.cumprod(1).sum(1).tolist()
+        keys = value.shape[1]
+        real = value.to(torch.uint8)
+        has_real, has_padding = value.any(1), ~value.all(1)
+        start = real.argmax(1)
+        stop = (keys - real.flip(1).argmax(1)).where(has_real, 0)
+        return start.tolist(), stop.tolist(), real.argmin(1).where(has_padding, keys).tolist()
 
-    def extent(self, cells: Tile) -> Span:
-        starts, stops, _ = self.known
-        start = max(cells.keys[0], min(starts[i] for i in cells.sequences))
-        return start, max(start, min(cells.keys[1], max(stops[i] for i in cells.sequences)))
+    def key_range(self, tile: Tile) -> KeyRange:
+        starts, stops, _ = tile.summary(self)
+        return tile.clip(min(starts[i] for i in tile.batch_indices), max(stops[i] for i in tile.batch_indices))
 
-    def certain(self, cells: Tile) -> Span:
-        _, _, prefix = self.known
-        start, stop = cells.keys
-        return start, max(start, min(stop, min(prefix[i] for i in cells.sequences)))
-
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
-        batch, _, _, keys = shape
-        expected = (batch,) if self.lengths else (batch, keys)
-        found = []
-        if tuple(self.keys.shape) != expected:
-            what = "lengths (batch,)" if self.lengths else "bool (batch, keys)"
-            found.append(f"mask: Padding holds {what} = {tuple(self.keys.shape)}, expected {expected}")
-        return found + other_device(self.keys, device)
+    def full_key_range(self, tile: Tile) -> KeyRange:
+        _, _, leading = tile.summary(self)
+        return tile.clip(0, min(leading[i] for i in tile.batch_indices))
 
     @property
-    def per_query(self) -> bool:
+    def depends_on_query(self) -> bool:
         return False
+
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        batch, _, _, keys = shape
+        shapes = {"(batch,)": (batch,)} if self.has_lengths else {"(batch, keys)": (batch, keys)}
+        checks.tensor("Padding.lengths_or_mask", self.lengths_or_mask, shapes=shapes, device=device)

@@ -1,30 +1,29 @@
-"""The prefix mask: a beginning that all see, and a continuation that sees what came before."""
+"""Prefix mask: full attention within a prefix, causal attention after it."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
+from regard.checks import Checks, describe
 from regard.errors import InvalidType
-from regard.ops.masks.base import Mask, other_device
-from regard.ops.tile import Span, Tile
+from regard.ops.masks.base import Mask
+from regard.ops.tile import KeyRange, Shape, Tile
 
 
-@dataclass(frozen=True, eq=False)
 class Prefix(Mask):
-    """A query sees the whole prefix, and the keys up to its own position: key j < length or j ≤ position.
+    """Prefix-LM mask: a query at position p attends to key j if j < length or j <= p.
 
     Args:
-        lengths: How many keys the prefix has: a number, or (batch,) integers.
+        lengths: Length of the prefix: an int, or (batch,) integers.
 
     Raises:
         InvalidType: If it is neither.
 
-    Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
-    figure 4 ("causal with prefix").
+    Reference:
+        Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+        figure 4 ("causal with prefix").
 
     Example:
         >>> import regard, torch
@@ -38,44 +37,35 @@ class Prefix(Mask):
     lengths: int | Integer[Tensor, " batch"]
 
     def __post_init__(self) -> None:
-        given = self.lengths
-        if isinstance(given, Tensor):
-            right = given.ndim == 1 and not (given.dtype == torch.bool or given.is_floating_point())
-            came = f"{given.dtype} {tuple(given.shape)}"
+        value = self.lengths
+        if isinstance(value, Tensor):
+            valid = value.ndim == 1 and not (value.dtype == torch.bool or value.is_floating_point())
         else:
-            right, came = isinstance(given, int) and not isinstance(given, bool), repr(given)
-        if not right:
-            raise InvalidType(f"Prefix: lengths is a number of keys (int), or integers (batch,); got {came}")
+            valid = isinstance(value, int) and not isinstance(value, bool)
+        if not valid:
+            actual = describe(value) if isinstance(value, Tensor) else repr(value)
+            raise InvalidType(f"Prefix.lengths: expected an int or integers (batch,), got {actual}")
 
-    def __repr__(self) -> str:
-        given = f"lengths {tuple(self.lengths.shape)}" if isinstance(self.lengths, Tensor) else f"{self.lengths}"
-        return f"Prefix({given})"
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        length = self.lengths[tile.b] if isinstance(self.lengths, Tensor) else self.lengths
+        return (tile.kv_idx <= tile.q_pos) | (tile.kv_idx < length)
 
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        length = self.lengths[cells.sequence] if isinstance(self.lengths, Tensor) else self.lengths
-        return (cells.key <= cells.position) | (cells.key < length)
-
-    def read(self) -> list[int]:
-        """The length of each sequence's prefix."""
+    def summarize(self) -> list[int]:
+        """The length of each batch entry's prefix."""
         return self.lengths.tolist() if isinstance(self.lengths, Tensor) else []
 
-    def extent(self, cells: Tile) -> Span:
-        return self._up_to(cells, max(cells.ends[1] + 1, max(self._lengths(cells))))
+    def key_range(self, tile: Tile) -> KeyRange:
+        return tile.clip(tile.keys.start, max(tile.position_range[1] + 1, *self._lengths(tile)))
 
-    def certain(self, cells: Tile) -> Span:
-        return self._up_to(cells, max(cells.ends[0] + 1, min(self._lengths(cells))))
+    def full_key_range(self, tile: Tile) -> KeyRange:
+        return tile.clip(tile.keys.start, max(tile.position_range[0] + 1, min(self._lengths(tile))))
 
-    def objections(self, shape: tuple[int, int, int, int], device: torch.device) -> list[str]:
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        if isinstance(self.lengths, Tensor):
+            checks.tensor("Prefix.lengths", self.lengths, shapes={"(batch,)": shape[:1]}, device=device)
+
+    def _lengths(self, tile: Tile) -> list[int]:
         if not isinstance(self.lengths, Tensor):
-            return []
-        given, expected = tuple(self.lengths.shape), shape[:1]
-        wrong = [] if given == expected else [f"mask: Prefix holds lengths (batch,) = {given}, expected {expected}"]
-        return wrong + other_device(self.lengths, device)
-
-    def _lengths(self, cells: Tile) -> list[int]:
-        return [self.known[i] for i in cells.sequences] if isinstance(self.lengths, Tensor) else [self.lengths]
-
-    @staticmethod
-    def _up_to(cells: Tile, end: int) -> Span:
-        start, stop = cells.keys
-        return start, max(start, min(stop, end))
+            return [self.lengths]
+        lengths = tile.summary(self)
+        return [lengths[i] for i in tile.batch_indices]

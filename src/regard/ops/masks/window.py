@@ -1,90 +1,85 @@
-"""Bands around a query's position: the window, and the causal mask."""
+"""Sliding-window and causal masks."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType
+from regard.checks import Checks
 from regard.ops.masks.base import Mask
-from regard.ops.tile import Span, Tile, entries_in
+from regard.ops.tile import KeyRange, Tile
 
 
-@dataclass(frozen=True, eq=False)
 class Window(Mask):
-    """A band: a query sees keys from ``position - left`` to ``position + right``.
+    """Sliding-window mask: a query at position p attends to keys p - left, ..., p + right.
+
+    Query i has position i + offset, where ``offset`` is an argument of `attend`.
 
     Args:
-        left: How many keys before its own position a query sees; None is no bound.
-        right: How many keys after it; None is no bound.
+        left: Number of keys before the query's position that it attends to; None for no limit.
+        right: Number of keys after it; None for no limit. ``Window(None, -1)`` hides the query's own position.
 
     Raises:
-        InvalidArgument: If a bound is 2⁶² or more.
-        InvalidType: If a bound is neither None nor an integer. Negative bounds are allowed: ``Window(None, -1)`` is
-            the past alone.
+        InvalidType: If a limit is neither an int nor None.
+        InvalidArgument: If a limit is 2**62 or more.
 
-    Memory: A window of w keys computes O(queries · (w + 128)) cells, and no more.
+    Memory:
+        Computes O(queries * (left + right + rows per block)) scores.
 
     Example:
         >>> import regard, torch
-        >>> x = torch.ones(1, 1, 5, 4)
+        >>> x = torch.ones(1, 1, 4, 8)
         >>> regard.weights(x, x, mask=regard.Window(1, 0))[0, 0]
-        tensor([[1.0000, 0.0000, 0.0000, 0.0000, 0.0000],
-                [0.5000, 0.5000, 0.0000, 0.0000, 0.0000],
-                [0.0000, 0.5000, 0.5000, 0.0000, 0.0000],
-                [0.0000, 0.0000, 0.5000, 0.5000, 0.0000],
-                [0.0000, 0.0000, 0.0000, 0.5000, 0.5000]])
+        tensor([[1.0000, 0.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000, 0.0000],
+                [0.0000, 0.5000, 0.5000, 0.0000],
+                [0.0000, 0.0000, 0.5000, 0.5000]])
     """
 
     left: int | None
     right: int | None
 
     def __post_init__(self) -> None:
-        for name in ("left", "right"):
-            bound = getattr(self, name)
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
-                raise InvalidType(f"Window: {name} is a number of keys (int) or None for no bound, not {bound!r}")
-            if bound is not None and abs(bound) >= 2**62:
-                raise InvalidArgument(f"Window: {name} = {bound} is beyond any key; None is no bound")
+        checks = Checks()
+        for name, limit in (("left", self.left), ("right", self.right)):
+            checks.integer(f"Window.{name}", limit, low=1 - 2**62, below=2**62, optional=True)
+        checks.raise_problems()
 
-    def __repr__(self) -> str:  # a compiler can follow it, which that of dataclasses it cannot
-        return f"Window(left={self.left!r}, right={self.right!r})"
-
-    def allowed(self, cells: Tile) -> Bool[Tensor, "..."]:
-        if isinstance(cells.rows, slice) and cells.columns is None:  # in order: the band lies between diagonals
-            first = cells.rows.start + cells.offset - cells.keys[0]
-            seen = torch.ones(entries_in(cells.rows), cells.width, dtype=torch.bool, device=cells.device)
-            seen = seen if self.left is None else seen.triu_(first - self.left)
-            return seen if self.right is None else seen.tril_(first + self.right)
-        position = cells.position
-        seen = torch.ones(1, dtype=torch.bool, device=cells.device)
+    def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
+        if tile.is_consecutive:  # the window lies between two diagonals
+            first = tile.rows.start + tile.offset - tile.keys.start  # pyright: ignore[reportAttributeAccessIssue]
+            allowed = torch.ones(*tile.shape[2:], dtype=torch.bool, device=tile.device)
+            allowed = allowed if self.left is None else allowed.triu_(first - self.left)
+            return allowed if self.right is None else allowed.tril_(first + self.right)
+        position = tile.q_pos
+        allowed = torch.ones(1, dtype=torch.bool, device=tile.device)
         if self.left is not None:
-            seen = cells.key >= position - self.left
+            allowed = tile.kv_idx >= position - self.left
         if self.right is not None:
-            seen = seen & (cells.key <= position + self.right)
-        return seen
+            allowed = allowed & (tile.kv_idx <= position + self.right)
+        return allowed
 
-    def extent(self, cells: Tile) -> Span:
-        return self._clip(cells, *cells.ends)
+    def key_range(self, tile: Tile) -> KeyRange:
+        """From the left edge of the first position's window to the right edge of the last one's."""
+        first, last = tile.position_range
+        return self._between(tile, first, last)
 
-    def certain(self, cells: Tile) -> Span:
-        return self._clip(cells, *cells.ends[::-1])
+    def full_key_range(self, tile: Tile) -> KeyRange:
+        """From the left edge of the last position's window to the right edge of the first one's."""
+        first, last = tile.position_range
+        return self._between(tile, last, first)
 
-    def _clip(self, cells: Tile, from_position: int, to_position: int) -> Span:
-        """The keys from the left end of one position's window to the right end of another's."""
-        start, stop = cells.keys
-        lowest = start if self.left is None else min(max(start, from_position - self.left), stop)
-        highest = stop if self.right is None else max(min(stop, to_position + self.right + 1), start)
-        return lowest, max(lowest, highest)
+    def _between(self, tile: Tile, left_of: int, right_of: int) -> KeyRange:
+        start = tile.keys.start if self.left is None else left_of - self.left
+        return tile.clip(start, tile.keys.stop if self.right is None else right_of + self.right + 1)
 
 
 class Causal(Window):
-    """A query sees the keys up to its own position: key j ≤ position, where query i stands at i + offset.
+    """Causal mask: a query at position p attends to keys 0, ..., p, where query i has position i + offset.
 
-    Memory: With as many queries as keys, half of the cells are computed.
+    Memory:
+        With as many queries as keys, half of the scores are computed.
 
     Example:
         >>> import regard, torch

@@ -1,107 +1,135 @@
-"""Measures: what may be asked of the weights while they pass by, a block of rows at a time.
+"""Measures: quantities computed from the weights, one block of rows at a time.
 
-A measure is one class with one method, `of`, a function of a block of rows in torch operations. Its `axis` says how the
-blocks' answers become one. Its gradient needs no writing: the block is run again with gradients on.
+A measure is one class with one method, `compute`, written in torch operations on a block of whole rows. Its `axis` says
+how the results of the blocks become one. Its gradient needs no code: the block is computed again with gradients on.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+from torch.nn.functional import pad
 
-from regard.ops.tile import Index, Tile
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType
+from regard.ops.rules import Rule, resolve
+from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
 
-Shape = tuple[int, int, int, int]
-Answer = Shaped[Tensor, "batch heads ..."]
-"""What a measure says of a block."""
+BlockResult = Shaped[Tensor, "batch heads ..."]
+"""What a measure returns for a block."""
 
-Position = tuple[slice, slice, Index, slice]
-"""Where a block lies in the whole matrix: the entries of its four axes."""
+BlockIndex = tuple[slice, slice, Index, slice]
+"""The batch entries, heads, queries and keys of a block, counted in the matrix."""
 
-Entries = tuple[Index, ...]
-"""Some entries of an answer, by its first axes."""
 
-FORBIDDEN = -1e30
-"""The score of a masked cell inside a block: finite, so that its product with the weight 0 is 0 and not NaN, and far
-enough from the end of float32 for the gradients of such products."""
+def lowest(dtype: torch.dtype) -> float:
+    """What `Block.scores` holds where masked: the lowest finite number. Any finite score above it may be attended to.
+
+    It is finite because its product with the weight 0 must be 0, not NaN.
+    """
+    return torch.finfo(dtype).min
 
 
 @dataclass(eq=False)
 class Block:
-    """Whole rows of the weight matrix, restricted to the keys that any of them may see.
+    """Whole rows of the weight matrix.
+
+    A user-defined measure sees all keys. A measure with ``needs_all_keys = False`` sees those that any row of the block
+    may attend to; the weights of the others are 0.
 
     Args:
         weights: (batch, heads, rows, keys), 0 where masked.
-        scores: (batch, heads, rows, keys), what softmax was given; a very low but finite number where masked, so that
-            weight × score is 0 there.
-        cells: The cells of the matrix that the block is, as rules for masks and scores are asked about them.
-        index: Where the block lies in the whole matrix.
-        shape: The shape of the whole matrix.
-        sunk_lse: (batch, heads, rows) The log-sum-exp of scores and sink, where the score rule has sinks.
-        anchor: One of the block's keys that no row is masked from, counted from the first; None where none is known.
-        concrete: Whether the numbers may be looked at to choose a way; not so under `torch.func`.
+        scores: (batch, heads, rows, keys), the input of the softmax; the lowest finite number where masked, so that
+            weight * score is 0 there.
+        tile: The indices of the block in the tensors that the matrix was made from.
+        index: The indices of the block in the matrix.
+        shape: (batch, heads, queries, keys) of the matrix.
+        lse_with_sink: (batch, heads, rows) Log-sum-exp of scores and sink, if the score has sinks.
+        visible_key: A key of the block, counted from its first, that every row may attend to; None if none is known.
+        eager: Whether values may be read to choose between formulas; not under `torch.func`.
     """
 
     weights: Float[Tensor, "batch heads rows keys"]
     scores: Float[Tensor, "batch heads rows keys"]
-    cells: Tile
-    index: Position
+    tile: Tile
+    index: BlockIndex
     shape: Shape
-    sunk_lse: Float[Tensor, "batch heads rows"] | None = None
-    anchor: int | None = None
-    concrete: bool = False
+    lse_with_sink: Float[Tensor, "batch heads rows"] | None = None
+    visible_key: int | None = None
+    eager: bool = False
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads rows"]:
-        """Log Σⱼ exp(scoreⱼ), sinks included, (batch, heads, rows); −∞ for a row with no key and no sink."""
-        if self.sunk_lse is not None:
-            return self.sunk_lse
-        return _LogSumExp.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
+        """Log Σ_j exp(s_ij), sinks included; −∞ for a row with neither key nor sink."""
+        if self.lse_with_sink is not None:
+            return self.lse_with_sink
+        return LogSumExpOfWeights.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
 
     @cached_property
-    def strongest(self) -> Float[Tensor, "batch heads rows"]:
-        """The largest weight of each row, as a constant."""
+    def max_weight(self) -> Float[Tensor, "batch heads rows"]:
+        """The largest weight of each row, without gradient."""
         return self.weights.detach().amax(-1)
 
     @cached_property
-    def highest(self) -> Float[Tensor, "batch heads rows"]:
-        """The highest score of each row, as a constant."""
+    def max_score(self) -> Float[Tensor, "batch heads rows"]:
+        """The highest score of each row, without gradient."""
         return self.scores.detach().amax(-1)
 
     @property
-    def position(self) -> Int[Tensor, "rows 1"]:
-        """Where the queries of the block stand among the keys, (rows, 1)."""
-        return self.cells.position
+    def q_pos(self) -> Int[Tensor, "rows 1"]:
+        """Positions of the queries, (rows, 1)."""
+        return self.tile.q_pos
 
     @property
-    def key(self) -> Int[Tensor, "*rows keys"]:
+    def kv_idx(self) -> Int[Tensor, "*rows keys"]:
         """The keys of the block, (keys,); (rows, keys) where each row has its own, as on a sparse graph."""
-        return self.cells.key
+        return self.tile.kv_idx
 
-    def rows_of(self, tensor: Tensor) -> Shaped[Tensor, "#batch #heads #rows"]:
-        """The part that belongs to this block of a tensor broadcastable to (batch, heads, queries)."""
-        whole = tensor.reshape((1,) * (3 - tensor.ndim) + tuple(tensor.shape))
-        return whole[
-            tuple(at if size > 1 else slice(None) for at, size in zip(self.index[:3], whole.shape, strict=True))
-        ]
+    @property
+    def local_tile(self) -> Tile:
+        """The tile in the indices of the matrix, where `WeightMatrix.at` selected a part; positions stay."""
+        tile, (batch, heads, rows, _) = self.tile, self.index
+        if isinstance(tile.batch, slice) and isinstance(tile.heads, slice) and tile.rows is rows:
+            return tile
+        positions = None if tile.rows is rows else tile.q_pos[:, 0]
+        return replace(tile, batch=batch, heads=heads, rows=rows, positions=positions)
+
+    def slice_rows(self, tensor: Tensor) -> Shaped[Tensor, "#batch #heads #rows"]:
+        """The part for this block of a tensor broadcastable to (batch, heads, queries) of the matrix."""
+        return index_rows(tensor.reshape((1,) * (3 - tensor.ndim) + tuple(tensor.shape)), self.index[:3])
+
+    def with_all_keys(self) -> Block:
+        """The same rows with every key of the matrix."""
+        keys, count = self.index[3], self.shape[3]
+        if keys.stop - keys.start == count:
+            return self
+        outside = (keys.start, count - keys.stop)
+        scores = pad(self.scores, outside, value=lowest(self.scores.dtype))
+        return replace(
+            self,
+            weights=pad(self.weights, outside),
+            scores=scores,
+            tile=self.tile.with_keys(KeyRange(0, count)),
+            index=(*self.index[:3], slice(0, count)),
+            visible_key=None if self.visible_key is None else self.visible_key + keys.start,
+        )
 
 
-class _LogSumExp(torch.autograd.Function):
-    """The log-sum-exp of scores whose softmax is known: at a row's maximum, log weight = score − lse."""
+class LogSumExpOfWeights(torch.autograd.Function):
+    """The log-sum-exp of scores whose softmax is known: at the maximum of a row, log weight = score − lse."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(scores: Tensor, weights: Tensor) -> Tensor:
-        strongest = weights.amax(-1)
-        return (scores.amax(-1) - strongest.log()).masked_fill(strongest == 0, -torch.inf)
+        max_weight = weights.amax(-1)
+        return (scores.amax(-1) - max_weight.log()).masked_fill(max_weight == 0, -torch.inf)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -112,76 +140,151 @@ class _LogSumExp(torch.autograd.Function):
         return ctx.saved_tensors[0] * gradient[..., None], None
 
 
-def sunk(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights of a softmax that a sink takes part in, and its log-sum-exp, from those of one without.
+class _Sinks(torch.autograd.Function):
+    """The share of a row's mass that goes to keys, the log-sum-exp with the sink, and the share of the sink.
+
+    With the highest score m and its weight P_m the share is 1 / (1 + P_m exp(z − m)), which loses no digits where
+    scores and sink are large.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        max_score, max_weight, sink = scores.amax(-1), weights.amax(-1), sinks[:, None]
+        is_empty = max_weight == 0
+        odds = (max_weight * (sink - max_score).exp()).masked_fill(is_empty, torch.inf)  # of the sink
+        lse = (max_score - max_weight.log()).masked_fill(is_empty, -torch.inf)
+        return 1 / (1 + odds), torch.logaddexp(lse, sink), 1 / (1 + 1 / odds)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        share, _, sink_share = output
+        ctx.save_for_backward(inputs[1], share, sink_share)
+        ctx.mark_non_differentiable(sink_share)
+
+    @staticmethod
+    def backward(ctx: Any, of_share: Tensor, of_lse: Tensor, _: Tensor) -> tuple[Tensor, None, Tensor]:
+        weights, share, sink_share = ctx.saved_tensors
+        through_share = of_share * share * sink_share
+        of_sinks = (of_lse * sink_share - through_share).sum((0, 2))
+        return weights * (through_share + of_lse * share)[..., None], None, of_sinks
+
+
+def apply_sinks(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Add a sink to a softmax; returns the weights and the log-sum-exp.
 
     Args:
         scores: (batch, heads, rows, keys).
-        weights: Their softmax, 0 in a row with no key.
-        sinks: (heads,).
+        weights: Their softmax, 0 in a row without keys.
+        sinks: z, (heads,).
     """
-    lse: Tensor = _LogSumExp.apply(scores, weights)  # pyright: ignore[reportAssignmentType]
-    total = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
-    return weights * (lse - total).exp()[..., None], total
+    share, lse, _ = _Sinks.apply(scores, weights, sinks.to(weights.dtype))  # pyright: ignore[reportGeneralTypeIssues]
+    return weights * share[..., None], lse
 
 
-class Measure:
-    """Base of all measures. A measure that holds tensors is a dataclass with these as fields: they get gradients.
+class Measure(Rule):
+    """Base of all measures. A subclass defines `compute`.
 
     Attributes:
-        axis: Which axis of the matrix the third axis of the answer follows. ``"queries"``: the answers of the blocks
-            are concatenated, (batch, heads, queries, ...); ``"keys"``: they are added key by key, (batch, heads, keys,
-            ...);
-            None: they are added, (batch, heads, ...).
-        answer: The named tuple that `of` gives; None where it gives one tensor.
+        axis: What the third axis of the result is. ``"queries"``: the results of the blocks are concatenated, (batch,
+            heads, queries, ...). ``"keys"``: they are added per key, (batch, heads, keys, ...). None: they are added,
+            (batch, heads, ...).
+        result_type: The named tuple that `compute` returns; None if it returns one tensor or a plain tuple.
+        needs_all_keys: Whether blocks must hold every key. False allows them to leave out keys that no row of the block
+            may attend to. A subclass that overrides `compute` gets True, the default, again.
 
     Example:
         The weight that each query gives to itself:
 
         >>> import regard, torch
-        >>> from regard.ops import Measure
-        >>> class OnItself(Measure):
-        ...     axis = "queries"
-        ...     def of(self, block):
-        ...         return (block.weights * (block.key == block.position)).sum(-1)
+        >>> from regard.ops.measures import Measure
+        >>> class SelfWeight(Measure):
+        ...     def compute(self, block):
+        ...         return (block.weights * (block.kv_idx == block.q_pos)).sum(-1)
         >>> x = torch.zeros(1, 1, 4, 8)
-        >>> regard.weights(x, x).measure(OnItself())["on_itself"]
+        >>> regard.weights(x, x).measure(SelfWeight())["self_weight"]
         tensor([[[0.2500, 0.2500, 0.2500, 0.2500]]])
     """
 
-    axis: Literal["queries", "keys"] | None = "queries"
-    answer: ClassVar[Callable[..., Any] | None] = None
+    hints: ClassVar = {"compute": ("needs_all_keys",)}
+    axis: ClassVar[Literal["queries", "keys"] | None] = "queries"
+    result_type: ClassVar[Callable[..., Any] | None] = None
+    needs_all_keys: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        """The key of the answer in `measured`: the class's name in snake case."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
-
-    def of(self, block: Block) -> Answer | tuple[Answer, ...]:
-        """The answer of one block of rows: a tensor or several, each starting with the axes (batch, heads)."""
+    def compute(self, block: Block) -> BlockResult | tuple[BlockResult, ...]:
+        """The result for one block of rows: a tensor or several, each starting with the axes (batch, heads)."""
         raise NotImplementedError
 
-    def objections(self, shape: Shape, device: torch.device) -> list[str]:
-        """Why the measure cannot be taken of a matrix of this shape on this device."""
-        return []
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        """Add the problems with this measure for a weight matrix of a shape, on a device."""
 
-    def whole(self, shape: Shape) -> tuple[int, ...]:
-        """The first axes of the whole answer about a matrix of this shape; `axis` says them."""
+    def result_shape(self, shape: Shape) -> tuple[int, ...]:
+        """The first axes of the result for a matrix of a shape; they follow from `axis`."""
         batch, heads, queries, keys = shape
         return {"queries": (batch, heads, queries), "keys": (batch, heads, keys), None: (batch, heads)}[self.axis]
 
-    def parts(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        """Shape and dtype of each tensor of the whole answer, which a compiler must know before it is there."""
-        return ((self.whole(shape), dtype),)
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        """Shape and dtype of each tensor of the result; a compiler needs them before there is a result."""
+        return ((self.result_shape(shape), dtype),)
 
-    def entries(self, index: Position, shape: Shape) -> Entries:
-        """Which entries of the whole answer a block's answer belongs to, by these axes; `axis` says them.
-
-        Args:
-            index: Where the block lies in the whole matrix.
-            shape: The shape of the whole matrix.
-        """
+    def result_index(self, index: BlockIndex, shape: Shape) -> tuple[Index, ...]:
+        """The entries of the result that a block's result belongs to; they follow from `axis`."""
         batch, heads, queries, keys = index
         if self.axis is None:
             return batch, heads
         return batch, heads, queries if self.axis == "queries" else keys
+
+
+MeasureLike = str | Measure | Sequence[str | Measure] | Mapping[str, str | Measure]
+"""What `measure=` takes: a name, a measure, several of these, or a dict that names the results."""
+
+
+def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str, Measure]:
+    """The measures that an argument means, by the name of their result.
+
+    Args:
+        measures: A name, a measure, several, or a dict that names the results.
+        checks: Collects the problems. Default: they are raised.
+
+    Raises:
+        InvalidArgument: If a name is unknown, needs arguments or occurs twice.
+        InvalidType: If something is neither a name nor a measure.
+    """
+    if isinstance(measures, tuple) and not measures:  # the default: no time is spent on it
+        return {}
+    if isinstance(measures, (str, Measure)):
+        measures = [measures]
+    collected, named = Checks() if checks is None else checks, {}
+    if isinstance(measures, (Mapping, Sequence)):
+        items = measures.items() if isinstance(measures, Mapping) else [(None, each) for each in measures]
+        for name, each in items:
+            _add_measure(collected, named, name, each)
+    else:
+        collected.fail_type(
+            "measure: expected a name, a Measure, several of them or a dict, got "
+            f"{type(measures).__name__} {measures!r:.80}"
+        )
+    if checks is None:
+        collected.raise_problems()
+    return named
+
+
+def _add_measure(checks: Checks, named: dict[str, Measure], name: str | None, value: str | Measure) -> None:
+    if name is not None and not isinstance(name, str):
+        checks.fail_type(f"measure: expected str keys in the dict, got {name!r}")
+        return
+    try:
+        measure = resolve(Measure, value, "measure")
+    except InvalidType as error:
+        checks.fail_type(str(error))
+        return
+    except InvalidArgument as error:
+        checks.fail(str(error))
+        return
+    key = name or measure.name
+    if measure.axis not in ("queries", "keys", None):
+        checks.fail(f"measure '{key}': expected axis 'queries', 'keys' or None, got {measure.axis!r}")
+    if key in named:
+        checks.fail(f"measure: expected different names, got '{key}' twice; pass a dict, as {{'{key}_2': ...}}")
+    named[key] = measure

@@ -1,111 +1,110 @@
-"""Where a row looks, counted from its query's own position."""
+"""Where each row attends to, relative to its query's position."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.measures.base import Block, Measure, Shape
+from regard.checks import Checks
+from regard.ops.measures.base import Block, Measure
+from regard.ops.tile import Shape
 
 
-@dataclass(frozen=True, eq=False)
 class MeanDistance(Measure):
-    """How far a row looks: Tᵢ = Σⱼ Pᵢⱼ |pᵢ − j| with pᵢ the query's position, in keys, (batch, heads, queries)."""
+    """Mean attention distance in keys: T_i = Σ_j P_ij |p_i − j|, p_i the query's position, (batch, heads, queries)."""
 
-    def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
+    needs_all_keys = False
+
+    def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         weights, dtype = block.weights, block.weights.dtype
-        key, position = block.key.to(dtype), block.position.to(dtype)
-        if block.cells.columns is not None:
+        key, position = block.kv_idx.to(dtype), block.q_pos.to(dtype)
+        if block.tile.columns is not None:
             return torch.linalg.vecdot(weights, (key - position).abs())
-        # Beyond the rows' own positions a distance is one to the nearest of these and one from there: no matrix of
-        # distances, and sums of what is positive.
-        (low, high), (start, stop) = block.cells.ends, block.cells.keys
+        # Keys beyond the positions of all rows: the distance to the nearest of these positions, and the rest from
+        # there. So no matrix of distances is made, and all terms are positive.
+        (low, high), (start, stop) = block.tile.position_range, block.tile.keys
         first, last = (min(max(end, start), stop) - start for end in (low, high + 1))
-        found = torch.linalg.vecdot(weights[..., first:last], (key[first:last] - position).abs())
-        for keys, nearest in ((slice(first), low), (slice(last, None), high)):
-            part = weights[..., keys]
-            if part.shape[-1]:
-                near = torch.linalg.vecdot(part, (key[keys] - nearest).abs())  # adds in pairs, as a product does not
-                found = found + near + (position[:, 0] - nearest).abs() * part.sum(-1)
-        return found
+        total = torch.linalg.vecdot(weights[..., first:last], (key[first:last] - position).abs())
+        for keys, edge in ((slice(first), low), (slice(last, None), high)):
+            outside = weights[..., keys]
+            if outside.shape[-1]:
+                to_edge = torch.linalg.vecdot(outside, (key[keys] - edge).abs())  # sums pairwise, unlike a product
+                total = total + to_edge + (position[:, 0] - edge).abs() * outside.sum(-1)
+        return total
 
 
-@dataclass(frozen=True, eq=False)
 class Diagonal(Measure):
-    """The weight on the key at a fixed distance: Pᵢⱼ with j = position + d, (batch, heads, queries); 0 where none is.
+    """The weight at a fixed distance: P_ij with j = p_i + offset, (batch, heads, queries); 0 if there is no such key.
 
     Args:
-        d: The distance from the query's position: 0 is the query itself, −1 the token before it.
+        offset: Distance from the query's position, as in `torch.diagonal`: 0 is the query's own key, −1 the one before.
     """
 
-    d: int
+    offset: int
+    needs_all_keys = False
 
-    def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        if block.cells.columns is not None:
-            return (block.weights * (block.key == block.position + self.d)).sum(-1)
-        return on_keys(block, block.position + self.d)[..., 0]
+    def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
+        if block.tile.columns is not None:
+            return (block.weights * (block.kv_idx == block.q_pos + self.offset)).sum(-1)
+        return gather_keys(block, block.q_pos + self.offset)[..., 0]
 
-    def objections(self, shape: Shape, device: torch.device) -> list[str]:
-        if isinstance(self.d, int) and not isinstance(self.d, bool) and abs(self.d) < 2**62:
-            return []
-        return [f"diagonal: d must be a number of keys (int), got {self.d!r}"]
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        checks.integer("Diagonal.offset", self.offset, low=1 - 2**62, below=2**62)
 
 
-@dataclass(frozen=True, eq=False)
 class DistanceHistogram(Measure):
-    """The weight at each distance, clipped: (batch, heads, queries, 2k + 1).
+    """The weight at each distance, clipped: (batch, heads, queries, 2 * max_distance + 1).
 
-    Entry k + d holds Σⱼ Pᵢⱼ over the keys with clip(j − position, −k, k) = d. Times a table of 2k + 1 vectors it is
-    what relative positions add to the output.
+    Entry max_distance + d holds Σ_j P_ij over the keys with clip(j − p_i, −max_distance, max_distance) = d. Times a
+    table of as many vectors it is what relative positions add to the output.
 
     Args:
-        k: The largest distance that is told apart, at least 0.
+        max_distance: Largest distance with a bin of its own, at least 0.
 
-    Memory: O(queries · k).
+    Memory:
+        O(queries * max_distance).
 
-    Reference: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3
-    and 4.
+    Reference:
+        Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 and 4.
     """
 
-    k: int
+    max_distance: int
+    needs_all_keys = False
 
-    def of(self, block: Block) -> Float[Tensor, "batch heads rows distances"]:
-        weights, key, k = block.weights, block.key, self.k
-        if block.cells.columns is not None:
-            at = ((key - block.position).clamp(-k, k) + k).expand_as(weights)
-            return weights.new_zeros(*weights.shape[:3], 2 * k + 1).scatter_add(-1, at, weights)
-        if not k:
+    def compute(self, block: Block) -> Float[Tensor, "batch heads rows distances"]:
+        weights, key, reach = block.weights, block.kv_idx, self.max_distance
+        if block.tile.columns is not None:
+            bins = ((key - block.q_pos).clamp(-reach, reach) + reach).expand_as(weights)
+            return weights.new_zeros(*weights.shape[:3], 2 * reach + 1).scatter_add(-1, bins, weights)
+        if not reach:
             return weights.sum(-1, keepdim=True)
-        between = block.position + torch.arange(1 - k, k, device=key.device)  # the keys at distances that hold one each
-        ends = [self._beyond(block, side) for side in (-1, 1)]
-        return torch.cat((ends[0], on_keys(block, between), ends[1]), -1)
+        single = block.q_pos + torch.arange(1 - reach, reach, device=key.device)  # keys with a bin of their own
+        before, after = (self._beyond(block, side) for side in (-1, 1))
+        return torch.cat((before, gather_keys(block, single), after), -1)
 
     def _beyond(self, block: Block, side: int) -> Tensor:
-        """What lies at distance k or more to one side, (batch, heads, rows, 1)."""
-        weights, key = block.weights, block.key
-        low, high = block.cells.ends
+        """The weight at distance max_distance or more to one side, (batch, heads, rows, 1)."""
+        weights, key = block.weights, block.kv_idx
+        low, high = block.tile.position_range
         start, width = block.index[3].start, weights.shape[-1]
-        # The keys that lie there for some rows only, and those that do for all.
-        first, last = sorted(min(max(end + side * self.k - start, 0), width) for end in (low, high + 1))
-        some = torch.where((key[first:last] - block.position) * side >= self.k, weights[..., first:last], 0.0)
-        every = weights[..., :first] if side < 0 else weights[..., last:]
-        return some.sum(-1, keepdim=True) + every.sum(-1, keepdim=True)
+        # Keys that are that far from some rows only, and those that are from all.
+        first, last = sorted(min(max(end + side * self.max_distance - start, 0), width) for end in (low, high + 1))
+        is_far = (key[first:last] - block.q_pos) * side >= self.max_distance
+        from_some = torch.where(is_far, weights[..., first:last], 0.0)
+        from_all = weights[..., :first] if side < 0 else weights[..., last:]
+        return from_some.sum(-1, keepdim=True) + from_all.sum(-1, keepdim=True)
 
-    def parts(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        return (((*self.whole(shape), 2 * self.k + 1), dtype),)
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        return (((*self.result_shape(shape), 2 * self.max_distance + 1), dtype),)
 
-    def objections(self, shape: Shape, device: torch.device) -> list[str]:
-        if isinstance(self.k, int) and not isinstance(self.k, bool) and self.k >= 0:
-            return []
-        return [f"distance_histogram: k must be a number of keys, at least 0; got {self.k!r}"]
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        checks.integer("DistanceHistogram.max_distance", self.max_distance, low=0)
 
 
-def on_keys(block: Block, keys: Tensor) -> Tensor:
-    """The weights on keys chosen for each row, (rows, count): (batch, heads, rows, count), 0 where there is none."""
+def gather_keys(block: Block, keys: Tensor) -> Tensor:
+    """The weights of keys chosen per row, (rows, count): (batch, heads, rows, count), 0 where there is no such key."""
     at = keys - block.index[3].start
     inside = (at >= 0) & (at < block.weights.shape[-1])
-    found = block.weights.gather(-1, at.where(inside, 0).expand(*block.weights.shape[:3], -1))
-    return torch.where(inside, found, 0.0)
+    gathered = block.weights.gather(-1, at.where(inside, 0).expand(*block.weights.shape[:3], -1))
+    return torch.where(inside, gathered, 0.0)

@@ -1,43 +1,78 @@
-"""One matrix of weights compared with another of the same shape."""
+"""One weight matrix compared with another of the same shape."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.measures import Block, Measure
-from regard.ops.request import AttentionRequest
+from regard.checks import Checks
+from regard.errors import InvalidType
+from regard.ops.measures.base import Block, Measure
+from regard.ops.measures.entropy import Entropy
+from regard.ops.tile import KeyRange, Shape
 
 
-@dataclass(frozen=True, eq=False)
-class KLDivergence(Measure):
-    """The mean logarithm of another matrix's weights under those of this one: Σⱼ Pᵢⱼ log Qᵢⱼ, (batch, heads, queries).
+class Matrix(Protocol):
+    """What this measure needs of a `regard.WeightMatrix`, which is made of measures."""
 
-    It is −∞ where P lies on a key that the other forbids, as in a row of Q that has no key, and 0 in a row of P that
-    has none.
+    request: Any
+
+    def lse(self) -> Tensor:
+        """The log-sum-exp of each row."""
+        ...
+
+
+class KLDivergence(Measure, name="kl_divergence"):
+    """KL divergence from another weight matrix: Σ_j P_ij log(P_ij / Q_ij), in nats, (batch, heads, queries).
+
+    It is infinite where P has weight on a key that Q forbids, and 0 for a row of P without keys.
 
     Args:
-        other: The matrix Q, of the same shape.
-        lse: (batch, heads, queries) The log-sum-exp of its scores.
+        other: The matrix Q, a `regard.WeightMatrix` of the same shape.
+
+    Raises:
+        InvalidType: If it is not a weight matrix.
+
+    Reference:
+        Kullback and Leibler 1951, "On Information and Sufficiency".
+
+    Example:
+        >>> import regard, torch
+        >>> W = regard.weights(*torch.randn(2, 1, 2, 5, 8).unbind())
+        >>> divergence = W.measure(regard.KLDivergence(W))["kl_divergence"]
+        >>> bool((divergence.abs() < 1e-6).all())
+        True
     """
 
-    other: AttentionRequest
+    request: Any
     lse: Float[Tensor, "batch heads queries"]
+    needs_all_keys = False
 
-    def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        other, weights = self.other, block.weights
+    def __init__(self, other: Matrix) -> None:
+        if not hasattr(other, "request") or not hasattr(other, "lse"):
+            raise InvalidType(f"KLDivergence.other: expected a WeightMatrix, got {type(other).__name__}")
+        self.request, self.lse = other.request, other.lse()
+
+    def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
+        other, weights = self.request, block.weights
         batch, heads, rows, keys = block.index
         group = other.query.shape[1] // other.key.shape[1]
-        shared = torch.arange(heads.start, heads.stop, device=weights.device) // group
+        kv_heads = torch.arange(heads.start, heads.stop, device=weights.device) // group
         query = other.query[batch, heads, rows].to(weights.dtype)
-        key = other.key[batch, :, keys].index_select(1, shared).to(weights.dtype)
-        cells = other.cells(batch, heads, rows).within((keys.start, keys.stop))
-        scores = other.scores(query, key, cells)
-        if other.mask is not None:
-            scores = scores.masked_fill(~other.allowed(cells), -torch.inf)
-        lse = block.rows_of(self.lse)[..., None]
-        logs = (scores - lse).masked_fill(lse == -torch.inf, -torch.inf)  # a row of Q without a key
-        return (weights * logs.where(weights > 0, 0.0)).sum(-1)
+        key = other.key[batch, :, keys].index_select(1, kv_heads).to(weights.dtype)
+        tile = other.tile(batch, heads, rows).with_keys(KeyRange(keys.start, keys.stop))
+        lse = block.slice_rows(self.lse)[..., None]
+        has_keys = lse > -torch.inf
+        logs = other.masked_scores(query, key, tile) - lse.where(has_keys, 0.0)
+        logs = logs.masked_fill(~has_keys, -torch.inf).where(weights > 0, 0.0)
+        return -Entropy().compute(block) - (weights * logs).sum(-1)
+
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        if self.request.shape != shape or self.lse.device != device:
+            checks.fail(
+                f"KLDivergence.other: expected (batch, heads, queries, keys) = {shape} on {device}, got "
+                f"{self.request.shape} on {self.lse.device}"
+            )

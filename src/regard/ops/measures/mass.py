@@ -1,28 +1,29 @@
-"""How much of a row lies on some of its cells."""
+"""The weight of each row on the cells of a mask."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.masks.base import Mask
-from regard.ops.measures.base import Block, Measure, Shape
+from regard.checks import Checks
+from regard.errors import InvalidType
+from regard.ops.masks.base import Mask, MaskLike, as_mask
+from regard.ops.measures.base import Block, Measure
+from regard.ops.tile import Shape
 
 
-@dataclass(frozen=True, eq=False)
 class Mass(Measure):
-    """The mass on the cells that a rule allows: Tᵢ = Σⱼ Pᵢⱼ [j allowed for i], (batch, heads, queries).
+    """Attention mass on the cells of a mask: T_i = Σ_j P_ij [j allowed for i], (batch, heads, queries).
 
-    The rule changes nothing of the weights, as a mask would: it says whose to add up.
+    The mask selects which weights to add up; it does not change them.
 
     Args:
-        cells: A mask, as for `attend`.
+        mask: Any mask that `attend` takes. Its tensors have the shape of the matrix that is measured; positions are
+            those of the queries, also after `WeightMatrix.at`.
 
     Example:
-        How much of each row lies on the same token elsewhere, and here:
+        How much of each row is on the same token, here and elsewhere:
 
         >>> import regard, torch
         >>> x = torch.zeros(1, 1, 4, 8)
@@ -31,16 +32,21 @@ class Mass(Measure):
         tensor([[[0.5000, 0.2500, 0.5000, 0.2500]]])
     """
 
-    cells: Mask
+    mask: Mask
+    needs_all_keys = False
 
-    def of(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        allowed = self.cells.allowed(block.cells)
+    def __init__(self, mask: MaskLike) -> None:
+        try:
+            self.mask = as_mask(mask)
+        except InvalidType as error:
+            raise InvalidType(f"Mass.{error}") from None
+
+    def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
+        allowed = self.mask.allowed(block.local_tile)
         keys = block.weights.shape[-1]
         if allowed.ndim > 1 and allowed.shape[-2:] == (1, keys):  # the same keys for all rows
             return (block.weights @ allowed.mT.to(block.weights.dtype))[..., 0]
         return torch.where(allowed, block.weights, 0.0).sum(-1)
 
-    def objections(self, shape: Shape, device: torch.device) -> list[str]:
-        if not isinstance(self.cells, Mask):
-            return [f"mass: cells must be a Mask, got {type(self.cells).__name__}"]
-        return [objection.replace("mask:", "mass:", 1) for objection in self.cells.objections(shape, device)]
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        self.mask.check(checks, shape, device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,7 +9,37 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.ops.measures.base import FORBIDDEN, Block, Measure, Shape
+from regard.checks import Checks
+from regard.ops.measures.base import Block, Measure, lowest
+from regard.ops.tile import Shape
+
+
+class MaxResult(NamedTuple):
+    """The largest weight and the highest score of each row."""
+
+    weight: Float[Tensor, "batch heads queries"]
+    score: Float[Tensor, "batch heads queries"]
+
+
+class Max(Measure):
+    """Largest weight and highest score of each row, each (batch, heads, queries); 0 and −∞ for a row without keys.
+
+    Where several keys are equally strong, one of them gets the gradient.
+    """
+
+    result_type = MaxResult
+    needs_all_keys = False
+
+    def compute(self, block: Block) -> MaxResult:
+        if block.scores.requires_grad or block.weights.requires_grad:
+            at = block.scores.detach().argmax(-1, keepdim=True)
+            weight, score = block.weights.gather(-1, at)[..., 0], block.scores.gather(-1, at)[..., 0]
+        else:
+            weight, score = block.max_weight, block.max_score
+        return MaxResult(weight, score.masked_fill(score <= lowest(score.dtype), -torch.inf))
+
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        return ((self.result_shape(shape), dtype),) * 2
 
 
 class TopKResult(NamedTuple):
@@ -20,54 +49,45 @@ class TopKResult(NamedTuple):
     indices: Int[Tensor, "batch heads queries k"]
 
 
-@dataclass(frozen=True, eq=False)
-class TopK(Measure):
-    """The k strongest keys of each row: (values, indices), each (batch, heads, queries, k).
+class TopK(Measure, name="topk"):
+    """The k strongest keys of each row: their weights and indices, each (batch, heads, queries, k).
 
-    Where a row may see fewer than k keys, the value is 0 and the index −1. The values have a gradient, the indices
-    cannot.
+    Where a row attends to fewer than k keys, the rest has value 0 and index −1. Values are differentiable.
 
     Args:
-        k: How many, from 1 to the number of keys.
+        k: Number of keys, at least 1.
     """
 
     k: int
-    answer = TopKResult
+    result_type = TopKResult
+    needs_all_keys = False
 
-    @property
-    def name(self) -> str:
-        """``"topk"``, as torch writes it."""
-        return "topk"
-
-    def of(self, block: Block) -> TopKResult:
+    def compute(self, block: Block) -> TopKResult:
         count = min(self.k, block.weights.shape[-1])
-        # Chosen by score: a tiny weight that rounds to 0 still stands before a masked key.
+        # By score: a tiny weight that rounds to 0 still comes before a masked key.
         scores, at = _top(block.scores.detach(), count)
         values = block.weights.gather(-1, at)
-        keys = (
-            at + block.index[3].start
-            if block.cells.columns is None
-            else block.key.expand_as(block.scores).gather(-1, at)
-        )
-        indices = torch.where(scores > FORBIDDEN, keys, -1)
+        if block.tile.columns is None:
+            keys = at + block.index[3].start
+        else:
+            keys = block.kv_idx.expand_as(block.scores).gather(-1, at)
+        indices = torch.where(scores > lowest(scores.dtype), keys, -1)
         missing = (0, self.k - count)
         return TopKResult(pad(values, missing), pad(indices, missing, value=-1))
 
-    def parts(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        whole = *self.whole(shape), self.k
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        whole = *self.result_shape(shape), self.k
         return (whole, dtype), (whole, torch.int64)
 
-    def objections(self, shape: Shape, device: torch.device) -> list[str]:
-        if isinstance(self.k, int) and not isinstance(self.k, bool) and 1 <= self.k <= shape[3]:
-            return []
-        return [f"topk: k must be from 1 to the number of keys ({shape[3]}), got {self.k!r}"]
+    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        checks.integer("TopK.k", self.k, low=1)
 
 
 def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As `torch.topk` along the last axis, in less time on a CPU where there are many more than k.
+    """`torch.topk` along the last axis, faster on a CPU where rows are much longer than k.
 
-    The entries are laid in columns. The k largest lie in the k columns with the largest maxima, so these columns, and
-    what was left over, are all that is searched in.
+    The entries are laid out in columns. The k largest lie in the k columns with the largest maxima, so only these
+    columns, and the entries that filled no row, are searched.
     """
     width = scores.shape[-1]
     rows = width // (64 * k)  # torch sorts a part of each row in place where k is a 64th of it or less
@@ -79,5 +99,5 @@ def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     keys = torch.arange(0, rows * columns, columns)[:, None] + chosen  # (..., rows, k)
     rest = torch.arange(rows * columns, width).expand(*scores.shape[:-1], -1)
     keys = torch.cat((keys.flatten(-2), rest), -1)
-    found, at = scores.gather(-1, keys).topk(k, -1)
-    return found, keys.gather(-1, at)
+    values, at = scores.gather(-1, keys).topk(k, -1)
+    return values, keys.gather(-1, at)

@@ -1,28 +1,16 @@
-"""Score rules: from a query and a key to one number, one file an idea."""
+"""Scores: a number from a query and a key, before the softmax. One file per idea."""
 
 from __future__ import annotations
 
-from regard.ops.scores.additive import Additive
-from regard.ops.scores.base import Score, Sum
-from regard.ops.scores.bias import Alibi, Bias, T5RelativeBias
-from regard.ops.scores.dot_product import Bilinear, ScaledDotProduct
-from regard.ops.scores.modifiers import ScoreOfHeads, Sinks, SoftCap
-from regard.ops.scores.named import SCORES, as_score
-from regard.ops.scores.relative_key import RelativeKey
-
-__all__ = [
-    "SCORES",
-    "Additive",
-    "Alibi",
-    "Bias",
-    "Bilinear",
-    "RelativeKey",
-    "ScaledDotProduct",
-    "Score",
-    "ScoreOfHeads",
-    "Sinks",
-    "SoftCap",
-    "Sum",
-    "T5RelativeBias",
-    "as_score",
-]
+from regard.ops.scores.additive import Additive as Additive
+from regard.ops.scores.base import Score as Score
+from regard.ops.scores.base import Sum as Sum
+from regard.ops.scores.base import as_score as as_score
+from regard.ops.scores.bias import Alibi as Alibi
+from regard.ops.scores.bias import Bias as Bias
+from regard.ops.scores.bias import T5RelativeBias as T5RelativeBias
+from regard.ops.scores.dot_product import Bilinear as Bilinear
+from regard.ops.scores.dot_product import ScaledDotProduct as ScaledDotProduct
+from regard.ops.scores.modifiers import Sinks as Sinks
+from regard.ops.scores.modifiers import SoftCap as SoftCap
+from regard.ops.scores.relative_key import RelativeKey as RelativeKey

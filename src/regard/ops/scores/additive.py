@@ -1,9 +1,8 @@
-"""The additive score, of recurrent encoder-decoders and of graph attention networks."""
+"""Additive scores, of recurrent encoder-decoders and graph attention networks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -12,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.errors import InvalidArgument, did_you_mean
-from regard.ops.scores.base import Score, Shape, tensor_objections
-from regard.ops.tile import Tile
+from regard.checks import Checks
+from regard.ops.scores.base import Key, Query, Score, Scores
+from regard.ops.tile import Shape, Tile
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
@@ -26,24 +25,25 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class Additive(Score):
-    """The additive score, sᵢⱼ = v · f(qᵢ + kⱼ) · scale, with scale = 1 where none is given.
+    """Additive score: s_ij = scale * v · f(q_i + k_j), with scale = 1 by default.
 
-    In the paper qᵢ = W sᵢ and kⱼ = U hⱼ are projected states of decoder and encoder, as query and key are here.
+    In the paper q_i = W s_i and k_j = U h_j are projected decoder and encoder states, as query and key are here.
 
     Args:
-        vector: v, (head_dim,), or (heads, head_dim) for one a head.
-        activation: f, ``"tanh"`` (Bahdanau), ``"leaky_relu"`` (slope 0.2 below 0, as in GAT), ``"relu"``,
-            ``"sigmoid"``. With head_dim = 1 and v = 1 the second is GAT's LeakyReLU(a₁·hᵢ + a₂·hⱼ).
+        vector: v, (head_dim,), or (heads, head_dim) for one per head.
+        activation: f: ``"tanh"`` (Bahdanau), ``"leaky_relu"`` with slope 0.2 (GAT), ``"relu"`` or ``"sigmoid"``. With
+            head_dim = 1 and v = 1, leaky_relu gives GAT's LeakyReLU(a₁·h_i + a₂·h_j).
 
     Raises:
         InvalidArgument: If the activation is unknown.
 
-    Memory: O(keys · head_dim) for each row of a block, which therefore has fewer rows.
+    Memory:
+        O(keys * head_dim) per row of a block, which therefore has fewer rows.
 
-    Reference: Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate",
-    appendix A.1.2; Veličković et al. 2018, "Graph Attention Networks", equation 3.
+    Reference:
+        Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", appendix
+        A.1.2; Veličković et al. 2018, "Graph Attention Networks", equation 3.
 
     Example:
         >>> import regard, torch
@@ -58,30 +58,23 @@ class Additive(Score):
     activation: str = "tanh"
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise InvalidArgument(
-                f"Additive: unknown activation {self.activation!r}{did_you_mean(str(self.activation), ACTIVATIONS)} "
-                f"(known: {', '.join(ACTIVATIONS)})"
-            )
+        checks = Checks()
+        checks.choice("Additive.activation", self.activation, ACTIVATIONS)
+        checks.raise_problems()
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        scale: float,
-        cells: Tile,
-    ) -> Float[Tensor, "batch heads rows keys"]:
-        vector = (self.vector[cells.heads][:, None, :, None] if self.vector.ndim == 2 else self.vector[:, None]) * scale
+    def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
+        vector = self.vector[tile.heads][:, None, :, None] if self.vector.ndim == 2 else self.vector[:, None]
         sums = query[:, :, :, None] + (key if key.ndim == 5 else key[:, :, None])
-        return (ACTIVATIONS[self.activation](sums) @ vector.to(query.dtype))[..., 0]
+        # The query's dtype first: in half precision the product with the scale would round.
+        return (ACTIVATIONS[self.activation](sums) @ (vector.to(query.dtype) * scale))[..., 0]
+
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
+        shapes = {"(head_dim,)": (head_dim,), "(heads, head_dim)": (shape[1], head_dim)}
+        checks.tensor("Additive.vector", self.vector, "floating-point", shapes=shapes, device=device)
 
     @property
-    def plain(self) -> bool:
+    def overwritable(self) -> bool:
         return True
 
-    def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
-        shapes = {"(head_dim,)": (head_dim,), "(heads, head_dim)": (shape[1], head_dim)}
-        return tensor_objections("the vector of Additive", self.vector, shapes, device)
-
-    def floats_per_cell(self, head_dim: int) -> int:
+    def workspace_per_cell(self, head_dim: int) -> int:
         return head_dim

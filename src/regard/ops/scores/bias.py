@@ -1,30 +1,28 @@
-"""Biases: scores that follow from where a cell stands, to be added to those that follow from query and key."""
+"""Biases: scores that depend on where query and key are, added to those that depend on their content."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import InvalidArgument, count_problems, raise_problems
-from regard.ops.scores.base import Score, Shape, tensor_objections
-from regard.ops.tile import Tile
+from regard.checks import Checks
+from regard.ops.scores.base import Key, Query, Score, Scores
+from regard.ops.tile import Shape, Tile
 
-FARTHEST = 2**20
-"""The largest `max_distance` of `T5RelativeBias`, which make a table of all distances up to it."""
+MAX_DISTANCE = 2**20
+"""Largest `max_distance` of `T5RelativeBias`, which computes a table of all distances up to it."""
 
 
-@dataclass(frozen=True, eq=False)
 class Bias(Score):
-    """A tensor that is added to the scores, bᵢⱼ; it is part of what is learned where it wants a gradient.
+    """A tensor added to the scores, b_ij. It is learned if it requires grad.
 
-    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDotProduct() + Bias(tensor)``.
+    Alone it depends on neither query nor key: add it to a score that does, ``ScaledDotProduct() + Bias(tensor)``.
 
     Args:
-        tensor: Broadcastable to (batch, heads, queries, keys); −∞ forbids a cell.
+        tensor: Broadcastable to (batch, heads, queries, keys). −∞ forbids a cell.
 
     Example:
         >>> import regard, torch
@@ -37,42 +35,25 @@ class Bias(Score):
 
     tensor: Float[Tensor, "..."]
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        scale: float,
-        cells: Tile,
-    ) -> Float[Tensor, "#batch #heads #rows #keys"]:
-        return cells.part_of(self.tensor).to(query.dtype)
+    def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
+        return tile.slice(self.tensor).to(query.dtype)
 
-    def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
-        given = self.tensor
-        if not isinstance(given, Tensor) or not given.is_floating_point():
-            came = given.dtype if isinstance(given, Tensor) else type(given).__name__
-            return [f"score: Bias holds a floating-point tensor, not {came}"]
-        found = []
-        sizes = zip(tuple(given.shape)[::-1], shape[::-1], strict=False)
-        if given.ndim > 4 or not all(mine in (1, size) for mine, size in sizes):
-            found.append(
-                f"score: Bias {tuple(given.shape)} does not broadcast to (batch, heads, queries, keys) = {shape}"
-            )
-        if given.device != device:
-            found.append(f"score: Bias lies on {given.device}, the query on {device}; move it with .to()")
-        return found
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
+        if checks.tensor("Bias.tensor", self.tensor, "floating-point", device=device):
+            checks.broadcastable("Bias.tensor", self.tensor, "(batch, heads, queries, keys)", shape)
 
 
-@dataclass(frozen=True, eq=False)
 class Alibi(Score):
-    """Attention with linear biases: bᵢⱼ = −slope · |position − j|.
+    """Attention with linear biases: b_ij = −slope * |p_i − j|, where p_i is the position of query i.
 
-    By itself it knows neither query nor key: add it to a rule that does, ``ScaledDotProduct() + Alibi(slopes)``.
+    Alone it depends on neither query nor key: add it to a score that does, ``ScaledDotProduct() + Alibi(slopes)``.
 
     Args:
-        slopes: One for each head, (heads,); `Alibi.for_heads` makes those of the paper.
+        slopes: (heads,); `Alibi.for_heads` returns those of the paper.
 
-    Reference: Press, Smith, Lewis 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
-    Extrapolation", section 3.
+    Reference:
+        Press, Smith, Lewis 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
+        Extrapolation", section 3.
 
     Example:
         >>> import regard, torch
@@ -85,52 +66,54 @@ class Alibi(Score):
     slopes: Float[Tensor, " heads"]
 
     @classmethod
-    def for_heads(cls, count: int) -> Alibi:
-        """The paper's slopes: 2^(−8/n), 2^(−16/n), ... for n heads.
+    def for_heads(cls, num_heads: int) -> Alibi:
+        """With the paper's slopes: 2^(−8/n), 2^(−16/n), ... for n heads.
 
-        Where n is no power of two, those of the next lower power, and then every other one of twice as many.
+        If n is not a power of two: those of the next lower power, then every other one of twice as many.
+
+        Raises:
+            InvalidType: If num_heads is not an int.
+            InvalidArgument: If it is below 1.
         """
-        raise_problems(count_problems(count=count))
-        power = 2 ** int(math.log2(count))
-        steps = [(i + 1) / power for i in range(power)] + [(2 * i + 1) / (2 * power) for i in range(count - power)]
+        checks = Checks()
+        checks.integer("num_heads", num_heads, low=1)
+        checks.raise_problems()
+        power = 2 ** int(math.log2(num_heads))
+        steps = [(i + 1) / power for i in range(power)] + [(2 * i + 1) / (2 * power) for i in range(num_heads - power)]
         return cls(torch.tensor([2.0 ** (-8 * step) for step in steps]))
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        scale: float,
-        cells: Tile,
-    ) -> Float[Tensor, "1 heads rows keys"]:
-        slopes = self.slopes[cells.heads].to(query.dtype)[:, None, None]
-        return (cells.key - cells.position).abs().to(query.dtype) * -slopes[None]
+    def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
+        slopes = self.slopes[tile.heads].to(query.dtype)[:, None, None]
+        return (tile.kv_idx - tile.q_pos).abs().to(query.dtype) * -slopes[None]
+
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
+        checks.tensor("Alibi.slopes", self.slopes, "floating-point", shapes={"(heads,)": shape[1:2]}, device=device)
 
     @property
-    def plain(self) -> bool:
+    def overwritable(self) -> bool:
         return True
 
-    def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
-        return tensor_objections("the slopes of Alibi", self.slopes, {"(heads,)": shape[1:2]}, device)
 
-
-@dataclass(frozen=True, eq=False)
 class T5RelativeBias(Score):
-    """T5's relative bias: bᵢⱼ = table[bucket(j − position)], one number for each head and bucket of distances.
+    """T5's relative bias: b_ij = table[bucket(j − p_i)], one number per head and bucket of distances.
 
-    Half of a direction's buckets hold one distance each, from 0; the others grow logarithmically up to max_distance,
-    and the last holds all beyond it. By itself it knows neither query nor key: ``ScaledDotProduct() + T5RelativeBias(table)``.
+    Half of the buckets of a direction hold one distance each, from 0. The others grow logarithmically up to
+    max_distance, and the last holds everything beyond it. Alone the bias depends on neither query nor key:
+    ``ScaledDotProduct() + T5RelativeBias(table)``.
 
     Args:
         table: (buckets, heads).
-        bidirectional: Half of the buckets are for keys after the query; if False, these all share the bucket of
+        bidirectional: Whether half of the buckets are for keys after the query. False: those share the bucket of
             distance 0.
-        max_distance: Where the last bucket begins, at most 2²⁰.
+        max_distance: Where the last bucket begins, at most 2**20.
 
     Raises:
-        InvalidArgument: If max_distance leaves no distance for the logarithmic buckets, or is too large.
+        InvalidType: If max_distance is not an int.
+        InvalidArgument: If it leaves no distance for the logarithmic buckets, or is too large.
 
-    Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
-    section 2.1.
+    Reference:
+        Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+        section 2.1.
     """
 
     table: Float[Tensor, "buckets heads"]
@@ -138,28 +121,23 @@ class T5RelativeBias(Score):
     max_distance: int = 128
 
     def __post_init__(self) -> None:
-        exact = self._exact
-        if type(self.max_distance) is not int or exact < 1 or not exact < self.max_distance <= FARTHEST:
-            raise InvalidArgument(
-                f"T5RelativeBias: with {len(self.table)} buckets, max_distance must be above {exact}, at most {FARTHEST}, and "
-                f"there must be at least {4 if self.bidirectional else 2} buckets; got max_distance "
-                f"{self.max_distance!r}"
-            )
+        checks = Checks()
+        if checks.tensor("T5RelativeBias.table", self.table, "floating-point"):
+            needed = 4 if self.bidirectional else 2
+            if self._exact < 1:
+                checks.fail(f"T5RelativeBias.table: expected at least {needed} buckets, got {len(self.table)}")
+            low = self._exact + 1
+            checks.integer("T5RelativeBias.max_distance", self.max_distance, low=low, below=MAX_DISTANCE + 1)
+        checks.raise_problems()
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        scale: float,
-        cells: Tile,
-    ) -> Float[Tensor, "1 heads rows keys"]:
-        reach = self.max_distance  # all beyond it share its bucket: one logarithm a distance, none a cell
-        of_distance = self.bucket(torch.arange(-reach, reach + 1, device=cells.device))
-        table = self.table[of_distance][:, cells.heads].mT.to(query.dtype)  # (heads, distances)
-        return table[None, :, (cells.key - cells.position).clamp(-reach, reach) + reach]
+    def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
+        reach = self.max_distance  # distances beyond it share its bucket: one logarithm per distance, none per cell
+        bucket = self.bucket(torch.arange(-reach, reach + 1, device=tile.device))
+        table = self.table[bucket][:, tile.heads].mT.to(query.dtype)  # (heads, distances)
+        return table[None, :, (tile.kv_idx - tile.q_pos).clamp(-reach, reach) + reach]
 
     def bucket(self, distance: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
-        """The bucket of each distance j − position."""
+        """The bucket of each distance j − p_i."""
         count, exact = len(self.table), self._exact
         first = torch.zeros_like(distance)
         if self.bidirectional:
@@ -171,12 +149,11 @@ class T5RelativeBias(Score):
         far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact) * (count - exact)
         return first + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=count - 1))
 
-    def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
-        return tensor_objections(
-            "the table of T5RelativeBias", self.table, {"(buckets, heads)": (len(self.table), shape[1])}, device
-        )
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
+        shapes = {"(buckets, heads)": (len(self.table), shape[1])}
+        checks.tensor("T5RelativeBias.table", self.table, "floating-point", shapes=shapes, device=device)
 
     @property
     def _exact(self) -> int:
-        """How many distances of a direction have a bucket of their own."""
+        """Number of distances per direction that have a bucket of their own."""
         return len(self.table) // (4 if self.bidirectional else 2)

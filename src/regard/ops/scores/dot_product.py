@@ -1,51 +1,44 @@
-"""Scores that are products of query and key: the scaled dot product and Luong's general score."""
+"""Products of query and key: the scaled dot product and the bilinear score."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.checks import Checks
 from regard.ops.grouped_query import grouped_matmul
-from regard.ops.scores.base import Score, Shape, tensor_objections
-from regard.ops.tile import Tile
+from regard.ops.scores.base import Key, Query, Score, Scores
+from regard.ops.tile import Shape, Tile
 
 
-@dataclass(frozen=True, eq=False)
 class ScaledDotProduct(Score):
-    """The scaled dot product, sᵢⱼ = qᵢ·kⱼ · scale, with scale = 1/√head_dim where none is given.
+    """Scaled dot product: s_ij = scale * q_i · k_j, with scale = 1/√head_dim by default.
 
-    Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
+    Reference:
+        Vaswani et al. 2017, "Attention Is All You Need", equation 1.
     """
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        scale: float,
-        cells: Tile,
-    ) -> Float[Tensor, "batch heads rows keys"]:
-        return grouped_matmul(query * scale, key.mT, often=cells.whole)
+    def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
+        return grouped_matmul(query * scale, key.mT, is_repeated=tile.is_full_width)
 
     def default_scale(self, head_dim: int) -> float:
         return head_dim**-0.5
 
     @property
-    def plain(self) -> bool:
+    def overwritable(self) -> bool:
         return True
 
 
-@dataclass(frozen=True, eq=False)
 class Bilinear(Score):
-    """The general score, sᵢⱼ = qᵢᵀ W kⱼ · scale, with scale = 1 where none is given.
+    """Bilinear score: s_ij = scale * q_iᵀ W k_j, with scale = 1 by default.
 
     Args:
-        weight: W, (head_dim, head_dim), or (heads, head_dim, head_dim) for one a head.
+        weight: W, (head_dim, head_dim), or (heads, head_dim, head_dim) for one per head.
 
-    Reference: Luong, Pham, Manning 2015, "Effective Approaches to Attention-based Neural Machine Translation",
-    equation 8.
+    Reference:
+        Luong, Pham, Manning 2015, "Effective Approaches to Attention-based Neural Machine Translation", equation 8,
+        which calls it "general"; torch calls such a map `torch.nn.Bilinear`.
 
     Example:
         >>> import regard, torch
@@ -57,21 +50,15 @@ class Bilinear(Score):
 
     weight: Float[Tensor, "*heads head_dim head_dim"]
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        scale: float,
-        cells: Tile,
-    ) -> Float[Tensor, "batch heads rows keys"]:
-        weight = self.weight[cells.heads] if self.weight.ndim == 3 else self.weight
-        return grouped_matmul(query @ (weight.to(query.dtype) * scale), key.mT, often=cells.whole)
+    def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
+        weight = self.weight[tile.heads] if self.weight.ndim == 3 else self.weight
+        return grouped_matmul(query @ (weight.to(query.dtype) * scale), key.mT, is_repeated=tile.is_full_width)
 
-    def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         square = (head_dim, head_dim)
         shapes = {"(head_dim, head_dim)": square, "(heads, head_dim, head_dim)": (shape[1], *square)}
-        return tensor_objections("the weight of General", self.weight, shapes, device)
+        checks.tensor("Bilinear.weight", self.weight, "floating-point", shapes=shapes, device=device)
 
     @property
-    def plain(self) -> bool:
+    def overwritable(self) -> bool:
         return True

@@ -1,82 +1,76 @@
-"""Relative positions on the keys: a vector for each distance, which the query is compared with."""
+"""Relative positions on the keys: a vector per distance, compared with the query."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.scores.base import Score, Shape, tensor_objections
-from regard.ops.tile import Tile
+from regard.checks import Checks
+from regard.ops.scores.base import Key, Query, Score, Scores
+from regard.ops.tile import Shape, Tile
 
 
-@dataclass(frozen=True, eq=False)
 class RelativeKey(Score):
-    """What relative positions add to the scores: rᵢⱼ = qᵢ · a[clip(j − position, −k, k)] · scale.
+    """Relative positions on the keys: r_ij = scale * q_i · a[clip(j − p_i, −k, k)], p_i the position of query i.
 
     Args:
-        table: a, (2k + 1, head_dim), or (heads, 2k + 1, head_dim) for one a head; row k + d is for distance d.
+        table: a, (2k + 1, head_dim), or (heads, 2k + 1, head_dim) for one per head; row k + d is for distance d.
 
-    The vectors b that the same paper adds to the values come in with the output: Σⱼ Pᵢⱼ b[clip(j − position, −k, k)]
-    is the measure `DistanceHistogram(k)` times b, in the same pass.
+    The paper's vectors b on the values are added to the output: Σ_j P_ij b[clip(j − p_i, −k, k)] is the measure
+    `DistanceHistogram(k)` times b, computed in the same pass.
 
-    Memory: O(keys) for each row of a block: no vector is made for a cell.
+    Memory:
+        O(keys) per row of a block; no vector is stored per cell.
 
-    Reference: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3
-    to 5.
+    Reference:
+        Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5;
+        transformers calls it ``relative_key``.
 
     Example:
         >>> import regard, torch
         >>> query, key, value = torch.randn(3, 1, 2, 5, 4).unbind()
-        >>> of_keys, of_values = torch.randn(2, 7, 4)  # k = 3
-        >>> score = regard.ScaledDotProduct() + regard.RelativeKey(of_keys)
+        >>> on_keys, on_values = torch.randn(2, 7, 4)  # k = 3
+        >>> score = regard.ScaledDotProduct() + regard.RelativeKey(on_keys)
         >>> att = regard.attend(query, key, value, score=score, measure=regard.DistanceHistogram(3))
-        >>> (att.output + att.measured["distance_histogram"] @ of_values).shape
+        >>> (att.output + att.measured["distance_histogram"] @ on_values).shape
         torch.Size([1, 2, 5, 4])
     """
 
     table: Float[Tensor, "*heads distances head_dim"]
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads rows head_dim"],
-        key: Float[Tensor, " batch #heads *rows keys head_dim"],
-        scale: float,
-        cells: Tile,
-    ) -> Float[Tensor, "batch heads rows keys"]:
-        table = self.table[cells.heads] if self.table.ndim == 3 else self.table
-        of_distance = (query * scale) @ table.to(query.dtype).mT  # (batch, heads, rows, 2k + 1)
+    def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
+        table = self.table[tile.heads] if self.table.ndim == 3 else self.table
+        by_distance = (query * scale) @ table.to(query.dtype).mT  # (batch, heads, rows, 2k + 1)
         reach = self.table.shape[-2] // 2
-        start, stop = cells.keys
-        if cells.columns is not None:
-            return _pick(of_distance, cells.key - cells.position, reach)
-        low, high = cells.ends
-        before = min(max(low - reach, start), stop)  # up to here all keys of all rows lie beyond the first distance
-        after = min(max(high + reach + 1, before), stop)
-        near = _pick(of_distance, torch.arange(before, after, device=cells.device) - cells.position, reach)
-        lead = tuple(of_distance.shape[:3])
-        ends = of_distance[..., :1].expand(*lead, before - start), of_distance[..., -1:].expand(*lead, stop - after)
-        return torch.cat((ends[0], near, ends[1]), -1)
+        if tile.columns is not None:
+            return _gather(by_distance, tile.kv_idx - tile.q_pos, reach)
+        first, last = tile.position_range
+        near = tile.clip(first - reach, last + reach + 1)  # outside, all keys of all rows have distance −k or k
+        before, after = near.start - tile.keys.start, tile.keys.stop - near.stop
+        middle = _gather(by_distance, torch.arange(*near, device=tile.device) - tile.q_pos, reach)
+        lead = tuple(by_distance.shape[:3])
+        return torch.cat(
+            (by_distance[..., :1].expand(*lead, before), middle, by_distance[..., -1:].expand(*lead, after)), -1
+        )
 
     @property
-    def plain(self) -> bool:
+    def overwritable(self) -> bool:
         return True
 
-    def objections(self, shape: Shape, head_dim: int, device: torch.device) -> list[str]:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         distances = self.table.shape[-2] if isinstance(self.table, Tensor) and self.table.ndim > 1 else 0
-        if isinstance(self.table, Tensor) and not distances % 2:
-            return [
-                f"score: the table of Relative must have an odd number of distances, from −k to k; it has {distances}"
-            ]
         shapes = {
             "(2k + 1, head_dim)": (distances, head_dim),
             "(heads, 2k + 1, head_dim)": (shape[1], distances, head_dim),
         }
-        return tensor_objections("the table of Relative", self.table, shapes, device)
+        if checks.tensor("RelativeKey.table", self.table, "floating-point", shapes=shapes, device=device):
+            checks.that(
+                distances % 2 == 1,
+                f"RelativeKey.table: expected an odd number of distances, from −k to k, got {distances}",
+            )
 
 
-def _pick(of_distance: Tensor, distance: Tensor, reach: int) -> Tensor:
-    at = distance.clamp(-reach, reach) + reach
-    return of_distance.gather(-1, at.expand(*of_distance.shape[:3], -1))
+def _gather(by_distance: Tensor, distance: Tensor, reach: int) -> Tensor:
+    index = distance.clamp(-reach, reach) + reach
+    return by_distance.gather(-1, index.expand(*by_distance.shape[:3], -1))

@@ -1,0 +1,51 @@
+"""The public names of Regard. `regard` reads this file to load each name when it is first used."""
+
+from . import analysis as analysis
+from . import explore as explore
+from . import generation as generation
+from . import models as models
+from . import nn as nn
+from . import ops as ops
+from . import testing as testing
+from . import text as text
+from . import training as training
+from . import watching as watching
+from .analysis.recording import load as load
+from .analysis.trace import trace as trace
+from .ops.attend import AttentionOutput as AttentionOutput
+from .ops.attend import attend as attend
+from .ops.attend import weights as weights
+from .ops.masks import Causal as Causal
+from .ops.masks import Documents as Documents
+from .ops.masks import MaskMod as MaskMod
+from .ops.masks import Neighbours as Neighbours
+from .ops.masks import Padding as Padding
+from .ops.masks import Prefix as Prefix
+from .ops.masks import Window as Window
+from .ops.measures import BlockMean as BlockMean
+from .ops.measures import Diagonal as Diagonal
+from .ops.measures import DistanceHistogram as DistanceHistogram
+from .ops.measures import Entropy as Entropy
+from .ops.measures import GroupPool as GroupPool
+from .ops.measures import KLDivergence as KLDivergence
+from .ops.measures import LogSumExp as LogSumExp
+from .ops.measures import Mass as Mass
+from .ops.measures import Max as Max
+from .ops.measures import MeanDistance as MeanDistance
+from .ops.measures import Measure as Measure
+from .ops.measures import Received as Received
+from .ops.measures import TopK as TopK
+from .ops.rotary import rotary as rotary
+from .ops.scores import Additive as Additive
+from .ops.scores import Alibi as Alibi
+from .ops.scores import Bias as Bias
+from .ops.scores import Bilinear as Bilinear
+from .ops.scores import RelativeKey as RelativeKey
+from .ops.scores import ScaledDotProduct as ScaledDotProduct
+from .ops.scores import Sinks as Sinks
+from .ops.scores import SoftCap as SoftCap
+from .ops.scores import T5RelativeBias as T5RelativeBias
+from .ops.weight_matrix import WeightMatrix as WeightMatrix
+from .watching import watch as watch
+
+__version__: str

@@ -1,0 +1,208 @@
+"""Checks of arguments: collect every problem, then raise them as one error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from regard.errors import InvalidArgument, InvalidType, RegardError, did_you_mean, raise_problems
+
+Kind = Literal["floating-point", "integer", "bool"]
+
+_UNDER = {"floating-point": "a floating-point tensor", "integer": "an integer tensor", "bool": "a bool tensor"}
+
+
+class Checks:
+    """Collect problems with arguments and raise all of them in one error.
+
+    Each method checks one thing and returns whether it holds, so that later checks can rely on it. Messages read
+    ``argument: expected X, got Y; do Z``. The error is `InvalidType` if any argument has a wrong type, else
+    `InvalidArgument`.
+
+    Example:
+        >>> from regard.checks import Checks
+        >>> with Checks() as checks:
+        ...     _ = checks.integer("num_heads", 0, low=1)
+        ...     _ = checks.number("dropout", 2.0, low=0, below=1)
+        Traceback (most recent call last):
+        regard.errors.InvalidArgument: 2 problems:
+          - num_heads: expected an int of at least 1, got 0
+          - dropout: expected a finite number of at least 0 and below 1, got 2.0
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.error: type[RegardError] = InvalidArgument
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.raise_problems()
+
+    def raise_problems(self) -> None:
+        """Raise one error with every problem; do nothing if there is none.
+
+        Raises:
+            InvalidType: If an argument has a wrong type.
+            InvalidArgument: If all types are right and a value is wrong.
+        """
+        if self.problems:
+            raise_problems(self.problems, self.error)
+
+    def fail(self, problem: str) -> bool:
+        """Add a problem with a value; returns False."""
+        self.problems.append(problem)
+        return False
+
+    def fail_type(self, problem: str) -> bool:
+        """Add a problem with a type; returns False."""
+        self.error = InvalidType
+        return self.fail(problem)
+
+    def that(self, condition: bool, problem: str) -> bool:
+        """Add a problem with a value unless the condition holds."""
+        return condition or self.fail(problem)
+
+    def integer(
+        self, name: str, value: Any, *, low: int | None = None, below: int | None = None, optional: bool = False
+    ) -> bool:
+        """Check that a value is an int (not a bool) with ``low <= value < below``, or None if optional."""
+        if value is None and optional:
+            return True
+        if value is None or isinstance(value, (bool, Tensor)) or not hasattr(type(value), "__index__"):
+            return self.fail_type(f"{name}: expected {_range('an int', optional, low, below)}, got {value!r:.80}")
+        if (low is not None and value < low) or (below is not None and value >= below):
+            return self.fail(f"{name}: expected {_range('an int', optional, low, below)}, got {value}")
+        return True
+
+    def number(
+        self,
+        name: str,
+        value: Any,
+        *,
+        low: float | None = None,
+        above: float | None = None,
+        below: float | None = None,
+        optional: bool = False,
+    ) -> bool:
+        """Check that a value is a finite int or float with ``low <= value``, ``above < value < below``."""
+        if value is None and optional:
+            return True
+        expected = _range("a finite number", optional, low, below, above)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return self.fail_type(f"{name}: expected {expected}, got {value!r:.80}")
+        too_low = (low is not None and value < low) or (above is not None and value <= above)
+        if too_low or (below is not None and value >= below) or not _is_finite(value):
+            return self.fail(f"{name}: expected {expected}, got {value}")
+        return True
+
+    def choice(self, name: str, value: Any, choices: Iterable[str]) -> bool:
+        """Check that a value is one of several names."""
+        known = list(choices)
+        if isinstance(value, str) and value in known:
+            return True
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        return self.fail(f"{name}: expected one of {', '.join(known)}, got {value!r}{hint}")
+
+    def tensor(
+        self,
+        name: str,
+        value: Any,
+        kind: Kind | None = None,
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        device: torch.device | None = None,
+    ) -> bool:
+        """Check type, dtype, device and shape of a tensor.
+
+        Args:
+            name: The argument, as messages call it.
+            value: The tensor.
+            kind: Its kind of dtype; None takes any.
+            shapes: The shapes it may have, by their axes: ``{"(batch, keys)": (2, 5)}``; None takes any.
+            device: Where it must be; None takes any.
+
+        Returns:
+            bool: Whether all of this holds.
+        """
+        if not isinstance(value, Tensor) or (kind is not None and not _is_kind(value, kind)):
+            expected = "a tensor" if kind is None else _UNDER[kind]
+            return self.fail_type(f"{name}: expected {expected}, got {describe(value)}")
+        valid = device is None or self.device(name, value, device)
+        if shapes and tuple(value.shape) not in [tuple(shape) for shape in shapes.values()]:
+            expected = " or ".join(f"{axes} = {tuple(shape)}" for axes, shape in shapes.items())
+            valid = self.fail(f"{name}: expected shape {expected}, got {tuple(value.shape)}")
+        return valid
+
+    def device(self, name: str, value: Tensor, device: torch.device) -> bool:
+        """Check that a tensor is on the query's device."""
+        return value.device == device or self.fail(
+            f"{name}: expected a tensor on {device} like the query, got one on {value.device}; move it with .to()"
+        )
+
+    def broadcastable(self, name: str, value: Tensor, axes: str, shape: Sequence[int], hint: str = "") -> bool:
+        """Check that a tensor can be expanded to a shape, whose axes are named for the message."""
+        return broadcastable_to(value, shape) or self.fail(
+            f"{name}: expected a shape broadcastable to {axes} = {tuple(shape)}, got {tuple(value.shape)}{hint}"
+        )
+
+
+def broadcastable_to(tensor: Tensor, shape: Sequence[int]) -> bool:
+    """Whether a tensor can be expanded to a shape."""
+    own = tensor.shape
+    return own == shape or (
+        len(own) <= len(shape)
+        and all(size == 1 or size == target for size, target in zip(own[::-1], shape[::-1], strict=False))
+    )
+
+
+def describe(value: Any) -> str:
+    """A tensor as dtype and shape, a named tuple of tensors by its fields; anything else as the name of its type.
+
+    Example:
+        >>> import torch
+        >>> describe(torch.zeros(2, 3))
+        'float32 (2, 3)'
+    """
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, tuple) and all(isinstance(part, Tensor) for part in value):
+        names = getattr(value, "_fields", range(len(value)))
+        parts = (f"{name}={describe(part)}" for name, part in zip(names, value, strict=True))
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return type(value).__name__
+
+
+def _is_kind(tensor: Tensor, kind: Kind) -> bool:
+    if kind == "bool":
+        return tensor.dtype == torch.bool
+    if kind == "floating-point":
+        return tensor.is_floating_point()
+    return not (tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
+
+
+def _range(
+    kind: str, optional: bool, low: float | None = None, below: float | None = None, above: float | None = None
+) -> str:
+    """The expected range in words: "an int of at least 1 and below 8, or None"."""
+    bounds = [f"of at least {low}"] if low is not None else []
+    bounds += [f"above {above}"] if above is not None else []
+    bounds += [f"below {below}"] if below is not None else []
+    return f"{kind} {' and '.join(bounds)}".rstrip() + (", or None" if optional else "")

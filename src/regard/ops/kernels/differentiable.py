@@ -1,0 +1,154 @@
+"""Autograd, `vmap` and `torch.compile` for kernels that consist of a forward and a backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from regard.errors import InvalidArgument
+from regard.ops.autograd import SECOND_ORDER_MESSAGE, vmap_by_loop
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
+from regard.ops.kernels.custom_op import run_compiled
+from regard.ops.kernels.results import Layouts, MeasureResults, unflatten
+from regard.ops.tree import TensorVersions, map_tensors, tensors_in
+
+
+class DifferentiableKernel(Kernel):
+    """Base of kernels that are a forward and a backward pass below autograd."""
+
+    def threads(self, inputs: KernelInputs) -> int:
+        """The number of threads for a call."""
+        return 1
+
+    def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
+        """The output, if there is a value, and the results of the measures."""
+        raise NotImplementedError
+
+    def backward(
+        self,
+        inputs: KernelInputs,
+        options: RunOptions,
+        needed: Sequence[bool],
+        gradients: Sequence[Tensor | None],
+    ) -> list[Tensor]:
+        """The gradients of the tensors that need one.
+
+        Args:
+            inputs: As in the forward pass.
+            options: As in the forward pass.
+            needed: For each tensor of `tensors_in(inputs)`, whether it needs a gradient.
+            gradients: For the output, if there is a value, and each tensor of the results; None for zero.
+        """
+        raise NotImplementedError
+
+    def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+        """Run as one operator while a program is compiled, else as one step of autograd."""
+        if not torch.compiler.is_compiling():
+            return self.run_eager(inputs)
+        if inputs.is_builtin:
+            return run_compiled(self.name, inputs)
+        from regard.ops.kernels.graph_break import call  # loads torch's compiler, which takes a second
+
+        return call(self.run_eager, inputs)
+
+    def run_eager(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+        """Run as one step of autograd."""
+        seed = int(torch.randint(2**62, ())) if inputs.dropout else 0
+        finds_hidden = torch.is_grad_enabled() and not inputs.is_builtin
+        call = _Call(self, inputs, RunOptions(seed, self.threads(inputs), finds_hidden), tensors_in(inputs))
+        tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors)
+        if tracked or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            flat = _Forward.apply(call, *call.tensors)
+            assert isinstance(flat, tuple)
+        else:
+            flat = call.forward(call.tensors)
+        output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
+        return output, unflatten(inputs.measures, call.layouts, results)
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call on its way through autograd, which sees its tensors only."""
+
+    kernel: DifferentiableKernel
+    inputs: KernelInputs
+    options: RunOptions
+    tensors: list[Tensor]
+    layouts: Layouts = field(default_factory=dict)
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> KernelInputs:
+        """The inputs with other tensors, as `torch.func` passes them."""
+        if all(new is old for new, old in zip(tensors, self.tensors, strict=True)):
+            return self.inputs
+        rest = iter(tensors)
+        return map_tensors(self.inputs, lambda _: next(rest))
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The output, if there is a value, and the tensors of the results."""
+        if self.options.finds_hidden_tensors:  # then nothing that is known requires grad
+            tensors = [tensor.detach() for tensor in tensors]
+        inputs = self.with_tensors(tensors)
+        with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
+            output, results = self.kernel.forward(inputs, self.options)
+        self.layouts.update(results.layouts)
+        return *(() if output is None else (output,)), *results.tensors()
+
+
+class _Forward(torch.autograd.Function):
+    """A call as one step of autograd: tensors go in, output and results come out."""
+
+    @staticmethod
+    def forward(call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return call.forward(tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.call, *tensors = inputs
+        ctx.versions = TensorVersions(ctx.call.inputs.request.mask)
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(tensor for tensor in output if not tensor.is_floating_point()))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.versions.check("the mask that the weights were computed with")
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        present = [gradient for gradient in gradients if gradient is not None]
+        is_present = [gradient is not None for gradient in gradients]
+        results = iter(_Backward.apply(ctx.call, needed, is_present, *tensors, *present))
+        return None, *(next(results) if need else None for need in needed)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return vmap_by_loop(_Forward, info.batch_size, in_dims, inputs)
+
+
+class _Backward(torch.autograd.Function):
+    """The gradients that are needed. Differentiating them raises; else they would count as constants."""
+
+    @staticmethod
+    def forward(
+        call: _Call, needed: Sequence[bool], is_present: Sequence[bool], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        present = iter(tensors[len(needed) :])
+        gradients = [next(present) if each else None for each in is_present]
+        inputs = call.with_tensors(tensors[: len(needed)])
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            return tuple(call.kernel.backward(inputs, call.options, needed, gradients))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise InvalidArgument(SECOND_ORDER_MESSAGE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return vmap_by_loop(_Backward, info.batch_size, in_dims, inputs)

@@ -1,0 +1,176 @@
+"""Rules: the base of masks, scores and measures. Defining a subclass registers it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import torch
+from typing_extensions import Self, dataclass_transform
+
+from regard.checks import describe
+from regard.errors import InvalidArgument, InvalidType, did_you_mean
+from regard.ops.tree import map_tensors
+
+_BUILTIN: dict[type[Rule], dict[str, type[Rule]]] = {}
+_USER: dict[type[Rule], MutableMapping[str, type[Rule]]] = {}
+_DEFAULTS: dict[tuple[type[Rule], str], Rule] = {}
+"""Built-in rules that need no arguments, by base and name; nothing about them changes, so one of each is enough."""
+
+
+@dataclass_transform(eq_default=False)
+class Rule:
+    """Base of `Mask`, `Score` and `Measure`.
+
+    A class that annotates fields becomes a dataclass, without a decorator. Tensors that a rule holds as attributes,
+    also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with `to`.
+
+    Attributes:
+        name: The class's name in snake case: what ``measure="..."`` and ``score="..."`` take. Set it by
+            ``class TopK(Measure, name="topk")``.
+        builtin: Whether the class is part of `regard.ops`.
+        required_arguments: Names of the constructor's arguments without a default.
+        hints: By method, the attributes that are only true of that method and make it faster. A subclass that replaces
+            the method and not the attribute gets the base class's safe default, never its parent's value.
+    """
+
+    base: ClassVar[type[Rule]]
+    name: ClassVar[str]
+    builtin: ClassVar[bool]
+    required_arguments: ClassVar[tuple[str, ...]]
+    hints: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    is_tree_node: ClassVar[bool] = True  # see `tree`
+
+    def __init_subclass__(cls, *, name: str | None = None, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if Rule in cls.__bases__:  # Mask, Score and Measure
+            cls.base, _BUILTIN[cls], _USER[cls] = cls, {}, WeakValueDictionary()
+            return
+        if inspect.get_annotations(cls):  # else a class such as Causal would lose its own __init__
+            _make_dataclass(cls)
+        for method, hints in cls.hints.items():
+            for hint in hints:
+                if _depth(cls, hint) > _depth(cls, method):
+                    setattr(cls, hint, inspect.getattr_static(cls.base, hint))
+        cls.builtin = cls.__module__.startswith("regard.ops.")
+        parameters = list(inspect.signature(cls).parameters.values())
+        required = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_POSITIONAL]
+        cls.required_arguments = tuple(each.name for each in required if each.kind is not each.VAR_KEYWORD)
+        if name is not None or not {"name"} & vars(cls).keys():
+            cls.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        if isinstance(cls.name, str) and not abstract:
+            (_BUILTIN if cls.builtin else _USER)[cls.base][cls.name] = cls
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same rule with its tensors on a device."""
+        return map_tensors(self, lambda tensor: tensor.to(device))
+
+    def __repr__(self) -> str:
+        values = (f"{name}={_brief(value)}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({', '.join(values)})"
+
+
+def _make_dataclass(cls: type) -> None:
+    """Make a class a dataclass whose ``__init__`` also works if ``@dataclass(frozen=True)`` is applied to it later."""
+    has_init = "__init__" in vars(cls)
+    try:
+        dataclass(eq=False, repr=False)(cls)
+    except TypeError:  # a field without a default after an inherited one with a default
+        dataclass(eq=False, repr=False, kw_only=True)(cls)
+    if not has_init:
+        specs = [
+            (each.name, each.type, field(default=each.default, init=each.init, kw_only=each.kw_only))
+            if each.default_factory is MISSING
+            else (
+                each.name,
+                each.type,
+                field(default_factory=each.default_factory, init=each.init, kw_only=each.kw_only),
+            )
+            for each in fields(cls)
+        ]
+        namespace = {"__post_init__": None} if hasattr(cls, "__post_init__") else {}
+        frozen = make_dataclass(cls.__name__, specs, namespace=namespace, frozen=True)
+        init: Any = frozen.__init__
+        init.__qualname__ = f"{cls.__qualname__}.__init__"
+        cls.__init__ = init
+
+
+def registered(base: type[Rule]) -> dict[str, type[Rule]]:
+    """The public classes of a base by name; a user's class does not replace a built-in one."""
+    classes = {**_USER[base], **_BUILTIN[base]}
+    return {name: cls for name, cls in classes.items() if not name.startswith("_")}
+
+
+def builtin_classes(*bases: type[Rule]) -> Iterator[Any]:
+    """The built-in masks, scores and measures; only those of some bases, if there are any."""
+    for base, classes in _BUILTIN.items():
+        if not bases or base in bases:
+            yield from classes.values()
+
+
+def class_id(cls: type[Rule]) -> str:
+    """How files name a class: a built-in one by its name, a user's by module and qualified name."""
+    return cls.__name__ if cls.builtin else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def class_by_id(name: str) -> type[Rule]:
+    """The class that a file names.
+
+    Raises:
+        InvalidArgument: If it has not been defined in this process: a file never imports code.
+    """
+    for classes in (*_BUILTIN.values(), *_USER.values()):
+        for cls in list(classes.values()):
+            if class_id(cls) == name:
+                return cls
+    raise InvalidArgument(f"unknown class {name}; import the module that defines it before reading the file")
+
+
+def resolve(base: type[Rule], value: Any, argument: str) -> Any:
+    """The rule that an argument means: a rule, or the name of a class that needs no arguments.
+
+    Args:
+        base: `Score` or `Measure`.
+        value: What was passed.
+        argument: The argument's name, for errors.
+
+    Raises:
+        InvalidArgument: If the name is unknown or its class needs arguments.
+        InvalidType: If the value is neither a name nor a rule.
+    """
+    if isinstance(value, base):
+        return value
+    if isinstance(value, str):
+        if (base, value) in _DEFAULTS:
+            return _DEFAULTS[base, value]
+        cls = _BUILTIN[base].get(value) or registered(base).get(value)
+        if cls is None:
+            known = sorted(registered(base))
+            raise InvalidArgument(
+                f"{argument}: unknown name '{value}'{did_you_mean(value, known)}; known: {', '.join(known)}"
+            )
+        if cls.required_arguments:
+            call = f"{'regard.' if cls.builtin else ''}{cls.__name__}({', '.join(cls.required_arguments)})"
+            raise InvalidArgument(f"{argument}: '{value}' needs arguments; pass {call}")
+        rule = cls()
+        if cls.builtin and not torch.compiler.is_compiling():
+            _DEFAULTS[base, value] = rule
+        return rule
+    if isinstance(value, type) and issubclass(value, base):
+        raise InvalidType(
+            f"{argument}: expected an instance, got the class {value.__name__}; use {value.__name__}(...)"
+        )
+    raise InvalidType(f"{argument}: expected a name or a {base.__name__}, got {type(value).__name__} {value!r:.80}")
+
+
+def _depth(cls: type, name: str) -> int:
+    """How far up the class hierarchy an attribute is defined."""
+    return next(depth for depth, owner in enumerate(cls.__mro__) if name in vars(owner))
+
+
+def _brief(value: Any) -> str:
+    return describe(value) if isinstance(value, torch.Tensor) else repr(value)

@@ -1,0 +1,47 @@
+"""Recordings made by hand, compared, and changed in their files."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.analysis import Layer, Recording
+from regard.analysis.storage import checksum
+
+
+def recorded(weights, **measured):
+    names = [tuple(map(str, range(size))) for size in weights.shape[2:]]
+    return Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, *names, measured),), {"text": "ä"})
+
+
+def same(one, other):
+    assert (one.title, one.model, one.texts) == (other.title, other.model, other.texts)
+    for mine, theirs in zip(one.layers, other.layers, strict=True):
+        assert (mine.name, mine.kind, mine.queries, mine.keys) == (
+            theirs.name,
+            theirs.kind,
+            theirs.queries,
+            theirs.keys,
+        )
+        assert torch.equal(mine.weights.dense(), theirs.weights.dense())
+        assert torch.equal(mine.weights.lse(), theirs.weights.lse())
+
+
+def changed(whole, change):
+    """The same file with other metadata."""
+    data = whole.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["regard"])
+    text, tensors = json.dumps(change(about) or about), load_file(whole)
+    save_file(tensors, whole, {"regard": text, "checksum": checksum(text, tensors)})
+
+
+def layer(about):
+    return about["layers"][0]["by name"]
+
+
+def rules(about):
+    return layer(about)["weights"]["weights"]["by name"]

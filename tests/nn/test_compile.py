@@ -1,0 +1,111 @@
+"""Attention layers and models compiled by Inductor, forward and backward. Eager is the oracle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pairwise import everything
+from regard.models import Gpt, GptConfig
+from regard.nn import MultiHeadAttention
+from regard.ops.masks import Causal, Padding
+from regard.ops.measures import TopK
+
+pytestmark = [  # of the compiler, about itself
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+MODE = "default" if everything() else "lite"
+"""Mode "lite" generates no C++, which takes a second per kernel, but checks the layouts that operators return."""
+
+ASKED = ["entropy", "received", "lse", "max", "mean_distance", TopK(3)]
+PADDING = Padding(torch.tensor([11, 7]))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler(inductor):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def inductor():
+    """Inductor with its caches off, as their keys do not depend on our fake operators."""
+    import torch._functorch.config
+    import torch._inductor.config
+    from torch._inductor.utils import fresh_cache
+
+    with (
+        fresh_cache(),  # an empty TORCHINDUCTOR_CACHE_DIR
+        torch._inductor.config.patch(fx_graph_cache=False, compile_threads=1),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield
+
+
+class Layer(nn.Module):
+    """An attention layer that returns its output and answers as a dict of tensors."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = MultiHeadAttention(16, 4, **options)
+
+    def forward(self, *given, **options):
+        attended = self.attention(*given, **options)
+        answers = {"output": attended.output, **attended.measured}
+        every = {name: answer if isinstance(answer, tuple) else (answer,) for name, answer in answers.items()}
+        return {(name, i): part for name, parts in every.items() for i, part in enumerate(parts)}
+
+
+def gradients(found, leaves):
+    """The gradients of a number that depends on all results."""
+    parts = [part for part in found.values() if part.is_floating_point()]
+    loss = sum((part * torch.linspace(1, 2, part.numel()).view_as(part)).sum() for part in parts)
+    return torch.autograd.grad(loss, leaves)
+
+
+def compare(program, given, leaves, mode=MODE, **options):
+    found = torch.compile(program, mode=mode)(*given, **options)
+    expected = program(*given, **options)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(found, leaves), gradients(expected, leaves), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "mode"),
+    [(1, {"bias": False}, "default"), (1, {"num_kv_heads": 2}, MODE), (3, {"num_kv_heads": 1}, MODE)],
+)
+def test_a_compiled_layer_gives_the_same_output_answers_and_gradients(inputs, options, mode):
+    layer = Layer(**options)
+    given = [torch.randn(2, 11, 16, requires_grad=True) for _ in range(inputs)]
+    mask = Causal() if inputs == 1 else PADDING
+    compare(layer, given, [*given, *layer.parameters()], mode, mask=mask, measure=ASKED)
+
+
+WORDS = torch.randint(1, 19, (2, 11), generator=torch.Generator().manual_seed(0))
+
+
+def make_gpt(positions: str, **rates: float) -> Gpt:
+    sizes = {"d_model": 16, "num_heads": 4, "num_layers": 1, "d_ff": 16, "max_length": 16}
+    model = Gpt(GptConfig(19, positions=positions, **sizes, **{"dropout": 0.0, "attention_dropout": 0.0, **rates}))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("positions", ["relative", "alibi", "t5", "rotary", "learned"])
+def test_a_compiled_gpt_gives_the_same_logits_and_gradients(positions):
+    model = make_gpt(positions)
+    compare(lambda words: {"logits": model(words).logits}, [WORDS], list(model.parameters()))
+
+
+def test_a_compiled_gpt_drops_in_training_and_has_finite_gradients():
+    model = make_gpt("relative", attention_dropout=0.3)
+    compiled = torch.compile(model, mode=MODE)
+    one, other = (compiled(WORDS).logits for _ in range(2))
+    assert not torch.equal(one, other)
+    for gradient in torch.autograd.grad(one.square().sum(), list(model.parameters())):
+        assert gradient.isfinite().all()
+        assert gradient.any()

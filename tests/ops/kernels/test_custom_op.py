@@ -1,0 +1,118 @@
+"""torch's own checks of the operators that compiled programs call, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import opcheck
+
+from ops.rules import SCORES, masks, measures
+from ops.small import TOKENS
+from pairwise import everything, pairwise
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.masks import Causal
+from regard.ops.measures import TopK, as_measures
+from regard.ops.request import make_request
+from regard.ops.scores import Alibi, ScaledDotProduct
+from regard.ops.tree import Encoder
+
+BATCH, HEADS, WIDTH = 2, 2, 4
+MASKS = masks(BATCH, HEADS, TOKENS, TOKENS)
+ASKED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
+RULES = [(mask, "blockwise") for mask in MASKS if mask not in ("own", "function", "block mask")]
+RULES += [(mask, "sparse") for mask in ("neighbours", "neighbours and", "no edges")]
+KNOWN = [score for score in SCORES if score != "own"]
+
+
+def heads_of(x: Tensor, heads: int) -> Tensor:
+    """(batch, tokens, heads · width) → (batch, heads, tokens, width), a view that is not contiguous."""
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+LAYOUTS: dict[str, Callable[[int, Any], Tensor]] = {  # from the number of heads and torch.randn
+    "contiguous": lambda heads, randn: randn(BATCH, heads, TOKENS, WIDTH),
+    "transposed": lambda heads, randn: heads_of(randn(BATCH, TOKENS, heads * WIDTH), heads),
+    "split": lambda heads, randn: heads_of(randn(BATCH, TOKENS, 3 * heads * WIDTH), 3 * heads).chunk(3, 1)[1],
+    "sliced": lambda heads, randn: randn(BATCH, heads, TOKENS + 5, 2 * WIDTH)[:, :, 3:-2, ::2],
+    "expanded over heads": lambda heads, randn: randn(BATCH, 1, TOKENS, WIDTH).expand(-1, heads, -1, -1),
+    "expanded": lambda heads, randn: randn(TOKENS, 1).expand(BATCH, heads, -1, WIDTH),
+    "columns first": lambda heads, randn: randn(BATCH, heads, WIDTH, TOKENS).mT,
+}
+
+
+def arguments(query, key, value, measure=(), dropout=0.0, kernel="blockwise", **rules) -> tuple[Any, ...]:
+    """The arguments that a compiled program passes to the operator."""
+    encoder = Encoder()
+    text = encoder.encode(KernelInputs(value, make_request(query, key, **rules), as_measures(measure), dropout))
+    return encoder.tensors, encoder.numbers, text, kernel, torch.tensor(7)
+
+
+def check(given: tuple[Any, ...], needed: Sequence[bool], expand: bool = False, tests: tuple[str, ...] = ()) -> None:
+    """Run torch's checks on the operator, and on its backward pass for the gradients that are needed."""
+    with torch.no_grad():
+        answers = torch.ops.regard.attend(*given)
+    is_present = [answer.is_floating_point() for answer in answers]
+    gradients = [torch.randn_like(answer) for answer in answers if answer.is_floating_point()]
+    gradients = [x.mean().expand(x.shape) for x in gradients] if expand else gradients
+    backward = torch.ops.regard.attend_backward, (*given, gradients, is_present, list(needed))
+    opcheck(*backward, test_utils=("test_faketensor", *tests))
+    for tensor, need in zip(given[0], needed, strict=True):
+        tensor.requires_grad_(tensor.requires_grad or need)
+    opcheck(torch.ops.regard.attend, given, test_utils=("test_faketensor", "test_autograd_registration", *tests))
+    opcheck(*backward, test_utils="test_autograd_registration")
+
+
+LEARNED = {"all": (0, 1, 2, 3), "slopes": (3,), "query": (1,), "key": (2,), "value": (0,), "query and value": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value", "dtype", "kv_heads", "dropout", "learned", "expand"),
+    pairwise(*[[*LAYOUTS]] * 3, [torch.float32, torch.bfloat16], [4, 2, 1], [0.0, 0.4], [*LEARNED], [False, True]),
+)
+def test_fake_operators_match_real_ones_for_any_layout_of_the_inputs(
+    query, key, value, dtype, kv_heads, dropout, learned, expand
+):
+    randn = partial(torch.randn, dtype=dtype)
+    leaves = [LAYOUTS[query](4, randn), LAYOUTS[key](kv_heads, randn), LAYOUTS[value](kv_heads, randn), torch.rand(4)]
+    score = ScaledDotProduct() + Alibi(leaves[3])
+    given = arguments(*leaves[:3], ["entropy", "received", TopK(3)], dropout, mask=Causal(), score=score)
+    needed = [any(tensor is leaves[number] for number in LEARNED[learned]) for tensor in given[0]]
+    check(given, needed, expand, ("test_schema",))
+
+
+PAIRS = [(*rule, score, i - j) for i, rule in enumerate(RULES) for j, score in enumerate(KNOWN)]
+
+
+@pytest.mark.parametrize(
+    ("mask", "kernel", "score"), [case for *case, diagonal in PAIRS if everything() or diagonal % 6 == 0]
+)
+def test_fake_operators_match_real_ones_for_every_mask_and_score(mask, kernel, score):
+    case = SCORES[score]
+    held = {name: tensor.float() for name, tensor in case.tensors(HEADS, TOKENS, TOKENS, WIDTH).items()}
+    leaves = [LAYOUTS["transposed"](HEADS, torch.randn) for _ in range(3)]
+    asked = {name: m for name, m in ASKED.items() if (name, kernel) != ("block_mean", "sparse")}
+    given = arguments(*leaves, asked, kernel=kernel, mask=MASKS[mask], score=case.rule(held))
+    check(given, [tensor.is_floating_point() for tensor in given[0]])
+
+
+@pytest.mark.parametrize("made", ["transposed", "expanded"])
+def test_both_operators_can_be_traced_ahead_of_time(made):
+    given = arguments(*(LAYOUTS[made](HEADS, torch.randn) for _ in range(3)), "entropy", mask=Causal())
+    check(given, [True] * 3, tests=("test_aot_dispatch_dynamic",))
+
+
+@pytest.mark.parametrize("needed", list(product([False, True], repeat=3))[1:])
+@pytest.mark.parametrize("shared", [(0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 0, 0)])
+def test_gradients_of_a_tensor_passed_twice_are_those_of_two_copies(shared, needed):
+    leaves = [LAYOUTS["transposed"](HEADS, torch.randn) for _ in range(3)]
+    tensors, *rest = given = arguments(*(leaves[number] for number in shared), mask=Causal())
+    gradient = [torch.randn(BATCH, HEADS, TOKENS, WIDTH)], [True], needed
+    found = torch.ops.regard.attend_backward(tensors, *rest, *gradient)
+    torch.testing.assert_close(found, torch.ops.regard.attend_backward([x.clone() for x in tensors], *rest, *gradient))
+    check(given, needed, tests=("test_schema",))

@@ -1,0 +1,93 @@
+"""Subclasses of the library's rules that override the rule itself, and a comparison with the dense definition."""
+
+from __future__ import annotations
+
+from dataclasses import make_dataclass
+from inspect import getattr_static
+
+import torch
+
+from ops.definition import definition
+from regard.ops import attend
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.masks import Mask
+from regard.ops.measures import Measure, as_measures
+from regard.ops.request import make_request
+from regard.ops.scores import Score
+from regard.ops.tile import KeyRange, Tile
+
+BATCH, HEADS, QUERIES, KEYS = SHAPE = 2, 2, 9, 12
+OFFSET = KEYS - QUERIES
+WHOLE = Tile(slice(0, BATCH), slice(0, HEADS), slice(0, QUERIES), KeyRange(0, KEYS), OFFSET, torch.device("cpu"))
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+TENSORS = [numbers(BATCH, HEADS, tokens, 4, seed=i).requires_grad_() for i, tokens in enumerate((QUERIES, KEYS, KEYS))]
+
+HINTS = {"allowed": ("key_range", "full_key_range", "depends_on_query"), "__call__": ("overwritable",), "compute": ()}
+BASES = {"allowed": Mask, "__call__": Score, "compute": Measure}
+WAYS = (
+    "in a subclass",
+    "in a mixin",
+    "in a mixin that is a rule",
+    "in a parent of the subclass",
+    "in a subclass of one with hints",
+)
+
+
+def subclass(rule, method, override, way="in a subclass", **stored):
+    """The same rule as a subclass of its class; `override` gets the parent's answer and the arguments of the call."""
+    kind = type(rule)
+
+    def overridden(self, *arguments):
+        return override(self, getattr(kind, method)(self, *arguments), *arguments)
+
+    own = {method: overridden}
+    if way == "in a mixin":
+        made = type("Mine", (type("Mixin", (), own), kind), {})
+    elif way == "in a mixin that is a rule":
+        made = type("Mine", (type("Mixin", (BASES[method],), own), kind), {})
+    elif way == "in a subclass of one with hints":
+        hints = {hint: getattr_static(kind, hint) for hint in HINTS[method]}
+        made = type("Mine", (type("Hinted", (kind,), hints),), own)
+    else:
+        made = type("Mine", (kind,), own)
+    if way == "in a parent of the subclass":
+        made = type("Mine", (made,), {})
+    if stored:
+        made = make_dataclass("Mine", stored, bases=(made,), kw_only=True, eq=False)
+    mine = object.__new__(made)
+    vars(mine).update(vars(rule) | stored)
+    return mine
+
+
+def answers(output, measured, leaves):
+    """The output, the measurements, and the gradients of a loss that depends on every finite entry of both."""
+    parts = [output, *(part for answer in measured for part in (answer if isinstance(answer, tuple) else (answer,)))]
+    finite = [part.where(part.isfinite(), 0.0) for part in parts if part.is_floating_point()]
+    loss = sum((part * torch.linspace(0.5, 1.5, part.numel()).view_as(part)).sum() for part in finite)
+    return *parts, *torch.autograd.grad(loss, leaves, None, True, allow_unused=True, materialize_grads=True)
+
+
+def check(cells, formula=None, sinks=None, leaves=(), **rules):
+    """Compare every kernel that serves the call with the definition; return the names of these kernels."""
+    leaves, served = [*TENSORS, *leaves], []
+    output, _, _, said = definition(*TENSORS, cells, OFFSET, formula, sinks)
+    expected = {
+        asked: answers(output, [said[name][0] for name in asked], leaves)
+        for asked in ((), ("entropy", "received", "mean_distance"))
+    }
+    for kernel in KERNELS:
+        asked = () if kernel.measures == frozenset() else ("entropy", "received", "mean_distance")
+        job = KernelInputs(TENSORS[2], make_request(*TENSORS[:2], **rules), as_measures(asked))
+        if not any(kernel.unsupported_reasons(job)):
+            att = attend(*TENSORS, **rules, measure=asked, kernel=kernel.name)
+            found = answers(att.output, att.measured.values(), leaves)
+            for mine, truth in zip(found, expected[asked], strict=True):
+                torch.testing.assert_close(mine, truth, rtol=1e-9, atol=1e-9, msg=f"{kernel.name}: {{}}".format)
+            served.append(kernel.name)
+    return served

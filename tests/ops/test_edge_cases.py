@@ -1,0 +1,205 @@
+"""Arguments at their ends: more keys than there are, nothing asked, numbers too large, types that do not fit."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+import regard
+from regard.errors import InvalidArgument, InvalidType
+from regard.nn import divergence_loss
+from regard.ops import attend, weights
+from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.masks import Causal, Neighbours, Padding, Window
+from regard.ops.measures import Mass, TopK
+from regard.ops.scores import Additive, Alibi, ScaledDotProduct, Sinks
+
+RUNNING = ["blockwise", "reference"]
+
+
+def tensors(queries=9, keys=12, batch=2, heads=2, dtype=torch.float64, count=3):
+    random = torch.Generator().manual_seed(0)
+    sizes = [queries, *[keys] * (count - 1)]
+    made = (torch.randn(batch, heads, size, 8, generator=random, dtype=torch.float64) for size in sizes)
+    return [tensor.to(dtype).requires_grad_() for tensor in made]
+
+
+def dense(query, key, cells):
+    return (query @ key.mT * query.shape[-1] ** -0.5).masked_fill(~cells, -inf).softmax(-1).nan_to_num(0.0)
+
+
+@pytest.mark.parametrize("kernel", [*RUNNING, "sparse"])
+@pytest.mark.parametrize(("keys", "k"), [(3, 4), (3, 10**4), (1, 2), (12, 13)])
+def test_topk_of_more_keys_than_there_are_is_filled_up(monkeypatch, kernel, keys, k):
+    monkeypatch.setattr("regard.ops.kernels.sparse.MAX_DENSITY", 1)
+    query, key, value = tensors(keys=keys)
+    cells = torch.arange(keys) <= torch.arange(9)[:, None] - 1
+    mask = Neighbours(*cells.nonzero().T)
+    found = attend(query, key, value, mask=mask, measure=TopK(k), kernel=kernel).measured["topk"]
+    P = dense(query, key, cells)
+    values, indices = P.sort(-1, descending=True)
+    torch.testing.assert_close(found.values[..., :keys], values)
+    assert torch.equal(
+        found.indices[..., :keys], torch.where(cells.sum(-1, keepdim=True) > torch.arange(keys), indices, -1)
+    )
+    assert found.values.shape == found.indices.shape == (2, 2, 9, k)
+    assert (found.values[..., keys:] == 0).all()
+    assert (found.indices[..., keys:] == -1).all()
+    rows = torch.linspace(0.5, 1.5, k, dtype=torch.float64)
+    ours = torch.autograd.grad((found.values * rows).sum(), (query, key))
+    right = torch.autograd.grad((values * rows[:keys]).sum(), (query, key))
+    torch.testing.assert_close(ours, right)
+
+
+def test_topk_of_a_view_may_ask_for_more_keys_than_there_are():
+    query, key, _ = tensors()
+    found = weights(query, key).topk(15)
+    assert found.values.shape == (2, 2, 9, 15)
+    assert (found.indices[..., 12:] == -1).all()
+    torch.testing.assert_close(found.values.sum(-1), torch.ones(2, 2, 9, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5, True, "3", None])
+def test_topk_of_no_number_of_keys_is_refused(k):
+    query, key, value = tensors()
+    with pytest.raises((InvalidArgument, InvalidType), match="TopK.k: expected an int of at least 1"):
+        attend(query, key, value, measure=TopK(k))
+
+
+@pytest.mark.parametrize("asked", [(), ([],), ({},)], ids=["nothing", "empty list", "empty dict"])
+def test_asking_nothing_computes_nothing(monkeypatch, asked):
+    W = weights(*tensors(count=2))
+
+    def run(self, job):
+        raise AssertionError("a kernel ran")
+
+    for kernel in KERNELS:
+        monkeypatch.setattr(type(kernel), "run", run)
+    assert W.measure(*asked) == {}
+
+
+def test_attend_reports_all_objections_at_once():
+    query, key, value = tensors()
+    with pytest.raises(InvalidArgument) as error:
+        attend(
+            query,
+            key[:, :, :, :5],
+            value[:, :, :7],
+            dropout=2,
+            measure=["entrpy", TopK(0)],
+            mask=Padding(torch.tensor([3])),
+        )
+    for said in ("head_dim 8, got 5", "as many keys as in key, 12, got 7", "dropout", "did you mean 'entropy'"):
+        assert said in str(error.value)
+
+
+def test_objections_to_mask_score_dropout_and_measure_come_together():
+    query, key, value = tensors()
+    with pytest.raises(InvalidArgument) as error:
+        attend(
+            query,
+            key,
+            value,
+            mask=Padding(torch.tensor([3])),
+            score=Sinks(ScaledDotProduct(), torch.zeros(5)),
+            dropout=-0.5,
+            measure=["entrpy", "lsee", TopK(0)],
+        )
+    for said in ("Padding", "Sinks", "dropout", "'entrpy'", "'lsee'", "TopK.k"):
+        assert said in str(error.value)
+
+
+def _alternate(batch, head, query, key):
+    return (batch + head + query + key) % 2 == 0
+
+
+QUERIES, KEYS = torch.arange(9)[:, None], torch.arange(12)
+CELLS = {
+    "mask": (Window(2, 0), (KEYS <= QUERIES + 3) & (KEYS >= QUERIES + 1)),
+    "bool tensor": (KEYS % 3 == QUERIES % 3, KEYS % 3 == QUERIES % 3),
+    "bool tensor of keys": (KEYS > 4, KEYS > 4),
+    "function": (_alternate, sum(torch.meshgrid(*map(torch.arange, (2, 2, 9, 12)), indexing="ij")) % 2 == 0),
+    "block mask": (create_block_mask(lambda b, h, q, k: q >= k, None, None, 9, 12, device="cpu"), KEYS <= QUERIES),
+}
+
+
+@pytest.mark.parametrize("kernel", [None, *RUNNING])
+@pytest.mark.parametrize("kind", CELLS)
+def test_mass_takes_any_mask_that_attend_takes(kind, kernel):
+    (query, key, value), (mask, cells) = tensors(), CELLS[kind]
+    attended = attend(query, key, value, mask=Causal(), measure=Mass(mask), kernel=kernel)
+    truth = torch.where(cells, dense(query, key, KEYS <= QUERIES + 3), 0.0).sum(-1)
+    torch.testing.assert_close(attended.measured["mass"], truth)
+    torch.testing.assert_close(attended.weights.measure(Mass(mask))["mass"], truth)
+    pairs = (torch.autograd.grad(answer.square().sum(), (query, key)) for answer in (attended.measured["mass"], truth))
+    torch.testing.assert_close(*pairs)
+
+
+@pytest.mark.parametrize("given", ["causal", 3, Causal, torch.ones(9, 12), torch.ones(5, 12, dtype=torch.bool)])
+def test_mass_refuses_what_is_no_mask_of_the_matrix(given):
+    query, key, value = tensors()
+    with pytest.raises((InvalidArgument, InvalidType)):
+        attend(query, key, value, measure=Mass(given))
+
+
+@pytest.mark.parametrize("node", [2**40, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_node_number_that_is_too_large_is_named(node, side):
+    edges = torch.tensor([[0, 1], [0, 1]])
+    edges[side, 1] = node
+    query, key, value = tensors()
+    with pytest.raises(InvalidArgument, match=rf"expected indices from 0 to 2\*\*31 - 1, got {node}"):
+        attend(query, key, value, mask=Neighbours(*edges))
+
+
+@pytest.mark.parametrize("kernel", [*RUNNING, "sparse"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("of_heads", [False, True])
+@pytest.mark.parametrize("activation", ["tanh", "leaky_relu"])
+def test_additive_scores_are_not_scaled_in_half_precision(monkeypatch, kernel, dtype, of_heads, activation):
+    monkeypatch.setattr("regard.ops.kernels.sparse.MAX_DENSITY", 1)
+    query, key, _ = (tensor.detach() for tensor in tensors(dtype=dtype))
+    random = torch.Generator().manual_seed(1)
+    vector = torch.randn(*((2, 8) if of_heads else (8,)), generator=random).to(dtype)
+    mask, scale = Neighbours(*torch.ones(9, 12).nonzero().T), 0.3
+    measured = attend(
+        query, key, key, mask=mask, score=Additive(vector, activation), scale=scale, measure=TopK(12), kernel=kernel
+    )
+    values, indices = measured.measured["topk"]
+    found = torch.zeros(2, 2, 9, 12).scatter(-1, indices, values)
+    f = torch.tanh if activation == "tanh" else lambda x: torch.where(x > 0, x, 0.2 * x)
+    terms = f(query.double()[:, :, :, None] + key.double()[:, :, None]) * vector.double().view(-1, 1, 1, 8)
+    assert (found.double() - (terms.sum(-1) * scale).softmax(-1)).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("count", [None, 0, -1, 2.5, True, "8"])
+def test_alibi_of_no_number_of_heads_is_refused(count):
+    with pytest.raises((InvalidArgument, InvalidType), match="num_heads: expected an int of at least 1"):
+        Alibi.for_heads(count)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # of the compiler, about itself
+@pytest.mark.parametrize("mask", [None, Causal(), Window(3, 1) & Padding(torch.tensor([12, 7]))], ids=str)
+def test_the_divergence_loss_compiles_as_one_graph(mask):
+    def program(query, key, other_query, other_key):
+        P, Q = weights(query, key, mask=mask), weights(other_query * 2, other_key, mask=mask)
+        return divergence_loss(P, Q) + divergence_loss(Q, P.detach())
+
+    torch._dynamo.reset()
+    random = torch.Generator().manual_seed(0)
+    given = [torch.randn(2, 2, 12, 8, generator=random).requires_grad_() for _ in range(4)]
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)(*given)
+    eager = program(*given)
+    torch.testing.assert_close(compiled, eager)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, given) for loss in (compiled, eager)))
+
+
+def test_the_names_of_the_package_are_public_ones():
+    names = dir(regard)
+    assert {*regard.__all__, "load", "training"} <= {*names}
+    assert [name for name in names if name.startswith("_") and not name.startswith("__")] == []

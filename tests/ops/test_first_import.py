@@ -1,0 +1,94 @@
+"""``regard.ops`` is loaded when it is first used, wherever that is: nothing of the place may stay in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, os, sys
+import jaxtyping, torch, torch._dynamo, torch.library, torch.nn.attention.flex_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+import regard
+
+torch.compile(torch.sin, backend="aot_eager")(torch.ones(2, requires_grad=True)).sum().backward()  # loads the compiler
+
+def inference_mode(x):
+    with torch.inference_mode():
+        regard.attend(x, x, x)
+
+def grad(x):
+    torch.func.grad(lambda x: regard.attend(x, x, x).output.sum())(x)
+
+def vmap(x):
+    torch.vmap(lambda x: regard.attend(x, x, x, kernel="reference").output)(x[None])
+
+def program(*given):
+    att = regard.attend(*given, mask=regard.Causal(), measure="entropy", kernel="blockwise")
+    return att.output.square().sum() + att.measured["entropy"].sum()
+
+def gradients(function, given):
+    return [part.flatten().tolist() for part in torch.autograd.grad(function(*given), given)]
+
+def used_first(place):
+    place(torch.randn(1, 2, 6, 4))
+    given = [torch.randn(1, 2, 6, 4).requires_grad_() for _ in range(3)]
+    compiled = torch.compile(program, backend="aot_eager")
+    return {"eager": gradients(program, given), "compiled": gradients(compiled, given)}
+
+opened, made = [], []
+
+class Watch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        made.extend(each.untyped_storage().nbytes() for each in [found] if isinstance(each, torch.Tensor))
+        return found
+
+def watched():
+    torch.backends.cpu.get_cpu_capability = lambda: "AVX512"  # where it matters who made the processor
+    torch.backends.mkldnn.is_available = torch.backends.mkl.is_available = lambda: True
+    sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+    with Watch():
+        import regard.ops
+        torch.ones(3)
+    return {"opened": opened, "made": made}
+
+children = {place.__name__: lambda place=place: used_first(place) for place in (inference_mode, grad, vmap)}
+for name, run in {**children, "watched": watched}.items():
+    if not os.fork():
+        assert "regard.ops" not in sys.modules
+        try:
+            said = run()
+        except BaseException as error:
+            said = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"name": name, **said}), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What each of several processes found after a first import of its own; they share the seconds that torch takes."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("place", ["inference_mode", "grad", "vmap"])
+def test_compiled_gradients_are_right_wherever_the_library_was_first_imported(said, place):
+    assert "error" not in said[place], said[place]["error"]
+    for eager, compiled in zip(said[place]["eager"], said[place]["compiled"], strict=True):
+        assert compiled == pytest.approx(eager, rel=1e-5, abs=1e-6)
+        assert any(abs(number) > 0.01 for number in compiled)
+
+
+def test_the_import_reads_nothing_of_the_machine_and_makes_no_large_tensor(said):
+    found = said["watched"]
+    assert any("regard" in name for name in found["opened"])
+    assert not [name for name in found["opened"] if name.startswith("/proc/")]
+    assert 12 in found["made"]  # that of three numbers was seen
+    assert max(found["made"]) <= 2**20

@@ -1,0 +1,228 @@
+"""A tensor held by a rule gets its gradient, or the call is refused; a mask's tensors are watched and moved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from ops.holders import HOLDERS, SUPPORTED, Below, Parcel, Scaled, Squares
+from pairwise import pairwise, sampled
+from regard.errors import InvalidArgument, StaleView
+from regard.ops import attend, weights
+from regard.ops.kernels import blocks
+from regard.ops.masks import Causal, Mask, Window
+from regard.ops.scores import Bias, ScaledDotProduct, Sinks, SoftCap
+
+HEADS, QUERIES, KEYS = 2, 9, 12
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+TENSORS = [numbers(2, HEADS, tokens, 4, seed=i) for i, tokens in enumerate((QUERIES, KEYS, KEYS))]
+LOGITS, BIAS = numbers(HEADS), numbers(QUERIES, KEYS)
+
+
+@pytest.fixture(autouse=True)
+def _several_blocks(monkeypatch):
+    """Even these few rows make several blocks."""
+    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=5))
+
+
+SCORES = {  # the score built around a rule, and its formula, from the rule's own scores and the scaled dot product
+    "alone": (lambda rule: rule, lambda own, dot: own),
+    "in a sum": (lambda rule: ScaledDotProduct() + rule, lambda own, dot: dot + own),
+    "first in a sum": (lambda rule: rule + ScaledDotProduct(), lambda own, dot: own + dot),
+    "added to itself": (lambda rule: rule + rule, lambda own, dot: own + own),
+    "beside a bias that learns": (
+        lambda rule: ScaledDotProduct() + Bias(nn.Parameter(BIAS)) + rule,
+        lambda own, dot: dot + BIAS + own,
+    ),
+    "capped": (lambda rule: SoftCap(rule, 5.0), lambda own, dot: 5 * (own / 5).tanh()),
+    "with sinks": (lambda rule: Sinks(rule, LOGITS), lambda own, dot: own),
+    "two deep": (
+        lambda rule: Sinks(SoftCap(ScaledDotProduct() + rule, 5.0), LOGITS),
+        lambda own, dot: 5 * ((dot + own) / 5).tanh(),
+    ),
+}
+MEASURES = {  # what to measure, and which answers to expect, in order
+    "alone": (lambda rule: rule, ["own"]),
+    "in a list": (lambda rule: ["entropy", rule], ["entropy", "own"]),
+    "in a dict": (lambda rule: {"a": rule, "b": "entropy", "c": rule}, ["own", "entropy", "own"]),
+}
+BASES = {"score": Scaled, "measure": Squares}
+CASES = [("score", place) for place in SCORES] + [("measure", place) for place in MEASURES]
+
+
+def ask(kernel, tensors, kind, place, rule):
+    """The output and the measurements, from a kernel or from a view."""
+    score = SCORES[place][0](rule) if kind == "score" else None
+    measure = MEASURES[place][0](rule) if kind == "measure" else "entropy"
+    if kernel == "view":
+        W = weights(*tensors[:2], score=score, scale=0.5)
+        return [W @ tensors[2], *W.measure(measure).values()]
+    att = attend(*tensors, score=score, scale=0.5, measure=measure, kernel=kernel)
+    return [att.output, *att.measured.values()]
+
+
+def truth(tensors, kind, place, held):
+    """The same, from the dense formula."""
+    query, key, value = tensors
+    dot = query @ key.mT * 0.5
+    scores = SCORES[place][1](dot * held[:, None, None], dot) if kind == "score" else dot
+    sinks = LOGITS if place in ("with sinks", "two deep") else torch.full((HEADS,), -inf, dtype=dot.dtype)
+    with_sinks = torch.cat((scores, sinks[:, None, None].expand(*scores.shape[:3], 1)), -1)
+    weights = with_sinks.softmax(-1)[..., :-1]
+    said = {"entropy": -(weights * weights.log()).sum(-1), "own": weights.square().sum(-1) * held[:, None]}
+    return [weights @ value, *(said[name] for name in (MEASURES[place][1] if kind == "measure" else ["entropy"]))]
+
+
+def gradients(parts, leaves):
+    loss = sum((part * torch.linspace(0.5, 1.5, part.numel()).view_as(part)).sum() for part in parts)
+    assert loss.requires_grad
+    return torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+
+
+def check(kernel, holder, case, computed, inputs):
+    """Compare a call with the dense formula, gradients included; return the error if the call was refused."""
+    leaf = nn.Parameter(numbers(HEADS, seed=5))
+    held = leaf * 2 if computed else leaf
+    tensors = [tensor.clone().requires_grad_(inputs) for tensor in TENSORS]
+    rule = HOLDERS[holder](BASES[case[0]], held)
+    try:
+        found = ask(kernel, tensors, *case, rule)
+    except InvalidArgument as error:
+        return error
+    expected, leaves = truth(tensors, *case, held), [leaf, *(tensors if inputs else ())]
+    torch.testing.assert_close(found, expected)
+    ours, theirs = gradients(found, leaves), gradients(expected, leaves)
+    assert ours[0] is not None
+    torch.testing.assert_close(ours, theirs)
+    assert holder not in SUPPORTED or rule.held() is held
+    return None
+
+
+@pytest.mark.parametrize(
+    ("holder", "case", "kernel", "computed", "inputs"),
+    pairwise(HOLDERS, CASES, ["blockwise", None, "view"], [False, True], [True, False]),
+)
+def test_a_tensor_gets_its_gradient_or_the_error_names_the_rule_that_holds_it(holder, case, kernel, computed, inputs):
+    error = check(kernel, holder, case, computed, inputs)
+    assert error is None or (holder not in SUPPORTED and "Holder" in str(error)), error
+
+
+@pytest.mark.parametrize(
+    ("holder", "case", "computed", "inputs"),
+    sampled(pairwise(HOLDERS, CASES, [False, True], [True, False]), 100),
+)
+def test_the_reference_kernel_accepts_every_rule_and_gives_the_gradient(holder, case, computed, inputs):
+    assert check("reference", holder, case, computed, inputs) is None
+
+
+@pytest.mark.parametrize(
+    ("holder", "case", "mode", "kernel"),
+    sampled(
+        pairwise(
+            HOLDERS,
+            CASES,
+            [torch.no_grad, torch.inference_mode, torch.enable_grad],
+            ["blockwise", None, "view", "reference"],
+        ),
+        200,
+    ),
+)
+def test_a_tensor_that_needs_no_gradient_may_be_held_anywhere(holder, case, mode, kernel):
+    constant = mode is torch.enable_grad
+    held = nn.Parameter(numbers(HEADS, seed=5)).requires_grad_(not constant)
+    tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]
+    expected = truth(tensors, *case, held)
+    with mode():
+        found = ask(kernel, tensors, *case, HOLDERS[holder](BASES[case[0]], held))
+    torch.testing.assert_close(found, expected)
+    if constant:
+        torch.testing.assert_close(gradients(found, tensors), gradients(expected, tensors))
+
+
+MASKS = {
+    "alone": lambda mask, causal, band: mask,
+    "not": lambda mask, causal, band: ~mask,
+    "and": lambda mask, causal, band: causal & mask,
+    "or": lambda mask, causal, band: mask | band,
+    "deep": lambda mask, causal, band: ~(causal & (mask | band)),
+}
+
+
+def mask_of(holder, place, held, base=Below):
+    return MASKS[place](HOLDERS[holder](base, held), Causal(), Window(1, 0))
+
+
+def cells_of(place, held):
+    distance = torch.arange(KEYS) - torch.arange(QUERIES)[:, None] - (KEYS - QUERIES)
+    below = (torch.arange(KEYS) < held[:, None, None]).expand(HEADS, QUERIES, KEYS)
+    return MASKS[place](below, distance <= 0, (distance <= 0) & (distance >= -1))
+
+
+@pytest.mark.parametrize(("holder", "place"), pairwise(SUPPORTED, MASKS))
+def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(holder, place):
+    held, tensors = torch.tensor([5, 8]), [tensor.clone().requires_grad_() for tensor in TENSORS]
+    mask = mask_of(holder, place, held)
+    W, output = weights(*tensors[:2], mask=mask), attend(*tensors, mask=mask, kernel="blockwise").output
+    W.entropy()
+    held.add_(1)
+    with pytest.raises(StaleView, match="was changed in place"):
+        W.entropy()
+    with pytest.raises(StaleView, match="was changed in place"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize(("holder", "place"), pairwise(SUPPORTED, MASKS))
+def test_a_mask_reads_its_tensors_again_once_they_change(holder, place):
+    class UpTo(Below):
+        def summarize(self):
+            return int(self.held().max())
+
+        def key_range(self, tile):
+            return tile.clip(tile.keys.start, tile.summary(self))
+
+    held = torch.tensor([3, 4])
+    mask = mask_of(holder, place, held, UpTo)
+    for _ in range(2):
+        found = attend(*TENSORS, mask=mask, kernel="blockwise").output
+        torch.testing.assert_close(found, scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(place, held)))
+        held.add_(4)
+
+
+def reachable(thing):
+    if isinstance(thing, Tensor):
+        return [thing]
+    parts = thing if isinstance(thing, (list, tuple)) else thing.values() if isinstance(thing, dict) else ()
+    parts = vars(thing).values() if isinstance(thing, (Mask, Parcel)) else parts
+    return [tensor for part in parts for tensor in reachable(part)]
+
+
+@pytest.mark.parametrize(("holder", "place"), pairwise(SUPPORTED, MASKS))
+def test_moving_a_mask_moves_every_tensor_that_it_holds(holder, place):
+    mask = mask_of(holder, place, torch.tensor([5, 8]))
+    moved = mask.to(torch.device("meta"))
+    assert {tensor.device.type for tensor in reachable(moved)} == {"meta"}
+    assert {tensor.device.type for tensor in reachable(mask)} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("holder", "place", "kernel"), pairwise(HOLDERS, MASKS, ["reference", "blockwise", "short", None])
+)
+def test_a_mask_may_compare_with_a_tensor_that_requires_grad(holder, place, kernel):
+    held = nn.Parameter(torch.tensor([5.5, 8.5]))
+    tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]
+    expected = scaled_dot_product_attention(*tensors, attn_mask=cells_of(place, held))
+    found = attend(*tensors, mask=mask_of(holder, place, held), kernel=kernel).output
+    torch.testing.assert_close(found, expected)
+    *ours, nothing = gradients([found], [*tensors, held])
+    torch.testing.assert_close(ours, list(gradients([expected], tensors)))
+    assert nothing is None or not nothing.any()

@@ -1,0 +1,221 @@
+"""A subclass that overrides a rule is served by its own rule, without the hints that belong to its parent's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import inf
+
+import pytest
+import torch
+
+from ops.definition import definition, dot
+from ops.rules import allowed, masks, measures
+from ops.subclasses import HEADS, KEYS, OFFSET, QUERIES, SHAPE, TENSORS, WAYS, WHOLE, answers, check, numbers, subclass
+from pairwise import pairwise
+from regard.ops import attend
+from regard.ops.kernels import blocks, sparse
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.kernels.sdpa import Sdpa
+from regard.ops.masks import Causal, DenseMask, Neighbours, Padding, Window, as_mask
+from regard.ops.request import make_request
+from regard.ops.rules import builtin_classes
+from regard.ops.scores import (
+    Additive,
+    Alibi,
+    Bias,
+    Bilinear,
+    RelativeKey,
+    ScaledDotProduct,
+    Score,
+    Sinks,
+    SoftCap,
+    T5RelativeBias,
+)
+
+QUERY, KEY = WHOLE.q_idx, WHOLE.kv_idx
+LINKED = ((QUERY * KEY + KEY) % 3 == 0) | (QUERY == KEY)
+GRAPH = Neighbours(*LINKED.nonzero().T)
+
+
+@pytest.fixture(autouse=True)
+def _several_blocks(monkeypatch):
+    """Even these few rows make several blocks, and a graph counts as sparse however many edges it has."""
+    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=5))
+    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
+
+
+MASKS = {name: as_mask(mask) for name, mask in masks(*SHAPE).items() if mask is not None}
+CHANGES = {
+    "narrower": lambda seen, query, key: seen & ((query + key) % 2 == 0),
+    "wider": lambda seen, query, key: seen | ((query + 2 * key) % 3 == 0),
+    "inverted": lambda seen, query, key: ~seen,
+}
+MASK_PLACES = {
+    "alone": lambda rule, seen: (rule, seen),
+    "not": lambda rule, seen: (~rule, ~seen),
+    "and": lambda rule, seen: (rule & Causal(), seen & (KEY <= QUERY + OFFSET)),
+    "or": lambda rule, seen: (Window(2, 0) | rule, seen | ((KEY <= QUERY + OFFSET) & (KEY >= QUERY + OFFSET - 2))),
+    "on a graph": lambda rule, seen: (GRAPH & rule, seen & LINKED),
+}
+
+
+@cache
+def seen(name):
+    return allowed(name, *SHAPE, OFFSET)
+
+
+def changed(rule, change, way="in a subclass"):
+    return subclass(rule, "allowed", lambda self, seen, tile: CHANGES[change](seen, tile.q_idx, tile.kv_idx), way)
+
+
+@pytest.mark.parametrize(("name", "change", "way", "place"), pairwise(MASKS, CHANGES, WAYS, MASK_PLACES))
+def test_a_subclass_of_a_mask_with_its_own_allowed_gets_its_own_weights(name, change, way, place):
+    mask, cells = MASK_PLACES[place](changed(MASKS[name], change, way), CHANGES[change](seen(name), QUERY, KEY))
+    served = check(cells, mask=mask)
+    assert {"blockwise", "reference"} | ({"sparse"} if place == "on a graph" else set()) <= set(served)
+
+
+@pytest.mark.parametrize("place", ["alone", "not", "and", "or"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("change", ["narrower", "wider"])
+def test_sdpa_is_not_given_a_large_mask_whose_subclass_depends_on_the_query(change, way, place):
+    long, keys, lengths = torch.zeros(1, 1, 3000, 4), torch.ones(3000, dtype=torch.bool), Padding(torch.tensor([2000]))
+    for rule in (lengths, Padding(keys[None]), DenseMask(keys), DenseMask(keys[:1])):
+        mine = changed(rule, change, way)
+        mask = {
+            "alone": mine,
+            "not": ~mine,
+            "and": lengths & mine,
+            "or": mine | lengths,
+        }[place]
+        inputs = KernelInputs(long, make_request(long, long, mask=mask), {})
+        assert next(Sdpa().inefficient_reasons(inputs)).startswith("the mask would need a dense (1, 1, 3000, 3000) ten")
+        assert select_kernel(inputs).name == "blockwise"
+
+
+def layout(mask):
+    """Where the blocks of the streaming kernel lie, and in which keys each of them masks nothing."""
+    request = make_request(*TENSORS[:2], mask=mask)
+    return [(place.index, place.full_key_range()) for stream in blocks.partition(request, 1) for place in stream]
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_subclass_that_keeps_allowed_keeps_all_hints(name):
+    rule = MASKS[name]
+    mine = object.__new__(type("Mine", (type(rule),), {"__repr__": lambda self: "Mine()"}))
+    vars(mine).update(vars(rule))
+    assert layout(mine) == layout(rule)
+    assert mine.depends_on_query == rule.depends_on_query
+
+
+def test_hints_defined_with_the_rule_or_below_it_are_used():
+    band = Window(1, 0)
+    rule = {"allowed": lambda self, tile: band.allowed(tile)}
+    hints = {
+        "key_range": lambda self, tile: band.key_range(tile),
+        "full_key_range": lambda self, tile: band.full_key_range(tile),
+        "depends_on_query": property(lambda self: False),
+    }
+    together = type("Mine", (Causal,), rule | hints)
+    after = type("Mine", (type("Parent", (Causal,), rule),), hints)
+    mixed_in = type("Mine", (type("Mixin", (), rule | hints), Causal), {})
+    assert layout(band) != layout(Causal())
+    for kind in (together, after, mixed_in):
+        assert layout(kind()) == layout(band)
+        assert not kind().depends_on_query
+    dot = {"__call__": lambda self, query, key, scale, tile: query @ key.mT * scale}
+    overwritable = {"overwritable": property(lambda self: True)}
+    assert type("Mine", (SoftCap,), dot | overwritable)(ScaledDotProduct() + Bias(torch.zeros(1)), 1.0).overwritable
+    assert type("Mine", (type("Parent", (ScaledDotProduct,), dot),), overwritable)().overwritable
+
+
+RULES = {
+    type(rule).__name__: rule
+    for rule in (
+        ScaledDotProduct(),
+        Bilinear(numbers(4, 4)),
+        Additive(numbers(4)),
+        SoftCap(ScaledDotProduct(), 1.5),
+        Sinks(ScaledDotProduct(), numbers(HEADS)),
+        Bias(numbers(HEADS, QUERIES, KEYS)),
+        Alibi(numbers(HEADS).abs()),
+        T5RelativeBias(numbers(8, HEADS), max_distance=20),
+        RelativeKey(numbers(7, 4)),
+        ScaledDotProduct() + Alibi(numbers(HEADS).abs()),
+    )
+}
+SCORE_PLACES = {
+    "alone": (lambda rule: rule, lambda own, dot: own),
+    "in a sum": (lambda rule: ScaledDotProduct() + rule, lambda own, dot: dot + own),
+    "capped": (lambda rule: SoftCap(rule, 2.0), lambda own, dot: 2 * (own / 2).tanh()),
+    "with sinks": (lambda rule: Sinks(rule, numbers(HEADS)), lambda own, dot: own),
+}
+OTHERS = list(SCORE_PLACES), ["none", "causal", "empty rows"]
+TWICE = "Sinks", "with sinks"  # sinks may be given only once
+
+
+def check_score(name, override, way, place, mask, **stored):
+    """Compare a subclass of a score with the dense definition, in which an unchanged parent gives the raw scores."""
+    rule, (around, formula) = RULES[name], SCORE_PLACES[place]
+    mine = subclass(rule, "__call__", override, way, **stored)
+    sinks = numbers(HEADS) if "Sinks" in (name, type(around(mine)).__name__) else None
+
+    def dense(query, key, distance):
+        own = override(mine, rule(query, key, 0.5, WHOLE), query, key, 0.5, WHOLE)
+        return formula(own, dot(query, key, query.shape[-1] ** -0.5))
+
+    rules = {"mask": MASKS.get(mask), "score": around(mine), "scale": 0.5}
+    leaves = [tensor for tensor in stored.values() if tensor.requires_grad]
+    assert check(seen(mask), dense, sinks, leaves, **rules) == ["blockwise", "reference"]
+
+
+def test_every_score_of_the_library_is_subclassed():
+    assert {type(rule) for rule in RULES.values()} == set(builtin_classes(Score))
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "place", "mask"),
+    [case for case in pairwise(RULES, WAYS, *OTHERS) if (case[0], case[2]) != TWICE],
+)
+def test_a_subclass_of_a_score_may_forbid_cells(name, way, place, mask):
+    def override(self, scores, query, key, scale, tile):
+        return scores + torch.where(((tile.q_idx + tile.kv_idx) % 3 == 0) | (tile.q_idx == 2), -inf, 0.0)
+
+    check_score(name, override, way, place, mask)
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "place", "mask", "learned"),
+    [case for case in pairwise(RULES, WAYS, *OTHERS, [False, True]) if (case[0], case[2]) != TWICE],
+)
+def test_a_tensor_that_a_subclass_of_a_score_returns_is_never_written_to(name, way, place, mask, learned):
+    table = numbers(*SHAPE, seed=7).requires_grad_(learned)
+    before = table.detach().clone()
+    check_score(name, lambda self, scores, *call: call[-1].slice(self.own), way, place, mask, own=table)
+    assert torch.equal(table, before)
+
+
+@pytest.mark.parametrize(("name", "way"), pairwise(measures(QUERIES, KEYS), WAYS))
+def test_a_subclass_of_a_measure_with_its_own_compute_gets_its_own_result(name, way):
+    measure, cells = measures(QUERIES, KEYS)[name], LINKED.expand(SHAPE)
+
+    def tripled(self, answer, block):
+        return type(answer)(*(part * 3 for part in answer)) if isinstance(answer, tuple) else answer * 3
+
+    def squares(self, answer, block):
+        return block.weights.square().sum(-2 if self.axis == "keys" else -1)
+
+    output, weights, _, said = definition(*TENSORS, cells, OFFSET)
+    expected = [(tripled, [part * 3 for part in said[name]])]
+    if measure.axis is not None:
+        expected.append((squares, [weights.square().sum(-2 if measure.axis == "keys" else -1)]))
+    for override, parts in expected:
+        asked = {"mine": subclass(measure, "compute", override, way)}
+        for kernel in (None, "reference"):
+            att = attend(*TENSORS, mask=GRAPH, measure=asked, kernel=kernel)
+            answer = att.measured["mine"]
+            of_weights = answer[: len(parts)] if isinstance(answer, tuple) else (answer,)  # without topk's indices
+            found = answers(att.output, of_weights, TENSORS)
+            torch.testing.assert_close(found, answers(output, parts, TENSORS), rtol=1e-9, atol=1e-9)
