@@ -10,6 +10,7 @@ import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 from side_by_side import ratios, report, seconds
@@ -45,11 +46,8 @@ def by_mkl(run: Callable[[], object]) -> Callable[[], object]:
     """The same without oneDNN's matrix products, as on a processor on which they are not faster."""
 
     def alone() -> object:
-        before, matmul.ONEDNN = matmul.ONEDNN, False
-        try:
+        with mock.patch.object(matmul, "is_onednn_faster", return_value=False):
             return run()
-        finally:
-            matmul.ONEDNN = before
 
     return alone
 

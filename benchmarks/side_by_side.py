@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
         "commit": commit + changed,
         "cpu": platform.processor() or platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "products": "oneDNN" if matmul.ONEDNN else "MKL",
+        "products": "oneDNN" if matmul.is_onednn_faster() else "MKL",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

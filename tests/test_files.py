@@ -1,4 +1,4 @@
-"""A file is there whole or not at all; links, pipes and the umask are respected."""
+"""Files are written completely or not at all; links, pipes and the umask are respected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_file_that_was_there_is_not_written_into(tmp_path):
+def test_an_existing_file_is_replaced_and_not_overwritten(tmp_path):
     path, link = tmp_path / "out.txt", tmp_path / "link"
     path.write_text("before")
     link.hardlink_to(path)
@@ -43,7 +43,7 @@ def test_the_file_that_was_there_is_not_written_into(tmp_path):
     "interruption", [KeyboardInterrupt, InvalidFile("input, line 3: bad"), OSError(errno.ENOSPC, "No space left")]
 )
 @pytest.mark.parametrize("when", ["while it is written", "at the end"])
-def test_what_was_there_stays_when_writing_fails(tmp_path, monkeypatch, interruption, when):
+def test_an_existing_file_stays_when_writing_fails(tmp_path, monkeypatch, interruption, when):
     path = tmp_path / "out.txt"
     path.write_text("before")
 
@@ -52,7 +52,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path, monkeypatch, interrup
 
     if when == "at the end":
         monkeypatch.setattr(files_module.os, "fsync", fail)
-    with pytest.raises((KeyboardInterrupt, OSError)) as caught, atomic_write(path, text=True) as file:  # noqa: PT012 - what is inside is the test
+    with pytest.raises((KeyboardInterrupt, OSError)) as caught, atomic_write(path, text=True) as file:  # noqa: PT012 - the block is the test
         file.write("half")
         if when != "at the end":
             fail()
@@ -63,7 +63,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path, monkeypatch, interrup
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_the_mode_is_that_of_any_new_file(tmp_path, mask, mode):
+def test_the_mode_is_that_of_a_new_file(tmp_path, mask, mode):
     before = os.umask(mask)
     try:
         put(tmp_path / "out.txt")
@@ -85,7 +85,7 @@ def test_a_link_stays_a_link(tmp_path, exists):
 
 
 @pytest.mark.parametrize("through_link", [False, True])
-def test_a_pipe_is_written_into(tmp_path, through_link):
+def test_a_pipe_is_written_to(tmp_path, through_link):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     if through_link:
@@ -99,31 +99,31 @@ def test_a_pipe_is_written_into(tmp_path, through_link):
     assert pipe.is_fifo()
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="this system does not name its open files")
-def test_an_open_pipe_is_written_into_by_its_name():
-    reading, writing = os.pipe()  # as /dev/stdout is one
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="this system has no /dev/fd")
+def test_an_open_pipe_is_written_to_by_its_name():
+    reading, writing = os.pipe()  # like /dev/stdout
     put(f"/dev/fd/{writing}")
     os.close(writing)
     with open(reading, "rb") as file:
         assert file.read() == b"after\n"
 
 
-def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path):
+def test_a_name_may_have_the_maximum_length(tmp_path):
     put(tmp_path / ("n" * 255))
     assert (tmp_path / ("n" * 255)).read_text() == "after\n"
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("path", "message"),
     [
         ("no/out.txt", "there is no folder {}/no; make it first"),
         (".", "Is a directory"),
         ("a/b", "Not a directory"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_named(tmp_path, place, said):
+def test_a_path_that_cannot_be_written_is_named(tmp_path, path, message):
     (tmp_path / "a").touch()
     with pytest.raises(InvalidFile) as caught:
-        put(tmp_path / place)
-    assert str(caught.value) == f"{Path(tmp_path / place)}: could not be written: {said.format(tmp_path)}"
+        put(tmp_path / path)
+    assert str(caught.value) == f"{Path(tmp_path / path)}: could not be written: {message.format(tmp_path)}"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

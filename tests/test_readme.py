@@ -1,7 +1,8 @@
-"""What the README and CONTRIBUTING tell people to type works as it stands there."""
+"""README and CONTRIBUTING: their code runs and prints what they show, their figures are measured, their links exist."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,8 +10,10 @@ import runpy
 import shlex
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.core import TyperGroup
@@ -19,33 +22,93 @@ from typer.main import get_command
 from regard.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+MAX_LINES = {"README.md": 150, "CONTRIBUTING.md": 130}
+SPEED = {  # each row of the README's table: the file in benchmarks/results and the key of its median
+    "`attend`, output only, 4,096": ("attention", "fused in times of SDPA, 4096"),
+    "`attend` with entropy and received, 4,096": (
+        "attention",
+        "streamed with entropy and received in times of SDPA, 4096",
+    ),
+    "the same with oneDNN disabled (it is used on AMD CPUs with AVX-512), 4,096": (
+        "attention",
+        "the same with MKL's products in times of SDPA, 4096",
+    ),
+    "`attend` with entropy and received, forward and backward, 4,096": (
+        "gradients",
+        "forward and backward with entropy and received in times of SDPA's",
+    ),
+    "BERT base, watched with entropy and received, 2,048": (
+        "watching",
+        "BERT base, watched with entropy and received, 2048",
+    ),
+    "BERT base, eager attention with `output_attentions=True`, 2,048": (
+        "watching",
+        "BERT base, dense attention that returns its weights, 2048",
+    ),
+}
+
+
+def read(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
 
 
 def blocks(document: str, language: str) -> list[str]:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", read(document), flags=re.DOTALL | re.MULTILINE)
+
+
+def first_line(document: str, start: str) -> int:
+    """The number of the first line that begins so, from 1."""
+    return next(number for number, line in enumerate(read(document).splitlines(), 1) if line.startswith(start))
+
+
+def benchmark(name: str) -> dict[str, Any]:
+    return json.loads(read(f"benchmarks/results/{name}.json"))
 
 
 def commands() -> list[str]:
-    """The lines that a person would type and that are too long to run here."""
+    """The lines that a person would type and that take too long to run here."""
     typed = (
         line.partition("#")[0]
-        for document in DOCUMENTS
+        for document in MAX_LINES
         for block in blocks(document, "console")
-        for line in [*block.splitlines()]
+        for line in block.splitlines()
     )
     return sorted({line.removeprefix("$ ").strip() for line in typed if line.startswith("$ ")})
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_python_blocks_run_in_their_order(document, tmp_path, monkeypatch):
+def shown_outputs(block: str) -> list[str]:
+    """The comment behind each print."""
+    return re.findall(r"^ *print\(.+\)  # (.+)$", block, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", MAX_LINES)
+def test_python_blocks_run_in_order_and_print_what_they_show(document, tmp_path, monkeypatch):
+    """A comment behind a print is its output, which ``: `` and an explanation may follow."""
     monkeypatch.chdir(tmp_path)  # where they write their files
-    found = blocks(document, "python")
-    assert found
     names: dict[str, object] = {"__name__": "__main__"}
-    for block in found:
-        exec(compile(block, document, "exec"), names)
+    outputs = []
+    for block in blocks(document, "python"):
+        shown = shown_outputs(block)
+        assert len(shown) == block.count("print("), "a print without its output"
+        with redirect_stdout(io.StringIO()) as stream:
+            exec(compile(block, document, "exec"), names)
+        printed = stream.getvalue().splitlines()
+        for line, comment in zip(printed, shown, strict=True):
+            assert f"{comment}: ".startswith(f"{line}: ")
+        outputs += printed
+    assert len(outputs) >= 5
+
+
+@pytest.mark.parametrize(("document", "limit"), MAX_LINES.items())
+def test_documents_are_short(document, limit):
+    assert len(read(document).splitlines()) <= limit
+
+
+def test_the_readme_begins_with_how_to_install_and_with_code():
+    assert first_line("README.md", "$ pip install") <= 12
+    assert first_line("README.md", "```python") <= 20
+    pitch = read("README.md").partition("\nInstall")[0]
+    assert len(re.findall(r"\w[\w-]*", pitch)) <= 60
 
 
 @pytest.mark.parametrize("block", blocks("README.md", "sh"))
@@ -72,7 +135,7 @@ def test_there_are_commands_to_check():
 def test_other_commands_would_be_understood(line):
     program, *arguments = shlex.split(line)
     if program == "make":
-        assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+        assert f"\n{arguments[0]}:" in read("Makefile")
     elif program == "regard":
         verb, *options = arguments
         group = get_command(app)
@@ -83,9 +146,16 @@ def test_other_commands_would_be_understood(line):
     else:
         verb, target = arguments
         assert (program, verb) == ("pip", "install")
-        place, _, extras = target.removesuffix("]").partition("[")
-        assert (ROOT / place / "pyproject.toml").exists()
+        folder, _, extras = target.removesuffix("]").partition("[")
+        assert (ROOT / folder / "pyproject.toml").exists()
         assert set(filter(None, extras.split(","))) <= set(metadata.metadata("regard").get_all("Provides-Extra"))
+
+
+def test_the_readme_lists_the_extras():
+    table = read("README.md").partition("| extra | for |")[2].partition("\n\n")[0]
+    listed = [name for row in table.split("\n")[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    provided = metadata.metadata("regard").get_all("Provides-Extra") or []
+    assert sorted(listed) == sorted({*provided} - {"all", "dev"})
 
 
 @pytest.mark.parametrize(("name", "code"), [("attention.html", 0), ("page.html", 65)])
@@ -95,18 +165,26 @@ def test_make_test_does_not_read_what_make_demo_wrote(tmp_path, name, code):
     assert subprocess.run(spelling, cwd=tmp_path, capture_output=True, check=False).returncode == code
 
 
-def test_figures_are_those_that_were_measured():
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks/results").glob("*.json")]
-    measured = {what: f"{ratio:.2f}" for result in found for what, ratio in result["median_ratio"].items()}
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| ([^|`]+) \| (\d+\.\d\d) \|$", text, flags=re.MULTILINE))
-    assert told.items() <= measured.items()
-    assert len(told) >= 5
-    settings = {name: value for result in found for name, value in result["settings"].items()}
-    shares = [settings[f"share of the floor, batch 1, {dtype}"] for dtype in ("float32", "default")]
-    assert [f"{share:.0%}".replace("%", " %") for share in shares] == re.findall(r"at (\d+ %)", text)
-    memory = next(result["settings"]["peak_megabytes"] for result in found if "peak_megabytes" in result["settings"])
-    assert [f"{megabytes:.0f}" for megabytes in memory.values()] == re.findall(r"(\d+) MB", text)
+def test_speed_is_what_was_measured():
+    rows = dict(re.findall(r"^\| ([^|]+) \| (\d+\.\d\d) \|$", read("README.md"), flags=re.MULTILINE))
+    assert rows == {row: f"{benchmark(name)['median_ratio'][key]:.2f}" for row, (name, key) in SPEED.items()}
+    eager = benchmark("watching")["median_ratio"]["BERT base, dense attention that returns its weights, 512"]
+    assert f"{eager:.2f} times as long" in read("README.md")
+
+
+def test_speed_was_measured_on_the_processor_that_the_readme_names():
+    text = read("README.md")
+    assert "two cores of an AMD CPU with AVX-512" in text
+    for name in {name for name, _ in SPEED.values()} | {"memory"}:
+        machine = benchmark(name)
+        assert (machine["cores"], machine["capability"], machine["products"]) == (2, "AVX512", "oneDNN")  # AMD only
+
+
+def test_memory_is_what_was_measured():
+    settings = benchmark("memory")["settings"]
+    matrix = settings["heads"] * 16384**2 * 4 / 1e6
+    measured = [settings["megabytes"][part]["16384"] for part in ("forward", "forward and backward")]
+    assert re.findall(r"([\d,]+) MB", read("README.md")) == [f"{size:,.0f}" for size in (*measured, matrix)]
 
 
 def test_the_page_of_costs_is_written_from_what_was_measured():
@@ -120,7 +198,9 @@ def test_the_page_of_results_is_written_from_what_was_reached():
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "document", [*MAX_LINES, "CHANGELOG.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+)
 def test_links_lead_somewhere(document):
     path = ROOT / document
     text = path.read_text(encoding="utf-8")

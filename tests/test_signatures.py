@@ -1,4 +1,4 @@
-"""Public signatures tell axes and dtypes; in a process of its own, where they are checked, all kinds of calls pass."""
+"""Signatures state axes and dtypes; in a process where jaxtyping checks them, calls of every kind pass."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from beartype import beartype
 from jaxtyping import TypeCheckError, install_import_hook, jaxtyped
 
 PACKAGES = ["regard.ops", "regard.nn"]
-ABSTRACT = {"Mask.allowed", "Measure.of", "Score.__call__"}
+ABSTRACT = {"Mask.allowed", "Measure.compute", "Score.__call__"}
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, HEAD_DIM, VALUE_DIM = 3, 4, 2, 5, 7, 8, 6  # all differ
 
-told: set[str] = set()
+annotated: set[str] = set()
 uncalled: set[str] = set()
 
 
 def checked(function):
-    """The type checker: beartype for what tells the axes of a tensor, with an account of what was never checked."""
-    axes = list(axes_told(function))
+    """The type checker: beartype for functions with axes in their signature; records which are never called."""
+    axes = list(axis_hints(function))
     if not axes:
         return function
-    told.update(axes)
-    # There are two of each function: one takes the arguments, one also what was returned.
+    annotated.update(axes)
+    # Each function is passed twice: once for its arguments, once also for its result.
     name = f"{function.__module__}.{function.__qualname__}({', '.join(function.__annotations__)})"
     if function.__qualname__ not in ABSTRACT:
         uncalled.add(name)
@@ -43,15 +43,15 @@ def checked(function):
     return run
 
 
-def axes_told(function):
-    """The arguments of a function, and what it returns, whose annotations tell axes."""
+def axis_hints(function):
+    """The arguments and the result of a function whose annotations state axes."""
     for name, hint in typing.get_type_hints(function).items():
         if "jaxtyping" in repr(hint):
             yield f"{function.__module__}.{function.__qualname__}: {name}"
 
 
 def hints():
-    """All of them in the packages, read when every name is known."""
+    """Those of all functions in the packages, read when every name is known."""
     for package in PACKAGES:
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             module = importlib.import_module(found.name)
@@ -61,38 +61,48 @@ def hints():
                         (getattr(part, at) for at in ("fget", "func", "__func__") if hasattr(part, at)), part
                     )
                     if inspect.isfunction(function) and function.__module__ == found.name:
-                        yield from axes_told(function)
+                        yield from axis_hints(function)
 
 
 def call_ops():
     from ops.rules import SCORES, masks, measures
     from regard.ops import attend, dropout, weights
-    from regard.ops.masks import Causal
-    from regard.ops.measures import Measure
-    from regard.ops.scores import ScaledDotProduct
+    from regard.ops.masks import Causal, Window
+    from regard.ops.measures import (
+        BlockMean,
+        Diagonal,
+        DistanceHistogram,
+        GroupPool,
+        KLDivergence,
+        Mass,
+        MeanDistance,
+        Measure,
+    )
+    from regard.ops.scores import Bias, ScaledDotProduct
 
-    class OnItself(Measure):
+    class SelfWeight(Measure):
         def compute(self, block):
             return (block.weights * (block.kv_idx == block.q_pos)).sum(-1)
 
     query = torch.randn(BATCH, HEADS, QUERIES, HEAD_DIM, requires_grad=True)
     key = torch.randn(BATCH, KV_HEADS, KEYS, HEAD_DIM, requires_grad=True)
     value = torch.randn(BATCH, 1, KEYS, VALUE_DIM, requires_grad=True)
-    asked = {**measures(QUERIES, KEYS), "on itself": OnItself()}
+    requested = {**measures(QUERIES, KEYS), "self weight": SelfWeight()}
     for mask in masks(BATCH, HEADS, QUERIES, KEYS).values():
         for kernel in (None, "reference", "blockwise"):
-            att = attend(query, key, value, mask=mask, measure=asked, kernel=kernel, score=ScaledDotProduct())
+            att = attend(query, key, value, mask=mask, measure=requested, kernel=kernel, score=ScaledDotProduct())
             (att.output.sum() + att.measured["entropy"].sum()).backward()
         attend(query, key, value, mask=mask)
         check_fields(att.measured["topk"])
     for case in SCORES.values():
-        held = {name: tensor.requires_grad_() for name, tensor in case.tensors(HEADS, QUERIES, KEYS, HEAD_DIM).items()}
+        tensors = case.tensors(HEADS, QUERIES, KEYS, HEAD_DIM)
+        score = case.rule({name: tensor.requires_grad_() for name, tensor in tensors.items()})
         for kernel in ("reference", "blockwise"):
-            att = attend(query, key, value, score=case.rule(held), measure="entropy", kernel=kernel)
+            att = attend(query, key, value, score=score, measure="entropy", kernel=kernel)
             (att.output.sum() + att.measured["entropy"].sum()).backward()
     real = torch.ones(BATCH, KEYS, dtype=torch.bool)
     attend(query, key, value, mask=Causal() & real[:, None, None] | real[0], dropout=0.5, measure=["lse", "received"])
-    attend(query.bfloat16(), key.bfloat16(), key.bfloat16())  # heads of value as of key: SDPA
+    attend(query.bfloat16(), key.bfloat16(), key.bfloat16())  # value has as many heads as key: SDPA
     attend(query, key, key, dropout=0.1).output.sum().backward()  # the kernel for short sequences
     for dtype in (torch.float32, torch.bfloat16):
         dropout(torch.ones(2, 3, dtype=dtype, requires_grad=True), 0.5).sum().backward()
@@ -102,28 +112,32 @@ def call_ops():
     (
         W.entropy(),
         W.lse(),
-        W.mean_distance(),
-        W.diagonal(),
-        W.mass(Causal()),
-        W.distance_histogram(2),
-        W.block_mean(2),
         W.received(),
         W.received(torch.ones(QUERIES)),
         W.received(torch.ones(BATCH, 1, QUERIES)),
+        W.columns(2),
+        W.columns([1, 6]),
+        W.columns(slice(None)),
     )
-    check_fields(W.topk(2)), check_fields(W.max()), W.group_pool(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
+    groups = GroupPool(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
+    divergence = KLDivergence(weights(query * 2, key, score=ScaledDotProduct() + Bias(torch.ones(KEYS))))
+    W.measure(MeanDistance(), Diagonal(0), Mass(Causal()), DistanceHistogram(2), BlockMean(2), groups, divergence)
+    check_fields(W.topk(2)), check_fields(W.measure("max")["max"])
+    check_fields(W.mT.topk(2)), check_fields(W.mT.topk(QUERIES + 1))
+    W.at(heads=[3, 1], queries=[4, 0]).measure(Mass(Window(1, 1)), MeanDistance())
     for shape in ((QUERIES,), (QUERIES, 9), (BATCH, HEADS, QUERIES, 9)):
         (W.mT @ torch.randn(shape, requires_grad=True)).sum().backward()
     for shape in ((KEYS,), (KEYS, 9), (1, KEYS, 9), (HEADS, KEYS, 9), (BATCH, 1, KEYS, 9), (BATCH, HEADS, KEYS, 9)):
         (W @ torch.randn(shape, requires_grad=True)).sum().backward()
     from regard.ops import rotary
-    from regard.ops.masks import Documents, to_block_mask, to_dense, to_mask_mod, to_spans
+    from regard.ops.masks import Documents, Neighbours, to_block_mask, to_dense, to_mask_mod, to_spans
     from regard.ops.scores import Alibi, T5RelativeBias
 
     shape = BATCH, HEADS, QUERIES, KEYS
     to_dense(Causal(), shape), to_spans(Causal(), shape), to_mask_mod(Causal())(*(torch.tensor(0) for _ in range(4)))
     attend(query, key, value, mask=to_block_mask(Causal(), shape, BLOCK_SIZE=4))
     attend(query, key, value, mask=Causal() & Documents(torch.zeros(BATCH, KEYS, dtype=torch.int64)))
+    attend(query, key, value, mask=Neighbours.from_edge_index(torch.tensor([[6, 0], [4, 0]])), kernel="sparse")
     rotary(query), rotary(query, torch.arange(QUERIES), rotary_dim=2), Alibi.for_heads(3)
     (
         rotary(query, torch.zeros(BATCH, QUERIES, dtype=torch.int64)),
@@ -147,14 +161,14 @@ def call_nn():
     for mask in (None, Causal(), dense):
         attention()(x, mask=mask, measure="entropy").output.sum().backward()
     attention()(x, memory), attention()(x, memory, memory * 2)
-    for told in (
+    for positions in (
         nn.RelativePositions(4, 2),
         nn.RotaryPositions(nn.rotary_frequencies(4)),
         nn.AlibiPositions(HEADS),
         nn.BucketPositions(HEADS, bidirectional=True),
         nn.AttentionPositions(),
     ):
-        layer = nn.MultiHeadAttention(16, HEADS, num_kv_heads=KV_HEADS, positions=told)
+        layer = nn.MultiHeadAttention(16, HEADS, num_kv_heads=KV_HEADS, positions=positions)
         layer(x, measure="entropy").output.sum().backward()
     for norm in ("post", "pre"):
         encoder = nn.Encoder(
@@ -193,7 +207,7 @@ def call_nn():
 
 @torch.no_grad()
 def decode(decoder, memory):
-    """Two beams a sentence, of which one goes on in two, until what the other saw is dropped; then a sentence ends."""
+    """Decode with two beams per sentence, both of which continue the first one; then one sentence ends."""
     from regard.nn import DecoderCache
 
     cache, rows = DecoderCache(1), torch.arange(2 * BATCH)
@@ -207,35 +221,35 @@ def decode(decoder, memory):
         decoder(torch.randn(BATCH, tokens, 16), memory, cache=greedy)
 
 
-def check_fields(answer):
-    """Named tuples check nothing when they are made."""
+def check_fields(result):
+    """Check a named tuple, which does not check its fields itself."""
     with jaxtyped("context"):
-        for name, hint in typing.get_type_hints(type(answer)).items():
-            assert isinstance(getattr(answer, name), hint), f"{type(answer).__name__}.{name} is no {hint}"
+        for name, hint in typing.get_type_hints(type(result)).items():
+            assert isinstance(getattr(result, name), hint), f"{type(result).__name__}.{name} is not a {hint}"
 
 
 def call_wrongly():
-    """What runs where nothing is checked, and is not what the signature says."""
+    """Calls that run where nothing is checked, but contradict the signature."""
     from regard import nn
     from regard.ops import dropout
     from regard.ops.measures import Block
-    from regard.ops.tile import Tile
+    from regard.ops.tile import KeyRange, Tile
 
     with pytest.raises(TypeCheckError, match="parameter 'change'"):  # it would be broadcast
         nn.Residual(8).leave(torch.ones(2, 3, 8), torch.ones(3, 8))
     with pytest.raises(TypeCheckError, match="parameter 'x'"):
         dropout(torch.ones(2, dtype=torch.int64), 0.0)
     one = slice(0, 1)
-    cells = Tile(one, one, one, (0, 1), 0, torch.device("cpu"))
+    tile = Tile(one, one, one, KeyRange(0, 1), 0, torch.device("cpu"))
     with pytest.raises(TypeCheckError, match="parameter 'scores'"):
-        Block(torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 2), cells, (one,) * 4, (1, 1, 1, 1))
+        Block(torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 2), tile, (one,) * 4, (1, 1, 1, 1))
     wide = nn.FeedForward(8, 16)
     wide.contract = torch.nn.Linear(16, 9)
     with pytest.raises(TypeCheckError, match="return value"):
         wide(torch.ones(2, 8))
 
 
-def test_calls_of_every_kind_are_as_the_signatures_say():
+def test_calls_of_every_kind_fit_the_signatures():
     done = subprocess.run([sys.executable, "-W", "error", __file__], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -246,9 +260,9 @@ if __name__ == "__main__":
     with install_import_hook(PACKAGES, "__main__.checked"):
         for package in PACKAGES:
             importlib.import_module(package)
-    lost = set(hints()) - told
-    assert not lost, f"not checked, as they hold a name that is not known yet where they stand: {sorted(lost)}"
+    unchecked = set(hints()) - annotated
+    assert not unchecked, f"not checked, because a name in them was not yet defined: {sorted(unchecked)}"
     call_ops()
     call_nn()
-    assert not uncalled, f"nothing here calls {sorted(uncalled)}"
+    assert not uncalled, f"never called here: {sorted(uncalled)}"
     call_wrongly()

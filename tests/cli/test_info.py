@@ -7,6 +7,22 @@ import json
 import torch
 
 from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.masks import Mask
+from regard.ops.measures import Measure
+from regard.ops.rules import registered
+from regard.ops.scores import Score
+
+
+class Checkered(Mask):
+    """Every second key [of a row]. The rest is left out."""
+
+
+class CheckeredScore(Score):
+    pass
+
+
+class CheckeredMass(Measure, name="checkered"):
+    """The weight on every second key, 0, ..., of each row."""
 
 
 def test_versions_devices_and_kernels_are_told(regard):
@@ -21,6 +37,20 @@ def test_the_table_tells_the_same(regard):
     table = regard("info").out
     for rows in facts.values():
         assert all(f" {name} " in table for name in rows)
+
+
+def test_masks_scores_and_measures_are_listed(regard):
+    facts = json.loads(regard("info", "--json").out)
+    for title, base in (("masks", Mask), ("scores", Score), ("measures", Measure)):
+        assert [key.split(" ")[0] for key in facts[title]] == [cls.__name__ for cls in registered(base).values()]
+        assert all(sentence and "\n" not in sentence for name, sentence in facts[title].items() if "Check" not in name)
+    assert facts["masks"]["Causal"].startswith("Causal mask: a query at position p attends to keys 0, ..., p")
+    assert facts["scores"]["Sum ('sum')"] == "The sum of two scores"
+    assert facts["measures"]["TopK ('topk')"].startswith("The k strongest keys of each row")
+    assert facts["masks"]["Checkered"] == "Every second key [of a row]"
+    assert facts["scores"]["CheckeredScore ('checkered_score')"] == ""
+    assert facts["measures"]["CheckeredMass ('checkered')"] == "The weight on every second key, 0, ..., of each row"
+    assert "Every second key [of a row]" in regard("info").out
 
 
 def test_what_is_not_installed_is_told(regard, monkeypatch):

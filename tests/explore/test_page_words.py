@@ -1,4 +1,4 @@
-"""Subwords as words: what the page shows of them against `regard.ops.GroupPool`."""
+"""Subwords as words: what the page shows of them against `regard.GroupPool`."""
 
 from __future__ import annotations
 

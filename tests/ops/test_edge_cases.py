@@ -65,7 +65,7 @@ def test_topk_of_a_view_may_ask_for_more_keys_than_there_are():
 @pytest.mark.parametrize("k", [0, -1, 2.5, True, "3", None])
 def test_topk_of_no_number_of_keys_is_refused(k):
     query, key, value = tensors()
-    with pytest.raises((InvalidArgument, InvalidType), match="TopK.k: expected an int of at least 1"):
+    with pytest.raises((InvalidArgument, InvalidType), match=r"TopK\.k: expected an int of at least 1"):
         attend(query, key, value, measure=TopK(k))
 
 

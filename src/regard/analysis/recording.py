@@ -147,8 +147,8 @@ class Recording(Layers[Layer]):
             dtype: What queries and keys are written in, as ``torch.float16``. Default: as they are.
 
         Raises:
-            InvalidArgument: If a mask or a score holds an object that a file cannot, or has no attribute for an argument
-                of its constructor; or if a mask that is a function has more than 64 ranges of keys in a row.
+            InvalidArgument: If a mask or a score holds an object that a file cannot, or lacks an attribute for an
+                argument of its constructor; or if a mask that is a function has more than 64 ranges of keys in a row.
             InvalidFile: If the file cannot be written.
 
         Its size is linear in the tokens: query and key, the rules between them, and what was measured. A user-defined

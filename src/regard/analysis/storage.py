@@ -132,9 +132,8 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
     if isinstance(thing, Mapping):
         return {"by name": {str(name): _packed(part, tensors, dtype) for name, part in thing.items()}}
     if isinstance(thing, (tuple, list)):
-        measures: Mapping[str, Any] = registered(Measure)
-        for measure in measures.values():
-            if measure.result_type is type(thing):
+        for measure in registered(Measure).values():
+            if getattr(measure, "result_type", None) is type(thing):
                 parts = dict(zip(thing._fields, thing, strict=True))  # pyright: ignore[reportAttributeAccessIssue]
                 return {"result": class_id(measure), "parts": _packed(parts, tensors, dtype)}
         return [_packed(part, tensors, dtype) for part in thing]

@@ -1,11 +1,15 @@
-"""``regard info``: what is installed here, on which devices, and which kernels can serve attention."""
+"""``regard info``: what is installed here, on which devices, and the known kernels, masks, scores and measures."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from regard.ops.rules import Rule
 
 PACKAGES = (
     "torch",
@@ -23,7 +27,7 @@ PACKAGES = (
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Show versions, devices, kernels and the embedded model.
+    """Show versions, devices, kernels, masks, scores, measures and the embedded model.
 
     Put its output into a bug report:
 
@@ -35,15 +39,22 @@ def info(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    headings = {"kernels": "kernels, in the order in which they are tried", "models": "embedded models"}
-
+    headings = {
+        "kernels": "kernels, in the order in which they are tried",
+        "scores": "scores, with their names",
+        "measures": "measures, with their names",
+        "models": "embedded models",
+    }
     console = Console()
     for title, rows in facts.items():
-        console.print(f"[bold]{headings.get(title, title)}[/bold]")
+        console.print(Text(headings.get(title, title), style="bold"))
         table = Table(box=None, show_header=False)
+        table.add_column(no_wrap=True)
         for name, text in rows.items():
-            table.add_row(f" {name}", text or "[dim]not installed[/dim]")
+            # as Text, for which square brackets are no markup
+            table.add_row(Text(f" {name}"), Text("not installed", style="dim") if text is None else Text(text))
         console.print(table)
 
 
@@ -53,13 +64,34 @@ def gather() -> dict[str, dict[str, str | None]]:
 
     import regard
     from regard.ops.kernels.dispatch import KERNELS
+    from regard.ops.masks import Mask
+    from regard.ops.measures import Measure
+    from regard.ops.scores import Score
 
     return {
         "versions": {"regard": regard.__version__, "python": platform.python_version(), **_packages()},
         "devices": _devices(),
         "kernels": {kernel.name: kernel.description for kernel in KERNELS},
+        "masks": _rules(Mask),
+        "scores": _rules(Score),
+        "measures": _rules(Measure),
         "models": _embedded(),
     }
+
+
+def _rules(base: type[Rule]) -> dict[str, str | None]:
+    """The first sentence about each registered class, by the class's name and, except for masks, its string name."""
+    from regard.ops.masks import Mask
+    from regard.ops.rules import registered
+
+    return {
+        cls.__name__ if base is Mask else f"{cls.__name__} ({name!r})": _first_sentence(cls.__doc__ or "")
+        for name, cls in registered(base).items()
+    }
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<!\.)\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _packages() -> dict[str, str | None]:

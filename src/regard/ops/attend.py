@@ -26,9 +26,9 @@ class AttentionOutput:
     Args:
         output: (batch, heads, queries, value_dim) from `attend`; (batch, queries, d_model) from an attention layer,
             (nodes, width) on a graph.
-        weights: The weight matrix, (batch, heads, queries, keys), computed on demand from query and key, which it
-            holds. measured: The results of `measure`, by name. value: The value, (batch, value_heads, keys, value_dim);
-            None where a head's output is not the weights times a
+        weights: The weight matrix, (batch, heads, queries, keys), computed on demand from query and key.
+        measured: The results of `measure`, by name.
+        value: The value, (batch, value_heads, keys, value_dim); None where a head's output is not the weights times a
             value.
     """
 

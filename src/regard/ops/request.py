@@ -176,7 +176,7 @@ def check_request(
         scale: As in `attend`.
         offset: As in `attend`.
     """
-    found = len(checks.problems)
+    before = len(checks.problems)
     rule = None if mask is None else _collect(checks, as_mask, mask)
     valid_score: Score | None = _collect(checks, as_score, score)
     if scale is not None:
@@ -184,7 +184,7 @@ def check_request(
     if offset is not None:
         checks.integer("offset", offset, low=1 - MAX_OFFSET, below=MAX_OFFSET)
     _check_tensors(checks, tensors)
-    if len(checks.problems) > found or valid_score is None:
+    if len(checks.problems) > before or valid_score is None:
         return None
     query, key = tensors["query"], tensors["key"]
     batch, heads, queries, head_dim = query.shape

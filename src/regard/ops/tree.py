@@ -1,7 +1,7 @@
 """Requests and rules as trees of tensors: list the tensors, replace them, encode the rest, notice in-place changes.
 
 A tree is a tensor, a mapping, a list, a tuple, a rule or a dataclass of trees; everything else is a leaf. Of rules and
-dataclasses the parts are their ``__dict__``, so it does not matter how a rule came to hold a tensor.
+dataclasses the parts are their ``__dict__``, so it does not matter how a rule holds a tensor.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ def tensors_in(tree: Any) -> list[Tensor]:
 def _append_tensors(tree: Any, tensors: list[Tensor], parents: tuple[int, ...]) -> None:
     if isinstance(tree, Tensor):
         tensors.append(tree)
-    elif id(tree) not in parents:  # a rule that holds itself is listed once
-        for part in parts_of(tree):
-            if part is not None:
-                _append_tensors(part, tensors, (*parents, id(tree)))
+        return
+    if id(tree) in parents:  # a rule that holds itself is listed once
+        return
+    for part in parts_of(tree):
+        if isinstance(part, Tensor):
+            tensors.append(part)
+        elif type(part) not in _LEAVES:
+            _append_tensors(part, tensors, (*parents, id(tree)))
 
 
 def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
@@ -109,7 +113,7 @@ def _kind(cls: type) -> Any:
 
 
 class Encoder:
-    """Write a tree as a Python literal, with its tensors and numbers in lists beside it.
+    """Write a tree as a Python literal, with its tensors and numbers in separate lists.
 
     A compiled or exported program can hold that as the arguments of one operator. A number is kept apart because it may
     be a symbol while a program is traced.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -95,12 +95,9 @@ class Kernel:
             yield f"it runs on {', '.join(self.devices)}, the tensors are on {request.query.device.type}"
         if request.query.dtype not in self.dtypes:
             yield f"it does not support {request.query.dtype}"
-        supported = {Mask: self.masks, Score: self.scores, Measure: self.measures}
-        if any(classes is not None for classes in supported.values()):
-            for rule in inputs.rules():
-                classes = supported[rule.base]  # pyright: ignore[reportArgumentType]
-                if classes is not None and type(rule) not in classes:
-                    yield f"it does not support the {rule.base.__name__.lower()} {type(rule).__name__}"
+        yield from _unsupported("mask", self.masks, (request.mask,))
+        yield from _unsupported("score", self.scores, (request.score,))
+        yield from _unsupported("measure", self.measures, inputs.measures.values())
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """The reasons why another kernel is better for a call; they do not count if this one is named."""
@@ -109,6 +106,16 @@ class Kernel:
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         """The output, (batch, heads, queries, value_dim), and the measures by name."""
         raise NotImplementedError
+
+
+def _unsupported(kind: str, supported: frozenset[type[Rule]] | None, rules: Iterable[Rule | None]) -> Iterator[str]:
+    """A reason for each rule, and each one of its kind within it, that is not supported."""
+    if supported is not None:
+        base = {"mask": Mask, "score": Score, "measure": Measure}[kind]
+        for rule in rules:
+            for part in subtrees(rule):
+                if isinstance(part, base) and type(part) not in supported:
+                    yield f"it does not support the {kind} {type(part).__name__}"
 
 
 def kernel_by_name(name: str) -> Any:

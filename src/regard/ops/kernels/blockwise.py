@@ -24,7 +24,7 @@ from regard.ops.kernels.blocks import BlockLocation, partition
 from regard.ops.kernels.differentiable import DifferentiableKernel
 from regard.ops.kernels.results import MeasureResults, as_tensors
 from regard.ops.kernels.threads import run_parallel, thread_count
-from regard.ops.measures.base import Block, apply_sinks, lowest
+from regard.ops.measures.base import Block, BlockIndex, Measure, apply_sinks, lowest
 from regard.ops.rules import Rule
 from regard.ops.tree import map_tensors, subtrees, tensors_in
 
@@ -70,11 +70,10 @@ class Blockwise(DifferentiableKernel):
                         product.mul_(scale)
                     output[location.batch, location.heads, location.rows] = product.to(output.dtype)
                 for name, measure in inputs.measures.items():
-                    visible = block.with_all_keys() if measure.needs_all_keys else block
-                    result = measure.compute(visible)
+                    result, index = _compute(measure, block)
                     if options.finds_hidden_tensors and _requires_grad(result):
                         raise _hidden_tensor("measure", measure)
-                    results.add(name, result, visible.index)
+                    results.add(name, result, index)
                 del block  # so that the next one takes over its memory, which is in the cache
 
         def guarded(stream: int, locations: Iterable[BlockLocation]) -> None:
@@ -122,12 +121,12 @@ class Blockwise(DifferentiableKernel):
             pairs: list[tuple[Tensor, Tensor]] = []
             with torch.enable_grad():
                 block = compute_block(location, query, key, differentiate=True, protect_masked=protect_masked)
-                index = iter(result_gradients)
+                incoming = iter(result_gradients)
                 for name, measure in inputs.measures.items():
-                    visible = block.with_all_keys() if measure.needs_all_keys else block
-                    at = measure.result_index(visible.index, request.shape)
-                    for part in as_tensors(name, measure, measure.compute(visible), at):
-                        gradient = next(index)
+                    result, index = _compute(measure, block)
+                    at = measure.result_index(index, request.shape)
+                    for part in as_tensors(name, measure, result, at):
+                        gradient = next(incoming)
                         if gradient is None:
                             continue
                         if part.is_floating_point() and not part.requires_grad:
@@ -149,9 +148,9 @@ class Blockwise(DifferentiableKernel):
                     weights = weights if kept is None else keep(weights, kept)
                     part = grouped_matmul_grad(weights, gradient, values, is_repeated)
                     location.accumulate_keys(sums[of_value], part)
-            found = _gradients(pairs, [query, key, *(leaves[i] for i in rules)])
+            parts = _gradients(pairs, [query, key, *(leaves[i] for i in rules)])
             add = location.accumulate_queries, location.accumulate_keys, *(Tensor.add_ for _ in rules)
-            for accumulate, i, gradient in zip(add, (of_query, of_key, *rules), found, strict=True):
+            for accumulate, i, gradient in zip(add, (of_query, of_key, *rules), parts, strict=True):
                 if gradient is not None:
                     accumulate(sums[i], gradient)
 
@@ -200,6 +199,12 @@ def compute_block(
     return Block(weights, scores, tile, location.index, request.shape, lse, visible_key, eager=True)
 
 
+def _compute(measure: Measure, block: Block) -> tuple[Any, BlockIndex]:
+    """The result of a measure for a block, and the index of the cells that it has seen."""
+    visible = block.with_all_keys() if measure.needs_all_keys else block
+    return measure.compute(visible), visible.index
+
+
 class _StopMaskedGradient(torch.autograd.Function):
     """Scores whose masked cells are constants: a measure's gradient for them is dropped."""
 
@@ -219,12 +224,12 @@ class _StopMaskedGradient(torch.autograd.Function):
 def _gradients(pairs: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list[Tensor | None]:
     """The gradients of leaves, from pairs of a result and its gradient."""
     pairs = [(part, gradient) for part, gradient in pairs if part.requires_grad]
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    if not pairs or not wanted:
+    needed = [leaf for leaf in leaves if leaf.requires_grad]
+    if not pairs or not needed:
         return [None] * len(leaves)
     parts, gradients = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(parts, wanted, gradients, allow_unused=True))
-    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+    results = iter(torch.autograd.grad(parts, needed, gradients, allow_unused=True))
+    return [next(results) if leaf.requires_grad else None for leaf in leaves]
 
 
 def _leaf(tensor: Tensor, needed: bool) -> Tensor:

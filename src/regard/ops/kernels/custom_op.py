@@ -75,8 +75,8 @@ def _attend_backward(
     all_gradients = [next(present) if each else None for each in is_present]
     # An operator runs below autograd, which the blocks of a backward pass need.
     with torch._C._ForceDispatchKeyGuard(*_autograd_state()), torch.no_grad():
-        found = kernel_by_name(kernel).backward(inputs, _options(kernel, inputs, seed), needed, all_gradients)
-    return [gradient.contiguous() for gradient in found]
+        results = kernel_by_name(kernel).backward(inputs, _options(kernel, inputs, seed), needed, all_gradients)
+    return [gradient.contiguous() for gradient in results]
 
 
 @_attend_backward.register_fake
@@ -105,8 +105,8 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     is_present = [gradient is not None for gradient in gradients]
     present = [gradient for gradient in gradients if gradient is not None]
     rest = ctx.numbers, ctx.text, ctx.kernel, seed
-    found = iter(torch.ops.regard.attend_backward(tensors, *rest, present, is_present, ctx.needed))
-    return [next(found) if need else None for need in ctx.needed], None, None, None, None
+    results = iter(torch.ops.regard.attend_backward(tensors, *rest, present, is_present, ctx.needed))
+    return [next(results) if need else None for need in ctx.needed], None, None, None, None
 
 
 _attend.register_autograd(_gradients, setup_context=_setup_context)

@@ -232,7 +232,7 @@ class MaskMod(Mask):
 
 
 _CHECKED: WeakKeyDictionary[Any, set[tuple[Shape, torch.device]]] = WeakKeyDictionary()
-"""The shapes for which a function was found to be elementwise: that takes 17 calls."""
+"""The shapes for which a function is known to be elementwise: to find out takes 17 calls."""
 
 MaskLike = Mask | Bool[Tensor, "..."] | MaskModFunction | BlockMask
 """What `mask=` takes: a mask, a bool tensor, a function of indices, FlexAttention's `BlockMask`."""
@@ -271,10 +271,10 @@ def _outside(tile: Tile, keys: KeyRange) -> tuple[KeyRange, KeyRange]:
     return tile.clip(tile.keys.start, keys.start), tile.clip(keys.stop, tile.keys.stop)
 
 
-def _missing_axes_hint(given: tuple[int, ...], shape: Shape) -> str:
+def _missing_axes_hint(actual: tuple[int, ...], shape: Shape) -> str:
     """What to write where a mask of (batch, keys) or (batch, queries, keys) lacks axes; else nothing."""
-    if len(given) == 2 and given == (shape[0], shape[3]):
+    if len(actual) == 2 and actual == (shape[0], shape[3]):
         return "; add head and query axes: mask[:, None, None, :]"
-    if len(given) == 3 and given == (shape[0], *shape[2:]):
+    if len(actual) == 3 and actual == (shape[0], *shape[2:]):
         return "; add a head axis: mask[:, None]"
     return ""
