@@ -202,7 +202,16 @@ def _range(
     kind: str, optional: bool, low: float | None = None, below: float | None = None, above: float | None = None
 ) -> str:
     """The expected range in words: "an int of at least 1 and below 8, or None"."""
-    bounds = [f"of at least {low}"] if low is not None else []
+    bounds = [f"of at least {_short(low)}"] if low is not None else []
     bounds += [f"above {above}"] if above is not None else []
-    bounds += [f"below {below}"] if below is not None else []
+    bounds += [f"below {_short(below)}"] if below is not None else []
     return f"{kind} {' and '.join(bounds)}".rstrip() + (", or None" if optional else "")
+
+
+def _short(bound: float) -> str:
+    """A bound near a large power of two as that power: 2**62."""
+    for offset, text in ((0, ""), (1, " + 1"), (-1, " - 1")):
+        size = abs(bound - offset)
+        if isinstance(bound, int) and size >= 2**31 and size & (size - 1) == 0:
+            return f"{'-' if bound < 0 else ''}2**{size.bit_length() - 1}{text}"
+    return f"{bound}"

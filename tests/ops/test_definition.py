@@ -44,9 +44,7 @@ def equal(found, expected):
 
 
 def answers(mask="causal", offset=KEYS - QUERIES):
-    query, key, value = tensors()
-    cells = allowed(mask, *SHAPE, offset)
-    _, weights, scores, found = d.definition(query, key, value, cells, offset)
+    _, weights, scores, found = d.definition(*tensors(), allowed(mask, *SHAPE, offset), offset)
     return weights, scores, {name: parts[0] for name, parts in found.items()}
 
 
@@ -158,8 +156,8 @@ def test_relative_positions_are_those_of_wav2vec2_bert():
     theirs = Wav2Vec2BertSelfAttention(config).eval().double()
     x = torch.randn(BATCH, KEYS, HEADS * DIM, dtype=torch.float64)
     query, key = (f(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for f in (theirs.linear_q, theirs.linear_k))
-    table, cells = theirs.distance_embedding.weight, torch.ones(BATCH, HEADS, KEYS, KEYS, dtype=torch.bool)
-    scale = DIM**-0.5
+    table, scale = theirs.distance_embedding.weight, DIM**-0.5
+    cells = torch.ones(BATCH, HEADS, KEYS, KEYS, dtype=torch.bool)
     _, found, *_ = d.definition(
         query, key, key, cells, 0, lambda q, k, distance: d.dot(q, k, scale) + d.relative(q, table, distance, scale)
     )
@@ -179,10 +177,9 @@ def test_soft_cap_and_sinks_are_those_of_gemma_and_gpt_oss():
     found = d.definition(query, key, value, ~hidden, 5, lambda q, k, distance: d.dot(q, k, 0.3), sinks)
     equal(found[0], output.transpose(1, 2))
     equal(found[1], expected)
-    raw = query @ key.mT * 0.3
     capped = modeling_gemma2.eager_attention_forward(module, query, key, value, bias, scaling=0.3, softcap=2.0)[1]
-    # It takes the softmax in float32.
-    torch.testing.assert_close(d.softmax(d.soft_cap(raw, 2.0), ~hidden)[0], capped, rtol=1e-6, atol=1e-6)
+    ours, _ = d.softmax(d.soft_cap(query @ key.mT * 0.3, 2.0), ~hidden)
+    torch.testing.assert_close(ours, capped, rtol=1e-6, atol=1e-6)  # as their softmax is in float32
 
 
 def test_bilinear_additive_and_cosine_scores_are_those_of_torch():

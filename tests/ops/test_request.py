@@ -300,10 +300,11 @@ def test_all_problems_with_rules_are_listed_at_once():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dims": 3}, "dims: expected an even number from 2 to head_dim = 4, got 3"),
-        ({"base": 0}, "base: expected a .*number above 0, got 0"),
-        ({"positions": IDS[:3]}, r"positions: expected .*\(tokens,\) = \(5,\) or .* got \(3,\)"),
-        ({"positions": x(5)}, "positions: expected .*integer.*, got .*float32"),
+        ({"rotary_dim": 3}, "rotary_dim: expected an even number, got 3"),
+        ({"rotary_dim": 6}, "rotary_dim: expected an int of at least 2 and below 5, or None, got 6"),
+        ({"base": 0}, "base: expected a finite number above 0, got 0"),
+        ({"positions": IDS[:3]}, r"positions: expected shape \(tokens,\) = \(5,\) or .*, got \(3,\)"),
+        ({"positions": x(5)}, r"positions: expected an integer tensor, got float32 \(5,\)"),
     ],
 )
 def test_invalid_arguments_of_rotary_are_rejected(arguments, message):

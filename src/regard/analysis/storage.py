@@ -27,12 +27,12 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems
 from regard.files import atomic_write
 from regard.ops import WeightMatrix
-from regard.ops.masks import FlexBlockMask, Mask, MaskMod, as_mask, to_spans
+from regard.ops.masks import Mask, as_mask, to_spans
 from regard.ops.measures import Measure
 from regard.ops.request import AttentionRequest, make_request
 from regard.ops.rules import Rule, class_by_id, class_id, registered
 from regard.ops.scores import Score, as_score
-from regard.ops.tree import parts_of
+from regard.ops.tree import subtrees
 
 VERSION = 3
 AXES = ("batch", "heads", "rows")
@@ -152,7 +152,7 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
 
 def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[str, Any]:
     mask = request.mask
-    if mask is not None and _holds_function(mask):
+    if any(isinstance(part, Rule) and part.holds_code for part in subtrees(mask)):
         shape = request.full_shape or request.shape
         mask = to_spans(mask, shape, request.offset, request.query.device)
         if mask is None:
@@ -203,10 +203,6 @@ def _check_index(checks: Checks, axis: str, index: Tensor | None, size: int, ful
         checks.that(
             low >= 0 and high < full, f"{axis}: expected indices from 0 to {full - 1}, got {low if low < 0 else high}"
         )
-
-
-def _holds_function(tree: Any) -> bool:
-    return isinstance(tree, (MaskMod, FlexBlockMask)) or any(_holds_function(part) for part in parts_of(tree))
 
 
 def _check_classes(path: Path, about: Mapping[str, Any]) -> None:

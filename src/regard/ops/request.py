@@ -181,7 +181,7 @@ def check_request(
     valid_score: Score | None = _collect(checks, as_score, score)
     if scale is not None:
         checks.number("scale", scale)
-    if offset is not None:
+    if offset is not None:  # query i has position i + offset
         checks.integer("offset", offset, low=1 - MAX_OFFSET, below=MAX_OFFSET)
     _check_tensors(checks, tensors)
     if len(checks.problems) > before or valid_score is None:

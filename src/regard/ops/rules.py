@@ -34,6 +34,8 @@ class Rule:
             ``class TopK(Measure, name="topk")``.
         builtin: Whether the class is part of `regard.ops`.
         required_arguments: Names of the constructor's arguments without a default.
+        holds_code: Whether the rule holds a Python function, which can be neither compiled into one operator nor saved.
+        is_bias: Whether it is a score to be added to others, because it depends on neither query nor key alone.
         hints: By method, the attributes that are only true of that method and make it faster. A subclass that replaces
             the method and not the attribute gets the base class's safe default, never its parent's value.
     """
@@ -44,6 +46,8 @@ class Rule:
     required_arguments: ClassVar[tuple[str, ...]]
     hints: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     is_tree_node: ClassVar[bool] = True  # see `tree`
+    holds_code: ClassVar[bool] = False
+    is_bias: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, name: str | None = None, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -64,6 +68,8 @@ class Rule:
             cls.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if isinstance(cls.name, str) and not abstract:
             (_BUILTIN if cls.builtin else _USER)[cls.base][cls.name] = cls
+            if cls.builtin and not cls.required_arguments:
+                _DEFAULTS[cls.base, cls.name] = cls()
 
     def to(self, device: torch.device | str) -> Self:
         """The same rule with its tensors on a device."""
@@ -147,7 +153,7 @@ def resolve(base: type[Rule], value: Any, argument: str) -> Any:
     if isinstance(value, str):
         if (base, value) in _DEFAULTS:
             return _DEFAULTS[base, value]
-        cls = _BUILTIN[base].get(value) or registered(base).get(value)
+        cls = registered(base).get(value)
         if cls is None:
             known = sorted(registered(base))
             raise InvalidArgument(
@@ -155,11 +161,9 @@ def resolve(base: type[Rule], value: Any, argument: str) -> Any:
             )
         if cls.required_arguments:
             call = f"{'regard.' if cls.builtin else ''}{cls.__name__}({', '.join(cls.required_arguments)})"
+            call = f"regard.ScaledDotProduct() + {call}" if cls.is_bias else call
             raise InvalidArgument(f"{argument}: '{value}' needs arguments; pass {call}")
-        rule = cls()
-        if cls.builtin and not torch.compiler.is_compiling():
-            _DEFAULTS[base, value] = rule
-        return rule
+        return cls()
     if isinstance(value, type) and issubclass(value, base):
         raise InvalidType(
             f"{argument}: expected an instance, got the class {value.__name__}; use {value.__name__}(...)"

@@ -43,8 +43,8 @@ class KernelInputs:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether every rule is built in, so that the call can be one operator of a compiled program."""
-        return all(rule.builtin for rule in self.rules())
+        """Whether every rule is built in and plain data, so that the call can be one operator of a compiled program."""
+        return all(rule.builtin and not rule.holds_code for rule in self.rules())
 
 
 class RunOptions(NamedTuple):

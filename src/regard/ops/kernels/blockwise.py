@@ -194,7 +194,7 @@ def compute_block(
     if score.sinks is not None:
         weights, lse = apply_sinks(scores, weights, score.sinks[tile.heads])
     if protect_masked:
-        weights = weights.masked_fill(scores.detach() <= floor, 0.0)
+        weights = weights.masked_fill((scores.detach() <= floor) & ~weights.detach().isnan(), 0.0)
     visible_key = full.start - tile.keys.start if full.start < full.stop else None
     return Block(weights, scores, tile, location.index, request.shape, lse, visible_key, eager=True)
 

@@ -25,7 +25,9 @@ class Reference(Kernel):
             scores = request.masked_scores(query, key.repeat_interleave(heads // key.shape[1], 1), tile).expand(shape)
             masked = scores == -torch.inf
             scores = scores.masked_fill(masked, lowest(scores.dtype))
-            weights, lse = scores.softmax(-1).masked_fill(masked, 0.0), None
+            weights, lse = scores.softmax(-1), None
+            masked = masked & ~weights.isnan()  # a row with NaN is NaN everywhere
+            weights = weights.masked_fill(masked, 0.0)
             if request.score.sinks is not None:
                 weights, lse = apply_sinks(scores, weights, request.score.sinks[tile.heads])
                 weights = weights.masked_fill(masked, 0.0)  # a measure may give it an infinite gradient there

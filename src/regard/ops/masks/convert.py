@@ -33,6 +33,7 @@ class FlexBlockMask(Mask):
     block_size: tuple[int, int]
     lengths: tuple[int, int]
     mask_mod: MaskModFunction
+    holds_code = True
 
     def __repr__(self) -> str:
         return f"FlexBlockMask({self.lengths[0]} × {self.lengths[1]})"

@@ -49,4 +49,7 @@ class Mass(Measure):
         return torch.where(allowed, block.weights, 0.0).sum(-1)
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        self.mask.check(checks, shape, device)
+        of_mask = Checks()
+        self.mask.check(of_mask, shape, device)
+        for problem in of_mask.problems:
+            checks.fail(problem.replace("mask:", "Mass.mask:", 1))

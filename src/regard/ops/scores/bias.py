@@ -34,6 +34,7 @@ class Bias(Score):
     """
 
     tensor: Float[Tensor, "..."]
+    is_bias = True
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         return tile.slice(self.tensor).to(query.dtype)
@@ -64,6 +65,7 @@ class Alibi(Score):
     """
 
     slopes: Float[Tensor, " heads"]
+    is_bias = True
 
     @classmethod
     def for_heads(cls, num_heads: int) -> Alibi:
@@ -119,6 +121,7 @@ class T5RelativeBias(Score):
     table: Float[Tensor, "buckets heads"]
     bidirectional: bool = True
     max_distance: int = 128
+    is_bias = True
 
     def __post_init__(self) -> None:
         checks = Checks()

@@ -38,6 +38,7 @@ class RelativeKey(Score):
     """
 
     table: Float[Tensor, "*heads distances head_dim"]
+    is_bias = True
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         table = self.table[tile.heads] if self.table.ndim == 3 else self.table
