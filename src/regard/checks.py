@@ -211,7 +211,7 @@ def _range(
 def _short(bound: float) -> str:
     """A bound near a large power of two as that power: 2**62."""
     for offset, text in ((0, ""), (1, " + 1"), (-1, " - 1")):
-        size = abs(bound - offset)
-        if isinstance(bound, int) and size >= 2**31 and size & (size - 1) == 0:
+        size = abs(int(bound) - offset)
+        if size >= 2**31 and size & (size - 1) == 0:
             return f"{'-' if bound < 0 else ''}2**{size.bit_length() - 1}{text}"
     return f"{bound}"

@@ -17,6 +17,8 @@ from regard.errors import InvalidFile, KernelNotSupported
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks, threads
 from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.masks import Mask
+from regard.ops.rules import class_by_id, registered
 from regard.testing import check
 
 SOURCE = '''
@@ -247,3 +249,11 @@ def test_user_rules_pass_the_check_that_users_run(user, kind):
     mask, score, measure, _ = rules(user, kind)
     for rule in (mask, score, measure[0]):
         check(rule, shapes=[(2, HEADS, QUERIES, KEYS)], head_dim=4)
+
+
+def test_classes_of_one_name_in_two_modules_are_both_known():
+    first, second = (
+        type("Mine", (Mask,), {"__module__": module, "allowed": lambda self, tile: tile.kv_idx >= 0}) for module in "ab"
+    )
+    assert (class_by_id("a.Mine"), class_by_id("b.Mine")) == (first, second)
+    assert registered(Mask)["mine"] is second

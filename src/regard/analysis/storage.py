@@ -152,7 +152,7 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
 
 def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[str, Any]:
     mask = request.mask
-    if any(isinstance(part, Rule) and part.holds_code for part in subtrees(mask)):
+    if mask is not None and any(isinstance(part, Rule) and part.holds_code for part in subtrees(mask)):
         shape = request.full_shape or request.shape
         mask = to_spans(mask, shape, request.offset, request.query.device)
         if mask is None:

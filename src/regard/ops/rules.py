@@ -67,7 +67,10 @@ class Rule:
         if name is not None or not {"name"} & vars(cls).keys():
             cls.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if isinstance(cls.name, str) and not abstract:
-            (_BUILTIN if cls.builtin else _USER)[cls.base][cls.name] = cls
+            if cls.builtin:
+                _BUILTIN[cls.base][cls.name] = cls
+            else:
+                _USER[cls.base][class_id(cls)] = cls
             if cls.builtin and not cls.required_arguments:
                 _DEFAULTS[cls.base, cls.name] = cls()
 
@@ -107,7 +110,7 @@ def _make_dataclass(cls: type) -> None:
 
 def registered(base: type[Rule]) -> dict[str, type[Rule]]:
     """The public classes of a base by name; a user's class does not replace a built-in one."""
-    classes = {**_USER[base], **_BUILTIN[base]}
+    classes = {cls.name: cls for cls in list(_USER[base].values())} | _BUILTIN[base]
     return {name: cls for name, cls in classes.items() if not name.startswith("_")}
 
 
@@ -129,10 +132,12 @@ def class_by_id(name: str) -> type[Rule]:
     Raises:
         InvalidArgument: If it has not been defined in this process: a file never imports code.
     """
-    for classes in (*_BUILTIN.values(), *_USER.values()):
-        for cls in list(classes.values()):
-            if class_id(cls) == name:
-                return cls
+    for user in _USER.values():
+        if name in user:
+            return user[name]
+    for cls in builtin_classes():
+        if cls.__name__ == name:
+            return cls
     raise InvalidArgument(f"unknown class {name}; import the module that defines it before reading the file")
 
 

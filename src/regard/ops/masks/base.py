@@ -253,7 +253,7 @@ def as_mask(mask: MaskLike) -> Mask:
         from regard.ops.masks.convert import from_block_mask  # which builds on this module
 
         return from_block_mask(mask)
-    if callable(mask) and not isinstance(mask, type):
+    if callable(mask) and not isinstance(mask, (type, Rule)):  # a score is callable, too
         return MaskMod(mask)
     if isinstance(mask, type) and issubclass(mask, Mask):
         raise InvalidType(f"mask: expected an instance, got the class {mask.__name__}; use {mask.__name__}(...)")
