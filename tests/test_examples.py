@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import subprocess
 import sys
@@ -19,7 +18,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 def run(name: str, *arguments: str) -> str:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout
 
 
 def test_singular_values():
@@ -32,14 +31,11 @@ def test_singular_values():
         np.testing.assert_allclose([float(value) for value in line.split()[-5:-2]], expected, atol=2e-3)
 
 
-def test_a_loss_on_attention_aligns_a_head_and_helps():
-    whole = os.environ.get("REGARD_TEST_ALL") == "1"  # only the whole run makes better translations, too
-    lines = run("aligned_heads.py", *([] if whole else ["--steps", "400"])).splitlines()
-    (bleu, aligned), (bleu_taught, aligned_taught) = (
-        [float(x.rstrip("%")) for x in line.split()[1:]] for line in lines[1:]
-    )
-    assert aligned_taught > aligned + 5
-    assert not whole or bleu_taught > bleu
+def test_a_loss_on_attention_aligns_a_head():
+    """After 400 steps both models are still at the start, and the processor decides; BLEU depends on it after 600, too."""
+    lines = run("aligned_heads.py").splitlines()
+    aligned, aligned_with_loss = (float(line.split()[2].rstrip("%")) for line in lines[1:])
+    assert aligned_with_loss > aligned + 5
 
 
 def small_writer(folder: Path, text: str):
