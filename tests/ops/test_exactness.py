@@ -49,8 +49,8 @@ def test_with_4096_keys_errors_are_at_most_twice_those_of_dense_torch(size, dtyp
     for name, actual in first_of({"output": att.output} | others | att.measured).items():
         exact, peer = dense[torch.float64][name], dense[actual.dtype][name]  # measures are never in bfloat16
         error, other = ((x.double() - exact).norm().item() for x in (actual, peer))
-        last_digit = torch.finfo(actual.dtype).eps * exact.norm().item()  # which of two is nearer is chance there
-        assert error <= max(ADDED_ONE_BY_ONE.get(name, 2) * other, last_digit), (name, error, other)
+        last_digits = 2 * torch.finfo(actual.dtype).eps * exact.norm().item()  # which of two is nearer is chance there
+        assert error <= max(ADDED_ONE_BY_ONE.get(name, 2) * other, last_digits), (name, error, other)
 
 
 DEFINED = [kernel for kernel in KERNELS if kernel.name != "sdpa"]  # there torch decides where a NaN goes
