@@ -32,46 +32,46 @@ def dense(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Te
     return weights @ value, weights.sum(-2), torch.special.entr(weights).sum(-1)
 
 
-def forward(n: int, **given: object) -> Callable[[], object]:
+def forward(n: int, **options: object) -> Callable[[], object]:
     query, key, value = tensors(n)
 
     def run() -> object:
         with torch.no_grad():
-            return regard.attend(query, key, value, **given)
+            return regard.attend(query, key, value, **options)
 
     return run
 
 
 def by_mkl(run: Callable[[], object]) -> Callable[[], object]:
-    """The same without oneDNN's matrix products, as on a processor on which they are not faster."""
+    """The same call without oneDNN's matrix products, as on a processor on which they are not faster."""
 
-    def alone() -> object:
+    def run_by_mkl() -> object:
         with mock.patch.object(matmul, "is_onednn_faster", return_value=False):
             return run()
 
-    return alone
+    return run_by_mkl
 
 
-def peer(n: int, function: Callable[..., object], **given: object) -> Callable[[], object]:
+def peer(n: int, function: Callable[..., object], **options: object) -> Callable[[], object]:
     query, key, value = tensors(n)
 
     def run() -> object:
         with torch.no_grad():
-            return function(query, key, value, **given)
+            return function(query, key, value, **options)
 
     return run
 
 
 def with_gradient(n: int, measure: str | None) -> Callable[[], object]:
-    given = tensors(n, gradient=True)
+    inputs = tensors(n, gradient=True)
 
     def run() -> object:
         if measure is None:
-            loss = sdpa(*given).sum()
+            loss = sdpa(*inputs).sum()
         else:
-            att = regard.attend(*given, measure=measure)
+            att = regard.attend(*inputs, measure=measure)
             loss = att.output.sum() + att.measured[measure].sum()
-        return torch.autograd.grad(loss, given)
+        return torch.autograd.grad(loss, inputs)
 
     return run
 
@@ -88,11 +88,11 @@ def peak(run: Callable[[], object]) -> float:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    kept = run()
+    result = run()  # held, so that its memory counts
     most = max(most, resident())
     done.set()
     watcher.join()
-    del kept
+    del result
     return (most - before) / 1e6
 
 
@@ -101,7 +101,7 @@ def resident() -> int:
 
 
 def times(one: Callable[[], object], other: Callable[[], object]) -> list[float]:
-    """How many times longer the one takes than the other."""
+    """Time of the first divided by time of the second, for each round."""
     return ratios(other, one, 200 if seconds(other) < 0.02 else ROUNDS)
 
 
@@ -112,14 +112,14 @@ def main() -> None:
         "forward, 16,384 keys": peak(forward(16384, measure=["entropy", "received"])),
         "forward and backward, 16,384 keys": peak(with_gradient(16384, "entropy")),
     }
-    asked = {"measure": ["entropy", "received"]}
-    found = {f"fused in times of SDPA, {n}": times(forward(n), peer(n, sdpa)) for n in (128, 512, 4096)}
-    streamed, causal = forward(4096, **asked), forward(4096, mask=regard.Causal(), **asked)
+    measures = {"measure": ["entropy", "received"]}
+    found = {f"output in times of SDPA, {n}": times(forward(n), peer(n, sdpa)) for n in (128, 512, 4096)}
+    measured, causal = forward(4096, **measures), forward(4096, mask=regard.Causal(), **measures)
     found |= {
-        "streamed with entropy and received in times of SDPA, 4096": times(streamed, peer(4096, sdpa)),
-        "the same with MKL's products in times of SDPA, 4096": times(by_mkl(streamed), peer(4096, sdpa)),
-        "dense with the same answers in times of streamed, 4096": times(peer(4096, dense), streamed),
-        "streamed, the output alone, in times of SDPA, 4096": times(
+        "output, entropy and received in times of SDPA, 4096": times(measured, peer(4096, sdpa)),
+        "the same with MKL's products in times of SDPA, 4096": times(by_mkl(measured), peer(4096, sdpa)),
+        "dense torch in times of attend with the same measures, 4096": times(peer(4096, dense), measured),
+        "output of kernel 'blockwise' in times of SDPA, 4096": times(
             forward(4096, kernel="blockwise"), peer(4096, sdpa)
         ),
         "causal with entropy and received in times of causal SDPA, 4096": times(

@@ -87,7 +87,7 @@ def page() -> str:
         capability={"AVX512": "AVX-512"}.get(found["answers"]["capability"], found["answers"]["capability"]),
         products=found["answers"]["products"],
         mkl=attention["the same with MKL's products in times of SDPA, 4096"],
-        usual=attention["streamed with entropy and received in times of SDPA, 4096"],
+        usual=attention["output, entropy and received in times of SDPA, 4096"],
         answers="\n".join(answers),
         others="\n".join(f"| {what} | {value:.2f} |" for what, value in alone.items()),
         memory="\n".join(memory),

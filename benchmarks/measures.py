@@ -134,7 +134,7 @@ def gradients() -> dict[str, list[float]]:
     def loss(output: Tensor, entropy: Tensor, received: Tensor) -> Tensor:
         return output.sum() + (entropy * random).sum() + (received * random).sum()
 
-    def streamed() -> object:
+    def measured() -> object:
         att = regard.attend(*given, measure=["entropy", "received"])
         return torch.autograd.grad(loss(att.output, att.measured["entropy"], att.measured["received"]), given)
 
@@ -148,8 +148,8 @@ def gradients() -> dict[str, list[float]]:
         return torch.autograd.grad(sdpa(query, key, value).sum(), given)
 
     return {
-        "forward and backward with entropy and received in times of SDPA's": times(streamed, bare),
-        "forward and backward with entropy and received, dense, in times of ours": times(plain, streamed, 3),
+        "forward and backward with entropy and received in times of SDPA's": times(measured, bare),
+        "forward and backward with entropy and received, dense, in times of ours": times(plain, measured, 3),
     }
 
 

@@ -24,10 +24,10 @@ from regard.cli.main import app
 ROOT = Path(__file__).parents[1]
 MAX_LINES = {"README.md": 150, "CONTRIBUTING.md": 130}
 SPEED = {  # each row of the README's table: the file in benchmarks/results and the key of its median
-    "`attend`, output only, 4,096": ("attention", "fused in times of SDPA, 4096"),
+    "`attend`, output only, 4,096": ("attention", "output in times of SDPA, 4096"),
     "`attend` with entropy and received, 4,096": (
         "attention",
-        "streamed with entropy and received in times of SDPA, 4096",
+        "output, entropy and received in times of SDPA, 4096",
     ),
     "the same with oneDNN disabled (it is used on AMD CPUs with AVX-512), 4,096": (
         "attention",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,6 +54,7 @@ class AttentionRequest:
     heads: Int[Tensor, " heads"] | None = None
     rows: Int[Tensor, " queries"] | None = None
     full_shape: Shape | None = None
+    is_tree_node: ClassVar[bool] = True
 
     @property
     def shape(self) -> Shape:

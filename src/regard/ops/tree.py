@@ -7,7 +7,7 @@ dataclasses the parts are their ``__dict__``, so it does not matter how a rule h
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -24,21 +24,18 @@ Number = int | float | torch.SymInt | torch.SymFloat
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in the order of `map_tensors`; a tensor that occurs twice is listed twice."""
     tensors: list[Tensor] = []
-    _append_tensors(tree, tensors, ())
+    _append_tensors((tree,), tensors, ())
     return tensors
 
 
-def _append_tensors(tree: Any, tensors: list[Tensor], parents: tuple[int, ...]) -> None:
-    if isinstance(tree, Tensor):
-        tensors.append(tree)
-        return
-    if id(tree) in parents:  # a rule that holds itself is listed once
-        return
-    for part in parts_of(tree):
+def _append_tensors(parts: Iterable[Any], tensors: list[Tensor], parents: tuple[int, ...]) -> None:
+    for part in parts:
+        if type(part) in _LEAVES:  # as most parts are; this is the cheapest test
+            continue
         if isinstance(part, Tensor):
             tensors.append(part)
-        elif type(part) not in _LEAVES:
-            _append_tensors(part, tensors, (*parents, id(tree)))
+        elif (inner := parts_of(part)) and id(part) not in parents:  # a rule that holds itself is listed once
+            _append_tensors(inner, tensors, (*parents, id(part)))
 
 
 def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
@@ -66,16 +63,17 @@ def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: tuple[int, 
     return make(items)
 
 
-def subtrees(tree: Any) -> Iterator[Any]:
+def subtrees(tree: Any) -> list[Any]:
     """The tree and every rule, dataclass and container within it, without tensors; each once."""
-    todo, seen = [tree], set()
+    if not (todo := list(parts_of(tree))):
+        return [tree]
+    found: dict[int, Any] = {id(tree): tree}
     while todo:
         part = todo.pop()
-        if isinstance(part, Tensor) or id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield part
-        todo += parts_of(part)
+        if not isinstance(part, Tensor) and id(part) not in found:
+            found[id(part)] = part
+            todo += parts_of(part)
+    return list(found.values())
 
 
 def map_float_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
@@ -86,9 +84,9 @@ def map_float_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
 def parts_of(tree: Any) -> Iterable[Any]:
     """The parts of a tree, one level down; none for a leaf."""
     kind = _kind(type(tree))
-    if kind is object:
-        return vars(tree).values()
-    return tree.values() if kind is Mapping else tree if kind is Sequence else ()
+    if kind is None:
+        return ()
+    return vars(tree).values() if kind is object else tree.values() if kind is Mapping else tree
 
 
 def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:
@@ -99,16 +97,17 @@ def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:
 
 
 _LEAVES = frozenset((type(None), bool, int, float, str, slice, torch.device, torch.dtype))
+_KINDS: dict[type, Any] = {tuple: Sequence, list: Sequence, dict: Mapping, **dict.fromkeys(_LEAVES)}
 
 
 def _kind(cls: type) -> Any:
     """How the parts of instances are found: `Mapping`, `Sequence`, `object` (by ``__dict__``), or None for leaves."""
-    if cls in _LEAVES:
-        return None
-    if issubclass(cls, (tuple, list)):
-        return Sequence
+    if cls in _KINDS:
+        return _KINDS[cls]
     if getattr(cls, "is_tree_node", False) or (is_dataclass(cls) and hasattr(cls, "__dict__")):
         return object
+    if issubclass(cls, (tuple, list)):
+        return Sequence
     return Mapping if issubclass(cls, Mapping) else None
 
 

@@ -35,16 +35,16 @@ class KernelInputs:
     request: AttentionRequest
     measures: Mapping[str, Measure]
     dropout: float = 0.0
-
-    def rules(self) -> Iterator[Rule]:
-        """Mask, score and measures, and every rule within them."""
-        roots = (self.request.mask, self.request.score, *self.measures.values())
-        return (part for root in roots for part in subtrees(root) if isinstance(part, Rule))
+    is_tree_node: ClassVar[bool] = True
 
     @property
     def is_builtin(self) -> bool:
         """Whether every rule is built in and plain data, so that the call can be one operator of a compiled program."""
-        return all(rule.builtin and not rule.holds_code for rule in self.rules())
+        for rule in (self.request.mask, self.request.score, *self.measures.values()):
+            for part in subtrees(rule):
+                if isinstance(part, Rule) and (part.holds_code or not part.builtin):
+                    return False
+        return True
 
 
 class RunOptions(NamedTuple):
@@ -95,27 +95,32 @@ class Kernel:
             yield f"it runs on {', '.join(self.devices)}, the tensors are on {request.query.device.type}"
         if request.query.dtype not in self.dtypes:
             yield f"it does not support {request.query.dtype}"
-        yield from _unsupported("mask", self.masks, (request.mask,))
-        yield from _unsupported("score", self.scores, (request.score,))
-        yield from _unsupported("measure", self.measures, inputs.measures.values())
+        if self.measures is not None:
+            yield from _unsupported(Measure, self.measures, inputs.measures.values())
+        if self.masks is not None:
+            yield from _unsupported(Mask, self.masks, (request.mask,))
+        if self.scores is not None:
+            yield from _unsupported(Score, self.scores, (request.score,))
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """The reasons why another kernel is better for a call; they do not count if this one is named."""
         yield from ()
+
+    def suits(self, inputs: KernelInputs) -> bool:
+        """Whether this kernel can and should compute a call."""
+        return not any(self.unsupported_reasons(inputs)) and not any(self.inefficient_reasons(inputs))
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         """The output, (batch, heads, queries, value_dim), and the measures by name."""
         raise NotImplementedError
 
 
-def _unsupported(kind: str, supported: frozenset[type[Rule]] | None, rules: Iterable[Rule | None]) -> Iterator[str]:
+def _unsupported(base: type[Rule], supported: frozenset[type], rules: Iterable[Rule | None]) -> Iterator[str]:
     """A reason for each rule, and each one of its kind within it, that is not supported."""
-    if supported is not None:
-        base = {"mask": Mask, "score": Score, "measure": Measure}[kind]
-        for rule in rules:
-            for part in subtrees(rule):
-                if isinstance(part, base) and type(part) not in supported:
-                    yield f"it does not support the {kind} {type(part).__name__}"
+    for rule in rules:
+        for part in subtrees(rule):
+            if isinstance(part, base) and type(part) not in supported:
+                yield f"it does not support the {base.__name__.lower()} {type(part).__name__}"
 
 
 def kernel_by_name(name: str) -> Any:

@@ -49,10 +49,11 @@ class Short(Kernel):
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """Outside of training."""
-        tensors = (inputs.request.query, inputs.request.key, inputs.value)
-        is_training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        if not inputs.dropout and not is_training:
+        if not _is_training(inputs):
             yield "it is made for training, and nothing here requires grad or is dropped"
+
+    def suits(self, inputs: KernelInputs) -> bool:
+        return _is_training(inputs) and super().suits(inputs)  # first: it is quick, and false for most calls
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         request, value = inputs.request, inputs.value
@@ -67,6 +68,12 @@ class Short(Kernel):
             kept = keep_mask(torch.Size(request.shape), inputs.dropout, seed, value.device)
         output, *_ = _Short.apply(request.query, request.key, value, request, masked, kept)
         return output, {}
+
+
+def _is_training(inputs: KernelInputs) -> bool:
+    tensors = (inputs.request.query, inputs.request.key, inputs.value)
+    requires_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return requires_grad or inputs.dropout > 0
 
 
 class _Short(torch.autograd.Function):

@@ -13,6 +13,9 @@ from regard.ops.measures.base import Block, LogSumExpOfWeights, Measure
 LOG_OF_ZERO = -1e30
 """Stands for log P where P is 0: P log P is 0, and gradients of log P stay finite. No P above 0 has a log below it."""
 
+MIN_KEYS = 128
+"""With fewer keys, the entropy is rarely large enough beside the scores for the shorter formula."""
+
 
 class Entropy(Measure):
     """Entropy of each row: H_i = −Σ_j P_ij log P_ij, in nats, (batch, heads, queries); 0 for a row without keys.
@@ -34,7 +37,7 @@ class Entropy(Measure):
 def _entropy(block: Block) -> tuple[Tensor, Tensor | None, Tensor]:
     """Entropy, shift and lse of each row, where log P = (score − shift) − lse; a shift of None is 0."""
     scores, weights = block.scores.detach(), block.weights.detach()
-    if block.eager and block.visible_key is not None:
+    if block.eager and block.visible_key is not None and scores.shape[-1] > MIN_KEYS:
         score = scores[..., block.visible_key]
         lse = score - weights[..., block.visible_key].log()
         entropy = lse - _row_dot(weights, scores)
