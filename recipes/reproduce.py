@@ -79,7 +79,7 @@ def multi30k(
     runs = {}
     for number in seed or [1]:
         run = runs[number] = trained("multi30k-en-de", f"{name}-{number}", data, number, [*overrides, *stop])
-        lines = translated(Translator.load(run.folder / "averaged", dtype=torch.float32), test[0])
+        lines = translated(Translator.load(averaged(run), dtype=torch.float32), test[0])
         references = [[line] for line in test[1]]
         found[number] = {
             tokenize: score(lines, references, ["bleu"], tokenize=tokenize)["bleu"].value
@@ -206,7 +206,7 @@ def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None
     told = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
     told, name, stop = shortened(told, "rnn-search", steps)
     run = trained("tatoeba-rnn-search", f"tatoeba-{name}", data, 1, stop)
-    rivals = {"RNNsearch": Translator.load(run.folder / "averaged"), "the Transformer": Translator.load()}
+    rivals = {"RNNsearch": Translator.load(averaged(run)), "the Transformer": Translator.load()}
     bleu, taken = {}, dict.fromkeys(rivals, 0.0)
     lines: dict[str, list[str]] = {each: [] for each in rivals}
     sources = iter(list(grouped))
@@ -329,6 +329,12 @@ def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[st
     if outcome.interrupted:
         raise typer.Exit(130)
     return outcome
+
+
+def averaged(run: Outcome) -> Path:
+    """The folder of the averaged weights; of the last ones if the training was too short for an average."""
+    folder = run.folder / "averaged"
+    return folder if folder.is_dir() else run.folder / "last"
 
 
 def origins(runs: dict[int, Outcome]) -> dict[int, dict[str, Any]]:
