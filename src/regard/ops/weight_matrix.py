@@ -15,7 +15,7 @@ from regard.ops.indexing import Selection, resolve_index
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.linear_operator import as_columns, linear_operator, require_one_head
-from regard.ops.matrix import Matrix, ScoreMatrix, evaluate
+from regard.ops.matrix import DENSE_LIMIT, Matrix, ScoreMatrix, evaluate
 from regard.ops.measures import Measure, MeasureLike, Received, TopK, TopKResult, TransposedProduct, as_measures
 from regard.ops.tile import KeyRange
 
@@ -122,7 +122,7 @@ class WeightMatrix(Matrix):
         checks.raise_problems()
         assert indices is not None
         self._check_unchanged()
-        self._check_limit(self.shape[0] * self.shape[1] * self.shape[2] * len(indices), 2**28)
+        self._check_limit(self.shape[0] * self.shape[1] * self.shape[2] * len(indices), DENSE_LIMIT)
         unique, place = indices.unique(return_inverse=True)
         breaks = ((unique.diff() != 1).nonzero().flatten() + 1).tolist()
         bounds = [0, *breaks, len(unique)]

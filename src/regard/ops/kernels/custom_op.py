@@ -80,16 +80,8 @@ def _attend_backward(
 
 
 @_attend_backward.register_fake
-def _(
-    tensors: Sequence[Tensor],
-    numbers: Sequence[Number],
-    text: str,
-    kernel: str,
-    seed: Tensor,
-    gradients: Sequence[Tensor],
-    is_present: Sequence[bool],
-    needed: Sequence[bool],
-) -> list[Tensor]:
+def _(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+    *_, needed = arguments
     # Contiguous, as the real operator returns them: empty_like would promise the strides of transposed heads.
     return [tensor.new_empty(tensor.shape) for tensor, need in zip(tensors, needed, strict=True) if need]
 
