@@ -1,4 +1,4 @@
-"""attend and weights: validate the request, select a kernel, run it."""
+"""attend: validate the request, select a kernel, run it. weights: validate the request."""
 
 from __future__ import annotations
 
@@ -86,13 +86,14 @@ def attend(
     Gradients are exact, first order only, and work under `torch.func`; use ``kernel="reference"`` for second
     derivatives and forward mode. Autocast has no effect: results follow the input dtypes. NaN and infinity propagate to
     every row that may attend to them; in masked values they can reach other rows. ``sdpa`` behaves as torch does. Under
-    `torch.compile` and `torch.export` a call is one operator, and so are measures and `dense` of its weights. Masks,
-    scores and measures written in Python, indexing (``W[0, 3]``) and products (``W @ x``) cause a graph break and stay
-    correct; with ``fullgraph=True`` they raise.
+    `torch.compile` and `torch.export` a call is one operator, Regard's or SDPA's, and so are measures and `dense` of
+    its weights. Masks, scores and measures written in Python, indexing (``W[0, 3]``) and products (``W @ x``) cause a
+    graph break and stay correct; with ``fullgraph=True`` they raise.
 
     Memory:
-        O(queries + keys), forward and backward. Only the kernel ``reference`` holds the matrix; ``short`` keeps up to
-        128 × 128 weights per head for the backward pass, and ``sdpa`` may use a mask of up to 2**22 cells.
+        O(queries + keys), forward and backward, with two exceptions: ``short`` keeps up to 128 × 128 weights per head
+        for the backward pass, and ``sdpa`` is chosen if it holds at most 2**22 cells of a mask or matrix. Only if you
+        name them may ``sdpa`` hold more, and ``reference`` the whole matrix.
 
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need", equation 1.

@@ -27,7 +27,8 @@ class Rule:
     """Base of `Mask`, `Score` and `Measure`.
 
     A class that annotates fields becomes a dataclass, without a decorator. Tensors that a rule holds as attributes,
-    also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with `to`.
+    also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with `to`. To be saved in a
+    recording, a rule must keep each argument of its constructor as an attribute of the same name.
 
     Attributes:
         name: The class's name in snake case: what ``measure="..."`` and ``score="..."`` take. Set it by
@@ -35,9 +36,9 @@ class Rule:
         builtin: Whether the class is part of `regard.ops`.
         required_arguments: Names of the constructor's arguments without a default.
         holds_code: Whether the rule holds a Python function, which can be neither compiled into one operator nor saved.
-        is_bias: Whether it is a score to be added to others, because it depends on neither query nor key alone.
-        hints: By method, the attributes that are only true of that method and make it faster. A subclass that replaces
-            the method and not the attribute gets the base class's safe default, never its parent's value.
+        is_bias: Whether it is a score meant to be added to another one, as errors then suggest.
+        hints: For each method, the attributes that describe its result and allow shortcuts. A subclass that overrides
+            the method but not the attribute gets the base class's safe default, never its parent's value.
     """
 
     base: ClassVar[type[Rule]]

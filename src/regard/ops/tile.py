@@ -35,14 +35,16 @@ class KeyRange(NamedTuple):
 
 
 class Summarizable(Protocol):
-    """A rule that reads what it needs from the values of its tensors once per call."""
+    """A rule that reads what it needs from the values of its tensors once per pass."""
 
     def summarize(self) -> Any: ...
 
 
 @dataclass(eq=False)  # not frozen: blocks make several, and frozen ones take three times as long
 class Tile:
-    """A rectangle of the weight matrix, in the indices of the tensors that the matrix was made from.
+    """A rectangle of the weight matrix, indexed along the axes that mask and score were made for.
+
+    `WeightMatrix.at` does not renumber these axes: a tile of ``W.at(heads=3)`` has head 3.
 
     `b`, `h`, `q_idx`, `q_pos` and `kv_idx` broadcast against each other to (batch, heads, rows, keys), so a rule is one
     expression of them: ``tile.kv_idx <= tile.q_pos``. The names are those of FlexAttention's `mask_mod`.
@@ -55,10 +57,10 @@ class Tile:
         offset: Query i has position i + offset.
         device: Device of the query.
         columns: (rows, columns) Keys of each row, where rows have their own, as on a sparse graph; all lie in `keys`.
-        is_full_width: Whether `keys` are all keys of the matrix.
+        is_full_width: Whether the tile was never narrowed to a range of keys, so that many blocks have its shape.
         positions: (rows,) The positions of the rows, where these are not ``rows + offset``.
         gradients: In a backward pass, the tensors in which gradients are summed, by the `id` of the rule's tensor.
-        summaries: What rules have read from the values of their tensors in this call; see `summary`.
+        summaries: What rules have read from the values of their tensors in this pass; see `summary`.
     """
 
     batch: Index
@@ -146,7 +148,7 @@ class Tile:
         return Tile(batch, heads, rows, keys, offset, device, *rest)  # replace() takes three times as long
 
     def summary(self, rule: Summarizable) -> Any:
-        """What ``rule.summarize()`` returns, read once per call of a kernel.
+        """What ``rule.summarize()`` returns, read once per pass, forward or backward.
 
         It is never kept longer: a tensor may change through NumPy, ``.data`` or a copy without torch counting it.
         """

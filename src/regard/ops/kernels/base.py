@@ -52,7 +52,8 @@ class RunOptions(NamedTuple):
 
     Args:
         seed: Seed of dropout, the same forward and backward.
-        threads: Number of threads; it decides how the matrix is cut, so it is the same forward and backward.
+        threads: Number of threads. It decides how the matrix is cut, so with dropout it must be the same forward and
+            backward.
         finds_hidden_tensors: Whether the forward pass raises if a rule uses a tensor that requires grad and is not in
             its tree, where it would get no gradient.
     """

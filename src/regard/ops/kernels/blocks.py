@@ -115,7 +115,7 @@ class BlockLocation:
 
 
 def partition(request: AttentionRequest, parts: int, *head_counts: int) -> list[Iterator[BlockLocation]]:
-    """Cut a matrix into streams of blocks that share no query, no key and no entry of a result.
+    """Cut a matrix into streams of blocks. Blocks of different streams share no query, key or entry of a result.
 
     Args:
         request: The matrix.

@@ -40,8 +40,8 @@ class Blockwise(DifferentiableKernel):
         query, keys = inputs.request.query, inputs.request.shape[3]
         return thread_count(query.numel() * keys) if query.device.type == "cpu" else 1
 
-    def partition(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
-        """The blocks of a call, in streams that share nothing."""
+    def streams(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
+        """The blocks of a call; blocks of different streams share no query, key or entry of a result."""
         value_heads = [] if inputs.value is None else [inputs.value.shape[1]]
         return partition(inputs.request, threads, inputs.request.key.shape[1], *value_heads)
 
@@ -80,7 +80,7 @@ class Blockwise(DifferentiableKernel):
             with torch.enable_grad() if options.finds_hidden_tensors else nullcontext():
                 work(stream, locations)
 
-        run_parallel(guarded, self.partition(inputs, options.threads), options.threads)
+        run_parallel(guarded, self.streams(inputs, options.threads), options.threads)
         return output, results
 
     def backward(
@@ -155,7 +155,7 @@ class Blockwise(DifferentiableKernel):
                     accumulate(sums[i], gradient)
 
         # All blocks share the sums of a rule's tensor.
-        run_parallel(work, self.partition(inputs, options.threads), 1 if rule_gradients else options.threads)
+        run_parallel(work, self.streams(inputs, options.threads), 1 if rule_gradients else options.threads)
         return [total.to(t.dtype) for total, t in zip(sums, tensors, strict=True) if total is not None]
 
 

@@ -24,8 +24,8 @@ from regard.ops.tree import Encoder, Number, decode, tensors_in
 _SCHEMA = "Tensor[] tensors, Scalar[] numbers, str text, str kernel, Tensor seed"
 
 
-def run_compiled(kernel: str, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
-    """Run a call of built-in rules as one operator."""
+def call_operator(kernel: str, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+    """Call the operator, for built-in rules."""
     encoder = Encoder()
     text = encoder.encode(inputs)
     device = inputs.request.query.device

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from regard.errors import InvalidArgument
 from regard.ops.autograd import SECOND_ORDER_MESSAGE, vmap_by_loop
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
-from regard.ops.kernels.custom_op import run_compiled
+from regard.ops.kernels.custom_op import call_operator
 from regard.ops.kernels.results import Layouts, MeasureResults, unflatten
 from regard.ops.tree import TensorVersions, map_tensors, tensors_in
 
@@ -47,17 +47,17 @@ class DifferentiableKernel(Kernel):
         raise NotImplementedError
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
-        """Run as one operator while a program is compiled, else as one step of autograd."""
+        """While a program is compiled, one operator, or a graph break for user-defined rules; else `run_eager`."""
         if not torch.compiler.is_compiling():
             return self.run_eager(inputs)
         if inputs.is_builtin:
-            return run_compiled(self.name, inputs)
+            return call_operator(self.name, inputs)
         from regard.ops.kernels.graph_break import call  # loads torch's compiler, which takes a second
 
         return call(self.run_eager, inputs)
 
     def run_eager(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
-        """Run as one step of autograd."""
+        """Run now, as one autograd function where a gradient or a transform needs it."""
         seed = int(torch.randint(2**62, ())) if inputs.dropout else 0
         finds_hidden = torch.is_grad_enabled() and not inputs.is_builtin
         call = _Call(self, inputs, RunOptions(seed, self.threads(inputs), finds_hidden), tensors_in(inputs))
@@ -90,7 +90,7 @@ class _Call:
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The output, if there is a value, and the tensors of the results."""
-        if self.options.finds_hidden_tensors:  # then nothing that is known requires grad
+        if self.options.finds_hidden_tensors:  # so what still requires grad was not found in the tree
             tensors = [tensor.detach() for tensor in tensors]
         inputs = self.with_tensors(tensors)
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):

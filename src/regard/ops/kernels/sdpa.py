@@ -15,7 +15,7 @@ from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDotProduct
 
 MAX_DENSE_CELLS = 2**22
-"""Largest mask or matrix that a call of SDPA may allocate: 16 MiB in float32."""
+"""Largest mask or matrix for which SDPA is chosen unless it is named: 16 MiB in float32."""
 
 
 class Sdpa(Kernel):

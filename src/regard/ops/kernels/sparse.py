@@ -49,7 +49,7 @@ class Sparse(Blockwise):
         """One: the blocks share queries and keys."""
         return 1
 
-    def partition(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
+    def streams(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
         """One stream of blocks of rows with similar numbers of edges, so that little is padded."""
         return [_graph_blocks(inputs.request, inputs.value)]
 

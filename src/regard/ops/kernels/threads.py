@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-Block = TypeVar("Block")
+Item = TypeVar("Item")
 
 MIN_MULTIPLY_ADDS = 2**32
 """Minimum number of multiply-adds for which a thread pool pays off. Below it, OpenMP's threads, which spin for a few
@@ -33,9 +33,7 @@ def thread_count(multiply_adds: int) -> int:
     return min(MAX_THREADS, torch.get_num_threads()) if multiply_adds >= MIN_MULTIPLY_ADDS else 1
 
 
-def run_parallel(
-    work: Callable[[int, Iterable[Block]], None], streams: Sequence[Iterable[Block]], threads: int
-) -> None:
+def run_parallel(work: Callable[[int, Iterable[Item]], None], streams: Sequence[Iterable[Item]], threads: int) -> None:
     """Call ``work(number, stream)`` for every stream.
 
     Args:
@@ -67,7 +65,7 @@ def run_parallel(
         wait(futures)
 
 
-def _until(stopped: threading.Event, stream: Iterable[Block]) -> Iterator[Block]:
+def _until(stopped: threading.Event, stream: Iterable[Item]) -> Iterator[Item]:
     """A stream, until another one has failed."""
     for block in stream:
         if stopped.is_set():

@@ -2,6 +2,7 @@
 
 A mask says which cells of a tile are allowed. Two optional methods make it fast: `key_range` bounds the keys that any
 row may see, so the rest is skipped; `full_key_range` gives keys that every row may see, so no masking is needed there.
+A mask that is the same for all queries says so by `depends_on_query`, and SDPA then needs no dense mask.
 Nothing has the size of the weight matrix. Masks combine with ``&``, ``|`` and ``~``.
 """
 
@@ -51,7 +52,7 @@ class Mask(Rule):
         return True
 
     def summarize(self) -> Any:
-        """What `key_range` and `full_key_range` need of the tensors' values; they get it by ``tile.summary(self)``."""
+        """What the two ranges need from the tensors' values; they get it by ``tile.summary(self)``."""
         return None
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:

@@ -38,10 +38,10 @@ def lowest(dtype: torch.dtype) -> float:
 
 @dataclass(eq=False)
 class Block:
-    """Whole rows of the weight matrix.
+    """Rows of the weight matrix.
 
-    A user-defined measure sees all keys. A measure with ``needs_all_keys = False`` sees those that any row of the block
-    may attend to; the weights of the others are 0.
+    By default a measure sees every key. With ``needs_all_keys = False`` the block may hold only a range of keys that
+    covers all those that its rows may attend to; the weights of the others are 0.
 
     Args:
         weights: (batch, heads, rows, keys), 0 where masked.

@@ -67,7 +67,8 @@ class SoftCap(ScoreModifier):
 class Sinks(ScoreModifier):
     """Attention sinks: one extra logit z per head in the softmax, P_ij = exp(s_ij) / (exp(z) + Σ_k exp(s_ik)).
 
-    `lse` includes the sink; the weights and their entropy do not.
+    The sink counts in `lse` and in the denominator of the weights, but has no column: rows sum to less than 1, and the
+    entropy leaves it out.
 
     Args:
         score: The score s.
