@@ -17,13 +17,9 @@ SECOND_ORDER_MESSAGE = (
 
 
 def first_order_only(gradients: Iterable[Tensor | None], *inputs: Tensor | None) -> list[Tensor | None]:
-    """Return these from a backward pass so that a second derivative raises.
+    """Return the gradients of a backward pass, computed from `inputs`, so that a second derivative raises.
 
     `torch.autograd.function.once_differentiable` does so only where the incoming gradients have a graph of their own.
-
-    Args:
-        gradients: The result of the backward pass.
-        inputs: Everything that it was computed from.
     """
     if not torch.is_grad_enabled():  # no create_graph=True
         return list(gradients)

@@ -8,28 +8,16 @@ from regard.ops.matmul import matmul
 
 
 def kv_heads_of(heads: slice, num_heads: int, num_kv_heads: int) -> slice:
-    """The key or value heads of a slice of query heads: one each, or one for all of them.
-
-    Args:
-        heads: Query heads; within one group where heads are shared.
-        num_heads: Number of query heads.
-        num_kv_heads: Number of key or value heads.
-    """
+    """The key or value heads of a slice of query heads (within one group where heads are shared): one each, or one."""
     group = num_heads // num_kv_heads
     return heads if group == 1 else slice(heads.start // group, heads.start // group + 1)
 
 
 def grouped_matmul(left: Tensor, right: Tensor, is_repeated: bool = False) -> Tensor:
-    """The matrix product per head, where one right head may serve all left heads.
+    """The matrix product per head, (batch, heads, rows, columns), where one right head may serve all left heads.
 
-    Args:
-        left: (batch, heads, rows, inner).
-        right: (batch, heads or 1, inner, columns), or (batch, heads or 1, rows, inner, columns) where each row has its
-            own.
-        is_repeated: Whether many products have these shapes.
-
-    Returns:
-        (batch, heads, rows, columns).
+    Left is (batch, heads, rows, inner), right (batch, heads or 1, inner, columns), or (batch, heads or 1, rows, inner,
+    columns) where each row has its own. `is_repeated` says that many products have these shapes.
     """
     if right.ndim == 5:
         if right.shape[1] != left.shape[1]:
@@ -43,16 +31,9 @@ def grouped_matmul(left: Tensor, right: Tensor, is_repeated: bool = False) -> Te
 
 
 def grouped_matmul_grad(left: Tensor, right: Tensor, like: Tensor, is_repeated: bool = False) -> Tensor:
-    """The gradient of `grouped_matmul` for its right side: summed over rows, and over heads that share it.
+    """The gradient of `grouped_matmul` for its right side, `like`: summed over rows, and over heads that share it.
 
-    Args:
-        left: (batch, heads, rows, inner).
-        right: (batch, heads, rows, columns).
-        like: The right side of `grouped_matmul`.
-        is_repeated: Whether many products have these shapes.
-
-    Returns:
-        The shape of `like`.
+    Left is (batch, heads, rows, inner), right, the incoming gradient, (batch, heads, rows, columns).
     """
     batch, heads, rows, _ = left.shape
     if like.ndim == 5:

@@ -49,14 +49,10 @@ class SelectCells(Measure, name="_select_cells"):
 
 
 def resolve_index(checks: Checks, name: str, index: Any, size: int, device: torch.device) -> Tensor | None:
-    """The entries of an axis that were selected, counted from 0; None with a problem in `checks`.
+    """The entries of an axis that an int, several, bools or a slice select, counted from 0.
 
-    Args:
-        checks: Collects the problems.
-        name: The argument, for errors.
-        index: An int, several, bools or a slice.
-        size: Size of the axis.
-        device: Device of the result.
+    Returns:
+        None with a problem in `checks`, which calls the argument by `name`.
 
     Raises:
         InvalidType: If the index is something else.
@@ -124,11 +120,7 @@ def _axes_consumed(part: Any) -> int | None:
 
 
 def rectangles(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None], slice]]:
-    """Split rows into rectangles of (batch, heads, queries), so that no other row is computed.
-
-    Args:
-        rows: Different row numbers, ascending, counted through the first three axes.
-        shape: The shape of the matrix.
+    """Split rows, numbered through the first three axes and ascending, into rectangles of (batch, heads, queries).
 
     Yields:
         The entries of the three axes (None for all), and which of the rows they are.

@@ -17,13 +17,8 @@ def as_columns(
 ) -> Tensor:
     """The right side of a product as (batch or 1, heads or 1, size, columns).
 
-    Args:
-        product: The product, for errors.
-        x: The operand.
-        shape: (batch, heads, queries, keys) of the matrix.
-        axis: The axis of the matrix that is summed over: 2 or 3.
-        device: Device of the matrix.
-        num_kv_heads: Another number of heads that x may have, each for a group of the matrix's heads.
+    The product, named so in errors, sums over `axis` of a matrix of `shape`. With `num_kv_heads` x may have that many
+    heads, too, each for a group of the matrix's heads.
 
     Raises:
         InvalidArgument: If x does not fit.
@@ -65,14 +60,9 @@ def linear_operator(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Any:
-    """SciPy's `LinearOperator` from products with tensors.
+    """SciPy's `LinearOperator` of shape (rows, columns) from products with tensors, the second with the transpose.
 
-    Args:
-        matvec: The product of one head's matrix, (1, 1, rows, ...), with (columns,) or (columns, several).
-        rmatvec: The same for its transpose.
-        shape: (rows, columns) of the matrix.
-        dtype: Dtype of the computation.
-        device: Device of the computation.
+    A product takes (columns,) or (columns, several) and returns (1, 1, rows, ...).
 
     Raises:
         MissingExtra: If SciPy is not installed.

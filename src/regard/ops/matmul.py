@@ -31,10 +31,7 @@ MAX_INNER = 256
 def matmul(left: Tensor, right: Tensor, is_repeated: bool) -> Tensor:
     """The product per head, (batch, heads, rows, inner) by (batch, heads, inner, columns).
 
-    Args:
-        left: (batch, heads, rows, inner).
-        right: (batch, heads, inner, columns).
-        is_repeated: Whether many products have these shapes, so that oneDNN's program for them pays off.
+    `is_repeated` says that many products have these shapes, so that oneDNN's program for them pays off.
     """
     if not is_repeated or not _suits_onednn(left, right):
         return left @ right

@@ -167,16 +167,7 @@ def check_request(
     scale: float | None,
     offset: int | None,
 ) -> AttentionRequest | None:
-    """The request, or None if its tensors or numbers are invalid; every problem is in `checks`.
-
-    Args:
-        checks: Collects the problems.
-        tensors: Query, key and, if there is one, value.
-        mask: As in `attend`.
-        score: As in `attend`.
-        scale: As in `attend`.
-        offset: As in `attend`.
-    """
+    """The request, or None with the problems in `checks`; `tensors` are query, key and, if there is one, value."""
     before = len(checks.problems)
     rule = None if mask is None else _collect(checks, as_mask, mask)
     valid_score: Score | None = _collect(checks, as_score, score)

@@ -117,11 +117,8 @@ class BlockLocation:
 def partition(request: AttentionRequest, parts: int, *head_counts: int) -> list[Iterator[BlockLocation]]:
     """Cut a matrix into streams of blocks. Blocks of different streams share no query, key or entry of a result.
 
-    Args:
-        request: The matrix.
-        parts: Number of streams to aim for; with 1, all cores may work on a block together.
-        head_counts: Head counts of the tensors besides the query. A block is within one of their heads, or within heads
-            that are not shared.
+    It aims for `parts` streams; with 1, all cores may work on a block together. A block is within one head of the
+    tensors with these `head_counts`, or within heads that are not shared.
     """
     batch, heads, queries, keys = request.shape
     sizes, is_cpu = block_sizes(request.query.device), request.query.device.type == "cpu"

@@ -34,13 +34,7 @@ def thread_count(multiply_adds: int) -> int:
 
 
 def run_parallel(work: Callable[[int, Iterable[Item]], None], streams: Sequence[Iterable[Item]], threads: int) -> None:
-    """Call ``work(number, stream)`` for every stream.
-
-    Args:
-        work: Processes a stream; on threads it runs without gradients and autocast.
-        streams: The streams of blocks.
-        threads: How many may run at once; more than one only if they share nothing.
-    """
+    """Call ``work(number, stream)`` for every stream, up to `threads` at once, without gradients and autocast there."""
     cores = torch.get_num_threads()
     workers = min(threads, cores, len(streams))
     if workers <= 1:

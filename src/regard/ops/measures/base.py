@@ -172,13 +172,7 @@ class _Sinks(torch.autograd.Function):
 
 
 def apply_sinks(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Add a sink to a softmax; returns the weights and the log-sum-exp.
-
-    Args:
-        scores: (batch, heads, rows, keys).
-        weights: Their softmax, 0 in a row without keys.
-        sinks: z, (heads,).
-    """
+    """Add sinks, (heads,), to the softmax of scores, 0 in a row without keys; returns weights and log-sum-exp."""
     share, lse, _ = _Sinks.apply(scores, weights, sinks.to(weights.dtype))  # pyright: ignore[reportGeneralTypeIssues]
     return weights * share[..., None], lse
 
