@@ -166,6 +166,21 @@ def broadcastable_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     )
 
 
+def as_device(device: Any) -> torch.device:
+    """The device that an argument means.
+
+    Raises:
+        InvalidType: If it is something else, such as a dtype, which `torch.Tensor.to` also takes.
+        InvalidArgument: If torch knows no device of this name.
+    """
+    try:
+        return torch.device(device)
+    except TypeError:
+        raise InvalidType(f"device: expected a device such as 'cpu' or 'cuda:0', got {device!r}") from None
+    except RuntimeError:
+        raise InvalidArgument(f"device: expected a device such as 'cpu' or 'cuda:0', got {device!r}") from None
+
+
 def describe(value: Any) -> str:
     """A tensor as dtype and shape, a named tuple of tensors by its fields; anything else as the name of its type.
 

@@ -350,6 +350,13 @@ def test_the_mask_moves_with_the_matrix():
     assert W.to("meta").device.type == "meta"
 
 
+@pytest.mark.parametrize(("device", "error"), [(torch.float64, InvalidType), ("gpu", InvalidArgument)])
+def test_to_takes_a_device_only(device, error):
+    for each in (matrix(Causal()), masks(B, H, Q, K)["padding"]):
+        with pytest.raises(error, match="device: expected a device such as 'cpu' or 'cuda:0', got"):
+            each.to(device)
+
+
 def test_copies_work_and_watch_their_own_tensors(tmp_path):
     query = torch.randn(1, 2, 5, 4)
     query += 1  # so that its version differs from that of a new tensor

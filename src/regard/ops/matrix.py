@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import Self
 
-from regard.checks import Checks
+from regard.checks import Checks, as_device
 from regard.errors import InvalidArgument
 from regard.ops.indexing import SelectCells, Selection, Source, columns_by_row, rectangles, resolve_index, split_index
 from regard.ops.kernels.base import KernelInputs
@@ -100,6 +100,7 @@ class Matrix:
 
     def to(self, device: torch.device | str) -> Self:
         """The same matrix on another device."""
+        device = as_device(device)
         self._check_unchanged()
         return type(self)(map_tensors(self.request, lambda tensor: tensor.to(device)))
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 from typing_extensions import Self, dataclass_transform
 
-from regard.checks import describe
+from regard.checks import as_device, describe
 from regard.errors import InvalidArgument, InvalidType, did_you_mean
 from regard.ops.tree import map_tensors
 
@@ -77,6 +77,7 @@ class Rule:
 
     def to(self, device: torch.device | str) -> Self:
         """The same rule with its tensors on a device."""
+        device = as_device(device)
         return map_tensors(self, lambda tensor: tensor.to(device))
 
     def __repr__(self) -> str:
