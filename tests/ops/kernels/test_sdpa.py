@@ -36,6 +36,13 @@ def test_the_output_is_that_of_sdpa():
     assert torch.equal(attend(query, key, value, scale=0.3).output, scaled)
 
 
+@pytest.mark.parametrize("mask", [None, Causal(), Window(3, 0)])
+def test_a_meta_device_gives_the_shape(mask):
+    query, key, value = (tensor.to("meta") for tensor in tensors(queries=7))
+    output = attend(query, key, value, mask=mask).output
+    assert (output.shape, output.device.type) == ((2, 4, 7, 8), "meta")
+
+
 def test_the_last_query_of_a_causal_decoder_needs_no_mask(calls):
     query, key, value = tensors(queries=1)
     attend(query, key, value, mask=Causal())

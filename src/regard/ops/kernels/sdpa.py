@@ -51,7 +51,8 @@ class Sdpa(Kernel):
         query, key, value = inputs.request.query, inputs.request.key, inputs.value
         assert value is not None
         device = value.device.type
-        if torch.is_autocast_enabled(device):  # the output keeps the dtype of value
+        # The output keeps the dtype of value. A meta device, which gives shapes only, has no autocast.
+        if device != "meta" and torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self.run(inputs)
         if value.shape[1] != key.shape[1]:
