@@ -13,7 +13,8 @@ from pairwise import pairwise
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
 from regard.ops.masks import Causal, Documents, Padding, Prefix, Spans, Window
-from regard.ops.measures import GroupPool
+from regard.ops.measures import GroupPool, KLDivergence
+from regard.ops.scores import Bias, ScaledDotProduct
 from regard.ops.tree import tensors_in
 
 TOKENS = 300
@@ -198,3 +199,17 @@ def test_documents_may_be_numbered_by_hashes(seed, of_queries):
     W = weights(QUERY, KEY, mask=mask)
     torch.testing.assert_close(W.entropy(), truth[1])
     torch.testing.assert_close(W.at(batch=4, queries=slice(5, 8)).entropy(), truth[1][4:, :, 5:8])
+
+
+@pytest.mark.parametrize("part", ["query", "key", "bias"])
+def test_a_divergence_does_not_mix_two_states_of_the_other_matrix(part):
+    query, key, other = torch.randn(3, 1, 2, 5, 4)
+    tensors = {"query": query.clone(), "key": other, "bias": torch.zeros(5, 5)}
+    score = ScaledDotProduct() + Bias(tensors["bias"])
+    W, divergence = weights(query, key), KLDivergence(weights(tensors["query"], tensors["key"], score=score))
+    before = W.measure(divergence)["kl_divergence"]
+    assert torch.equal(W.measure(copy.deepcopy(divergence))["kl_divergence"], before)
+    tensors[part].add_(torch.arange(tensors[part].shape[-1]))
+    for call in (lambda: W.measure(divergence), lambda: attend(query, key, key, measure=divergence)):
+        with pytest.raises(StaleView, match="KLDivergence compares with query, key, mask and score of the other"):
+            call()

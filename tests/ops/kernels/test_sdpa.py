@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import and_masks, noop_mask
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.errors import KernelNotSupported
@@ -34,6 +35,13 @@ def test_the_output_is_that_of_sdpa():
     assert torch.equal(attend(query, key, value, mask=Causal()).output, causal)
     scaled = scaled_dot_product_attention(query, key, value, scale=0.3)
     assert torch.equal(attend(query, key, value, scale=0.3).output, scaled)
+
+
+def test_a_mask_function_may_return_one_bool_for_all_cells():
+    query, key, value = tensors()
+    expected = scaled_dot_product_attention(query, key, value)
+    for mask in (noop_mask, and_masks(noop_mask, noop_mask)):
+        assert torch.equal(attend(query, key, value, mask=mask).output, expected)
 
 
 @pytest.mark.parametrize("mask", [None, Causal(), Window(3, 0)])

@@ -121,5 +121,5 @@ def _dense_mask(request: AttentionRequest) -> Tensor | None:
         batch, heads, queries = (torch.arange(size, device=request.query.device) for size in sizes)
     else:
         batch, heads, queries = (slice(0, size) for size in sizes)
-    allowed = request.allowed(request.tile(batch, heads, queries))
+    allowed = torch.atleast_1d(request.allowed(request.tile(batch, heads, queries)))
     return allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,))

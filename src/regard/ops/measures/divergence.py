@@ -13,6 +13,7 @@ from regard.errors import InvalidType
 from regard.ops.measures.base import Block, Measure
 from regard.ops.measures.entropy import Entropy
 from regard.ops.tile import KeyRange, Shape
+from regard.ops.tree import TensorVersions
 
 
 class Matrix(Protocol):
@@ -35,6 +36,7 @@ class KLDivergence(Measure, name="kl_divergence"):
 
     Raises:
         InvalidType: If it is not a weight matrix.
+        StaleView: When it is used, if query, key, mask or score of the other matrix have been changed in place.
 
     Reference:
         Kullback and Leibler 1951, "On Information and Sufficiency".
@@ -47,6 +49,8 @@ class KLDivergence(Measure, name="kl_divergence"):
         True
     """
 
+    __slots__ = ("_versions",)  # outside of `__dict__`: not a part of the rule
+
     request: Any
     lse: Float[Tensor, "batch heads queries"]
     needs_all_keys = False
@@ -55,6 +59,9 @@ class KLDivergence(Measure, name="kl_divergence"):
         if not hasattr(other, "request") or not hasattr(other, "lse"):
             raise InvalidType(f"KLDivergence.other: expected a WeightMatrix, got {type(other).__name__}")
         self.request, self.lse = other.request, other.lse()
+        self._versions = TensorVersions(
+            (other.request.query, other.request.key, other.request.mask, other.request.score)
+        )
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         other, weights = self.request, block.weights
@@ -71,6 +78,10 @@ class KLDivergence(Measure, name="kl_divergence"):
         return -Entropy().compute(block) - (weights * logs).sum(-1)
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+        """Also raises `StaleView` if the other matrix has changed since its log-sum-exp was computed."""
+        versions = getattr(self, "_versions", None)  # a copy that `to` made has none
+        if versions is not None and not torch.compiler.is_compiling():
+            versions.check("KLDivergence compares with query, key, mask and score of the other matrix")
         if self.request.shape != shape or self.lse.device != device:
             checks.fail(
                 f"KLDivergence.other: expected (batch, heads, queries, keys) = {shape} on {device}, got "
