@@ -18,7 +18,7 @@ from regard.ops.measures import Diagonal, DistanceHistogram, KLDivergence, TopK
 from regard.ops.measures.received import TransposedProduct
 from regard.ops.request import AttentionRequest, make_request
 from regard.ops.rules import Rule, builtin_classes
-from regard.ops.scores import ScaledDotProduct
+from regard.ops.scores import Alibi, ScaledDotProduct, Sinks
 from regard.ops.tree import Encoder, decode, tensors_in
 
 PYTHON = {"own", "function", "block mask"}  # rules with Python code of the user's, which no operator can hold
@@ -242,3 +242,21 @@ def test_a_user_s_rule_breaks_the_graph_and_is_right(part):
     actual, expected = torch.compile(program, backend="eager")(query, key, value), program(query, key, value)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(*(torch.autograd.grad(each, (query, key, value)) for each in (actual, expected)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda: {"score": Sinks(ScaledDotProduct(), torch.ones(4))},
+        lambda: {"score": ScaledDotProduct() + Alibi.for_heads(4)},
+        lambda: {"mask": Padding(torch.tensor([4, 7]))},
+    ],
+)
+def test_a_program_of_any_shape_takes_tensors_with_an_entry_per_head_or_sentence(options):
+    def function(query, key, value):
+        return attend(query, key, value, measure="entropy", **options()).output
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for tokens in (10, 17):
+        inputs = torch.randn(3, 2, 4, tokens, 8)
+        assert torch.allclose(compiled(*inputs), function(*inputs), atol=1e-6)
