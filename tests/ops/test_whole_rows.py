@@ -187,3 +187,20 @@ def test_some_rows_of_a_view_are_whole_too(mask):
         answers = by_definition(part.dense())
         for name, found in part.measure(own).items():
             torch.testing.assert_close(found, answers[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sees_all_keys", [True, False])
+def test_an_infinite_derivative_at_masked_keys_reaches_no_gradient(sees_all_keys):
+    class SquareRoots(Measure, name=f"square_roots_{sees_all_keys}"):
+        needs_all_keys = sees_all_keys
+
+        def compute(self, block):
+            return block.weights.sqrt().sum(-1)
+
+    query, key = torch.randn(2, 1, 2, 6, 4, dtype=torch.float64).requires_grad_().unbind()
+    result = weights(query, key, mask=Causal()).measure(SquareRoots())
+    (gradient,) = torch.autograd.grad(next(iter(result.values())).sum(), query)
+    allowed = torch.ones(6, 6, dtype=torch.bool).tril()
+    P = (query @ key.mT / 2).masked_fill(~allowed, -torch.inf).softmax(-1)
+    (expected,) = torch.autograd.grad(P.masked_select(allowed).sqrt().sum(), query)
+    assert torch.allclose(gradient, expected)

@@ -107,7 +107,7 @@ class Blockwise(DifferentiableKernel):
         inputs = map_tensors(inputs, lambda _: next(rest))
         request, value = inputs.request, inputs.value
         rule_gradients = {id(leaves[i]): sums[i] for i in rules if sums[i] is not None}
-        protect_masked = any(measure.needs_all_keys for measure in inputs.measures.values())
+        protect_masked = not all(measure.builtin for measure in inputs.measures.values())
 
         def work(stream: int, locations: Iterable[BlockLocation]) -> None:
             for number, location in enumerate(locations):
