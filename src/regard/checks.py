@@ -175,10 +175,9 @@ def as_device(device: Any) -> torch.device:
     """
     try:
         return torch.device(device)
-    except TypeError:
-        raise InvalidType(f"device: expected a device such as 'cpu' or 'cuda:0', got {device!r}") from None
-    except RuntimeError:
-        raise InvalidArgument(f"device: expected a device such as 'cpu' or 'cuda:0', got {device!r}") from None
+    except (TypeError, RuntimeError) as error:
+        kind = InvalidType if isinstance(error, TypeError) else InvalidArgument
+        raise kind(f"device: expected a device such as 'cpu' or 'cuda:0', got {device!r}") from None
 
 
 def describe(value: Any) -> str:

@@ -36,7 +36,7 @@ class Mask(Rule):
 
     def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
         """The cells that may be attended to: bool, broadcastable to (batch, heads, rows, keys)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define allowed(tile)")
 
     def key_range(self, tile: Tile) -> KeyRange:
         """A range of keys outside of which no cell of the tile is allowed."""

@@ -208,7 +208,7 @@ class Measure(Rule):
 
     def compute(self, block: Block) -> BlockResult | tuple[BlockResult, ...]:
         """The result for one block of rows: a tensor or several, each starting with the axes (batch, heads)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define compute(block)")
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         """Add the problems with this measure for a weight matrix of a shape, on a device."""

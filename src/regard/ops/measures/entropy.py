@@ -14,7 +14,7 @@ LOG_OF_ZERO = -1e30
 """Stands for log P where P is 0: P log P is 0, and gradients of log P stay finite. No P above 0 has a log below it."""
 
 MIN_KEYS = 128
-"""With fewer keys, the entropy is rarely large enough beside the scores for the shorter formula."""
+"""With fewer keys, the shorter formula rarely passes its own test of precision."""
 
 
 class Entropy(Measure):

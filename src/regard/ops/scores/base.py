@@ -43,7 +43,7 @@ class Score(Rule):
         Returns:
             Broadcastable to (batch, heads, rows, keys). A score of −∞ forbids a cell, as a mask does.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define __call__(query, key, scale, tile)")
 
     def default_scale(self, head_dim: int) -> float | None:
         """The scale if the caller passes none. None leaves it to the other scores of a sum; if all do, it is 1."""
