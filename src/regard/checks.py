@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from regard.errors import InvalidArgument, InvalidType, RegardError, did_you_mean, raise_problems
 
+Result = TypeVar("Result")
 Kind = Literal["floating-point", "integer", "bool"]
 
 _UNDER = {"floating-point": "a floating-point tensor", "integer": "an integer tensor", "bool": "a bool tensor"}
@@ -72,6 +73,16 @@ class Checks:
     def that(self, condition: bool, problem: str) -> bool:
         """Add a problem with a value unless the condition holds."""
         return condition or self.fail(problem)
+
+    def collect(self, convert: Callable[..., Result], *args: Any) -> Result | None:
+        """``convert(*args)``, or None if it raises one of Regard's errors, which becomes a problem."""
+        try:
+            return convert(*args)
+        except InvalidType as error:
+            self.fail_type(str(error))
+        except RegardError as error:
+            self.fail(str(error))
+        return None
 
     def integer(
         self, name: str, value: Any, *, low: int | None = None, below: int | None = None, optional: bool = False

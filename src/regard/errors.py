@@ -25,7 +25,10 @@ class KernelNotSupported(InvalidArgument):
 
 
 class StaleView(RegardError, ValueError):
-    """A weight matrix was used after its tensors were changed in place."""
+    """A weight matrix was used after its tensors were changed in place.
+
+    Changes that torch does not count, through ``.data`` or memory shared with NumPy, are not noticed.
+    """
 
 
 class InvalidFile(RegardError, OSError):

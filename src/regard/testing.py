@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError
+from regard.errors import InvalidArgument, RegardError
 from regard.ops import attend
 from regard.ops.kernels import blocks
 from regard.ops.masks import Causal, Mask, Padding, Window, as_mask
@@ -72,7 +72,13 @@ def check(
     for shape in SHAPES if shapes is None else shapes:
         for dtype in DTYPES:
             for mask in _masks(shape[0], shape[3]):
-                _compare(rule, mask, shape, dtype, head_dim)
+                try:
+                    _compare(rule, mask, shape, dtype, head_dim)
+                except (IndexError, RuntimeError) as error:
+                    raise InvalidArgument(
+                        f"rule: {type(rule).__name__} failed for (batch, heads, queries, keys) = {shape} with "
+                        f"{type(error).__name__}: {error}; if its tensors fit one shape only, pass shapes=[...]"
+                    ) from error
 
 
 def _masks(batch: int, keys: int) -> Iterator[Mask | None]:

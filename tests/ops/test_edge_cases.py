@@ -14,7 +14,7 @@ from regard.nn import divergence_loss
 from regard.ops import attend, weights
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Causal, Neighbours, Padding, Window
-from regard.ops.measures import Mass, TopK
+from regard.ops.measures import Mass, Received, TopK
 from regard.ops.scores import Additive, Alibi, ScaledDotProduct, Sinks
 
 RUNNING = ["blockwise", "reference"]
@@ -89,7 +89,7 @@ def test_attend_reports_all_objections_at_once():
             key[:, :, :, :5],
             value[:, :, :7],
             dropout=2,
-            measure=["entrpy", TopK(0)],
+            measure=["entrpy"],
             mask=Padding(torch.tensor([3])),
         )
     for said in ("head_dim 8, got 5", "as many keys as in key, 12, got 7", "dropout", "did you mean 'entropy'"):
@@ -106,9 +106,9 @@ def test_objections_to_mask_score_dropout_and_measure_come_together():
             mask=Padding(torch.tensor([3])),
             score=Sinks(ScaledDotProduct(), torch.zeros(5)),
             dropout=-0.5,
-            measure=["entrpy", "lsee", TopK(0)],
+            measure=["entrpy", "lsee", Received(torch.zeros(5))],
         )
-    for said in ("Padding", "Sinks", "dropout", "'entrpy'", "'lsee'", "TopK.k"):
+    for said in ("Padding", "Sinks", "dropout", "'entrpy'", "'lsee'", "Received.row_weights"):
         assert said in str(error.value)
 
 

@@ -181,7 +181,7 @@ def test_a_tensor_that_would_get_no_gradient_is_rejected():
             return block.weights @ w
 
     query = torch.randn(1, 1, 5, 4)
-    with pytest.raises(InvalidArgument, match=r"measure: Closure uses a tensor .* assign it to an attribute"):
+    with pytest.raises(InvalidArgument, match=r"measure: Closure uses a tensor .* Assign it to an attribute"):
         weights(query, query).measure(Closure())
 
 

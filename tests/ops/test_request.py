@@ -261,7 +261,7 @@ RULES = [  # for a matrix of 1 sequence, 2 heads, 5 queries, 5 keys, with a head
     ),
     (
         lambda: {"measure": GroupPool(IDS, IDS - 2)},
-        "GroupPool.key_groups: expected groups from 0, or −1 to drop, got -2",
+        "GroupPool.key_groups: expected groups from 0, at least one, and −1 for tokens to drop, got -2",
     ),
     (lambda: {"measure": GroupPool(IDS, IDS.float())}, "GroupPool.key_groups: expected an integer tensor, got float32"),
     (lambda: {"measure": "diagnal"}, "measure: unknown name 'diagnal', did you mean 'diagonal'"),

@@ -79,5 +79,5 @@ def test_in_place_changes_are_noticed():
     versions = TensorVersions({"mask": Padding(lengths), "other": inference})
     versions.check("the mask")
     lengths[0] = 5
-    with pytest.raises(StaleView, match=r"the mask: the tensor of shape \(2,\) was changed in place since; compute"):
+    with pytest.raises(StaleView, match=r"the mask: the tensor of shape \(2,\) was changed in place; compute"):
         versions.check("the mask")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ import torch
 import regard
 from regard.analysis.recording import Layer, Recording
 from regard.cli.info import gather
-from regard.errors import InvalidFile, KernelNotSupported
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, KernelNotSupported
 from regard.ops import attend, weights
-from regard.ops.kernels import blocks, threads
+from regard.ops.kernels import blocks, blockwise, threads
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Mask
 from regard.ops.rules import class_by_id, registered
+from regard.ops.scores import Score
+from regard.ops.tile import KeyRange
 from regard.testing import check
 
 SOURCE = '''
@@ -257,3 +260,136 @@ def test_classes_of_one_name_in_two_modules_are_both_known():
     )
     assert (class_by_id("a.Mine"), class_by_id("b.Mine")) == (first, second)
     assert registered(Mask)["mine"] is second
+
+
+class OutOfRange(Mask):
+    """A band whose ranges go beyond the first and the last key."""
+
+    def allowed(self, tile):
+        return (tile.kv_idx - tile.q_pos).abs() <= 3
+
+    def key_range(self, tile):
+        low, high = tile.position_range
+        return KeyRange(low - 3, high + 4)
+
+    def full_key_range(self, tile):
+        low, high = tile.position_range
+        return KeyRange(high - 3, low + 4)
+
+
+def test_ranges_of_a_mask_may_go_beyond_the_keys():
+    check(OutOfRange())
+
+
+class Sized(Mask):
+    size: int
+
+    def allowed(self, tile):
+        return tile.kv_idx < self.size
+
+
+class Tagged(Sized):
+    tag: ClassVar[str] = "a class variable"
+
+
+class FromHalf(Sized):
+    half: InitVar[int] = 0
+
+    def __post_init__(self, half):
+        self.size += 2 * half
+
+
+def test_annotations_that_are_no_fields_leave_the_constructor_as_it_is():
+    assert Tagged(3).size == 3
+    assert Tagged.tag == "a class variable"
+    assert FromHalf(1, half=2).size == 5
+
+    class Named(regard.Causal):
+        tag: ClassVar[str] = "causal"
+
+    assert torch.equal(weights(X, X, mask=Named()).dense(), weights(X, X, mask=regard.Causal()).dense())
+
+
+@dataclass(slots=True)
+class Slots:
+    bias: torch.Tensor
+
+
+class HoldsSlots(Score):
+    def __init__(self, slots):
+        self.slots = slots
+
+    def __call__(self, query, key, scale, tile):
+        return query @ key.mT + self.slots.bias
+
+
+def test_a_dataclass_with_slots_is_a_leaf():
+    x = torch.ones(1, 1, 3, 4)
+    assert weights(x, x, score=HoldsSlots(Slots(torch.tensor(1.0)))).entropy().shape == (1, 1, 3)
+    hidden = HoldsSlots(Slots(torch.tensor(1.0, requires_grad=True)))
+    with pytest.raises(InvalidArgument, match="HoldsSlots uses a tensor that requires grad"):
+        weights(x, x, score=hidden).entropy()
+
+
+def test_rules_work_under_another_default_device():
+    x = torch.ones(1, 1, 700, 4)
+    documents, causal = regard.Documents(torch.arange(700) // 300), regard.Causal()
+    expected = [
+        attend(x, x, x, mask=mask, measure=regard.TopK(2)).measured["topk"].values for mask in (documents, causal)
+    ]
+    blockwise.keep_freed_blocks.cache_clear()
+    torch.set_default_device("meta")
+    try:
+        for mask, values in zip((documents, causal), expected, strict=True):
+            att = attend(x, x, x, mask=mask, measure=regard.TopK(2), dropout=0.5)
+            assert torch.equal(att.measured["topk"].values, values)
+    finally:
+        torch.set_default_device(None)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda b, h, q, k: torch.ones(9, 9, dtype=torch.bool), "to work elementwise"),
+        (lambda q, k: q >= k, r"failed with TypeError: .*takes 2 positional arguments.*\(b, h, q_idx, kv_idx\)"),
+        (lambda b, h, q, k: q >= k and q - k < 5, "failed with RuntimeError: .*use & | ~ instead of and, or, not"),
+    ],
+)
+def test_a_function_that_is_no_mask_is_rejected(function, message):
+    x = torch.zeros(1, 1, 9, 4)
+    with pytest.raises(InvalidArgument, match=f"mask: .*{message}"):
+        weights(x, x, mask=function)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: regard.BlockMean(0), InvalidArgument, "BlockMean.block_size: expected an int of at least 1, got 0"),
+        (lambda: regard.Diagonal(1.5), InvalidType, "Diagonal.offset: expected an int"),
+        (lambda: regard.TopK(0), InvalidArgument, "TopK.k: expected an int of at least 1, got 0"),
+        (lambda: regard.DistanceHistogram(-1), InvalidArgument, "DistanceHistogram.max_distance: expected"),
+        (lambda: regard.Bias(0.5), InvalidType, "Bias.tensor: expected a floating-point tensor, got float"),
+        (
+            lambda: regard.Padding(torch.ones(2, 3, dtype=torch.int64)),
+            InvalidType,
+            r"an attention_mask with \.bool\(\)",
+        ),
+        (lambda: weights(X, X, score=X), InvalidType, r"score: .* got a tensor; .*regard\.Bias\(tensor\)"),
+        (lambda: weights(X, X, score="sum"), InvalidArgument, "score: unknown name 'sum'"),
+        (lambda: attend(X, X, X, measure=regard.TopK), InvalidType, r"got the class TopK; use TopK\(\.\.\.\)"),
+        (lambda: check(PerHead()), InvalidArgument, r"rule: PerHead failed .* pass shapes=\[\.\.\.\]"),
+    ],
+)
+def test_errors_say_what_to_do(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+X = torch.zeros(1, 1, 3, 4)
+
+
+class PerHead(Score):
+    """A user's score for exactly three heads, which does not check that."""
+
+    def __call__(self, query, key, scale, tile):
+        return query @ key.mT * torch.arange(3.0)[tile.h]

@@ -9,13 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.rules import SCORES, masks
 from regard.errors import InvalidArgument, InvalidType, StaleView
-from regard.ops import attend, weights
+from regard.ops import attend, weight_matrix, weights
 from regard.ops.kernels import blockwise
 from regard.ops.masks import Causal
 from regard.ops.measures import TopK
+from regard.ops.scores import Additive
 
 B, H, Q, K = 2, 4, 9, 7
 
@@ -275,7 +277,7 @@ def test_a_matrix_of_changed_tensors_raises():
             W.detach,
             lambda W=W: W.to("cpu"),
         ):
-            with pytest.raises(StaleView, match="was changed in place since"):
+            with pytest.raises(StaleView, match="was changed in place; compute"):
                 use()
 
 
@@ -384,3 +386,64 @@ def test_too_large_a_result_is_rejected_before_it_takes_memory():
     for index in ((..., torch.arange(60_000)), (0, 0, torch.arange(60_000)[:, None], torch.arange(60_000))):
         with pytest.raises(InvalidArgument, match="the result would hold 3,600,000,000 cells"):
             W[index]
+
+
+def largest_tensor(run):
+    """The number of elements of the largest allocation during `run()`."""
+
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **kwargs or {})
+            for tensor in result if isinstance(result, (list, tuple)) else [result]:
+                if isinstance(tensor, torch.Tensor) and not tensor.is_meta:
+                    self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.itemsize)
+            return result
+
+    with Largest() as largest:
+        run()
+    return largest.elements
+
+
+def test_a_long_row_among_many_short_ones_takes_memory_of_the_cells():
+    tokens = 4000
+    x = torch.randn(1, 1, tokens, 4, generator=torch.Generator().manual_seed(0))
+    W, everything = weights(x, x), torch.arange(tokens)
+    rows, keys = torch.cat((torch.zeros_like(everything), everything)), torch.cat((everything, everything.flip(0)))
+    expected = W.dense()[0, 0, rows, keys]
+    torch.testing.assert_close(W[0, 0, rows, keys], expected)
+    assert largest_tensor(lambda: W[0, 0, rows, keys]) < tokens * tokens / 4  # the largest is a block
+
+
+def test_columns_of_a_score_with_a_large_workspace_take_several_steps(monkeypatch):
+    x = torch.randn(1, 2, 400, 32, generator=torch.Generator().manual_seed(0))
+    W = weights(x, x, score=Additive(torch.ones(32)))
+    expected = W.dense()[..., 5:395]
+    monkeypatch.setattr(weight_matrix, "CELLS_PER_STEP", 2 * 400 * 32 * 4)  # 4 columns
+    torch.testing.assert_close(W.columns(slice(5, 395)), expected)
+    assert largest_tensor(lambda: W.columns(slice(5, 395))) < 2 * 400 * 390 * 32 / 4
+
+
+def test_strongest_queries_are_looked_up_again_only_for_gradients(monkeypatch):
+    W = matrix()
+    monkeypatch.setattr(type(W), "_cells", lambda *_: pytest.fail("this needs no gradient"))
+    assert W.mT.topk(2).values.shape == (B, H, K, 2)
+
+
+def test_strongest_queries_have_gradients_under_torch_func():
+    W = matrix()
+    query, key = W.request.query, W.request.key
+
+    def total(query):
+        return weights(query, key).mT.topk(2).values.sum()
+
+    leaf = query.clone().requires_grad_()
+    weights(leaf, key).dense().mT.topk(2).values.sum().backward()
+    torch.testing.assert_close(torch.func.grad(total)(query), leaf.grad)
+
+
+def test_strongest_queries_have_the_limit_of_dense():
+    x = torch.zeros(1, 1, 20_000, 1)
+    with pytest.raises(InvalidArgument, match="the result would hold 400,000,000 cells"):
+        weights(x, x).mT.topk(20_000)

@@ -65,7 +65,8 @@ def attend(
             combined by ``&``, ``|``, ``~``; a function ``(b, h, q_idx, kv_idx) -> bool``; FlexAttention's BlockMask; or
             a bool tensor broadcastable to (batch, heads, queries, keys), True where a query may attend. Default: all.
         score: Input of the softmax. Default: the scaled dot product.
-        scale: Factor of the scores. Default: that of the score, 1/√head_dim for the scaled dot product.
+        scale: Factor of the scores, the same for all parts of a sum. Default: that of the score (of the first part of a
+            sum that has one), 1/√head_dim for the scaled dot product.
         offset: Query i has position i + offset. Default: keys − queries, so that the queries are the last positions.
         dropout: Probability of dropping a weight from the output. Measures are computed before dropout.
         measure: What to compute about the weights in the same pass: names (``"entropy"``, ``"received"``, ``"lse"``),
@@ -87,8 +88,9 @@ def attend(
     derivatives and forward mode. Autocast has no effect: results follow the input dtypes. NaN and infinity propagate to
     every row that may attend to them; in masked values they can reach other rows. ``sdpa`` behaves as torch does. Under
     `torch.compile` and `torch.export` a call is one operator, Regard's or SDPA's, and so are measures and `dense` of
-    its weights. Masks, scores and measures written in Python, indexing (``W[0, 3]``) and products (``W @ x``) cause a
-    graph break and stay correct; with ``fullgraph=True`` they raise.
+    its weights. Masks, scores and measures written in Python, a `Neighbours` made in compiled code, indexing
+    (``W[0, 3]``, `columns`), products (``W @ x``) and ``W.mT.topk`` cause a graph break and stay correct; with
+    ``fullgraph=True`` they raise.
 
     Memory:
         O(queries + keys), forward and backward, with two exceptions: ``short`` keeps up to 128 × 128 weights per head

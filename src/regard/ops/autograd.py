@@ -11,8 +11,8 @@ from torch import Tensor
 from regard.errors import InvalidArgument
 
 SECOND_ORDER_MESSAGE = (
-    "second derivative: this gradient comes from a custom backward pass, which cannot be differentiated again; for "
-    "attention, use kernel='reference'"
+    "second derivative: this gradient comes from a custom backward pass, which cannot be differentiated again; use "
+    "attend(..., kernel='reference'), with measure=... for anything about its weights"
 )
 
 

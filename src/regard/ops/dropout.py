@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.checks import Checks
+from regard.errors import InvalidArgument
 
 
 def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float[Tensor, "*axes"]:
@@ -49,11 +50,23 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
         return x
     if x.device.type != "cpu":
         return torch.nn.functional.dropout(x, p)
-    seed = int(torch.randint(2**62, ()))
+    seed = draw_seed()
     if x.element_size() == 2:
-        kept, scale = _kept(x.shape, p, seed)
+        kept, scale = _draw_lanes(x.shape, p, seed)
         return _KeepBits.apply(x, kept.neg_(), scale)  # pyright: ignore[reportReturnType]
     return x * keep_mask(x.shape, p, seed, x.device).to(x.dtype)
+
+
+def draw_seed() -> int:
+    """A seed from torch's generator on the CPU.
+
+    Raises:
+        InvalidArgument: Under `torch.vmap` with ``randomness="different"``.
+    """
+    seed = torch.randint(2**62, (), device="cpu")
+    if torch._C._functorch.is_batchedtensor(seed):  # pyright: ignore[reportAttributeAccessIssue]
+        raise InvalidArgument("dropout: expected torch.vmap with randomness='same', got 'different'")
+    return int(seed)
 
 
 def keep_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> Tensor:
@@ -61,7 +74,7 @@ def keep_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> T
     if device.type != "cpu":
         generator = torch.Generator(device).manual_seed(seed)
         return (torch.rand(shape, device=device, generator=generator) >= p) / (1 - p)
-    kept, scale = _kept(shape, p, seed)
+    kept, scale = _draw_lanes(shape, p, seed)
     return kept.to(torch.float32).mul_(scale)
 
 
@@ -79,7 +92,7 @@ def keep_cells(
     if device.type != "cpu":
         generator = torch.Generator(device).manual_seed(seed)
         return torch.rand(shape, device=device, generator=generator) >= p, 1 / (1 - p)
-    kept, scale = _kept(shape, p, seed)
+    kept, scale = _draw_lanes(shape, p, seed)
     return kept.neg_().to(INTEGERS[dtype]), scale
 
 
@@ -88,7 +101,7 @@ def keep(x: Tensor, cells: Tensor) -> Tensor:
     return x * cells if cells.dtype == torch.bool else (x.view(cells.dtype) & cells).view(x.dtype)
 
 
-def _kept(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
+def _draw_lanes(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
     """Int16: 0 with probability p, else 1; and 1 / (1 − p) with the rounded p."""
     count = shape.numel()
     bits = np.random.Generator(np.random.SFC64(seed)).integers(0, 2**64, -(-count // 4), dtype=np.uint64)

@@ -51,11 +51,18 @@ class SelectCells(Measure, name="_select_cells"):
 def resolve_index(checks: Checks, name: str, index: Any, size: int, device: torch.device) -> Tensor | None:
     """The entries of an axis that an int, several, bools or a slice select, counted from 0.
 
+    Args:
+        checks: Collects the problems with its values.
+        name: The argument, as messages call it.
+        index: The index.
+        size: Number of entries of the axis.
+        device: Device of the result.
+
     Returns:
-        None with a problem in `checks`, which calls the argument by `name`.
+        Tensor: (selected,) int64; None if the index does not consist of integers or bools.
 
     Raises:
-        InvalidType: If the index is something else.
+        InvalidType: If it is not an index.
     """
     try:
         indices = torch.arange(size, device=device)[index] if isinstance(index, slice) else torch.as_tensor(index)
@@ -136,6 +143,16 @@ def rectangles(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None]
         part = slice(start, start + count)
         yield [(pair // sizes[1])[None], (pair % sizes[1])[None], rows[part] % sizes[2]], part
         start += count
+
+
+def similar_rows(rows: Tensor) -> list[Tensor]:
+    """Split cells, of which these are the rows, so that no row of a part has more than twice the cells of another.
+
+    `columns_by_row` pads rows to the longest, and one long row among many short ones would take n × n cells.
+    """
+    _, row, counts = rows.unique(return_inverse=True, return_counts=True)
+    magnitude = counts.log2().to(torch.int64)[row]
+    return [(magnitude == each).nonzero().flatten() for each in magnitude.unique()]
 
 
 def columns_by_row(rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:

@@ -13,7 +13,16 @@ from typing_extensions import Self
 
 from regard.checks import Checks, as_device
 from regard.errors import InvalidArgument
-from regard.ops.indexing import SelectCells, Selection, Source, columns_by_row, rectangles, resolve_index, split_index
+from regard.ops.indexing import (
+    SelectCells,
+    Selection,
+    Source,
+    columns_by_row,
+    rectangles,
+    resolve_index,
+    similar_rows,
+    split_index,
+)
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.measures.base import Measure
@@ -41,7 +50,7 @@ class Matrix:
 
     @property
     def ndim(self) -> int:
-        """Four."""
+        """The number of axes, 4."""
         return 4
 
     @property
@@ -171,8 +180,13 @@ class Matrix:
         self._check_limit(rows.numel(), DENSE_LIMIT)
         if rows.numel() == 0:
             return torch.empty(rows.shape, dtype=self.dtype, device=self.device)
-        unique, columns, place = columns_by_row(rows.flatten(), keys.flatten())
-        return self._unique_rows(unique, columns, columns.shape[1])[place].view(rows.shape)
+        flat_rows, flat_keys = rows.flatten(), keys.flatten()
+        groups, parts = similar_rows(flat_rows), []
+        for cells in groups:
+            unique, columns, place = columns_by_row(flat_rows[cells], flat_keys[cells])
+            parts.append(self._unique_rows(unique, columns, columns.shape[1])[place])
+        values = parts[0] if len(parts) == 1 else torch.cat(parts)[torch.cat(groups).argsort()]
+        return values.view(rows.shape)
 
     def _unique_rows(self, unique: Tensor, keys: slice | Tensor, width: int) -> Tensor:
         """These keys of different rows, (rows, width)."""

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.checks import Checks, broadcastable_to, describe
-from regard.errors import InvalidArgument, InvalidType, RegardError
+from regard.errors import InvalidArgument
 from regard.ops.masks.base import Mask, MaskLike, as_mask
 from regard.ops.scores.base import Key, Query, Score, as_score
 from regard.ops.tile import Index, KeyRange, Shape, Tile
@@ -92,7 +92,7 @@ class AttentionRequest:
         """The cells of a tile that the mask allows.
 
         Raises:
-            InvalidArgument: If the mask returns something else than a bool tensor for them.
+            InvalidArgument: If the mask returns anything but a bool tensor that broadcasts to them.
         """
         assert self.mask is not None
         allowed = self.mask.allowed(tile)
@@ -104,7 +104,7 @@ class AttentionRequest:
         """The scores of a tile from its queries and keys, in the dtype of sums; see `Score`.
 
         Raises:
-            InvalidArgument: If the score returns something else than a floating-point tensor for them.
+            InvalidArgument: If the score returns anything but a floating-point tensor that broadcasts to them.
         """
         scores = self.score(query, key, self.scale, tile)
         shape = *query.shape[:3], tile.width
@@ -169,8 +169,8 @@ def check_request(
 ) -> AttentionRequest | None:
     """The request, or None with the problems in `checks`; `tensors` are query, key and, if there is one, value."""
     before = len(checks.problems)
-    rule = None if mask is None else _collect(checks, as_mask, mask)
-    valid_score: Score | None = _collect(checks, as_score, score)
+    rule = None if mask is None else checks.collect(as_mask, mask)
+    valid_score = checks.collect(as_score, score)
     if scale is not None:
         checks.number("scale", scale)
     if offset is not None:  # query i has position i + offset
@@ -190,22 +190,11 @@ def check_request(
     return AttentionRequest(query, key, rule, valid_score, scale, shape[3] - queries if offset is None else int(offset))
 
 
-def _collect(checks: Checks, convert: Any, value: Any) -> Any:
-    """``convert(value)``, or None with its error in `checks`."""
-    try:
-        return convert(value)
-    except InvalidType as error:
-        checks.fail_type(str(error))
-    except RegardError as error:
-        checks.fail(str(error))
-    return None
-
-
 def _check_tensors(checks: Checks, tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             checks.tensor(name, tensor)
-    if checks.error is InvalidType and not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         return
     query, key = tensors["query"], tensors["key"]
     dtype, device, comparable = query.dtype, query.device, True

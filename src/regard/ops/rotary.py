@@ -36,7 +36,7 @@ def rotary(
     Raises:
         InvalidArgument: If rotary_dim is not an even number from 2 to head_dim, base is not above 0, or the shape of
             positions does not fit.
-        InvalidType: If x is not a floating-point tensor, positions are not integers, or a number is not a number.
+        InvalidType: If x is not a floating-point tensor, positions are not integers, or base is not a number.
 
     Reference:
         Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equations 15 and 34.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -87,27 +87,25 @@ class Rule:
 
 def _make_dataclass(cls: type) -> None:
     """Make a class a dataclass whose ``__init__`` also works if ``@dataclass(frozen=True)`` is applied to it later."""
-    has_init = "__init__" in vars(cls)
+    has_init, annotated = "__init__" in vars(cls), inspect.get_annotations(cls)
     try:
         dataclass(eq=False, repr=False)(cls)
     except TypeError:  # a field without a default after an inherited one with a default
         dataclass(eq=False, repr=False, kw_only=True)(cls)
-    if not has_init:
-        specs = [
-            (each.name, each.type, field(default=each.default, init=each.init, kw_only=each.kw_only))
-            if each.default_factory is MISSING
-            else (
-                each.name,
-                each.type,
-                field(default_factory=each.default_factory, init=each.init, kw_only=each.kw_only),
-            )
-            for each in fields(cls)
-        ]
+    arguments = inspect.signature(cls).parameters.keys()
+    if not has_init and not annotated.keys() & {*arguments, *(each.name for each in fields(cls))}:
+        del cls.__init__  # no field is new, only class variables: an inherited constructor stays
+    elif not has_init and arguments == {each.name for each in fields(cls) if each.init}:  # else it has an InitVar
+        specs = [(each.name, each.type, _same_field(each)) for each in fields(cls)]
         namespace = {"__post_init__": None} if hasattr(cls, "__post_init__") else {}
         frozen = make_dataclass(cls.__name__, specs, namespace=namespace, frozen=True)
         init: Any = frozen.__init__
         init.__qualname__ = f"{cls.__qualname__}.__init__"
         cls.__init__ = init
+
+
+def _same_field(each: Field[Any]) -> Any:
+    return field(default=each.default, default_factory=each.default_factory, init=each.init, kw_only=each.kw_only)
 
 
 def registered(base: type[Rule]) -> dict[str, type[Rule]]:

@@ -56,7 +56,7 @@ class Tile:
         keys: The range of keys.
         offset: Query i has position i + offset.
         device: Device of the query.
-        columns: (rows, columns) Keys of each row, where rows have their own, as on a sparse graph; all lie in `keys`.
+        row_keys: (rows, columns) Keys of each row, where rows have their own, as on a sparse graph; all lie in `keys`.
         is_full_width: Whether the tile was never narrowed to a range of keys, so that many blocks have its shape.
         positions: (rows,) The positions of the rows, where these are not ``rows + offset``.
         gradients: In a backward pass, the tensors in which gradients are summed, by the `id` of the rule's tensor.
@@ -69,7 +69,7 @@ class Tile:
     keys: KeyRange
     offset: int
     device: torch.device
-    columns: Int[Tensor, "rows columns"] | None = None
+    row_keys: Int[Tensor, "rows columns"] | None = None
     is_full_width: bool = False
     positions: Int[Tensor, " rows"] | None = None
     gradients: Mapping[int, Tensor] | None = None
@@ -83,7 +83,7 @@ class Tile:
     @property
     def width(self) -> int:
         """Number of keys per row."""
-        return self.keys.stop - self.keys.start if self.columns is None else self.columns.shape[1]
+        return self.keys.stop - self.keys.start if self.row_keys is None else self.row_keys.shape[1]
 
     @property
     def b(self) -> Int[Tensor, "batch 1 1 1"]:
@@ -108,12 +108,12 @@ class Tile:
     @property
     def kv_idx(self) -> Int[Tensor, "*rows keys"]:
         """Key indices, (keys,), or (rows, columns) where each row has its own."""
-        return torch.arange(*self.keys, device=self.device) if self.columns is None else self.columns
+        return torch.arange(*self.keys, device=self.device) if self.row_keys is None else self.row_keys
 
     @property
     def is_consecutive(self) -> bool:
         """Whether the rows are consecutive positions and share all keys, so the tile is a rectangle of a grid."""
-        return isinstance(self.rows, slice) and self.columns is None and self.positions is None
+        return isinstance(self.rows, slice) and self.row_keys is None and self.positions is None
 
     @property
     def position_range(self) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class Tile:
         if keys == self.keys:
             return self
         batch, heads, rows, offset, device = self.batch, self.heads, self.rows, self.offset, self.device
-        rest = self.columns, False, self.positions, self.gradients, self.summaries
+        rest = self.row_keys, False, self.positions, self.gradients, self.summaries
         return Tile(batch, heads, rows, keys, offset, device, *rest)  # replace() takes three times as long
 
     def summary(self, rule: Summarizable) -> Any:
@@ -158,7 +158,7 @@ class Tile:
 
     def slice(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
         """The part of a tensor broadcastable to (batch, heads, queries, keys) that belongs to this tile."""
-        if self.gradients is not None and self.columns is None and id(tensor) in self.gradients:
+        if self.gradients is not None and self.row_keys is None and id(tensor) in self.gradients:
             return _Slice.apply(tensor, self)  # pyright: ignore[reportReturnType]
         return self._slice(tensor)
 
@@ -170,10 +170,10 @@ class Tile:
         part = self.slice_rows(tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape)))
         if part.shape[3] == 1:
             return part
-        if self.columns is None:
+        if self.row_keys is None:
             return part[..., slice(*self.keys)]
-        columns = self.columns.expand(*part.shape[:2], *self.columns.shape)
-        return part.expand(-1, -1, len(self.columns), -1).gather(3, columns)
+        columns = self.row_keys.expand(*part.shape[:2], *self.row_keys.shape)
+        return part.expand(-1, -1, len(self.row_keys), -1).gather(3, columns)
 
 
 class _Slice(torch.autograd.Function):

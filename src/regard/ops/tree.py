@@ -40,22 +40,29 @@ def _append_tensors(parts: Iterable[Any], tensors: list[Tensor], parents: tuple[
 
 def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     """The tree with ``fn(tensor)`` for each tensor; parts in which nothing changes stay the same objects."""
-    return _map_tensors(tree, fn, ())
+    return _map_tensors(tree, fn, {})
 
 
-def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: tuple[int, ...]) -> Any:
+def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: dict[int, Any]) -> Any:
+    """The mapped tree; `parents` maps the `id` of each tree around it to what will replace that one."""
     if isinstance(tree, Tensor):
         return fn(tree)
     kind = _kind(type(tree))
-    if kind is None or id(tree) in parents:
+    if kind is None:
         return tree
-    parents = (*parents, id(tree))
+    if id(tree) in parents:  # a rule that holds itself
+        return parents[id(tree)]
+    new: Any = object.__new__(type(tree)) if kind is object else tree
+    parents = {**parents, id(tree): new}
     parts = vars(tree) if kind is object else tree
     if isinstance(parts, Mapping):
         mapped = {name: _map_tensors(part, fn, parents) for name, part in parts.items()}
         if all(mapped[name] is part for name, part in parts.items()):
             return tree
-        return rebuild(type(tree), mapped) if kind is object else mapped
+        if kind is not object:
+            return mapped
+        new.__dict__.update(mapped)
+        return new
     items = [_map_tensors(part, fn, parents) for part in parts]
     if all(new is old for new, old in zip(items, parts, strict=True)):
         return tree
@@ -104,7 +111,7 @@ def _kind(cls: type) -> Any:
     """How the parts of instances are found: `Mapping`, `Sequence`, `object` (by ``__dict__``), or None for leaves."""
     if cls in _KINDS:
         return _KINDS[cls]
-    if getattr(cls, "is_tree_node", False) or (is_dataclass(cls) and hasattr(cls, "__dict__")):
+    if getattr(cls, "is_tree_node", False) or (is_dataclass(cls) and cls.__dictoffset__):
         return object
     if issubclass(cls, (tuple, list)):
         return Sequence
@@ -208,6 +215,6 @@ class TensorVersions:
         for tensor, version in self._versions:
             if tensor._version != version:
                 raise StaleView(
-                    f"{what}: the tensor of shape {tuple(tensor.shape)} was changed in place since; compute what you "
+                    f"{what}: the tensor of shape {tuple(tensor.shape)} was changed in place; compute what you "
                     "need before changing it, or clone it first"
                 )

@@ -13,14 +13,16 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.ops.indexing import Selection, resolve_index
 from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.blocks import slices
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.linear_operator import as_columns, linear_operator, require_one_head
 from regard.ops.matrix import DENSE_LIMIT, Matrix, ScoreMatrix, evaluate
 from regard.ops.measures import Measure, MeasureLike, Received, TopK, TopKResult, TransposedProduct, as_measures
 from regard.ops.tile import KeyRange
+from regard.ops.tree import tensors_in
 
 CELLS_PER_STEP = 2**22
-"""Cells of a block of columns that are held at once: 16 MiB in float32."""
+"""Numbers that a block of columns holds at once: 16 MiB in float32."""
 
 
 class WeightMatrix(Matrix):
@@ -105,7 +107,8 @@ class WeightMatrix(Matrix):
             keys: An int, several, bools or a slice.
 
         Raises:
-            InvalidArgument: If a key is out of range or none is selected.
+            InvalidArgument: If a key is out of range, none is selected, or the result has more cells than `dense`
+                computes by default.
             InvalidType: If it is not an index.
 
         Memory:
@@ -130,28 +133,29 @@ class WeightMatrix(Matrix):
         return torch.cat(list(self._column_blocks(runs)), -1)[..., place]
 
     def _column_blocks(self, runs: list[slice]) -> Iterator[Tensor]:
-        """The columns of ranges of keys, (batch, heads, queries, keys) each.
+        """The columns of ranges of keys in parts of limited size, (batch, heads, queries, keys) each.
 
         A weight is P_ij = exp(s_ij − s_im) P_im with the strongest key m of its row, which one pass over the matrix
         gives; that loses no digits where scores are large.
         """
         request = self.request
         strongest = evaluate(request, as_measures("max"))["max"]
-        batch, heads, queries, _ = request.shape
+        batch, heads, queries, head_dim = request.query.shape
         kv_heads = request.key.shape[1]
         group = heads // kv_heads
         everything = slice(0, batch), slice(0, queries)
-        for run in runs:
+        step = max(1, CELLS_PER_STEP // (batch * heads * queries * request.score.workspace_per_cell(head_dim)))
+        for part in (part for run in runs for part in slices(run, step)):
             blocks = []
             for kv_head in range(kv_heads):
                 of_group = slice(kv_head * group, (kv_head + 1) * group)
-                tile = request.tile(everything[0], of_group, everything[1]).with_keys(KeyRange(run.start, run.stop))
+                tile = request.tile(everything[0], of_group, everything[1]).with_keys(KeyRange(part.start, part.stop))
                 query = request.query[:, of_group].to(request.dtype)
-                key = request.key[:, kv_head : kv_head + 1, run].to(request.dtype)
+                key = request.key[:, kv_head : kv_head + 1, part].to(request.dtype)
                 scores = request.masked_scores(query, key, tile)
-                highest, weight = (part[:, of_group, :, None] for part in strongest[::-1])
+                highest, weight = (result[:, of_group, :, None] for result in strongest[::-1])
                 exponent = scores - highest.masked_fill(highest == -torch.inf, 0.0)  # a row without keys
-                blocks.append((exponent.exp() * weight).expand(batch, group, queries, run.stop - run.start))
+                blocks.append((exponent.exp() * weight).expand(batch, group, queries, part.stop - part.start))
             yield torch.cat(blocks, 1)
 
     def __matmul__(
@@ -253,7 +257,7 @@ class Transposed:
 
         Raises:
             InvalidType: If k is not an int.
-            InvalidArgument: If it is below 1.
+            InvalidArgument: If it is below 1, or the result has more cells than `dense` computes by default.
 
         Memory:
             O(queries + keys * k). It takes about twice the time of `WeightMatrix.topk`.
@@ -270,16 +274,14 @@ class Transposed:
         matrix = self.mT
         matrix._check_unchanged()
         batch, heads, queries, keys = matrix.shape
-        workspace = matrix.request.score.workspace_per_cell(matrix.request.query.shape[3])
-        width = max(1, CELLS_PER_STEP // (batch * heads * queries * workspace))
         count = min(k, queries)
+        matrix._check_limit(batch * heads * keys * count, DENSE_LIMIT)
         with torch.no_grad():
-            runs = [slice(start, min(start + width, keys)) for start in range(0, keys, width)]
-            top = [block.topk(count, 2) for block in matrix._column_blocks(runs)]
+            top = [block.topk(count, 2) for block in matrix._column_blocks([slice(0, keys)])]
         values, indices = (
             torch.cat([part[which].mT for part in top], 2) for which in (0, 1)
         )  # (batch, heads, keys, k)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(matrix.request)):
             key = torch.arange(keys, device=matrix.device)[:, None]
             rows = (torch.arange(batch * heads, device=matrix.device) * queries).view(batch, heads, 1, 1) + indices
             values = matrix._cells(rows, key.expand_as(rows))

@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from ops.rules import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import attend, weights
-from regard.ops.masks import Causal, Window, from_block_mask, to_block_mask, to_dense, to_mask_mod
+from regard.ops.masks import Causal, Window, from_block_mask, to_block_mask, to_dense, to_mask_mod, to_spans
 
 SHAPE = 2, 3, 21, 34
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
@@ -93,3 +93,28 @@ def test_a_function_is_checked_once_per_shape():
     assert first == len(calls) == 17
     weights(x, x[:, :, :6], mask=causal)
     assert len(calls) == 2 * first
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_mask_mod_takes_index_tensors_that_broadcast(name):
+    rule, expected = masks(*SHAPE)[name], allowed(name, *SHAPE, 13)
+    sizes = enumerate(SHAPE)
+    whole = [torch.arange(size).view(*(-1 if axis == i else 1 for i in range(4))) for axis, size in sizes]
+    mask_mod = to_mask_mod(rule, 13)
+    assert torch.equal(mask_mod(*whole), expected)
+    q_idx, kv_idx = torch.tensor([[0], [20], [3]]), torch.tensor([[33, 2], [7, 0], [5, 5]])
+    assert torch.equal(mask_mod(1, 2, q_idx, kv_idx), expected[1, 2][q_idx, kv_idx])
+    b, h = torch.tensor([[0, 1]]), torch.tensor([[2], [0]])
+    assert torch.equal(mask_mod(b, h, 20, 3), expected[b, h, 20, 3])
+    same = torch.arange(21)
+    assert torch.equal(mask_mod(0, 0, same, same), expected[0, 0, same, same])
+
+
+def test_shapes_are_checked():
+    for convert in (to_dense, to_spans, to_block_mask):
+        with pytest.raises(InvalidArgument, match=r"shape: expected .* of at least 1 each, got \(1, 1, 0, 4\)"):
+            convert(Causal(), (1, 1, 0, 4))
+        with pytest.raises(InvalidType, match="shape: expected"):
+            convert(Causal(), 4)
+    block_mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 21, 34, device="cpu")
+    assert torch.equal(to_dense(block_mask, list(SHAPE)), to_dense(block_mask, SHAPE))

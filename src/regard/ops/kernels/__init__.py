@@ -1,1 +1,1 @@
-"""How a request is served: one file a kernel, and one that chooses."""
+"""Kernels, one per file; `dispatch` chooses among them."""

@@ -78,8 +78,7 @@ class BlockLocation:
         """Keys that every row may attend to; an empty range if none are known."""
         if self.request.mask is None:
             return self.tile.keys
-        full = self.request.mask.full_key_range(self.tile)
-        return full if full.start < full.stop else self.tile.no_keys
+        return self.tile.clip(*self.request.mask.full_key_range(self.tile))
 
     def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
         """The cells outside the full range that are masked: ranges of the block's keys, each with a bool tensor."""
@@ -169,7 +168,7 @@ def _key_range(request: AttentionRequest, tile: Tile) -> KeyRange:
     keys = request.shape[3]
     if request.mask is None:
         return KeyRange(0, keys)
-    start, stop = request.mask.key_range(tile)
+    start, stop = tile.clip(*request.mask.key_range(tile))
     if start < stop:
         return KeyRange(start, stop)
     return KeyRange(start, start + 1) if start < keys else KeyRange(keys - 1, keys)

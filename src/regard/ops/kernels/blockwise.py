@@ -63,7 +63,7 @@ class Blockwise(DifferentiableKernel):
                 if output is not None and values is not None:
                     weights, scale = block.weights, 1.0
                     if inputs.dropout:
-                        kept, scale = _kept(weights, inputs.dropout, options.seed, stream, number)
+                        kept, scale = _dropout_cells(weights, inputs.dropout, options.seed, stream, number)
                         weights = keep(weights, kept)
                     product = grouped_matmul(weights, values)
                     if scale != 1.0:
@@ -140,7 +140,7 @@ class Blockwise(DifferentiableKernel):
                 gradient, values = location.slice_queries(output_gradient).to(dtype), location.slice_keys(value)
                 weights, kept = block.weights.detach(), None
                 if inputs.dropout:
-                    kept, scale = _kept(weights, inputs.dropout, options.seed, stream, number)
+                    kept, scale = _dropout_cells(weights, inputs.dropout, options.seed, stream, number)
                     gradient = gradient * scale
                 of_weights = grouped_matmul(gradient, values.mT, is_repeated)
                 pairs.append((block.weights, of_weights if kept is None else keep(of_weights, kept)))
@@ -196,7 +196,7 @@ def compute_block(
     if protect_masked:
         weights = weights.masked_fill((scores.detach() <= floor) & ~weights.detach().isnan(), 0.0)
     visible_key = full.start - tile.keys.start if full.start < full.stop else None
-    return Block(weights, scores, tile, location.index, request.shape, lse, visible_key, eager=True)
+    return Block(weights, scores, tile, location.index, request.shape, lse, visible_key, can_read_values=True)
 
 
 def _compute(measure: Measure, block: Block) -> tuple[Any, BlockIndex]:
@@ -236,7 +236,7 @@ def _leaf(tensor: Tensor, needed: bool) -> Tensor:
     return tensor.detach().requires_grad_(needed)
 
 
-def _kept(weights: Tensor, p: float, seed: int, stream: int, number: int) -> tuple[Tensor, float]:
+def _dropout_cells(weights: Tensor, p: float, seed: int, stream: int, number: int) -> tuple[Tensor, float]:
     """The weights that dropout keeps, the same whenever the block of this number in its stream is computed."""
     block_seed = hash((seed, stream, number)) % 2**62
     return keep_cells(weights.shape, p, block_seed, weights.dtype, weights.device)
@@ -250,9 +250,10 @@ def _requires_grad(result: Any) -> bool:
 def _hidden_tensor(argument: str, rule: Rule) -> InvalidArgument:
     names = [type(part).__name__ for part in subtrees(rule) if isinstance(part, Rule) and not part.builtin]
     return InvalidArgument(
-        f"{argument}: {' or '.join(names)} uses a tensor that requires grad and would get no gradient, because it is "
-        "neither an attribute of the rule nor in a list, tuple, dict, dataclass or rule that is one (a module, a "
-        "closure, a class attribute or a global variable?); assign it to an attribute, or use kernel='reference'"
+        f"{argument}: {' or '.join(names)} uses a tensor that requires grad but would get no gradient: it must be an "
+        "attribute of the rule, or in a list, tuple, dict, dataclass or rule that is one, not in a closure, a module, "
+        "an object with slots, a class attribute or a global variable. Assign it to an attribute (of a module: its "
+        "parameters, called with torch.func.functional_call), or use kernel='reference'"
     )
 
 
@@ -263,4 +264,4 @@ def keep_freed_blocks() -> None:
     glibc raises its trim threshold to twice the largest block ever freed (mallopt(3), M_TRIM_THRESHOLD; at most 32
     MiB). Freeing one large block first keeps the buffers of later blocks from being mapped and cleared again and again.
     """
-    torch.empty(31 * 2**20, dtype=torch.uint8)
+    torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")

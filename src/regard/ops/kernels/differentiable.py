@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 
 from regard.errors import InvalidArgument
 from regard.ops.autograd import SECOND_ORDER_MESSAGE, vmap_by_loop
+from regard.ops.dropout import draw_seed
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
 from regard.ops.kernels.custom_op import call_operator
 from regard.ops.kernels.results import Layouts, MeasureResults, unflatten
@@ -58,7 +59,7 @@ class DifferentiableKernel(Kernel):
 
     def run_eager(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         """Run now, as one autograd function where a gradient or a transform needs it."""
-        seed = int(torch.randint(2**62, ())) if inputs.dropout else 0
+        seed = draw_seed() if inputs.dropout else 0
         finds_hidden = torch.is_grad_enabled() and not inputs.is_builtin
         call = _Call(self, inputs, RunOptions(seed, self.threads(inputs), finds_hidden), tensors_in(inputs))
         tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors)
@@ -80,6 +81,12 @@ class _Call:
     options: RunOptions
     tensors: list[Tensor]
     layouts: Layouts = field(default_factory=dict)
+
+    def without_tensors(self) -> _Call:
+        """The call with placeholders: its tensors must be held by autograd alone, which frees or offloads them."""
+        placeholder = torch.empty(0)
+        inputs = map_tensors(self.inputs, lambda _: placeholder)
+        return replace(self, inputs=inputs, tensors=[placeholder] * len(self.tensors))
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> KernelInputs:
         """The inputs with other tensors, as `torch.func` passes them."""
@@ -108,8 +115,8 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.call, *tensors = inputs
-        ctx.versions = TensorVersions(ctx.call.inputs.request.mask)
+        call, *tensors = inputs
+        ctx.call, ctx.versions = call.without_tensors(), TensorVersions(call.inputs.request.mask)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(tensor for tensor in output if not tensor.is_floating_point()))

@@ -31,7 +31,7 @@ class Sdpa(Kernel):
     measures = frozenset()
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Also: no value, or another dtype or number of heads of value."""
+        """Also: no value, or a value whose dtype or heads SDPA does not take."""
         yield from super().unsupported_reasons(inputs)
         request, value = inputs.request, inputs.value
         if value is None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.autograd import first_order_only, vmap_by_loop
-from regard.ops.dropout import keep_mask
+from regard.ops.dropout import draw_seed, keep_mask
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.measures.base import lowest
 from regard.ops.request import AttentionRequest
@@ -34,7 +34,7 @@ class Short(Kernel):
     measures = frozenset()
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Also: too long, no value, or another dtype or number of heads of value."""
+        """Also: too many queries or keys, no value, or a value whose dtype or heads differ from the key's."""
         request, value = inputs.request, inputs.value
         if torch.compiler.is_compiling():  # first: else the program would be one for short sequences only
             yield "it cannot be compiled"
@@ -48,7 +48,7 @@ class Short(Kernel):
             yield "heads and dtype of value differ from those of key"
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Outside of training."""
+        """Nothing is trained."""
         if not _is_training(inputs):
             yield "it is made for training, and nothing here requires grad or is dropped"
 
@@ -64,7 +64,7 @@ class Short(Kernel):
             masked = ~request.allowed(request.tile(slice(0, batch), slice(0, heads), slice(0, queries)))
         kept = None
         if inputs.dropout:
-            seed = int(torch.randint(2**62, ()))
+            seed = draw_seed()
             kept = keep_mask(torch.Size(request.shape), inputs.dropout, seed, value.device)
         output, *_ = _Short.apply(request.query, request.key, value, request, masked, kept)
         return output, {}

@@ -84,15 +84,17 @@ class GraphBlockLocation(BlockLocation):
     def slice_keys(self, whole: Tensor) -> Tensor:
         """(batch, heads or 1, rows, width, dim)."""
         part = whole[self._kv_index(whole)]
-        assert self.tile.columns is not None
-        return part.index_select(2, self.tile.columns.flatten()).unflatten(2, self.is_edge.shape).to(self.request.dtype)
+        assert self.tile.row_keys is not None
+        return (
+            part.index_select(2, self.tile.row_keys.flatten()).unflatten(2, self.is_edge.shape).to(self.request.dtype)
+        )
 
     def shares_keys_with(self, other: BlockLocation) -> bool:
         return False
 
     def accumulate_keys(self, whole: Tensor, part: Tensor) -> None:
-        assert self.tile.columns is not None
-        whole[self._kv_index(whole)].index_add_(2, self.tile.columns.flatten(), part.flatten(2, 3))
+        assert self.tile.row_keys is not None
+        whole[self._kv_index(whole)].index_add_(2, self.tile.row_keys.flatten(), part.flatten(2, 3))
 
 
 def graph_of(mask: Mask | None) -> Neighbours | None:

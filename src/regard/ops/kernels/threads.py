@@ -29,7 +29,7 @@ _creating = threading.Lock()
 
 
 def thread_count(multiply_adds: int) -> int:
-    """The number of threads for a call with so many multiply-adds in query · key."""
+    """The number of threads for a call with this many multiply-adds in query · key."""
     return min(MAX_THREADS, torch.get_num_threads()) if multiply_adds >= MIN_MULTIPLY_ADDS else 1
 
 

@@ -9,6 +9,7 @@ Nothing has the size of the weight matrix. Masks combine with ``&``, ``|`` and `
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -17,8 +18,8 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from regard.checks import Checks, describe
-from regard.errors import InvalidType
+from regard.checks import Checks, broadcastable_to, describe
+from regard.errors import InvalidArgument, InvalidType
 from regard.ops.rules import Rule
 from regard.ops.tile import KeyRange, Shape, Tile
 
@@ -224,11 +225,21 @@ class MaskMod(Mask):
         corners = [torch.tensor([0, size - 1], device=device) for size in shape]
         batch, heads, queries, keys = corners
         tile = Tile(batch, heads, queries, KeyRange(0, shape[3]), 0, device, keys.expand(2, 2))
-        allowed = MaskMod.allowed(self, tile)
+        try:
+            allowed = MaskMod.allowed(self, tile)
+        except (TypeError, RuntimeError) as error:
+            problem = (
+                f"mask: {self!r} failed with {type(error).__name__}: {error}; it is called with four int64 tensors, "
+            )
+            hint = "(b, h, q_idx, kv_idx), and must work elementwise: use & | ~ instead of and, or, not"
+            raise InvalidArgument(problem + hint) from error
         if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
             return checks.fail_type(f"mask: expected {self!r} to return a bool tensor, got {describe(allowed)}")
         cells = [self.mask_mod(*cell) for cell in torch.cartesian_prod(*corners).unbind()]
-        if allowed.ndim > 4 or not torch.equal(allowed.expand(2, 2, 2, 2).flatten(), torch.stack(cells)):
+        corner_shape = (2, 2, 2, 2)
+        if not broadcastable_to(allowed, corner_shape) or not torch.equal(
+            allowed.expand(corner_shape).flatten(), torch.stack(cells)
+        ):
             return checks.fail(f"mask: expected {self!r} to work elementwise on index tensors that broadcast")
         return True
 
@@ -264,8 +275,7 @@ def as_mask(mask: MaskLike) -> Mask:
     )
 
 
-def _width(keys: KeyRange) -> int:
-    return keys.stop - keys.start
+_width = attrgetter("width")
 
 
 def _outside(tile: Tile, keys: KeyRange) -> tuple[KeyRange, KeyRange]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -118,12 +120,12 @@ def to_mask_mod(mask: MaskLike, offset: int = 0) -> MaskModFunction:
 
 def _allowed_at(mask: Mask, offset: int, *indices: Tensor) -> Tensor:
     """Evaluate a mask on the cells with these indices."""
-    b, h, q_idx, kv_idx = (torch.as_tensor(index) for index in indices)
-    flat = [index.reshape(-1) for index in (b, h, q_idx)]
-    columns = kv_idx.reshape(-1, kv_idx.shape[-1] if kv_idx.ndim else 1).expand(len(flat[2]), -1)
-    allowed = mask.allowed(Tile(flat[0], flat[1], flat[2], KeyRange(0, 0), offset, columns.device, columns))
-    whole = allowed.expand(*(len(index) for index in flat), columns.shape[1])
-    return whole.reshape(torch.broadcast_shapes(b.shape, h.shape, q_idx.shape, kv_idx.shape))
+    b, h, q_idx, kv_idx = cells = torch.broadcast_tensors(*(torch.as_tensor(index) for index in indices))
+    if b.ndim:
+        flat = (index.flatten() for index in cells)
+        return torch.vmap(partial(_allowed_at, mask, offset))(*flat).view(b.shape)
+    tile = Tile(b[None], h[None], q_idx[None], KeyRange(0, 0), offset, kv_idx.device, kv_idx[None, None])
+    return mask.allowed(tile).expand(1, 1, 1, 1).reshape(())
 
 
 def to_block_mask(mask: MaskLike, shape: Shape, offset: int | None = None, **options: Any) -> BlockMask:
@@ -180,11 +182,13 @@ def to_dense(
 def check_mask(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
     """The mask and the offset for a matrix of this shape, checked."""
     checks = Checks()
-    if len(shape) != 4 or not all(isinstance(size, int) for size in shape):
+    if not isinstance(shape, Sequence) or len(shape) != 4 or not all(isinstance(size, int) for size in shape):
         checks.fail_type(f"shape: expected (batch, heads, queries, keys), got {shape!r}")
+    elif min(shape) < 1:
+        checks.fail(f"shape: expected (batch, heads, queries, keys) of at least 1 each, got {shape!r}")
     checks.integer("offset", offset, optional=True)
     checks.raise_problems()
-    rule = as_mask(mask)
+    rule, shape = as_mask(mask), (shape[0], shape[1], shape[2], shape[3])
     rule.check(checks, shape, device)
     checks.raise_problems()
     return rule, shape[3] - shape[2] if offset is None else offset

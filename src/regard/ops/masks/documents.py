@@ -70,12 +70,14 @@ class Documents(Mask):
         keys, queries = keys.expand(batch, -1), queries.expand(batch, -1)
         # Ids may be as large as hashes: rank them, so that batch entry and document fit into one number.
         ids, rank = torch.cat((keys, queries), 1).unique(return_inverse=True)
-        document = torch.arange(batch)[:, None] * len(ids) + rank  # (batch, keys + queries)
+        document = torch.arange(batch, device="cpu")[:, None] * len(ids) + rank  # (batch, keys + queries)
         of_key, of_query = document.split((keys.shape[1], queries.shape[1]), 1)
-        index = torch.arange(keys.shape[1]).repeat(batch)
+        index = torch.arange(keys.shape[1], device="cpu").repeat(batch)
         count = batch * len(ids)
-        first = torch.full((count,), keys.shape[1]).scatter_reduce(0, of_key.flatten(), index, "amin")
-        stop = torch.zeros(count, dtype=torch.int64).scatter_reduce(0, of_key.flatten(), index + 1, "amax")
+        first = torch.full((count,), keys.shape[1], device="cpu").scatter_reduce(0, of_key.flatten(), index, "amin")
+        stop = torch.zeros(count, dtype=torch.int64, device="cpu").scatter_reduce(
+            0, of_key.flatten(), index + 1, "amax"
+        )
         contiguous = (stop - first == of_key.flatten().bincount(minlength=count)) & (stop > first)
         real = queries >= 0
         return (
@@ -113,10 +115,14 @@ class Documents(Mask):
         if self.query_document_ids is None and tile.positions is not None:
             row = tile.positions.cpu()
         else:
-            row = torch.arange(tile.rows.start, tile.rows.stop) if isinstance(tile.rows, slice) else tile.rows.cpu()
+            row = (
+                torch.arange(tile.rows.start, tile.rows.stop, device="cpu")
+                if isinstance(tile.rows, slice)
+                else tile.rows.cpu()
+            )
             row = row if self.query_document_ids is not None else row + tile.offset
         inside = (row >= 0) & (row < tokens)
-        index = torch.tensor(tile.batch_indices)[:, None] if batch > 1 else 0, row.clamp(0, tokens - 1)
+        index = torch.tensor(tile.batch_indices, device="cpu")[:, None] if batch > 1 else 0, row.clamp(0, tokens - 1)
         first, stop, contiguous = first[index], stop[index], contiguous[index]
         return first.where(inside, self.document_ids.shape[-1]), stop.where(inside, 0), contiguous & inside
 

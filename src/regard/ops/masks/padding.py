@@ -17,7 +17,7 @@ class Padding(Mask):
 
     Args:
         lengths_or_mask: Lengths, (batch,) integers: key j of batch entry b is real if j < lengths[b]. Or a bool tensor,
-            (batch, keys), True where the key is real, as the ``attention_mask`` of transformers.
+            (batch, keys), True where the key is real: ``attention_mask.bool()`` of transformers.
 
     Raises:
         InvalidType: If it is neither.
@@ -36,9 +36,10 @@ class Padding(Mask):
         value = self.lengths_or_mask
         is_integer = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
         if not is_integer or value.ndim != (2 if value.dtype == torch.bool else 1):
+            hint = "; convert an attention_mask with .bool()" if isinstance(value, Tensor) and value.ndim == 2 else ""
             raise InvalidType(
                 "Padding: expected lengths (batch,) as integers or a bool tensor (batch, keys), True for real keys, "
-                f"got {describe(value)}"
+                f"got {describe(value)}{hint}"
             )
 
     @property

@@ -105,7 +105,7 @@ def to_spans(
         max_spans: Largest number of ranges per row.
 
     Returns:
-        Spans: Of batch or head size 1 where all are alike; None if a row needs more ranges.
+        Spans: With batch or head size 1 where the mask does not depend on them. None if a row needs more ranges.
 
     Raises:
         InvalidArgument: If the mask does not fit the shape.

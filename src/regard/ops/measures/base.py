@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType
 from regard.ops.rules import Rule, resolve
 from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
 
@@ -52,7 +51,7 @@ class Block:
         shape: (batch, heads, queries, keys) of the matrix.
         lse_with_sink: (batch, heads, rows) Log-sum-exp of scores and sink, if the score has sinks.
         visible_key: A key of the block, counted from its first, that every row may attend to; None if none is known.
-        eager: Whether values may be read to choose between formulas; not under `torch.func`.
+        can_read_values: Whether a measure may look at values to choose between formulas; not under `torch.func`.
     """
 
     weights: Float[Tensor, "batch heads rows keys"]
@@ -62,7 +61,7 @@ class Block:
     shape: Shape
     lse_with_sink: Float[Tensor, "batch heads rows"] | None = None
     visible_key: int | None = None
-    eager: bool = False
+    can_read_values: bool = False
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads rows"]:
@@ -184,7 +183,8 @@ class Measure(Rule):
         axis: What the third axis of the result is. ``"queries"``: the results of the blocks are concatenated, (batch,
             heads, queries, ...). ``"keys"``: they are added per key, (batch, heads, keys, ...). None: they are added,
             (batch, heads, ...).
-        result_type: The named tuple that `compute` returns; None if it returns one tensor or a plain tuple.
+        result_type: The named tuple that a built-in measure's `compute` returns; None if it returns one tensor. A
+            user's measure need not set it.
         needs_all_keys: Whether blocks must hold every key. False allows them to leave out keys that no row of the block
             may attend to. A subclass that overrides `compute` gets True, the default, again.
 
@@ -247,7 +247,7 @@ def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str
     """
     if isinstance(measures, tuple) and not measures:  # the default: no time is spent on it
         return {}
-    if isinstance(measures, (str, Measure)):
+    if isinstance(measures, (str, Measure, type)):  # of a class, the error says how to make an instance
         measures = [measures]
     collected, named = Checks() if checks is None else checks, {}
     if isinstance(measures, (Mapping, Sequence)):
@@ -268,13 +268,8 @@ def _add_measure(checks: Checks, named: dict[str, Measure], name: str | None, va
     if name is not None and not isinstance(name, str):
         checks.fail_type(f"measure: expected str keys in the dict, got {name!r}")
         return
-    try:
-        measure = resolve(Measure, value, "measure")
-    except InvalidType as error:
-        checks.fail_type(str(error))
-        return
-    except InvalidArgument as error:
-        checks.fail(str(error))
+    measure = checks.collect(resolve, Measure, value, "measure")
+    if measure is None:
         return
     key = name or measure.name
     if measure.axis not in ("queries", "keys", None):

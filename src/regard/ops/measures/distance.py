@@ -19,7 +19,7 @@ class MeanDistance(Measure):
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         weights, dtype = block.weights, block.weights.dtype
         key, position = block.kv_idx.to(dtype), block.q_pos.to(dtype)
-        if block.tile.columns is not None:
+        if block.tile.row_keys is not None:
             return torch.linalg.vecdot(weights, (key - position).abs())
         # Keys beyond the positions of all rows: the distance to the nearest of these positions, and the rest from
         # there. So no matrix of distances is made, and all terms are positive.
@@ -44,13 +44,14 @@ class Diagonal(Measure):
     offset: int
     needs_all_keys = False
 
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            checks.integer("Diagonal.offset", self.offset, low=1 - 2**62, below=2**62)
+
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        if block.tile.columns is not None:
+        if block.tile.row_keys is not None:
             return (block.weights * (block.kv_idx == block.q_pos + self.offset)).sum(-1)
         return gather_keys(block, block.q_pos + self.offset)[..., 0]
-
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        checks.integer("Diagonal.offset", self.offset, low=1 - 2**62, below=2**62)
 
 
 class DistanceHistogram(Measure):
@@ -72,9 +73,13 @@ class DistanceHistogram(Measure):
     max_distance: int
     needs_all_keys = False
 
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            checks.integer("DistanceHistogram.max_distance", self.max_distance, low=0)
+
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows distances"]:
         weights, key, reach = block.weights, block.kv_idx, self.max_distance
-        if block.tile.columns is not None:
+        if block.tile.row_keys is not None:
             bins = ((key - block.q_pos).clamp(-reach, reach) + reach).expand_as(weights)
             return weights.new_zeros(*weights.shape[:3], 2 * reach + 1).scatter_add(-1, bins, weights)
         if not reach:
@@ -97,9 +102,6 @@ class DistanceHistogram(Measure):
 
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         return (((*self.result_shape(shape), 2 * self.max_distance + 1), dtype),)
-
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        checks.integer("DistanceHistogram.max_distance", self.max_distance, low=0)
 
 
 def gather_keys(block: Block, keys: Tensor) -> Tensor:

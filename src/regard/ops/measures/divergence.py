@@ -16,7 +16,7 @@ from regard.ops.tile import KeyRange, Shape
 from regard.ops.tree import TensorVersions
 
 
-class Matrix(Protocol):
+class WeightMatrixLike(Protocol):
     """What this measure needs of a `regard.WeightMatrix`, which is made of measures."""
 
     request: Any
@@ -55,7 +55,7 @@ class KLDivergence(Measure, name="kl_divergence"):
     lse: Float[Tensor, "batch heads queries"]
     needs_all_keys = False
 
-    def __init__(self, other: Matrix) -> None:
+    def __init__(self, other: WeightMatrixLike) -> None:
         if not hasattr(other, "request") or not hasattr(other, "lse"):
             raise InvalidType(f"KLDivergence.other: expected a WeightMatrix, got {type(other).__name__}")
         self.request, self.lse = other.request, other.lse()

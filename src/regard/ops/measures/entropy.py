@@ -37,7 +37,7 @@ class Entropy(Measure):
 def _entropy(block: Block) -> tuple[Tensor, Tensor | None, Tensor]:
     """Entropy, shift and lse of each row, where log P = (score − shift) − lse; a shift of None is 0."""
     scores, weights = block.scores.detach(), block.weights.detach()
-    if block.eager and block.visible_key is not None and scores.shape[-1] > MIN_KEYS:
+    if block.can_read_values and block.visible_key is not None and scores.shape[-1] > MIN_KEYS:
         score = scores[..., block.visible_key]
         lse = score - weights[..., block.visible_key].log()
         entropy = lse - _row_dot(weights, scores)

@@ -16,7 +16,7 @@ from regard.ops.tile import Index, Shape
 
 
 class BlockMean(Measure):
-    """Mean of each block of block_size × block_size cells, (batch, heads, ⌈queries / size⌉, ⌈keys / size⌉).
+    """Mean of each block of block_size × block_size cells, (batch, heads, ⌈queries / block_size⌉, ⌈keys / block_size⌉).
 
     A block at the edge is averaged over the cells that exist; masked cells count as 0.
 
@@ -30,6 +30,10 @@ class BlockMean(Measure):
     block_size: int
     axis = None
     needs_all_keys = False
+
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            checks.integer("BlockMean.block_size", self.block_size, low=1)
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows keys"]:
         _, _, rows, keys = block.index
@@ -52,9 +56,6 @@ class BlockMean(Measure):
         assert isinstance(rows, slice)
         size = self.block_size
         return batch, heads, *(slice(at.start // size, -(-at.stop // size)) for at in (rows, keys))
-
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        checks.integer("BlockMean.block_size", self.block_size, low=1)
 
 
 def _pool(x: Tensor, size: int, before: int, count: int) -> Tensor:
@@ -96,7 +97,7 @@ class GroupPool(Measure):
         weights = block.weights
         batch, _, rows, keys = block.index
         key_groups = _of_batch(self.key_groups, batch)[..., keys][:, None, None]
-        if block.tile.columns is not None:
+        if block.tile.row_keys is not None:
             key_groups = _of_batch(self.key_groups, batch)[:, None][..., block.kv_idx]
         count = self.num_groups[1]
         key_groups = key_groups.to(torch.int64).where(key_groups >= 0, count).expand_as(weights)
@@ -125,7 +126,8 @@ class GroupPool(Measure):
             if checks.tensor(name, groups, "integer", shapes=shapes, device=device) and not is_compiling:
                 low, high = int(groups.min()), int(groups.max())
                 checks.that(
-                    low >= -1 and high >= 0, f"{name}: expected groups from 0, or −1 to drop, got {low} to {high}"
+                    low >= -1 and high >= 0,
+                    f"{name}: expected groups from 0, at least one, and −1 for tokens to drop, got {low} to {high}",
                 )
         if not is_compiling and not checks.problems:
             self.num_groups = self._count_groups()  # the tensors may have changed since

@@ -26,7 +26,7 @@ class Received(Measure):
     def compute(self, block: Block) -> Float[Tensor, "batch heads keys"]:
         if self.row_weights is not None:
             return transposed_product(block.slice_rows(self.row_weights)[..., None], block)[..., 0]
-        if block.tile.columns is not None:
+        if block.tile.row_keys is not None:
             return transposed_product(block.weights.new_ones(1, 1, 1, 1), block)[..., 0]
         return (block.weights.new_ones(1, block.weights.shape[2]) @ block.weights)[..., 0, :]
 
@@ -57,9 +57,9 @@ def transposed_product(rows: Tensor, block: Block) -> Tensor:
     """Pᵀ Y of a block: (batch, heads, keys, columns), from (1 or batch, 1 or heads, 1 or rows, columns)."""
     weights = block.weights
     rows = rows.to(weights.dtype).expand(*weights.shape[:3], -1)
-    if block.tile.columns is None:
+    if block.tile.row_keys is None:
         return (rows.mT @ weights).mT  # in this order the weights are read along their rows
     keys = block.index[3].stop - block.index[3].start
     sums = weights.new_zeros(*weights.shape[:2], keys, rows.shape[3])
-    at = (block.tile.columns - block.index[3].start).flatten()
+    at = (block.tile.row_keys - block.index[3].start).flatten()
     return sums.index_add(2, at, (weights[..., None] * rows[..., None, :]).flatten(2, 3))

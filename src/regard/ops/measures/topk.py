@@ -62,12 +62,16 @@ class TopK(Measure, name="topk"):
     result_type = TopKResult
     needs_all_keys = False
 
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            checks.integer("TopK.k", self.k, low=1)
+
     def compute(self, block: Block) -> TopKResult:
         count = min(self.k, block.weights.shape[-1])
         # By score: a tiny weight that rounds to 0 still comes before a masked key.
         scores, at = _top(block.scores.detach(), count)
         values = block.weights.gather(-1, at)
-        if block.tile.columns is None:
+        if block.tile.row_keys is None:
             keys = at + block.index[3].start
         else:
             keys = block.kv_idx.expand_as(block.scores).gather(-1, at)
@@ -78,9 +82,6 @@ class TopK(Measure, name="topk"):
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         whole = *self.result_shape(shape), self.k
         return (whole, dtype), (whole, torch.int64)
-
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        checks.integer("TopK.k", self.k, low=1)
 
 
 def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -96,8 +97,8 @@ def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     columns = width // rows
     table = scores[..., : rows * columns].unflatten(-1, (rows, columns))
     chosen = table.amax(-2).topk(k, -1, sorted=False).indices[..., None, :]
-    keys = torch.arange(0, rows * columns, columns)[:, None] + chosen  # (..., rows, k)
-    rest = torch.arange(rows * columns, width).expand(*scores.shape[:-1], -1)
+    keys = torch.arange(0, rows * columns, columns, device=scores.device)[:, None] + chosen  # (..., rows, k)
+    rest = torch.arange(rows * columns, width, device=scores.device).expand(*scores.shape[:-1], -1)
     keys = torch.cat((keys.flatten(-2), rest), -1)
     values, at = scores.gather(-1, keys).topk(k, -1)
     return values, keys.gather(-1, at)

@@ -59,7 +59,7 @@ class Score(Rule):
 
     @property
     def overwritable(self) -> bool:
-        """Whether every score is finite and in a new tensor of the block's shape, which may be overwritten."""
+        """Whether every score is finite and in a new tensor, which may be overwritten."""
         return False
 
     def workspace_per_cell(self, head_dim: int) -> int:
@@ -70,7 +70,7 @@ class Score(Rule):
         return Sum(self, other) if isinstance(other, Score) else NotImplemented
 
 
-class Sum(Score):
+class Sum(Score, name="_sum"):  # made by +, not by name
     """The sum of two scores."""
 
     left: Score
@@ -111,6 +111,11 @@ def as_score(score: Any) -> Score:
         InvalidArgument: If the name is unknown or its class needs arguments.
         InvalidType: If it is neither a score nor a name.
     """
+    if isinstance(score, Tensor):
+        raise InvalidType(
+            "score: expected a name or a Score, got a tensor; to add it to the scores, use "
+            "score=regard.ScaledDotProduct() + regard.Bias(tensor)"
+        )
     return resolve(Score, "scaled_dot_product" if score is None else score, "score")
 
 

@@ -36,6 +36,10 @@ class Bias(Score):
     tensor: Float[Tensor, "..."]
     is_bias = True
 
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            checks.tensor("Bias.tensor", self.tensor, "floating-point")
+
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         return tile.slice(self.tensor).to(query.dtype)
 
@@ -107,7 +111,7 @@ class T5RelativeBias(Score):
         table: (buckets, heads).
         bidirectional: Whether half of the buckets are for keys after the query. False: those share the bucket of
             distance 0.
-        max_distance: Where the last bucket begins, at most 2**20.
+        max_distance: Distance up to which the logarithmic buckets are spread, at most 2**20.
 
     Raises:
         InvalidType: If max_distance is not an int.

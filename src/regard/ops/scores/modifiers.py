@@ -34,15 +34,15 @@ class ScoreModifier(Score, abstract=True):
 
 
 class SoftCap(ScoreModifier):
-    """Soft-capped scores, within ±cap: s_ij = cap * tanh(s'_ij / cap), before biases and mask.
+    """Soft-capped scores, within ±cap: s_ij = cap * tanh(s'_ij / cap), before the mask.
 
     Args:
         score: The score s'.
         cap: Finite and above 0.
 
     Raises:
-        InvalidArgument: If the cap is not.
-        InvalidType: If the score is not a score, or the cap not a number.
+        InvalidArgument: If cap is infinite or not above 0.
+        InvalidType: If score is not a score, or cap not a number.
 
     Reference:
         Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.

@@ -44,7 +44,7 @@ class RelativeKey(Score):
         table = self.table[tile.heads] if self.table.ndim == 3 else self.table
         by_distance = (query * scale) @ table.to(query.dtype).mT  # (batch, heads, rows, 2k + 1)
         reach = self.table.shape[-2] // 2
-        if tile.columns is not None:
+        if tile.row_keys is not None:
             return _gather(by_distance, tile.kv_idx - tile.q_pos, reach)
         first, last = tile.position_range
         near = tile.clip(first - reach, last + reach + 1)  # outside, all keys of all rows have distance −k or k
