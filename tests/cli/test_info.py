@@ -47,7 +47,8 @@ def test_masks_scores_and_measures_are_listed(regard):
             assert "\n" not in sentence
             assert sentence or not cls.builtin  # a class of another test may lack a docstring
     assert facts["masks"]["Causal"].startswith("Causal mask: a query at position p attends to keys 0, ..., p")
-    assert facts["scores"]["Sum ('sum')"] == "The sum of two scores"
+    assert facts["scores"]["Bias ('bias')"].startswith("A tensor added to the scores")
+    assert not any(name.startswith("Sum") for name in facts["scores"])  # it is made by +, not by name
     assert facts["measures"]["TopK ('topk')"].startswith("The k strongest keys of each row")
     assert facts["masks"]["Checkered"] == "Every second key [of a row]"
     assert facts["scores"]["CheckeredScore ('checkered_score')"] == ""
