@@ -114,6 +114,7 @@ def call_ops():
         W.lse(),
         W.received(),
         W.received(torch.ones(QUERIES)),
+        type(W)(W.request, torch.ones(BATCH, QUERIES, dtype=torch.bool)).at(batch=0, queries=[1]).received(),
         W.received(torch.ones(BATCH, 1, QUERIES)),
         W.columns(2),
         W.columns([1, 6]),

@@ -72,7 +72,8 @@ def test_padding_counts_for_nothing():
         rows, keys = (torch.nn.functional.pad(part, (0, 0, before, after), value=9.0) for part in (query, key))
         real = torch.nn.functional.pad(torch.ones(1, 9, dtype=torch.bool), (before, after))
         more = ["a"] * before + tokens + ["a"] * after
-        padded.add("a", "encoder", regard.weights(rows, keys, mask=regard.Padding(real)), [more], real)
+        request = regard.weights(rows, keys, mask=regard.Padding(real)).request
+        padded.add("a", "encoder", regard.WeightMatrix(request, real), [more])
         ours, theirs = alone.means(), padded.means()
         assert all(ours[name] == pytest.approx(theirs[name], abs=1e-6) for name in HEAD_SCORES), (before, after)
 

@@ -183,3 +183,36 @@ def test_a_part_that_does_not_fit_is_an_error(change, said, tmp_path):
     changed(tmp_path / "a.regard", lambda about: rules(about).update(change))
     with pytest.raises(InvalidFile, match=said):
         regard.load(tmp_path / "a.regard")
+
+
+@pytest.mark.parametrize("how", ["truncated", "overwritten", "replaced", "removed"])
+def test_a_file_that_changes_while_it_is_open_does_not_reach_the_reader(how, tmp_path):
+    """In a process of its own, which reading a mapped file behind its new end would kill."""
+    W = regard.weights(torch.randn(1, 2, 3000, 64), torch.randn(1, 2, 3000, 64))
+    names = tuple(map(str, range(3000)))
+    Recording("one", "a model", (Layer("encoder.0", "encoder", W, names, names),)).save(tmp_path / "a.regard")
+    program = f"""
+import regard, shutil, torch
+from pathlib import Path
+path = Path({str(tmp_path)!r}) / "a.regard"
+recording = regard.load(path)
+before = recording.layers[0].weights[0, 1, 2999].clone()
+if {how!r} == "truncated":
+    with open(path, "r+b") as file:
+        file.truncate(100)
+elif {how!r} == "overwritten":
+    with open(path, "r+b") as file:
+        file.write(bytes(path.stat().st_size))
+elif {how!r} == "replaced":
+    path.with_suffix(".new").write_bytes(b"x")
+    path.with_suffix(".new").replace(path)
+else:
+    path.unlink()
+assert torch.equal(recording.layers[0].weights[0, 1, 2999], before)
+try:
+    regard.load(path)
+except regard.errors.InvalidFile:
+    print("unchanged")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.stdout == "unchanged\n", result.stderr

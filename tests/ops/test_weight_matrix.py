@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.rules import SCORES, masks
+from regard import nn
 from regard.errors import InvalidArgument, InvalidType, StaleView
-from regard.ops import attend, weight_matrix, weights
+from regard.ops import WeightMatrix, attend, weight_matrix, weights
 from regard.ops.kernels import blockwise
 from regard.ops.masks import Causal
-from regard.ops.measures import TopK
+from regard.ops.measures import Received, TopK
 from regard.ops.scores import Additive
 
 B, H, Q, K = 2, 4, 9, 7
@@ -447,3 +448,40 @@ def test_strongest_queries_have_the_limit_of_dense():
     x = torch.zeros(1, 1, 20_000, 1)
     with pytest.raises(InvalidArgument, match="the result would hold 400,000,000 cells"):
         weights(x, x).mT.topk(20_000)
+
+
+def test_padding_queries_give_nothing_to_received():
+    W, valid = matrix(), torch.rand(B, Q, generator=torch.Generator().manual_seed(0)) < 0.6
+    known = WeightMatrix(W.request, valid)
+    rows = valid[:, None].double()
+    weights = torch.rand(B, H, Q, dtype=torch.float64)
+    for expected, actual in (
+        (W.received(rows), known.received()),
+        (W.received(rows * weights), known.received(weights)),
+        (W.received(rows), known.measure({"r": Received(), "e": "entropy"})["r"]),
+        (
+            W.at(batch=1, heads=[0, 2], queries=[5, 1]).received(rows[1:, :, [5, 1]]),
+            known.at(1, [0, 2], [5, 1]).received(),
+        ),
+        (W.received(rows), known.detach().to("cpu").received()),
+        (W.received(rows), pickle.loads(pickle.dumps(known)).received()),
+    ):
+        torch.testing.assert_close(actual, expected)
+    assert torch.equal(known.dense(), W.dense())
+    assert torch.equal(known.entropy(), W.entropy())
+
+
+def test_padding_queries_do_not_count_in_losses():
+    W, valid = matrix(), torch.rand(B, Q, generator=torch.Generator().manual_seed(0)) < 0.6
+    known, rows, keys = WeightMatrix(W.request, valid), valid[:, None].double(), torch.randint(K, (B, Q))
+    other = weights(*(torch.randn_like(part) for part in (W.request.query, W.request.key)))
+    half = torch.full((B, 1, Q), 0.5, dtype=torch.float64)
+    for loss in (
+        lambda W, w: nn.entropy_loss(W, ceiling=0.5, row_weights=w),
+        lambda W, w: nn.alignment_loss(W, keys, row_weights=w),
+        lambda W, w: nn.coverage_loss(W, row_weights=w),
+        lambda W, w: nn.divergence_loss(W, other, row_weights=w),
+    ):
+        torch.testing.assert_close(loss(known, None), loss(W, rows))
+        torch.testing.assert_close(loss(known, half), loss(W, half * rows))
+        assert not torch.isclose(loss(known, None), loss(W, None))

@@ -11,7 +11,7 @@ from torch import nn
 
 import regard
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError
-from watching.families import FAMILIES, built
+from watching.families import FAMILIES, built, padding
 
 SDPA = nn.functional.scaled_dot_product_attention
 
@@ -347,3 +347,75 @@ def test_layers_that_are_left_out_of_a_pass_are_of_the_next():
         assert [layer.name for layer in found] == [layer.name for layer in alone]
         for one, other in zip(found, alone, strict=True):
             assert torch.equal(one.weights.dense(), other.weights.dense())
+
+
+def test_a_limit_counts_answers_masks_and_biases():
+    ids = torch.randint(3, 90, (2, 40))
+    model = built("t5").encoder  # with a bias, (1, heads, 40, 40)
+    with regard.watch(model) as seen, torch.no_grad():
+        model(ids)
+    bias = 4 * 40 * 40 * 4
+    assert seen.nbytes >= bias + sum(layer.weights.request.query.nbytes * 2 for layer in seen.layers)
+    stopped = regard.watch(model, limit=bias)
+    with pytest.raises(InvalidArgument, match="above the limit of"), stopped, torch.no_grad():
+        model(ids)
+    with regard.watch(model, "entropy", keep="measures") as seen, torch.no_grad():
+        model(ids)
+    assert seen.nbytes == sum(layer.measured["entropy"].nbytes for layer in seen.layers)
+    with regard.watch(model, "entropy", keep="measures", limit=seen.nbytes) as again, torch.no_grad():
+        model(ids)
+    assert again.nbytes == seen.nbytes
+    stopped = regard.watch(model, "entropy", keep="measures", limit=seen.nbytes - 1)
+    with pytest.raises(InvalidArgument, match=r"above the limit of .*, or measure less"), stopped, torch.no_grad():
+        model(ids)
+
+
+def test_answers_that_grow_count_once():
+    model = built("gpt2")
+    options = {"max_new_tokens": 12, "do_sample": False}
+    with regard.watch(model, ["entropy", "received"], keep="measures") as seen:
+        model.generate(torch.randint(3, 90, (1, 5)), **options)
+    with regard.watch(model, ["entropy", "received"], keep="measures", limit=2 * seen.nbytes):
+        model.generate(torch.randint(3, 90, (1, 5)), **options)
+
+
+@pytest.mark.parametrize("where", [None, "cpu", "folder"])
+def test_a_static_cache_counts_with_the_keys_that_are_used(where, tmp_path):
+    model = built("llama")
+    options = {"max_new_tokens": 3, "do_sample": False, "cache_implementation": "static"}
+    offload = tmp_path if where == "folder" else where
+    with regard.watch(model, offload=offload) as seen:
+        model.generate(torch.randint(3, 90, (1, 5)), **options)
+    for layer in seen.layers:
+        request = layer.weights.request
+        assert request.key.shape[2] == 7
+        assert layer.nbytes < 2 * (request.query.nbytes + request.key.nbytes)
+
+
+def test_a_sequence_of_a_batch_with_an_irregular_mask_is_recorded(tmp_path):
+    model, ids = built("bert"), torch.randint(3, 90, (2, 400))
+    mask = (torch.rand(2, 1, 400, 400, generator=torch.Generator().manual_seed(0)) < 0.5) | torch.eye(400).bool()
+    with regard.watch(model) as seen, torch.no_grad():
+        model(ids, attention_mask=mask)
+    for number in (0, 1):
+        recording = seen.recording(number)
+        recording.save(tmp_path / "a.regard")
+        for one in (recording, regard.load(tmp_path / "a.regard")):
+            for layer, whole in zip(one.layers, seen.layers, strict=True):
+                torch.testing.assert_close(layer.weights[0, 1, 7], whole.weights[number, 1, 7])
+
+
+def test_weights_of_padded_batches_know_their_padding(tmp_path):
+    model, ids = built("bert"), torch.randint(3, 90, (2, 11))
+    with regard.watch(model, ["received"]) as seen, torch.no_grad():
+        model(ids, attention_mask=padding("right"))
+    layer = seen.layers[0]
+    torch.testing.assert_close(layer.measured["received"], layer.weights.received())
+    torch.testing.assert_close(layer.weights.received().sum(-1)[:, 0], torch.tensor([11.0, 7.0]))
+    seen.recording(1).save(tmp_path / "a.regard")
+    loaded = regard.load(tmp_path / "a.regard").layers[0].weights
+    assert loaded.valid_queries.tolist() == [[True] * 7 + [False] * 4]
+    torch.testing.assert_close(loaded.received(), layer.weights.at(batch=1).received())
+    loss = regard.nn.entropy_loss(layer.weights, ceiling=0.1)
+    alone = regard.nn.entropy_loss(layer.weights, ceiling=0.1, row_weights=padding("right")[:, None])
+    torch.testing.assert_close(loss, alone)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import regard
 from pairwise import pairwise
+from regard.errors import InvalidArgument
 
 BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 5, 7, 16, 4
 
@@ -189,3 +190,71 @@ def test_rows_of_padding_are_left_out_as_in_transformers():
     with regard.watch(layer.self_attn, "received") as seen:
         layer.self_attn(x, x.clone(), x, key_padding_mask=padding)
     assert seen.layers[0].real is None
+
+
+class Outer(nn.Module):
+    def forward(self, query, key, value, mask):
+        return functional.scaled_dot_product_attention(query, key, value, mask)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1, 5, 7), (2, 3, 4, 5, 7), (1, 3, 1, 1, 7), (4, 5, 7), (3, 4, 5, 7), (5, 7)])
+def test_masks_of_calls_with_five_axes_broadcast(shape):
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 3, 4, 5, 8), torch.randn(2, 3, 4, 7, 8)
+    mask = torch.rand(shape) < 0.7
+    mask[..., 0] = True
+    expected = functional.scaled_dot_product_attention(query, key, key, mask)
+    with regard.watch(Outer()) as seen:
+        found = seen.model(query, key, key, mask)
+    assert torch.equal(found, expected)
+    scores = (query @ key.mT / 8**0.5).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(seen.layers[0].weights.dense(), scores.softmax(-1).flatten(0, 1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_by_name():
+    nested = torch.nested.nested_tensor([torch.randn(2, 5, 8), torch.randn(2, 5, 8)], layout=torch.strided)
+    message = "Outer: nested tensors cannot be watched; pass padded ones"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(Outer()) as seen:
+        seen.model(nested, nested, nested, None)
+    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
+    rows = torch.nested.nested_tensor([torch.randn(4, WIDTH), torch.randn(3, WIDTH)])
+    message = "MultiheadAttention: nested tensors cannot be watched"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(attention), torch.no_grad():
+        attention(rows, rows, rows, need_weights=False)
+
+
+class ChannelMixer(nn.Module):
+    """Weights of its own making, in a class that is not called attention; beside it some that are recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.softmax = nn.Softmax(-1)
+
+    def forward(self, x):
+        weights = functional.dropout(self.softmax(x.mT @ x), 0.0)
+        return x + (weights @ x.mT).mT
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mixer = ChannelMixer()
+        self.attend = Outer()
+
+    def forward(self, x):
+        x = self.mixer(x)
+        return self.attend(x, x, x, None)
+
+
+def test_weights_that_cannot_be_recorded_are_named_whatever_the_class_is_called():
+    x = torch.randn(1, 2, 5, 8)
+    message = r"Mixed: not recorded, because .* \(ChannelMixer\): mixer; choose the others"
+    with pytest.warns(UserWarning, match=message), regard.watch(Mixed()) as seen:
+        seen.model(x)
+    assert [layer.name for layer in seen.layers] == ["attend"]
+    with regard.watch(Mixed(), layers=["attend"]) as seen:
+        seen.model(x)
+    message = "a ChannelMixer, computes attention in its own way"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(ChannelMixer()) as seen:
+        seen.model(x)

@@ -69,6 +69,18 @@ STRIPES = {f"{name}_channel": [1, 1, 0] for name in ("reduce", "return")} | {
 
 OVERRIDES: list[tuple[str, dict[str, Any]]] = [
     (r"^Dbrx", {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0}),
+    (
+        r"^Apertus1p5Model",
+        {"image_token_offset": 20, "audio_token_offset": 20 + 128, "text_config.vocab_size": 300, "base_channels": 32},
+    ),
+    (
+        r"^Dory",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            **dict.fromkeys(("n_input_layers", "n_recurrent_layers", "n_output_layers"), 1),
+        },
+    ),
     (r"^MoonshineStreaming", {".num_key_value_heads": 4}),
     (r"^Pix2StructText", {"initializer_range": 0.02}),
     (r"^Qwen3OmniMoeTalkerFor", {"text_config.shared_expert_intermediate_size": 64, ".spatial_merge_size": 2}),

@@ -126,7 +126,6 @@ class HeadSums:
         kind: Kind,
         weights: WeightMatrix,
         tokens: Tokens | None = None,
-        real: Tensor | None = None,
         numbers: Sequence[int] | None = None,
         also: Mapping[str, Measure] | None = None,
     ) -> dict[str, Any]:
@@ -135,9 +134,8 @@ class HeadSums:
         Args:
             name: The layer.
             kind: What it is.
-            weights: A view, (batch, heads, queries, keys).
+            weights: A view, (batch, heads, queries, keys). Queries that it knows to be padding do not count.
             tokens: What stands at the keys of each sequence. Default: nobody knows, and what depends on it is not told.
-            real: (batch, queries) bool, False where a query is padding. Default: all are real.
             numbers: What the heads are called. Default: from 0.
             also: What else is measured in the same pass, by name; no name of `HEAD_SCORES`.
 
@@ -154,7 +152,7 @@ class HeadSums:
                 f"tokens: {name} has {batch} x {keys} (sequences x keys), but there are {len(tokens)} x {came}"
             )
         into = self._sums.setdefault((name, kind, tuple(range(heads) if numbers is None else numbers)), {})
-        asked, counted_of = self._asked(kind, weights, tokens, real)
+        asked, counted_of = self._asked(kind, weights, tokens)
         answers = weights.detach().measure({**asked, **(also or {})})
         if "duplicate" in asked:  # elsewhere, and not what comes after the token itself
             answers["duplicate"] = answers["duplicate"] - answers["self"]
@@ -180,13 +178,13 @@ class HeadSums:
         return found
 
     def _asked(
-        self, kind: Kind, weights: WeightMatrix, tokens: Tokens | None, real: Tensor | None
+        self, kind: Kind, weights: WeightMatrix, tokens: Tokens | None
     ) -> tuple[dict[str, Measure], dict[str, Tensor]]:
         """What is asked of each row, and which rows count, (batch, queries)."""
         batch, _, rows, keys = weights.shape
         device, own = weights.device, kind != "cross"
         all_rows = torch.ones(batch, rows, dtype=torch.bool, device=device)
-        real = all_rows if real is None else real
+        real = all_rows if weights.valid_queries is None else weights.valid_queries
         real_keys = real if own and rows == keys else torch.ones(batch, keys, dtype=torch.bool, device=device)
         start = real_keys.int().argmax(1, keepdim=True)  # behind the padding
         last = keys - 1 - real_keys.flip(1).int().argmax(1, keepdim=True)

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from regard.checks import Checks
@@ -73,8 +73,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidFile(f"{place}: is a folder; a recording is one file, as *.regard")
     if not place.is_file():
         raise InvalidFile(f"{place}: there is no such file")
-    with reading(place), safe_open(str(place), "pt") as file:
-        metadata = file.metadata() or {}
+    with reading(place):
+        data = place.read_bytes()  # not mapped: a file that is overwritten meanwhile would end the process
+        metadata = _metadata(data)
         told = metadata.get("regard")
         if told is None:
             raise InvalidFile(f"{place}: is no recording: it says nothing of one")
@@ -82,11 +83,19 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         if not isinstance(about, dict) or about.get("version") != VERSION:
             came = about.get("version") if isinstance(about, dict) else None
             raise InvalidFile(f"{place}: expected a recording of version {VERSION}, but it is of {came!r}")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        tensors = load(data)
         if metadata.get("checksum") != checksum(told, tensors):
             raise InvalidFile(f"{place}: is damaged: its checksum is not that of what it holds")
         _check_classes(place, about)
         return {name: _unpacked(part, tensors) for name, part in about.items() if name != "version"}
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file: its header is JSON behind eight bytes that hold its length."""
+    length = int.from_bytes(data[:8], "little")
+    if length > len(data) - 8:
+        raise ValueError("the header is longer than the file")
+    return json.loads(data[8 : 8 + length]).get("__metadata__") or {}
 
 
 @contextmanager
@@ -128,7 +137,7 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
     if isinstance(thing, bytes):
         return {"bytes": _packed(torch.from_numpy(np.frombuffer(thing, np.uint8).copy()), tensors, dtype)}
     if isinstance(thing, WeightMatrix):
-        return {"weights": _packed(_of_request(thing.detach().request, dtype), tensors, dtype)}  # refused if stale
+        return {"weights": _packed(_of_matrix(thing.detach(), dtype), tensors, dtype)}  # refused if stale
     if isinstance(thing, Mapping):
         return {"by name": {str(name): _packed(part, tensors, dtype) for name, part in thing.items()}}
     if isinstance(thing, (tuple, list)):
@@ -150,7 +159,8 @@ def _packed(thing: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
     raise InvalidArgument(f"a file holds no {type(thing).__name__}: {thing!r} is code, or unknown")
 
 
-def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[str, Any]:
+def _of_matrix(weights: WeightMatrix, dtype: torch.dtype | None) -> dict[str, Any]:
+    request = weights.request
     mask = request.mask
     if mask is not None and any(isinstance(part, Rule) and part.holds_code for part in subtrees(mask)):
         shape = request.full_shape or request.shape
@@ -159,10 +169,20 @@ def _of_request(request: AttentionRequest, dtype: torch.dtype | None) -> dict[st
             raise InvalidArgument("a file holds no mask that is a function, with so many ranges of keys in a row")
     query, key = (part if dtype is None else part.to(dtype) for part in (request.query, request.key))
     rules = {"mask": mask, "score": request.score, "scale": request.scale, "offset": request.offset}
-    part = {}
+    part = {} if weights.valid_queries is None else {"valid_queries": weights.valid_queries}
     if request.full_shape is not None:
-        part = {"full_shape": request.full_shape, **{axis: getattr(request, axis) for axis in AXES}}
+        part |= {"full_shape": request.full_shape, **{axis: getattr(request, axis) for axis in AXES}}
     return {"query": query, "key": key, **rules, **part}
+
+
+def _matrix(valid_queries: Tensor | None = None, **rest: Any) -> WeightMatrix:
+    """The matrix that was written."""
+    request = _request(**rest)
+    if valid_queries is not None:
+        batch, _, queries, _ = request.shape
+        with Checks() as checks:
+            checks.tensor("valid_queries", valid_queries, "bool", shapes={"(batch, queries)": (batch, queries)})
+    return WeightMatrix(request, valid_queries)
 
 
 def _request(
@@ -244,7 +264,7 @@ def _unpacked(told: Any, tensors: Mapping[str, Tensor]) -> Any:
     if set(told) == {"by name"}:
         return {name: _unpacked(part, tensors) for name, part in told["by name"].items()}
     if set(told) == {"weights"}:
-        return WeightMatrix(_request(**_unpacked(told["weights"], tensors)))
+        return _matrix(**_unpacked(told["weights"], tensors))
     if set(told) == {"rule", "arguments"}:
         return class_by_id(told["rule"])(**_unpacked(told["arguments"], tensors))
     if set(told) == {"result", "parts"}:

@@ -1,7 +1,7 @@
 """Losses on attention: what a model's weights should look like, as terms of what it is trained for.
 
 Each takes a `WeightMatrix`, as `AttentionOutput.weights` or an output's `.attentions` give it, and is a scalar. Nothing
-of the size queries × keys is made, forward or backward.
+of the size queries × keys is made, forward or backward. Queries that the matrix knows to be padding do not count.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def entropy_loss(
         outside = outside + (floor - entropy).clamp(min=0)
     if ceiling is not None:
         outside = outside + (entropy - ceiling).clamp(min=0)
-    return _mean(outside, row_weights)
+    return _mean(outside, _row_weights(weights, row_weights))
 
 
 def alignment_loss(
@@ -99,7 +99,7 @@ def alignment_loss(
     score = found["score"][..., 0]
     loss = (found["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also in a row that has no key
     loss = loss.masked_fill(~aligned[:, None], 0.0)
-    counted = aligned[:, None].to(loss.dtype)
+    counted, row_weights = aligned[:, None].to(loss.dtype), _row_weights(weights, row_weights)
     return _mean(loss, counted if row_weights is None else counted * row_weights)
 
 
@@ -163,7 +163,16 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
             f"other: has (batch, heads, queries, keys) = {tuple(other.shape)} on {other.device}, expected "
             f"{tuple(weights.shape)} on {weights.device}"
         )
-    return _mean(weights.measure(KLDivergence(other))["kl_divergence"], row_weights)
+    divergence = weights.measure(KLDivergence(other))["kl_divergence"]
+    return _mean(divergence, _row_weights(weights, row_weights))
+
+
+def _row_weights(weights: WeightMatrix, row_weights: Rows) -> Rows:
+    """How much each row counts: nothing where the matrix knows that its query is padding."""
+    if weights.valid_queries is None:
+        return row_weights
+    valid = weights.valid_queries[:, None].to(weights.dtype)
+    return valid if row_weights is None else valid * row_weights
 
 
 def _mean(values: Tensor, weights: Rows) -> Tensor:

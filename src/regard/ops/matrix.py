@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import Self
 
@@ -38,8 +38,10 @@ class Matrix:
 
     _source: Source
 
-    def __init__(self, request: AttentionRequest) -> None:
+    def __init__(self, request: AttentionRequest, valid_queries: Bool[Tensor, "batch queries"] | None = None) -> None:
         self.request = request
+        self.valid_queries = valid_queries
+        """(batch, queries) False where a query is padding; None if none is known to be."""
         # The indices that `at` selected are copies, which nobody changes.
         self._versions = TensorVersions((request.query, request.key, request.mask, request.score))
 
@@ -105,18 +107,23 @@ class Matrix:
         ]
         checks.raise_problems()
         self._check_unchanged()
-        return type(self)(self.request.at(*selected))
+        valid = self.valid_queries
+        if valid is not None:
+            rows = [slice(None) if index is None else index for index in (selected[0], selected[2])]
+            valid = valid[rows[0]][:, rows[1]]
+        return type(self)(self.request.at(*selected), valid)
 
     def to(self, device: torch.device | str) -> Self:
         """The same matrix on another device."""
         device = as_device(device)
         self._check_unchanged()
-        return type(self)(map_tensors(self.request, lambda tensor: tensor.to(device)))
+        request, valid = map_tensors((self.request, self.valid_queries), lambda tensor: tensor.to(device))
+        return type(self)(request, valid)
 
     def detach(self) -> Self:
         """The same matrix, detached from the graph of its tensors."""
         self._check_unchanged()
-        return type(self)(map_float_tensors(self.request, Tensor.detach))
+        return type(self)(map_float_tensors(self.request, Tensor.detach), self.valid_queries)
 
     def dense(self, limit: int = DENSE_LIMIT) -> Float[Tensor, "batch heads queries keys"]:
         """The whole matrix, (batch, heads, queries, keys).

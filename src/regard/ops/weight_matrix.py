@@ -29,7 +29,11 @@ class WeightMatrix(Matrix):
     """The weights after softmax, computed on demand, exactly and with gradients.
 
     It holds query, key, mask and score, and nothing of size queries × keys. Weights are per query head, also where
-    heads share their keys. After an in-place change of query, key, mask or score it raises `StaleView`.
+    heads share their keys. After an in-place change of query, key, mask or score it raises `StaleView`; what `at`
+    selected is a copy of the queries and keys.
+
+    The weights of a watched model know which queries are padding (`valid_queries`): these add nothing to `received`,
+    nor to losses. Their rows stay what the model computed.
 
     Example:
         >>> import regard, torch
@@ -50,7 +54,7 @@ class WeightMatrix(Matrix):
     def scores(self) -> ScoreMatrix:
         """The matrix before softmax."""
         self._check_unchanged()
-        return ScoreMatrix(self.request)
+        return ScoreMatrix(self.request, self.valid_queries)
 
     def measure(self, *measures: str | Measure | MeasureLike) -> dict[str, Any]:
         """Compute measures in one pass.
@@ -82,6 +86,12 @@ class WeightMatrix(Matrix):
             measure.check(checks, self.request.shape, self.device)
         checks.raise_problems()
         self._check_unchanged()
+        valid = None if self.valid_queries is None else self.valid_queries[:, None]
+        if valid is not None:
+            named = {
+                name: measure.counting_only(valid) if isinstance(measure, Received) else measure
+                for name, measure in named.items()
+            }
         return evaluate(self.request, named)
 
     def entropy(self) -> Float[Tensor, "batch heads queries"]:
@@ -93,7 +103,7 @@ class WeightMatrix(Matrix):
         return self.measure("lse")["lse"]
 
     def received(self, row_weights: Tensor | None = None) -> Float[Tensor, "batch heads keys"]:
-        """Attention that each key receives, (batch, heads, keys); see `Received`."""
+        """Attention that each key receives, (batch, heads, keys), padding queries left out if known; see `Received`."""
         return self.measure(Received(row_weights))["received"]
 
     def topk(self, k: int) -> TopKResult:

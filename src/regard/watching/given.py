@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -37,6 +37,7 @@ class Made:
         first_key: The position of the first key.
         padding: (batch, tokens) bool, False where a token is padding.
         pattern: What the model asked for, before padding, where it is one that has a name.
+        extra: How many keys behind those of the sequence are others; see `Call`.
     """
 
     size: tuple[int, int]
@@ -44,7 +45,8 @@ class Made:
     first_key: int = 0
     padding: Tensor | None = None
     pattern: Literal["causal", "all"] | None = None
-    _read: tuple[int, Mask | None, Tensor | None] | None = None
+    extra: int = 0
+    _read: tuple[int, Mask | None, Tensor | None] | None = field(default=None, init=False)  # not copied by replace()
 
     def read(self, mask: Tensor) -> tuple[Mask | None, Tensor | None]:
         """The mask as a rule, None where every query sees every key, and what it adds to the scores."""
@@ -119,11 +121,32 @@ class Masks:
         """How the mask was made that an attention function is given."""
         if mask is None:
             return _fitting([made for made in reversed(self._of_none) if made.size == size], size, kind)
-        if mask not in self._of_tensors:  # perhaps a copy
-            pairs = self._of_tensors.items()
-            alike = [made for one, made in pairs if made.size == size and _are_equal(one, mask)]
-            self._of_tensors[mask] = _fitting(alike, size, kind)
+        if mask not in self._of_tensors:
+            self._of_tensors[mask] = self._find_similar(mask, size, kind)
         return self._of_tensors[mask]
+
+    def _find_similar(self, mask: Tensor, size: tuple[int, int], kind: Kind) -> Made:
+        """How a mask was made that is not one of these itself, but perhaps a copy of one, or made from one."""
+        held = [(one, self._of_tensors[one]) for one in reversed(self._held)]
+        encoders = {made.size for _, made in held if made.pattern == "all"}
+        parts = [  # own keys, with further ones behind them
+            replace(made, size=size, first_key=made.first_key - size[1] + made.size[1], extra=size[1] - made.size[1])
+            for one, made in sorted(held, key=lambda pair: -pair[1].size[1])
+            if made.pattern != "all" and made.size[0] == size[0] and made.size[1] < size[1]
+            if _are_equal(one.expand(*one.shape[:2], *made.size), mask[..., : made.size[1]])
+        ]
+        with_encoder = [made for made in parts if (size[0], made.extra) in encoders]
+        copied = [made for one, made in list(self._of_tensors.items()) if made.size == size and _are_equal(one, mask)]
+        changed = [made for _, made in held if made.size == size]  # as where a layer chooses some of the keys
+        changed += [made for made in reversed(self._of_none) if made.size == size]
+        if with_encoder or not (copied or changed):
+            return replace((with_encoder or parts or [Made(size)])[0], pattern=None)
+        return _fitting(copied or [replace(made, pattern=None) for made in changed], size, kind)
+
+    def are_causal(self, size: tuple[int, int]) -> bool:
+        """Whether the model that computes made a causal mask of this size, (queries, keys)."""
+        made = (*self._of_none, *(self._of_tensors[mask] for mask in self._held))
+        return any(each.pattern == "causal" and each.size == size for each in made)
 
 
 def _fitting(found: Sequence[Made], size: tuple[int, int], kind: Kind) -> Made:
@@ -143,6 +166,15 @@ def _part(padding: Tensor, start: int, size: int) -> Tensor:
     """Some tokens of (batch, tokens); those behind the last are none."""
     part = padding[:, start : start + size]
     return torch.nn.functional.pad(part, (0, size - part.shape[1]))
+
+
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the dtype that attention casts them to under `torch.autocast`."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors)
 
 
 def call_of(
@@ -189,6 +221,8 @@ def call_of(
         )
     rows, keys = query.shape[2], key.shape[2]
     made = MASKS.find(mask, (rows, keys), kind)
+    if isinstance(mask, Tensor) and made.extra:
+        mask, key = mask.roll(made.extra, 3), key.roll(made.extra, 2)
     rule: Mask | None = None
     bias = extra.get("position_bias")
     if isinstance(mask, Tensor):
@@ -223,4 +257,5 @@ def call_of(
         first,
         first_key,
         real,
+        extra=made.extra,
     )

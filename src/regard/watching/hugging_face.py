@@ -1,22 +1,23 @@
 """The door into transformers' models: their attention functions and masks, as they are, with an ear beside them.
 
-While a watch is on, the functions that transformers keeps in its `AttentionInterface` and `AttentionMaskInterface` are
-replaced, by its own ``register``, by such that call them and then tell the watch what they were given; so is the dense
-attention of a model's own file where it is looked for. So a model computes what it computed before; nothing is said to
-its configuration.
+While a watch is on, the functions in transformers' `AttentionInterface` and `AttentionMaskInterface` are overridden,
+as their documentation allows, by wrappers that call them and then tell the watch what they were given; so is the dense
+attention of a model's own file where it is looked for. So a model computes what it computed before, and its
+configuration stays.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from regard.watching.given import MASKS, Made, call_of
+from regard.watching.given import MASKS, Made, as_autocast, call_of
 from regard.watching.shared import Shared
 
 if TYPE_CHECKING:
@@ -28,41 +29,56 @@ WATCHES: dict[int, Watch] = {}
 
 @contextmanager
 def _replaced() -> Iterator[None]:
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    functions = dict(ALL_ATTENTION_FUNCTIONS)
-    masks = dict(ALL_MASK_ATTENTION_FUNCTIONS)
-    find = AttentionInterface.get_interface
-    try:
-        AttentionInterface.get_interface = _finding(find)
-        for name, function in functions.items():
-            AttentionInterface.register(name, _listening(name, function))
-        for name, function in masks.items():
-            AttentionMaskInterface.register(name, _remembering(function))
+    of_files = (vars(module).get("ALL_ATTENTION_FUNCTIONS") for module in list(sys.modules.values()))
+    interfaces = {id(each): each for each in of_files if isinstance(each, AttentionInterface)}
+    with ExitStack() as stack:
+        stack.callback(MASKS.clear)
+        for interface in interfaces.values():  # a model's file may have one of its own
+            stack.enter_context(_overridden(interface, _listening))
+            stack.enter_context(_listening_to_defaults(interface))
+        stack.enter_context(_overridden(ALL_MASK_ATTENTION_FUNCTIONS, lambda _, function: _remembering(function)))
         yield
-    finally:
-        MASKS.clear()
-        AttentionInterface.get_interface = find
-        for name, function in functions.items():
-            AttentionInterface.register(name, function)
-        for name, function in masks.items():
-            AttentionMaskInterface.register(name, function)
 
 
 EARS = Shared(_replaced)
 """While it is open, transformers' functions tell those who watch."""
 
 
-def _finding(find: Callable[..., Any]) -> Callable[..., Any]:
-    """The dense attention that the file of a model brings is in no interface: it is what this is given as a default."""
+@contextmanager
+def _overridden(
+    interface: MutableMapping[str, Any], wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Override each function of an interface by a wrapper, and afterwards restore what was there."""
+    before = dict(interface)
+    wrappers = {name: wrap(name, function) for name, function in before.items()}
+    interface.update(wrappers)
+    try:
+        yield
+    finally:
+        for name, wrapper in wrappers.items():
+            if interface.get(name) is wrapper:  # else the user has set another one meanwhile
+                del interface[name]  # an override: what was registered for all interfaces shows again
+                if interface.get(name) is not before[name]:  # it was an override itself
+                    interface[name] = before[name]
 
-    def get_interface(interface: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        found = find(interface, attn_implementation, default)
+
+@contextmanager
+def _listening_to_defaults(interface: Any) -> Iterator[None]:
+    """Wrap the dense attention of a model's own file, which is in no interface but passed to it as the default."""
+    find = interface.get_interface
+
+    def get_interface(attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        found = find(attn_implementation, default)
         return _listening("eager", default) if found is default else found
 
-    return get_interface
+    interface.get_interface = get_interface  # of this object; its class stays as it is
+    try:
+        yield
+    finally:
+        del interface.get_interface
 
 
 def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,16 +88,20 @@ def _listening(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         watch = WATCHES.get(id(module))
         if watch is None:
             return function(module, query, key, value, attention_mask, *rest, **extra)
-        path, kind = watch.name_of(module), watch.kind_of(module)
+        path = watch.name_of(module)
+        kind = watch.kind_of(module, MASKS.are_causal((query.shape[2], key.shape[2])))
         named = _names(function)[5:]
         given = dict(zip(named, rest, strict=False)) | extra
-        call = call_of(name, module, query, key, attention_mask, given, kind, named)
-        call.value = value
+        operands = as_autocast(query, key, value)
+        call = call_of(name, module, operands[0], operands[1], attention_mask, given, kind, named)
+        call.value = operands[2].roll(call.extra, 2) if call.extra else operands[2]
         mask = watch.interventions.forbid(path, attention_mask, call, adds=name == "eager")
         with watch.deaf():  # torch's own function would be heard as well
             output, weights = function(module, query, key, value, mask, *rest, **extra)
             view = watch.tell(module, kind, call)
-        return watch.interventions.silence(path, output), view if weights is None else weights
+        if weights is None and not call.extra:  # else the model would take their keys to be in another order
+            weights = view
+        return watch.interventions.silence(path, output), weights
 
     return attention
 

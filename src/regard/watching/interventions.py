@@ -85,7 +85,7 @@ class Interventions:
                 self._reached.add((name, query, key))
         if not bool(hit.any()):
             return mask
-        before = call.mask
+        before, hidden = call.mask, hit.roll(-call.extra, 1)  # as the model has its keys
         rule = as_mask(~hit) if before is None else before & as_mask(~hit)
         shape = (*call.query.shape[:3], keys)
         call.mask = to_spans(rule, shape, call.offset, hit.device) or rule  # pyright: ignore[reportArgumentType]
@@ -99,10 +99,10 @@ class Interventions:
                     'watch it after model.set_attn_implementation("sdpa")'
                 )
             mask = call.query.new_zeros(left.shape) if mask is None else mask
-            return mask.masked_fill(hit, torch.finfo(mask.dtype).min)
+            return mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
         if mask is None:
             return to_dense(rule, (len(call.query), 1, rows, keys), call.offset, hit.device)
-        return mask & ~hit if mask.dtype == torch.bool else mask.masked_fill(hit, torch.finfo(mask.dtype).min)
+        return mask & ~hidden if mask.dtype == torch.bool else mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
 
     def unreached(self, heard: Sequence[str]) -> list[str]:
         """Say which modules did not attend, and which pairs stand where no matrix was.

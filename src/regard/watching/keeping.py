@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -37,6 +39,7 @@ class Keeping:
     offload: Literal["cpu"] | str | os.PathLike[str] | None = None
     limit: int | None = None
     _held: int = 0
+    _counted: dict[int, ref[Tensor]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         raise_problems(count_problems(limit=self.limit))
@@ -57,17 +60,34 @@ class Keeping:
         Raises:
             InvalidArgument: If it would pass the limit.
         """
-        self._held += call.nbytes
-        if self.limit is not None and self._held > self.limit:
-            raise InvalidArgument(
-                f"watch: with {name} it would hold {self._held:,} bytes of queries and keys, above the limit of "
-                f"{self.limit:,}: raise limit=, choose layers= or heads=, or keep='measures'"
-            )
         put = self._put
-        if put is None:
-            return call
-        value = None if call.value is None else put(call.value)
-        return replace(call, query=put(call.query), key=put(call.key), value=value).to_cpu()
+        if put is not None:
+            value = None if call.value is None else put(call.value)
+            call = replace(call, query=put(call.query), key=put(call.key), value=value).to_cpu()
+        self.count(name, call.tensors)
+        return call
+
+    def count(self, name: str, tensors: Iterable[Tensor]) -> None:
+        """Count tensors that are kept; those of a mask that several layers share count once.
+
+        Raises:
+            InvalidArgument: If they would pass the limit.
+        """
+        for tensor in tensors:
+            if id(tensor) not in self._counted:
+                self._counted[id(tensor)] = ref(tensor, partial(self._forget, id(tensor), tensor.nbytes))
+                self._held += tensor.nbytes
+        if self.limit is not None and self._held > self.limit:
+            instead = ", or keep='measures'" if self.what == "matrix" else ", or measure less"
+            raise InvalidArgument(
+                f"watch: with {name} it would hold {self._held:,} bytes, above the limit of {self.limit:,}: raise "
+                f"limit=, choose layers= or heads={instead}"
+            )
+
+    def _forget(self, number: int, nbytes: int, _: object) -> None:
+        """A tensor that was counted is gone."""
+        self._held -= nbytes
+        self._counted.pop(number, None)
 
     @property
     def _put(self) -> Callable[[Tensor], Tensor] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,11 +23,11 @@ from regard.watching.hugging_face import EARS, WATCHES
 from regard.watching.interventions import Interventions
 from regard.watching.keeping import Keeping
 from regard.watching.kinds import kind_of
-from regard.watching.names import calls_torch, has_weights, may_attend, names_attention
+from regard.watching.names import calls_torch, has_weights, may_attend, may_have_weights, names_attention
 from regard.watching.passes import Passes
 from regard.watching.seen import Pass, Seen
 from regard.watching.shared import Shared
-from regard.watching.torch_functions import Listening, call_of_module
+from regard.watching.torch_functions import Listening, call_of_module, refuse_nested
 
 OWN = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
 """The layers of this library, which give a view of their weights."""
@@ -61,8 +62,12 @@ class Watch(Passes):
         self._told, self._told_before = 0, list[int]()
         self._deaf = False
         self._entries: Counter[int] = Counter()
+        self._ran: set[int] = set()
+        self._own_weights: set[int] = set()
+        self._unheard: dict[str, nn.Module] = {}
         self._called: set[tuple[str, int]] = set()
         self._decided = False
+        self._last: tuple[nn.Module, Tensor, Tensor] | None = None
         self._real: Tensor | None = None
         self._was_called, self._is_on = False, False
 
@@ -106,6 +111,13 @@ class Watch(Passes):
         raise_problems(self.interventions.unreached([layer.name for each in self.passes for layer in each]))
         if not any(each.layers for each in self.passes):
             raise InvalidArgument(f"{type(self.model).__name__}: nothing was seen: {self._why_nothing()}")
+        if self._unheard:
+            classes = ", ".join(sorted({type(module).__name__ for module in self._unheard.values()}))
+            warnings.warn(
+                f"{type(self.model).__name__}: not recorded, because they multiply by a softmax in code of their own "
+                f"({classes}): {', '.join(self._unheard)}; choose the others by layers=[...]",
+                stacklevel=2,
+            )
 
     def _why_nothing(self) -> str:
         """Why nothing was seen, as far as can be known."""
@@ -113,10 +125,14 @@ class Watch(Passes):
             return "it was not called"
         if self._chosen is not None:
             return "the modules that were chosen by layers=[...] did not attend"
+        for name, module in self._unheard.items():
+            return f"{name}, a {type(module).__name__}, {OWN_WAY}"
         if not any(may_attend(type(module)) for module in self.model.modules()):
             return "it has no attention"
-        called = [(name, module) for name, module in self.model.named_modules() if names_attention(type(module))]
-        for name, module in called:
+        attention = {name: module for name, module in self.model.named_modules() if names_attention(type(module))}
+        if attention and not any(id(module) in self._ran for module in attention.values()):
+            return f"its attention was not called ({', '.join(list(attention)[:3])})"
+        for name, module in attention.items():
             if not any(names_attention(type(part)) for part in module.modules() if part is not module):
                 return f"{name}, a {type(module).__name__}, {OWN_WAY}"
         return "it has no attention, or computes it in its own way"
@@ -140,13 +156,17 @@ class Watch(Passes):
             self._was_called = True
             MASKS.enter()
             self._entries.clear()
+            self._own_weights.clear()
             self._called.clear()
             self._decided, self._real = False, None
             if self._mode is not None:
                 self._mode.__enter__()
         self._inside.append(module)
         self._entries[id(module)] += 1
+        self._ran.add(id(module))
         self._told_before.append(self._told)
+        if isinstance(module, nn.MultiheadAttention) and isinstance(given, tuple):
+            refuse_nested(type(module).__name__, *given)
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not self._inside:  # the watch was ended within the computation
@@ -156,25 +176,38 @@ class Watch(Passes):
                 self.heard(module, call_of(output))
             elif isinstance(module, nn.MultiheadAttention) and output is not None:
                 self.heard(module, call_of_module(module, args, kwargs))
-            if output is not None and self._told == self._told_before[-1] and self._hears_all_of(type(module)):
-                raise InvalidArgument(
-                    f"{self._names[id(module)]}, a {type(module).__name__}, {OWN_WAY}: choose other modules by "
-                    "layers=[...]"
-                )
+            tells_nothing = output is not None and self._told == self._told_before[-1] and self._chosen is None
+            if tells_nothing and id(module) in self._own_weights:
+                self._unheard[self._names[id(module)]] = module
+            if tells_nothing and has_weights(type(module)):
+                name, remedy = self._names[id(module)], self._remedy(type(module), kwargs)
+                raise InvalidArgument(f"{name}, a {type(module).__name__}, {OWN_WAY}{remedy}")
         finally:
             self._inside.pop()
             self._told_before.pop()
             if not self._inside:
                 self._has_computed()
 
+    def _remedy(self, kind: type[nn.Module], options: Mapping[str, Any]) -> str:
+        """What to do where a module's attention was not heard."""
+        if options.get("output_attentions"):
+            return " with output_attentions=True: leave that out, as the watch gives the weights"
+        if calls_torch(kind) and _is_of_transformers(self.model):
+            return (
+                ' here: watch it after model.set_attn_implementation("sdpa"), or choose other modules by layers=[...]'
+            )
+        return ": choose other modules by layers=[...]"
+
     def _has_computed(self) -> None:
         MASKS.leave()
+        self._last = None
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
 
-    def _hears_all_of(self, kind: type[nn.Module]) -> bool:
-        """Whether a module of this class that has told nothing is one too many."""
-        return self._chosen is None and has_weights(kind)
+    def computes_weights(self) -> None:
+        """The module that is computing multiplies by what a softmax gave."""
+        if self.listens and self._inside:
+            self._own_weights.add(id(self._inside[-1]))
 
     @property
     def innermost(self) -> nn.Module:
@@ -225,12 +258,23 @@ class Watch(Passes):
     def tell(self, module: nn.Module, kind: Kind, call: Call, *, alone: bool = False) -> WeightMatrix | None:
         """Take up a call of a module, and give a view of its weights."""
         self._told += 1
+        in_backward = torch._C._current_graph_task_id() != -1  # a checkpointed layer runs again
         name = self._names[id(module)]
         if not self.keeping.values:
             call.value = None
         if self._chosen is not None and name not in self._chosen:
             return None
         entry = max(self._entries[id(module)], 1)
+        if (
+            self._last is not None
+            and self._last[0] is module
+            and _is_same_memory(self._last[1:], (call.query, call.key))
+        ):
+            layer = next(reversed(self.passes[-1].places.values())) if self.passes else None
+            if layer is not None and not in_backward:
+                layer.repeat()
+            return call.weights
+        self._last = module, call.query, call.key
         while alone and (name, entry) in self._called:
             entry += 1
         place = name, entry
@@ -240,11 +284,11 @@ class Watch(Passes):
             raise_problems([f"heads: {name} has {heads} heads, numbered from 0; got {head}" for head in beyond])
             call = call.of_heads(self._heads)
         if kind == "cross":
-            real = self._real
+            real = self._real_before(place) if in_backward else self._real
             call.real = None if real is None or real.shape[1] != call.query.shape[2] else real
         else:
             self._real = call.real
-        if torch._C._current_graph_task_id() != -1:  # a checkpointed layer, run again in the backward pass
+        if in_backward:
             call.measure(self._measures)  # which its saved tensors are counted of, too
             return call.weights
         layers, how = self._layers_for(place, call, kind), None
@@ -256,6 +300,11 @@ class Watch(Passes):
             how = "queries" if kind == "cross" else "tokens"
         self._called.add(place)
         return layers[place].add(call, how, self._measures, self.keeping)
+
+    def _real_before(self, place: tuple[str, int]) -> Tensor | None:
+        """Which queries of a cross-attention were real before: the decoder's own layer may not run again."""
+        layer = self.passes[-1].places.get(place) if self.passes else None
+        return None if layer is None else layer.real
 
     def _layers_for(self, place: tuple[str, int], call: Call, kind: Kind) -> dict[tuple[str, int], Seen]:
         """Those of the pass that a call belongs to.
@@ -281,6 +330,14 @@ class Watch(Passes):
         return self.passes[-1].places
 
 
+def _is_same_memory(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether tensors of two calls are the same, both still there: attention with the same weights."""
+    return all(
+        a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+        for a, b in zip(one, other, strict=True)
+    )
+
+
 def call_of(attended: AttentionOutput) -> Call:
     """The call of a layer of this library."""
     asked = attended.weights.request
@@ -294,7 +351,9 @@ def _tells_all(model: nn.Module) -> bool:
     from transformers import PreTrainedModel
 
     return not any(
-        calls_torch(type(module)) or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
+        calls_torch(type(module))
+        or may_have_weights(type(module))
+        or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
         for module in model.modules()
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from regard.analysis.recording import Kind, Layer, Layers, Recording
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.ops import WeightMatrix
 from regard.ops.measures import Measure
-from regard.ops.tree import map_tensors
+from regard.ops.tree import map_tensors, tensors_in
 from regard.watching.calls import Call, How, joined, merged, real_of
 from regard.watching.keeping import Keeping
 from regard.watching.steps import Steps
@@ -40,8 +40,11 @@ class Seen:
     _how: How | None = field(default=None, repr=False)
     _stop: int = field(default=0, repr=False)
     _keys: int = field(default=0, repr=False)
-    _last: Tensor | int | None = field(default=None, repr=False)
-    _moved: bool = field(default=False, repr=False)
+    _first_key: int = field(default=0, repr=False)
+    _extra: int = field(default=0, repr=False)
+    _last: Sequence[Any] | None = field(default=None, repr=False)
+    _moved: Literal["beams", "keys", "compressed"] | None = field(default=None, repr=False)
+    _has_several_values: bool = field(default=False, repr=False)
     _joined: Call | None = field(default=None, repr=False)
     _steps: Steps = field(default_factory=Steps, repr=False)
     _measures: Mapping[str, Measure] = field(default_factory=dict, repr=False)
@@ -74,6 +77,8 @@ class Seen:
             InvalidArgument: If values were not kept.
         """
         value = self._call.value
+        if self._has_several_values:
+            raise InvalidArgument(f"{self.name}: it multiplies its weights by several values, which are not kept")
         if value is None:
             raise InvalidArgument(f"{self.name}: its values were not kept: watch with values=True")
         return value
@@ -85,14 +90,20 @@ class Seen:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of what is kept: queries, keys, values if they are, and the answers to what was asked."""
-        return sum(call.nbytes for call in self._calls) + sum(map(_bytes, self._answers.values()))
+        """The bytes of what is kept: queries, keys, values if they are, masks and biases, and the answers."""
+        held = [*(tensor for call in self._calls for tensor in call.tensors), *tensors_in(self._answers)]
+        return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in held}.values())
 
     @property
     def _call(self) -> Call:
         if not self._calls:
             raise InvalidArgument(f"{self.name}: its weights were not kept: watch with keep='matrix', or ask measured")
         self._refuse_beams()
+        if self._moved == "keys":
+            raise InvalidArgument(
+                f"{self.name}: the cache changed keys of earlier tokens between the steps, as a quantized cache does: "
+                "there is no matrix of all steps; read measured, or watch each step by itself"
+            )
         if self._joined is None:
             call = self._calls[0] if self._how is None else joined(self._calls, self._how)
             self._joined = replace(call, real=self.real)
@@ -103,20 +114,29 @@ class Seen:
         return self.kind != "cross" and 0 < self._stop == call.first
 
     def _refuse_beams(self) -> None:
-        if self._moved:
+        if self._moved == "compressed":
+            raise InvalidArgument(
+                f"{self.name}: it attends to compressed keys, of which later steps had more: there is no matrix of all "
+                "steps; watch each forward pass by itself"
+            )
+        if self._moved == "beams":
             kept = "" if self._calls else "watch with keep='matrix', and "
             raise InvalidArgument(
                 f"{self.name}: rows changed places between the steps, or left, as beams do: {kept}choose what became "
                 "of them by seen.select(beam_indices)"
             )
 
-    def _has_moved(self, call: Call) -> bool:
-        """Whether the key that a cache holds of the last row before is not what that row brought."""
+    def _find_moves(self, call: Call) -> Literal["beams", "keys", "compressed"] | None:
+        """Whether the key that a cache holds of the last token before is that of another sequence, or a new one."""
+        if call.extra != self._extra:
+            return "compressed"
         stop, last = self._stop - call.first_key, self._last
         if last is None or stop <= 0:
-            return False
-        held = call.key[:, :, stop - 1 : stop]
-        return not torch.equal(held, last) if isinstance(last, Tensor) else bool(_mark(held) != last)
+            return None
+        held = _marks(call.key[:, :, stop - 1 : stop])
+        if all(_is_same(one, other) for one, other in zip(held, last, strict=False)) and len(held) == len(last):
+            return None
+        return "beams" if all(any(_is_same(one, other) for other in last) for one in held) else "keys"
 
     def size(self) -> tuple[int, int]:
         """How many rows the batch has, and how many calls there were."""
@@ -134,8 +154,11 @@ class Seen:
     def add(self, call: Call, how: How | None, measures: Mapping[str, Measure], keeping: Keeping) -> WeightMatrix:
         """Take up one more call, and give the view of its weights."""
         view, self._measures = call.weights, measures
-        self._moved |= how == "tokens" and self._has_moved(call)
-        if how is not None and not self._moved:
+        if not self._keys:
+            self._first_key, self._extra = call.first_key, call.extra  # a window may have left out keys before
+        if how == "tokens":
+            self._moved = self._moved or self._find_moves(call)
+        if how is not None and self._moved in (None, "keys"):
             raise_problems(
                 [
                     f"{name}: is of whole matrices, and {self.name} comes in several calls: ask it of seen.layers later"
@@ -143,37 +166,44 @@ class Seen:
                     if type(measure).result_index is not Measure.result_index
                 ]
             )
-        if self._moved:
+        if self._moved in ("beams", "compressed"):
             self._steps.end()  # whose answers nobody can be given
-        elif measures and not (how == "tokens" and self._steps.take(call)):
+        elif measures and not (how == "tokens" and self._moved is None and self._steps.take(call)):
             self.settle()
-            begin = call.first_key if how == "tokens" else self._keys if how == "chunk" else 0
+            begin = call.first_key - self._first_key if how == "tokens" else self._keys if how == "chunk" else 0
             self._merge(call.measure(measures, view), begin)
+            keeping.count(self.name, tensors_in(self._answers))
             if how == "tokens":
                 self._steps.follow(call)
         self._stop, self._keys = call.stop, self._keys + call.key.shape[2]
         last = call.stop - call.first_key
-        self._last = _mark(call.key[:, :, last - 1 : last]) if self.kind != "cross" and last > 0 else None
+        self._last = _marks(call.key[:, :, last - 1 : last]) if self.kind != "cross" and last > 0 else None
         self._reals.append((call.real, call.query.shape[2]))
         if keeping.what == "matrix":
             if how == "tokens" and self._how is None:
-                self._calls = [self._calls[0].cut()]
-            self._calls.append(keeping.hold(self.name, call.own() if how == "tokens" else call))
+                self._calls = [keeping.hold(self.name, self._calls[0].without_room())]
+            self._calls.append(keeping.hold(self.name, call.own() if how == "tokens" else call.copy_of_cache()))
             self._how, self._joined = how or self._how, None
         return view
+
+    def repeat(self) -> None:
+        """Take up that the last call was made again, with another value: its weights are the same."""
+        self._has_several_values = True
+        if self._calls:
+            self._calls[-1].value = None
 
     def settle(self) -> None:
         """Measure the steps that wait to be, and let go of their keys."""
         call = self._steps.end()
         if call is not None:
             with torch.no_grad():  # as when the steps were made
-                self._merge(call.measure(self._measures), call.first_key)
+                self._merge(call.measure(self._measures), call.first_key - self._first_key)
 
     def _merge(self, answers: Mapping[str, Any], begin: int) -> None:
         """Add answers about more rows, to keys that begin so far behind the first one."""
         for name, answer in answers.items():
             before = self._answers.get(name)
-            after = answer if before is None else merged(before, answer, self._measures[name], begin)
+            after = answer if before is None else merged(before, answer, self._measures[name], begin, self._extra)
             self._answers[name] = after
 
 
@@ -185,21 +215,20 @@ class Answers(dict[str, Any]):
         raise InvalidArgument(f"measured: there is no {name!r}: {asked}; watch with measure=[{name!r}]")
 
 
-def _bytes(answer: Any) -> int:
-    """Of an answer, which may have several parts."""
-    return sum(map(_bytes, answer)) if isinstance(answer, tuple) else answer.nbytes
-
-
-def _mark(key: Tensor) -> Tensor | int:
-    """What tells a key from others: itself, and on a CPU a hash of its bytes.
+def _marks(key: Tensor) -> Sequence[Any]:
+    """What tells the key of each sequence from others: itself, and on a CPU a hash of its bytes.
 
     A small tensor that lasts may lie where a large one of the model ended, and glibc (before 2.38, memalign(3)) then
     never gives that place away again: one layer after another would need new ones.
     """
     key = key.detach()
     if key.device.type != "cpu":  # whose hash would have to be waited for
-        return key.clone()
-    return hash(key.contiguous().view(torch.uint8).numpy().tobytes())
+        return key.clone().unbind()
+    return [hash(row.tobytes()) for row in key.contiguous().view(torch.uint8).numpy()]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
 @dataclass(eq=False, repr=False)
@@ -296,7 +325,7 @@ class Pass(Layers[Seen]):
         tokens, target = _of_batch("tokens", tokens), _of_batch("target", target)
         for seen in self.layers:
             given = target if seen.kind == "decoder" and target is not None else tokens
-            sums.add(seen.name, seen.kind, seen.weights, given, seen.real, seen.heads)
+            sums.add(seen.name, seen.kind, seen.weights, given, seen.heads)
         return sums.means()
 
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from regard.errors import InvalidArgument
 from regard.ops.masks import Mask, Padding, as_mask
 from regard.ops.scores import ScaledDotProduct
 from regard.watching.calls import Call
-from regard.watching.given import call_of
+from regard.watching.given import as_autocast, call_of
+from regard.watching.names import PRODUCTS
 
 if TYPE_CHECKING:
     from regard.watching.listening import Watch
+
+COPIES = {"dropout", "to", "type_as", "float", "half", "bfloat16", "type", "contiguous", "nan_to_num"}
+"""Functions whose result has the same entries, or some of them."""
 
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _FORWARD = inspect.signature(nn.MultiheadAttention.forward)
@@ -28,15 +35,18 @@ class Listening(TorchFunctionMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self.watch = watch
+        self._softmaxes = WeakTensorKeyDictionary()  # what a softmax gave, and copies of it
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
+        if isinstance(found, Tensor) and found.ndim > 2:
+            self._follow(getattr(func, "__name__", ""), args, found)
         if func is functional.scaled_dot_product_attention and self.watch.listens:
             given = {"is_causal": False} | dict(zip(_NAMES, args, strict=False)) | kwargs
-            query, key, value, mask = (_four_axes(given.get(name)) for name in ("query", "key", "value", "attn_mask"))
-            assert query is not None
-            assert key is not None
+            refuse_nested(type(self.watch.innermost).__name__, given["query"], given["key"])
+            query, key, value, mask = _four_axes(*(given.get(name) for name in ("query", "key", "value", "attn_mask")))
+            query, key, value = as_autocast(query, key, value)
             extra = {"is_causal": given["is_causal"], "scaling": given.get("scale")}
             module = self.watch.innermost
             kind = self.watch.kind_of(module, bool(given["is_causal"]))
@@ -45,14 +55,45 @@ class Listening(TorchFunctionMode):
             self.watch.heard(module, call, alone=True)
         return found
 
+    def _follow(self, name: str, args: Sequence[Any], result: Tensor) -> None:
+        """Notice a product of matrices that takes what a softmax gave: attention that nobody else hears."""
+        if name == "softmax":
+            self._softmaxes[result] = True
+        elif self._softmaxes and any(isinstance(each, Tensor) and each in self._softmaxes for each in _flat(args)):
+            if name.strip("_") in PRODUCTS:
+                self.watch.computes_weights()
+            elif result.shape == args[0].shape and name in COPIES:
+                self._softmaxes[result] = True
 
-def _four_axes(tensor: Tensor | None) -> Tensor | None:
-    """(batch, heads, tokens, width), whatever the first axes are."""
-    if tensor is None or tensor.ndim == 4:
-        return tensor
-    if tensor.ndim > 4:
-        return tensor.flatten(0, -4)
-    return tensor[None, :, :, :] if tensor.ndim == 3 else tensor[None, None]
+
+def _flat(args: Sequence[Any]) -> Iterator[Any]:
+    for each in args:
+        yield from each if isinstance(each, (list, tuple)) else (each,)
+
+
+def refuse_nested(name: str, *inputs: object) -> None:
+    """Refuse tensors whose rows have different lengths.
+
+    Raises:
+        InvalidArgument: If one is nested.
+    """
+    if any(isinstance(each, Tensor) and each.is_nested for each in inputs):
+        raise InvalidArgument(f"{name}: nested tensors cannot be watched; pass padded ones with a mask")
+
+
+def _four_axes(query: Tensor, *others: Tensor | None) -> list[Any]:
+    """Query, key, value and mask as (batch, heads, tokens, width), whatever the first axes are."""
+    lead = query.shape[:-3]
+    tensors: list[Any] = []
+    for tensor in (query, *others):
+        if tensor is not None:
+            tensor = tensor[(None,) * (3 - tensor.ndim)] if tensor.ndim < 3 else tensor
+            if len(lead) > 1:  # the others broadcast
+                tensor = tensor.expand(*lead, *tensor.shape[-3:]).flatten(0, -4)
+            elif tensor.ndim == 3:
+                tensor = tensor[None]
+        tensors.append(tensor)
+    return tensors
 
 
 def call_of_module(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> Call:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from regard.checks import Checks
@@ -15,8 +17,8 @@ class Received(Measure):
     """Attention that each key receives: r_j = Σ_i w_i P_ij, (batch, heads, keys).
 
     Args:
-        row_weights: w_i, broadcastable to (batch, heads, queries). Default: 1 for each row, padding queries included;
-            give those 0.
+        row_weights: w_i, broadcastable to (batch, heads, queries). Default: 1 for each row. Give padding queries 0,
+            unless the matrix knows them (`WeightMatrix.valid_queries`).
     """
 
     row_weights: Shaped[Tensor, "..."] | None = None
@@ -29,6 +31,12 @@ class Received(Measure):
         if block.tile.row_keys is not None:
             return transposed_product(block.weights.new_ones(1, 1, 1, 1), block)[..., 0]
         return (block.weights.new_ones(1, block.weights.shape[2]) @ block.weights)[..., 0, :]
+
+    def counting_only(self, valid_queries: Bool[Tensor, "..."]) -> Received:
+        """The same measure of the queries where this is True; it is broadcastable to (batch, heads, queries)."""
+        measure = copy(self)
+        measure.row_weights = valid_queries if self.row_weights is None else self.row_weights * valid_queries
+        return measure
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         if self.row_weights is not None and checks.tensor("Received.row_weights", self.row_weights, device=device):

@@ -1,0 +1,209 @@
+"""Models of transformers whose attention is unusual: each is exact, or refused for the right reason."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import regard
+from pairwise import everything
+from regard.errors import InvalidArgument
+
+transformers = pytest.importorskip("transformers")
+from watching import tiny  # noqa: E402
+from watching.families import SMALL, built, padding  # noqa: E402
+from watching.sweep import _accepted, _run, _same, _tensors  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def small(name):
+    tiny.quiet()
+    model = tiny.built(tiny.named(name))
+    if model.can_generate():
+        model.generation_config.eos_token_id = None
+    return model
+
+
+IDS = torch.randint(3, 90, (2, 7), generator=torch.Generator().manual_seed(0))
+WRITING = {"max_new_tokens": 5, "do_sample": False, "use_cache": True}
+
+
+def test_calls_with_the_same_query_and_key_are_one_layer():
+    model = small("DiffLlamaForCausalLM")
+    expected = model.generate(IDS, **WRITING)
+    with regard.watch(model, ["entropy", "received"], values=True) as seen:
+        found = model.generate(IDS, **WRITING)
+    assert torch.equal(found, expected)
+    for layer in seen.layers:
+        assert layer.weights.shape == (2, 4, 11, 11)
+        assert layer.measured["entropy"].shape == (2, 4, 11)
+        torch.testing.assert_close(layer.measured["received"], layer.weights.received())
+        with pytest.raises(InvalidArgument, match="it multiplies its weights by several values"):
+            assert layer.value
+
+
+class Twice(nn.Module):
+    def forward(self, x, y):
+        once = functional.scaled_dot_product_attention(x, x, y)
+        return once + functional.scaled_dot_product_attention(x, x, -y)
+
+
+def test_equal_chunks_are_not_one_call():
+    x = torch.randn(1, 2, 5, 8)
+    with regard.watch(Twice()) as seen:
+        seen.model(x, x)
+    assert [layer.name for layer in seen.layers] == [""]
+
+    class Chunks(nn.Module):
+        def forward(self, x):
+            return [functional.scaled_dot_product_attention(part, part, part) for part in x.chunk(2)]
+
+    with regard.watch(Chunks()) as seen:
+        seen.model(torch.cat([x, x]))
+    assert [layer.name for layer in seen.layers] == ["", "#2"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["DeepseekV32", "GlmMoeDsa", "AXK2", "HYV4", "Doge", "Qwen4Exp"] if everything() else ["DeepseekV32", "Doge"],
+)
+def test_a_generation_with_masks_of_the_layer_s_own_is_one_matrix(name):
+    model = small(f"{name}ForCausalLM")
+    expected = model.generate(IDS, **WRITING)
+    with regard.watch(model, ["entropy", "received"]) as seen:
+        found = model.generate(IDS, **WRITING)
+    assert torch.equal(found, expected)
+    assert len(seen.passes) == 1
+    for layer in seen.layers:
+        assert layer.kind == "decoder"
+        assert layer.weights.shape == (2, 4, 11, 11)
+        assert not layer.weights.dense().triu(1).any()
+        torch.testing.assert_close(layer.weights.dense().sum(-1), torch.ones(2, 4, 11))
+        for measure, answer in layer.weights.measure("entropy", "received").items():
+            torch.testing.assert_close(layer.measured[measure], answer, atol=1e-5, rtol=1e-5)
+    pairs = {seen.layers[-1].name: [(9, 3)]}
+    with regard.watch(model, knockout=pairs) as changed:
+        model.generate(IDS, **WRITING)
+    assert not changed.layers[-1].weights[:, :, 9, 3].any()
+    assert changed.layers[-1].weights[:, :, 8, 3].all() == seen.layers[-1].weights[:, :, 8, 3].all()
+
+
+def test_self_and_cross_attention_in_one_softmax():
+    model = small("T5Gemma2ForConditionalGeneration")
+    expected = model.generate(IDS, **WRITING)
+    with regard.watch(model, ["entropy", "received", regard.TopK(12)]) as seen:
+        found = model.generate(IDS, **WRITING)
+    assert torch.equal(found, expected)
+    assert len(seen.passes) == 1
+    dense = copy.deepcopy(model)
+    dense.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = dense(input_ids=IDS, decoder_input_ids=found[:, :-1], output_attentions=True)
+    for layer, own, cross in zip(seen.decoder, output.decoder_attentions, output.cross_attentions, strict=True):
+        expected = torch.cat([cross, own], -1)  # the encoder's tokens come first
+        torch.testing.assert_close(layer.weights.dense(), expected, atol=1e-5, rtol=0)
+        for measure in ("entropy", "received"):
+            answer = layer.weights.measure(measure)[measure]
+            torch.testing.assert_close(layer.measured[measure], answer, atol=1e-5, rtol=1e-5)
+        values, indices = layer.measured["topk"]
+        torch.testing.assert_close(
+            values, expected.gather(-1, indices.clamp(min=0)) * (indices >= 0), atol=1e-5, rtol=0
+        )
+
+
+def test_compressed_keys_are_the_reason_why_steps_are_no_matrix():
+    model = small("DeepseekV4ForCausalLM")
+    expected = model.generate(IDS, **WRITING)
+    with regard.watch(model, ["entropy"]) as seen:
+        found = model.generate(IDS, **WRITING)
+    assert torch.equal(found, expected)
+    with pytest.raises(InvalidArgument, match="it attends to compressed keys, of which later steps had more"):
+        assert seen.layers[2].measured
+    assert seen.layers[0].weights.shape == (2, 4, 11, 11)
+
+
+CASTING = ["DeepseekV3Model", "MiniCPM3Model", "Aimv2Model", "ParakeetEncoder", "CanaryModel", "BertModel", "T5Model"]
+
+
+@pytest.mark.parametrize("name", list(tiny.classes()) if everything() else CASTING)
+def test_autocast_changes_nothing_but_the_dtype(name):
+    try:
+        model = small(name)
+        given, _ = _accepted(model)
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = _run(model, given)
+    except Exception as error:  # noqa: BLE001 (a model that cannot be built, or does not run so, is no case)
+        pytest.skip(str(error))
+    with torch.autocast("cpu", torch.bfloat16):
+        try:
+            with regard.watch(model, ["entropy"]) as seen:
+                found = _run(model, given)
+        except InvalidArgument as error:
+            assert name not in CASTING
+            assert "query" not in str(error)  # noqa: PT017
+            return
+    assert all(map(_same, _tensors(found), _tensors(expected)))
+    if name in CASTING:
+        assert {layer.weights.request.query.dtype for layer in seen.layers} == {torch.bfloat16}
+
+
+def test_falcon_names_the_option_that_its_own_attention_comes_with():
+    model = small("FalconModel")
+    message = r"a FalconAttention, computes .* with output_attentions=True: leave that out"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(model), torch.no_grad():
+        model(IDS, output_attentions=True)
+
+
+def test_attention_that_was_not_called_is_said_to_be_so():
+    model = built("bert")
+    message = r"nothing was seen: its attention was not called \(encoder\.layer\.0\.attention,"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(model):
+        model.embeddings(IDS)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_measures_of_cross_attention_that_is_checkpointed(name, reentrant):
+    gradients = []
+    for checkpointed in (False, True):
+        model = built(name).train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        model.config.dropout = model.config.dropout_rate = 0.0
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        given = {"input_ids": IDS, "attention_mask": padding("right")[:, -7:], "decoder_input_ids": IDS[:, :5]}
+        given["decoder_attention_mask"] = torch.tensor([[1] * 5, [1] * 3 + [0] * 2])
+        with regard.watch(model, ["received", "entropy"]) as seen:
+            loss = model(**given, use_cache=False)[0].pow(2).mean()
+            if not reentrant:
+                loss = loss + sum(layer.measured["received"].pow(2).mean() for layer in seen.layers)
+            loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+class CrossEncoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cross_encoder = built("bert")
+
+    def forward(self, ids):
+        return self.cross_encoder(ids)
+
+
+def test_self_attention_within_a_cross_encoder_is_self_attention():
+    with regard.watch(CrossEncoder()) as seen, torch.no_grad():
+        seen.model(IDS)
+    assert {layer.kind for layer in seen.layers} == {"encoder"}
+    decoder = transformers.BertModel(transformers.BertConfig(**SMALL, is_decoder=True, add_cross_attention=True)).eval()
+    with regard.watch(decoder) as seen, torch.no_grad():
+        decoder(IDS, encoder_hidden_states=torch.randn(2, 5, 32))
+    assert [layer.kind for layer in seen.layers] == ["decoder", "cross"] * 2
