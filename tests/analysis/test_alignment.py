@@ -74,3 +74,9 @@ def test_what_is_no_head_is_refused(heads, error):
 def test_a_model_without_cross_attention_has_none():
     with pytest.raises(InvalidArgument, match="m has no cross-attention"):
         Recording("", "m", ()).alignment()
+
+
+def test_layers_of_different_sizes_are_named():
+    first, second = cross("cross.0", [[0.5, 0.5, 0.0]] * 2), cross("cross.1", [[0.5, 0.5]] * 2, source=("▁a", "▁b"))
+    with pytest.raises(InvalidArgument, match=r"layers of one size .*cross\.0 \(2 x 3\), cross\.1 \(2 x 2\)"):
+        align(Recording("", "m", (first, second)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -106,3 +107,9 @@ def test_what_is_no_recording_is_refused():
         head_scores([])
     with pytest.raises(InvalidArgument, match=r"tokens: a has 1 x 3 .* but there are 1 x 2"):
         HeadSums().add("a", "encoder", recording("a b c", "encoder").layers[0].weights, [["a", "b"]])
+
+
+def test_recordings_of_different_models_are_refused():
+    one, other = (replace(recording("a b"), model=name) for name in ("bert", "gpt2"))
+    with pytest.raises(InvalidArgument, match="recordings: expected those of one model, got bert, gpt2"):
+        head_scores([one, other])

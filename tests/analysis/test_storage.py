@@ -216,3 +216,12 @@ except regard.errors.InvalidFile:
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.stdout == "unchanged\n", result.stderr
+
+
+def test_values_are_written_in_the_dtype_too(tmp_path):
+    layer = Layer(
+        "encoder.0", "encoder", matrix(1), *(tuple(map(str, range(n))) for n in (9, 12)), value=torch.randn(1, 2, 12, 8)
+    )
+    Recording("", "m", (layer,)).save(tmp_path / "a.regard", dtype=torch.float16)
+    loaded = regard.load(tmp_path / "a.regard").layers[0]
+    assert {loaded.value.dtype, loaded.weights.request.query.dtype} == {torch.float16}

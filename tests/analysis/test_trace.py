@@ -156,3 +156,11 @@ def test_what_is_of_the_wrong_type_is_said():
         trace_layer(SelfAttention(3), torch.ones(2, 4, 3))
     with pytest.raises(KeyError, match="no step is called 'softmax'; there are input, W_Q"):
         regard.trace()["softmax"]
+
+
+def test_heads_that_are_wider_than_the_model_divided_by_them():
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(8, 2, num_kv_heads=1, head_dim=6)
+    x = torch.randn(1, 4, 8)
+    trace = trace_layer(layer, x)
+    torch.testing.assert_close(trace["output"].float(), layer(x).output[0], rtol=1e-5, atol=1e-6)

@@ -86,3 +86,19 @@ def test_lightning_logs_them(tmp_path):
 def test_no_steps_between_are_refused(make):
     with pytest.raises(InvalidArgument, match="every must be at least 1, but is 0"):
         make(0)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
+def test_lightning_counts_steps_and_not_batches(tmp_path, monkeypatch):
+    looks = []
+    begun = regard.watching.callbacks.begun
+    monkeypatch.setattr(
+        regard.watching.callbacks, "begun", lambda model: looks.append(trainer.global_step) or begun(model)
+    )
+    trainer = L.Trainer(
+        max_epochs=3, accumulate_grad_batches=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        callbacks=[regard.watching.lightning_callback(every=3)],
+    )  # fmt: skip
+    trainer.fit(Module(), torch.utils.data.DataLoader(rows(), batch_size=1))
+    assert looks == list(range(0, trainer.global_step, 3))

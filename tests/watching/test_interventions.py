@@ -98,3 +98,12 @@ def test_a_head_that_there_is_not_and_a_module_that_cannot_be_changed():
     seen = regard.watch(torch.nn.Sequential(layer), ablate={"0": [0]})
     with pytest.raises(InvalidArgument, match="is a MultiheadAttention, which can be watched, but not changed"), seen:
         layer(*[torch.randn(3, 1, 8)] * 3)
+
+
+def test_a_watch_that_is_used_again_must_reach_its_pairs_again():
+    model = built("gpt2")
+    watch = regard.watch(model, knockout={"transformer.h.0.attn": [(5, 2)]})
+    with watch, torch.no_grad():
+        model(torch.randint(3, 90, (1, 8)))
+    with pytest.raises(InvalidArgument, match="had no query 5 with a key 2"), watch, torch.no_grad():
+        model(torch.randint(3, 90, (1, 4)))

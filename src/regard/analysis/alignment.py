@@ -61,7 +61,7 @@ def align(recording: Recording, heads: Heads = "mean", *, count: int = 4, merge:
             Whisper, the tokens by frames of 0.02 s, of which time stamps are made by dynamic time warping.
 
     Raises:
-        InvalidArgument: If there is no cross-attention, or no such layer or head.
+        InvalidArgument: If there is no cross-attention, no such layer or head, or layers of different sizes.
 
     Memory: O(target · source), for the answer, and one block of heads.
 
@@ -79,6 +79,10 @@ def align(recording: Recording, heads: Heads = "mean", *, count: int = 4, merge:
     if not cross:
         raise InvalidArgument(f"align: {recording.model or 'the model'} has no cross-attention that was recorded")
     raise_problems(count_problems(count=count))
+    sizes = {layer.weights.shape[2:] for layer in cross}
+    if len(sizes) > 1:
+        lengths = ", ".join(f"{layer.name} ({len(layer.queries)} x {len(layer.keys)})" for layer in cross)
+        raise InvalidArgument(f"align: expected cross-attention layers of one size (target x source), got {lengths}")
     chosen = _chosen(cross, heads, count)
     total = torch.zeros(*cross[0].weights.shape[2:], dtype=torch.float64)
     for layer in cross:

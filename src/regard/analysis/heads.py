@@ -63,7 +63,7 @@ def head_scores(
 
     Raises:
         InvalidType: If something is no recording.
-        InvalidArgument: If there is none, or they are of different models.
+        InvalidArgument: If there is none, or they are of models with different names.
 
     Memory: O(tokens), in one pass over the weights of each layer.
 
@@ -78,9 +78,13 @@ def head_scores(
         (['layer', 'kind', 'head', 'previous', 'next'], 80)
     """
     sums = HeadSums(separators)
+    models = set()
     for recording in [recordings] if isinstance(recordings, Layers) else recordings:
         if not isinstance(recording, Recording):
             raise InvalidType(f"recordings: expected Recordings, got {type(recording).__name__}")
+        models.add(recording.model)
+        if len(models) > 1:
+            raise InvalidArgument(f"recordings: expected those of one model, got {', '.join(sorted(models))}")
         for layer in recording.layers:
             sums.add(layer.name, layer.kind, layer.weights, [layer.keys], numbers=layer.head_numbers)
     found = sums.means()

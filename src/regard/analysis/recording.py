@@ -144,7 +144,7 @@ class Recording(Layers[Layer]):
 
         Args:
             path: Where the file shall lie; mostly ``*.regard``.
-            dtype: What queries and keys are written in, as ``torch.float16``. Default: as they are.
+            dtype: What queries, keys and values are written in, as ``torch.float16``. Default: as they are.
 
         Raises:
             InvalidArgument: If a mask or a score holds an object that a file cannot, or lacks an attribute for an
@@ -159,7 +159,11 @@ class Recording(Layers[Layer]):
         from regard.analysis.storage import write
 
         check_texts(self)
-        layers = [{name: getattr(layer, name) for name in Layer.__annotations__} for layer in self.layers]
+        names = Layer.__annotations__
+        layers: list[dict[str, Any]] = [{name: getattr(layer, name) for name in names} for layer in self.layers]
+        for layer in layers:
+            if dtype is not None and layer["value"] is not None:
+                layer["value"] = layer["value"].to(dtype)
         about = {"title": self.title, "model": self.model, "texts": self.texts, "layers": layers}
         write(path, about if self.picture is None else about | {"picture": self.picture}, dtype)
 

@@ -45,7 +45,7 @@ def write(path: str | os.PathLike[str], about: Mapping[str, Any], dtype: torch.d
     Args:
         path: Where the file shall lie.
         about: What to write, by name.
-        dtype: What queries, keys and values are written in. Default: as they are.
+        dtype: What queries and keys are written in. Default: as they are.
 
     Raises:
         InvalidArgument: If something is of a kind that no file can hold.

@@ -190,7 +190,7 @@ def _parts_of(layer: MultiHeadAttention | SelfAttention) -> _Parts:
             x.weight.detach().double().cpu().mT[None] for x in (layer.query, layer.key, layer.value)
         )
         return _Parts(w_query, w_key, w_value)
-    rows = [layer.d_model, *[layer.head_dim * layer.num_kv_heads] * 2]
+    rows = [layer.head_dim * heads for heads in (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)]
     weight, bias = layer.in_proj.weight.detach().double().cpu(), layer.in_proj.bias
     weights = [part.unflatten(0, (-1, layer.head_dim)).mT for part in weight.split(rows)]
     biases = [None] * 3 if bias is None else bias.detach().double().cpu().split(rows)

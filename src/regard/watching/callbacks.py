@@ -97,10 +97,11 @@ def lightning_callback(every: int = 100) -> Callback:
         """Looks at a batch, and logs it."""
 
         seen: Watch | None = None
+        last = -1
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            if batch_idx % every == 0:
-                self.seen = begun(pl_module)
+            if trainer.global_step % every == 0 and self.seen is None and trainer.global_step != self.last:
+                self.seen, self.last = begun(pl_module), trainer.global_step  # one batch of those that are accumulated
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if self.seen is not None:

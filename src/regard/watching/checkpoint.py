@@ -186,7 +186,11 @@ class Checkpoint:
         return self._recording(seen, text, texts, self.tokens(written[:-1]))  # the last one was never read
 
     def _of_pair(self, text: str, target: str | None, count: int | None) -> Recording:
-        raise_problems(["generate: there is nothing to write where the target is given"] if target and count else [])
+        raise_problems(
+            ["generate: there is nothing to write where the target is given"]
+            if target is not None and count is not None
+            else []
+        )
         ids = self._read(text)["input_ids"]
         words = None
         if target is not None:

@@ -59,6 +59,11 @@ class Interventions:
             found += [f"knockout: {name} is given pairs of positions from 0, got {pair!r}{how}" for pair in wrong[:1]]
         return found
 
+    def forget(self) -> None:
+        """A watch begins: nothing has been reached yet."""
+        self._reached.clear()
+        self._silenced.clear()
+
     def touch(self, name: str) -> bool:
         """Whether a module's attention is changed."""
         return name in self.ablate or name in self.knockout

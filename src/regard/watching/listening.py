@@ -81,6 +81,7 @@ class Watch(Passes):
             by = WATCHES[id(taken)].model
             part = "" if by is self.model else f", in a watch of {type(by).__name__}"
             raise InvalidArgument(f"{type(taken).__name__} is being watched already{part}: end that watch first")
+        self.interventions.forget()
         with ExitStack() as stack:  # which is undone where it fails half way
             stack.enter_context(UNCOMPILED.open())
             if sys.modules.get("transformers"):  # what is not loaded has no models

@@ -70,7 +70,7 @@ class Passes(Layers[Seen]):
         found = {}
         for place, seen in places.items():
             beams = batch // seen.size()[0]  # of an encoder, which read each text once
-            found[place] = seen.select(torch.where(rows < 0, rows, rows // beams), self._measures)
+            found[place] = seen.select(torch.where(rows < 0, rows, rows // beams).to(seen.device), self._measures)
         return Pass(found)
 
     @property

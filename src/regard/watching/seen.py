@@ -138,6 +138,11 @@ class Seen:
             return None
         return "beams" if all(any(_is_same(one, other) for other in last) for one in held) else "keys"
 
+    @property
+    def device(self) -> torch.device:
+        """Where queries and keys are kept."""
+        return self._calls[0].query.device
+
     def size(self) -> tuple[int, int]:
         """How many rows the batch has, and how many calls there were."""
         return len(self._calls[0].query), len(self._calls)
