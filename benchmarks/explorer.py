@@ -38,7 +38,8 @@ from side_by_side import report, seconds
 from watching_memory import alone
 
 import regard
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.page import write_page
 from regard.explore.server import listening
 from watching import SEED, VOCAB, bert, reads
@@ -128,10 +129,11 @@ def recorded(tokens: int, scale: float, rounds: int = ROUNDS) -> tuple[Recording
     if rounds:
         forward()
     taken = statistics.median([seconds(forward) for _ in range(rounds)] or [0.0])
-    with regard.watch(model) as seen:
+    with regard.watch(model) as result:
         forward()
     names = [f"▁word{number}" for number in range(tokens)]
-    return seen.recording(0, tokens=names, title=f"{tokens} tokens", model="BERT base"), taken
+    recording = result.recording.select(tokens=names, title=f"{tokens} tokens")
+    return recording.replace(model_name="BERT base"), taken
 
 
 def memory_of_writing(tokens: int) -> float:
@@ -155,7 +157,7 @@ def beside_bertviz(chromium: Any, tokens: int, libraries: Path, folder: Path) ->
     found: dict[str, Any] = {}
     for name, view in (("model view", model_view), ("head view", head_view)):
         file = folder / "bertviz.html"
-        file.write_text(view(weights, list(recording.layers[0].queries), html_action="return").data)
+        file.write_text(view(weights, list(recording.layers[0].query_tokens), html_action="return").data)
         pictures, hovers = [], []
         for _ in range(ROUNDS):
             browser = chromium()  # which can be ended though its page hangs

@@ -55,11 +55,11 @@ def reads(model: Any, words: Tensor, **options: Any) -> Run:
     return run
 
 
-def watched(model: Any, run: Run, **options: Any) -> Callable[[], regard.watching.Watch]:
-    def look() -> regard.watching.Watch:
-        with regard.watch(model, **options) as seen:
+def watched(model: Any, run: Run, **options: Any) -> Callable[[], regard.watching.WatchResult]:
+    def look() -> regard.watching.WatchResult:
+        with regard.watch(model, **options) as result:
             run()
-        return seen
+        return result
 
     return look
 
@@ -108,7 +108,7 @@ def generation(new: int) -> dict[str, list[float]]:
         return model.generate(prompt, attention_mask=real, do_sample=False, max_new_tokens=new, min_new_tokens=new)
 
     ways: dict[str, Run] = {
-        "watched with received": watched(model, bare, measure=["received"], keep="measures"),
+        "watched with received": watched(model, bare, measure=["received"], keep_qk=False),
         "watched, nothing asked": watched(model, bare),
     }
     return {f"GPT-2 small, generation of {new}, {name}": ratios(bare, way, ROUNDS) for name, way in ways.items()}

@@ -32,16 +32,16 @@ def memory_of(tokens: int, watching: bool) -> float:
     model, words = bert(tokens), torch.randint(VOCAB, (1, tokens))
     reads(model, words[:, :64])()  # what is made once is not counted
     bare = reads(model, words)
-    return peak(watched(model, bare, measure=ASKED, keep="measures") if watching else bare)
+    return peak(watched(model, bare, measure=ASKED, keep_qk=False) if watching else bare)
 
 
 def share_on_disk(tokens: int, dtype: torch.dtype) -> float:
     """The size of a recording by that of all weights in float32."""
     model = bert(tokens)
-    seen = watched(model, reads(model, torch.randint(VOCAB, (1, tokens))), measure=ASKED)()
+    result = watched(model, reads(model, torch.randint(VOCAB, (1, tokens))), measure=ASKED)()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bert.regard"
-        seen.save(path, dtype=dtype)
+        result.recording.save(path, dtype=dtype)
         config = model.config
         return path.stat().st_size / (config.num_hidden_layers * config.num_attention_heads * tokens**2 * 4)
 

@@ -27,7 +27,7 @@ from torch.nn import functional
 from regard.analysis.recording import Recording
 from regard.cli.models import load_model
 from regard.explore.page import write_page
-from regard.watching import Checkpoint
+from regard.watching import TransformersModel
 
 FOLDER = Path(__file__).parent / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -124,11 +124,11 @@ def digit() -> Recording:
         array = (16 * pictures[1502].reshape(8, 8)).clip(max=255).astype("uint8")
         Image.fromarray(array).resize((256, 256), Image.Resampling.NEAREST).save(path)
         processor = ViTImageProcessor(size={"height": 16, "width": 16})
-        return Checkpoint(model, processor=processor, name="digits").record(path)
+        return TransformersModel(model, processor=processor, name="digits").record(path)
 
 
 def recordings() -> dict[str, tuple[Recording, Recording | None]]:
-    """Each with what stands beside it."""
+    """Each with what it is compared with."""
     return {
         "translation": (translator().record(TIRED), None),
         "sentence": (minilm().record(TIRED), None),
@@ -170,8 +170,8 @@ def main() -> None:
     FOLDER.mkdir()
     with tempfile.TemporaryDirectory() as folder, browser() as chromium:
         addresses = {}
-        for name, (recording, beside) in recordings().items():
-            write_page(recording, Path(folder) / f"{name}.html", beside=beside)
+        for name, (recording, other) in recordings().items():
+            write_page(recording, Path(folder) / f"{name}.html", compare_with=other)
             addresses[name] = (Path(folder) / f"{name}.html").as_uri()
         wanted = [(theme, width, name) for theme in ("light", "dark") for width in SIZES for name in SHOTS]
         for theme, width, name in track(wanted, description="Taking pictures"):

@@ -52,10 +52,10 @@ POLICIES = {"heavy hitters": heavy_hitters, "recent only": recent_only}
 
 def read(model: Any, words: Tensor) -> tuple[Any, list[Tensor]]:
     """The cache of some words, (batch, words), and for each layer what its keys received, (batch, kv_heads, words)."""
-    with regard.watch(model, measure=["received"], keep="measures") as seen:
+    with regard.watch(model, measure=["received"], keep_qk=False) as result:
         cache = model(words, use_cache=True).past_key_values
     shared = [layer.keys.shape[1] for layer in cache.layers]  # heads of queries may share one of keys
-    received = [layer.measured["received"] for layer in seen.layers]
+    received = [layer.measured["received"] for layer in result.layers]
     return cache, [each.unflatten(1, (heads, -1)).sum(2) for each, heads in zip(received, shared, strict=True)]
 
 

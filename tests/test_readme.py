@@ -81,7 +81,7 @@ def shown_outputs(block: str) -> list[str]:
     return re.findall(r"^ *print\(.+\)  # (.+)$", block, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", MAX_LINES)
+@pytest.mark.parametrize("document", [*MAX_LINES, "docs/watching.md"])
 def test_python_blocks_run_in_order_and_print_what_they_show(document, tmp_path, monkeypatch):
     """A comment behind a print is its output, which ``: `` and an explanation may follow."""
     monkeypatch.chdir(tmp_path)  # where they write their files

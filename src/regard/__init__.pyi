@@ -11,7 +11,8 @@ from . import text as text
 from . import training as training
 from . import watching as watching
 from .analysis.recording import load as load
-from .analysis.trace import trace as trace
+from .analysis.trace_attention import trace as trace
+from .explore.show import show as show
 from .ops.attend import AttentionOutput as AttentionOutput
 from .ops.attend import attend as attend
 from .ops.attend import weights as weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
@@ -91,6 +92,29 @@ def count_problems(least: int = 1, **counts: Any) -> list[str]:
         elif count is not None and count < least:
             problems.append(f"{name} must be at least {least}, but is {count}")
     return problems
+
+
+def require(module: str, *, extra: str, needed_by: str) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+        module: Its full name.
+        extra: The extra of this library that installs it.
+        needed_by: What needs it, for the message.
+
+    Raises:
+        MissingExtra: If the package is not installed.
+
+    Example:
+        >>> require("scipy.sparse", extra="graph", needed_by="to_csr").csr_array
+        <class 'scipy.sparse._csr.csr_array'>
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = error.name or module
+        message = f"{needed_by} needs {package.partition('.')[0]}: install it with `pip install 'regard[{extra}]'`"
+        raise MissingExtra(message) from None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

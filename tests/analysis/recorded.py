@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard.analysis import Layer, Recording
-from regard.analysis.storage import checksum
+from regard.analysis.recording_file import checksum
 
 
 def recorded(weights, **measured):
@@ -18,13 +18,13 @@ def recorded(weights, **measured):
 
 
 def same(one, other):
-    assert (one.title, one.model, one.texts) == (other.title, other.model, other.texts)
+    assert (one.title, one.model_name, one.texts) == (other.title, other.model_name, other.texts)
     for mine, theirs in zip(one.layers, other.layers, strict=True):
-        assert (mine.name, mine.kind, mine.queries, mine.keys) == (
+        assert (mine.name, mine.kind, mine.query_tokens, mine.key_tokens) == (
             theirs.name,
             theirs.kind,
-            theirs.queries,
-            theirs.keys,
+            theirs.query_tokens,
+            theirs.key_tokens,
         )
         assert torch.equal(mine.weights.dense(), theirs.weights.dense())
         assert torch.equal(mine.weights.lse(), theirs.weights.lse())
@@ -40,8 +40,8 @@ def changed(whole, change):
 
 
 def layer(about):
-    return about["layers"][0]["by name"]
+    return about["layers"][0]["dict"]
 
 
 def rules(about):
-    return layer(about)["weights"]["weights"]["by name"]
+    return layer(about)["weights"]["attention_request"]["dict"]

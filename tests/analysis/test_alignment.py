@@ -24,7 +24,7 @@ MADE = Recording("", "m", (cross("cross.0", BLURRED, NOTHING), cross("cross.1", 
 
 
 def test_the_mean_and_the_heads_that_were_named():
-    mean = MADE.alignment()
+    mean = align(MADE)
     assert mean.heads == (("cross.0", 0), ("cross.0", 1), ("cross.1", 0), ("cross.1", 1))
     assert torch.allclose(mean.weights, torch.tensor([[1.185, 0.615], [0.615, 1.185]]) / 4)
     blurred = align(MADE, {"cross.1": [1], "cross.0": [0]})
@@ -33,47 +33,47 @@ def test_the_mean_and_the_heads_that_were_named():
 
 
 def test_the_best_heads_tell_most_about_where_they_stand():
-    told = mutual_information(MADE["cross.1"])
+    told = mutual_information(MADE.layers["cross.1"])
     P = torch.tensor([SHARP, BLURRED]).double()
     mean = P.mean(1)
     entropy = torch.special.entr(mean).sum(-1) - torch.special.entr(P).sum(-1).mean(-1)
     assert torch.allclose(told.double(), entropy, atol=1e-6)
-    assert align(MADE, "best", count=1).heads == (("cross.1", 0),)
-    assert mutual_information(MADE["cross.0"])[1] == pytest.approx(0, abs=1e-6)
-    assert len(align(MADE, "best", count=9).heads) == 4
+    assert align(MADE, "most_informative", num_heads=1).heads == (("cross.1", 0),)
+    assert mutual_information(MADE.layers["cross.0"])[1] == pytest.approx(0, abs=1e-6)
+    assert len(align(MADE, "most_informative", num_heads=9).heads) == 4
 
 
 def test_pieces_are_words_and_marks_are_none():
     weights = [[0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, 0.4], [0.25, 0.25, 0.25, 0.25]]
     made = Recording("", "", (cross("c", weights, source=("▁c", "at", "▁x", "</s>"), target=("▁K", "a", "</s>")),))
-    found = made.alignment()
+    found = align(made)
     assert (found.target, found.source) == (("Ka",), ("cat", "x"))
     assert torch.allclose(found.weights, torch.tensor([[0.4, 0.2]]))
-    raw = made.alignment(merge=False)
+    raw = align(made, merge_subwords=False)
     assert raw.source == ("▁c", "at", "▁x", "</s>")
     assert torch.allclose(raw.weights, torch.tensor(weights))
     plain = Recording("", "", (cross("c", SHARP, source=("1", "2", "</s>"), target=("die", "Katze")),))
-    assert plain.alignment().target == ("die", "Katze")  # nothing says where words begin
+    assert align(plain).target == ("die", "Katze")  # nothing says where words begin
     assert Alignment((), (), torch.zeros(0, 0), ()).pairs == []
 
 
 @pytest.mark.parametrize(
     ("heads", "error"),
     [
-        ({"cross.2": [0]}, "no layer 'cross.2', did you mean 'cross"),
-        ({"cross.0": [2]}, "cross.0 has the heads 0, 1; got 2"),
+        ({"cross.2": [0]}, "no cross-attention layer 'cross.2', did you mean 'cross"),
+        ({"cross.0": [2]}, "cross.0 has the heads 0, 1, got 2"),
         ({}, "at least one head"),
-        ("all", "expected 'mean', 'best' or heads by layers, got 'all'"),
+        ("all", "expected 'mean', 'most_informative' or a dict of head indices, got 'all'"),
     ],
 )
 def test_what_is_no_head_is_refused(heads, error):
     with pytest.raises(InvalidArgument, match=error):
-        MADE.alignment(heads)
+        align(MADE, heads)
 
 
 def test_a_model_without_cross_attention_has_none():
-    with pytest.raises(InvalidArgument, match="m has no cross-attention"):
-        Recording("", "m", ()).alignment()
+    with pytest.raises(InvalidArgument, match="no cross-attention of m"):
+        align(Recording("", "m", ()))
 
 
 def test_layers_of_different_sizes_are_named():

@@ -50,10 +50,10 @@ def test_a_translation_comes_back_with_what_was_measured(tmp_path):
     given = Translator.load().record("The cat sat on the mat.")
     given.save(tmp_path / "a.regard")
     same(regard.load(tmp_path / "a.regard"), given)
-    weights = given.cross[0].weights
+    weights = given.layers.cross[0].weights
     measured = weights.measure("entropy", "max", regard.TopK(3))
     recorded(weights, **measured).save(tmp_path / "b.regard", dtype=torch.float16)
-    found = regard.load(tmp_path / "b.regard")["encoder.0"]
+    found = regard.load(tmp_path / "b.regard").layers["encoder.0"]
     assert found.weights.request.query.dtype == torch.float16
     torch.testing.assert_close(found.weights.dense(), weights.dense(), atol=1e-2, rtol=0)
     assert torch.equal(found.measured["topk"].indices, measured["topk"].indices)
@@ -82,24 +82,27 @@ def whole(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda about: about.update(version=1), "expected a recording of version 3, but it is of 1"),
+        (lambda about: about.update(version=1), "expected a recording of version 4, got version 1"),
         (
             lambda about: layer(about).update(kind="other"),
             "layer 'encoder.0': kind: expected one of encoder, decoder, cross, got 'other'",
         ),
-        (lambda about: layer(about).update(keys=["a"]), r"layer 'encoder.0': expected weights \(1, heads, 5, 1\)"),
-        (lambda about: layer(about).update(keys=[1] * 5), "layer 'encoder.0': keys: expected a tuple of texts, got"),
-        (lambda about: layer(about).update(weights={"eval": "print(1)"}), "'eval' is no kind of thing"),
+        (lambda about: layer(about).update(key_tokens=["a"]), "layer 'encoder.0': key_tokens: expected 5 tokens"),
         (
-            lambda about: rules(about).update(mask={"rule": "Causal", "arguments": {"by name": {"x": 1}}}),
-            "is no recording, or a damaged one$",
+            lambda about: layer(about).update(key_tokens=[1] * 5),
+            "layer 'encoder.0': key_tokens: expected a tuple of str",
+        ),
+        (lambda about: layer(about).update(weights={"eval": "print(1)"}), "'eval': unknown kind of entry"),
+        (
+            lambda about: rules(about).update(mask={"rule": "Causal", "arguments": {"dict": {"x": 1}}}),
+            "is not a recording, or a damaged one$",
         ),
         (lambda about: rules(about).update(key={"tensor": "9"}), "damaged"),
         (lambda about: rules(about).update(scale="x"), "scale: expected a finite number"),
         (lambda about: about.update(layers=3), "damaged"),
-        (lambda about: about.update(title=[1]), "expected a text"),
+        (lambda about: about.update(title=[1]), "title: expected a str"),
         (lambda about: about.update(more=1), "damaged"),
-        (lambda about: [1], "expected a recording of version 3"),
+        (lambda about: [1], "expected a recording of version 4"),
     ],
 )
 def test_a_changed_file_is_an_error(whole, change, said):
@@ -109,17 +112,17 @@ def test_a_changed_file_is_an_error(whole, change, said):
 
 
 def test_what_is_no_recording_is_an_error(whole, tmp_path):
-    with pytest.raises(InvalidFile, match="there is no such file"):
+    with pytest.raises(InvalidFile, match="does not exist"):
         regard.load(tmp_path / "b.regard")
     with pytest.raises(InvalidFile, match="is a folder; a recording is one file"):
         regard.load(tmp_path)
     data = whole.read_bytes()
     for part in (b"", data[:5], data[:-10], b"\x80\x04" + data, data[: len(data) // 2]):
         whole.write_bytes(part)
-        with pytest.raises(InvalidFile, match=r"whole\.regard: is no recording, or a damaged one$"):
+        with pytest.raises(InvalidFile, match=r"whole\.regard: is not a recording, or a damaged one$"):
             regard.load(whole)
     save_file({"x": torch.zeros(3)}, whole)
-    with pytest.raises(InvalidFile, match="is no recording: it says nothing of one"):
+    with pytest.raises(InvalidFile, match="is not a recording: its metadata have no entry 'regard'"):
         regard.load(whole)
 
 
@@ -127,7 +130,7 @@ def test_a_flipped_bit_is_an_error(whole):
     data = whole.read_bytes()
     for at in range(8, len(data), 7):
         whole.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        with pytest.raises(InvalidFile, match=r"damaged|is no recording|of version 3"):
+        with pytest.raises(InvalidFile, match=r"damaged|is not a recording|of version 4"):
             regard.load(whole)
     whole.write_bytes(data)
     regard.load(whole)
@@ -139,13 +142,18 @@ def test_a_text_may_hold_what_no_utf_8_has(tmp_path):
     layer = Layer("a", "encoder", regard.weights(x, x), tokens, tokens)
     Recording("half a pair: \udc00", "\u0000", (layer,)).save(tmp_path / "a.regard")
     again = regard.load(tmp_path / "a.regard")
-    assert (again.title, again.model, again[0].keys) == ("half a pair: \udc00", "\u0000", tokens)
+    assert (again.title, again.model_name, again.layers[0].key_tokens) == ("half a pair: \udc00", "\u0000", tokens)
 
 
 def test_a_layer_that_there_is_not_is_named():
     x = torch.randn(1, 2, 5, 8)
-    with pytest.raises(InvalidArgument, match=r"there is no layer 'encoder.1', did you mean 'encoder.0'\?"):
-        recorded(regard.weights(x, x))["encoder.1"]
+    layers = recorded(regard.weights(x, x)).layers
+    with pytest.raises(InvalidArgument, match=r"unknown layer 'encoder.1', did you mean 'encoder.0'\?; known"):
+        assert layers["encoder.1"]
+    with pytest.raises(InvalidArgument, match=r"below 0, the layers of .* of kind 'cross' \(it has 1 layers: 1"):
+        assert layers.cross[0]
+    assert layers["encoder"] is layers[0]
+    assert repr(recorded(regard.weights(x, x))) == "Recording('a title', model_name='a model', 1 layers: 1 encoder)"
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, "float16"])

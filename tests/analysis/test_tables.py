@@ -11,7 +11,16 @@ import torch
 from pyarrow import parquet
 
 import regard
-from regard.analysis import Layer, Recording, edges, plot_heads, plot_weights, row_table, save_table
+from regard.analysis import (
+    Layer,
+    Recording,
+    edge_table,
+    head_scores,
+    plot_head_scores,
+    plot_weights,
+    row_table,
+    save_table,
+)
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops.measures import Measure
 
@@ -33,15 +42,15 @@ def made() -> Recording:
 
 
 def test_edges_are_the_strongest_weights(made):
-    found = edges(made, k=3)
+    found = edge_table(made, k=3)
     rows = list(zip(*found.values(), strict=True))
     assert len(rows) == 2 * (1 + 2 + 3 + 3 + 3) + 2 * 15  # a causal row sees no more
     for layer, kind, head, query, key, query_token, key_token, weight in rows:
-        held = made[layer]
-        assert (kind, query_token, key_token) == (held.kind, held.queries[query], held.keys[key])
+        held = made.layers[layer]
+        assert (kind, query_token, key_token) == (held.kind, held.query_tokens[query], held.key_tokens[key])
         assert weight == pytest.approx(held.weights[0, head, query, key].item(), abs=1e-6)
     best = {(row[0], row[2], row[3]): row[4] for row in reversed(rows)}
-    assert all(best[name, h, q] == int(made[name].weights[0, h, q].argmax()) for name, h, q in best)
+    assert all(best[name, h, q] == int(made.layers[name].weights[0, h, q].argmax()) for name, h, q in best)
 
 
 def test_rows_have_their_measures(made):
@@ -52,11 +61,11 @@ def test_rows_have_their_measures(made):
     at = [(a, b, c) for a, b, c in zip(found["layer"], found["head"], found["query"], strict=True)].index(
         ("second", 1, 3)
     )
-    weights = made["second"].weights
+    weights = made.layers["second"].weights
     assert found["token"][at] == "▁$d$"
     assert found["entropy"][at] == pytest.approx(weights.entropy()[0, 1, 3].item(), abs=1e-6)
     assert found["distance_histogram_1"][at] == pytest.approx(weights[0, 1, 3, 3].item(), abs=1e-6)
-    with pytest.raises(InvalidArgument, match="'received' is not of rows"):
+    with pytest.raises(InvalidArgument, match="'received' is not of queries"):
         row_table(made, "received")
 
 
@@ -82,37 +91,35 @@ def test_a_measure_with_several_parts_has_a_column_of_each(made):
 
 
 def test_files_hold_what_the_table_holds(made, tmp_path):
-    table = edges(made, k=2)
-    for ending in ("csv", "npz", "parquet"):
+    table = edge_table(made, k=2)
+    for ending in ("csv", "parquet"):
         save_table(table, tmp_path / f"edges.{ending}")
     with (tmp_path / "edges.csv").open(encoding="utf-8", newline="") as file:
         read = list(csv.DictReader(file))
     assert [row["key_token"] for row in read] == table["key_token"]
     assert [float(row["weight"]) for row in read] == table["weight"]
-    with np.load(tmp_path / "edges.npz") as arrays:  # without pickle
-        assert {name: arrays[name].tolist() for name in arrays} == table
     assert parquet.read_table(tmp_path / "edges.parquet").to_pydict() == table
 
 
 def test_other_files_and_uneven_columns_are_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"ends with one of \.csv, \.npz, \.parquet, got 'a\.xlsx'"):
+    with pytest.raises(InvalidArgument, match=r"expected \*\.csv or \*\.parquet, got 'a\.xlsx'"):
         save_table({"a": [1]}, tmp_path / "a.xlsx")
-    with pytest.raises(InvalidArgument, match="one length for all, got 1, 2"):
+    with pytest.raises(InvalidArgument, match="equal lengths, got 1, 2"):
         save_table({"a": [1], "b": [1, 2]}, tmp_path / "a.csv")
-    with pytest.raises(InvalidType, match="columns: expected lists by name"):
+    with pytest.raises(InvalidType, match="columns: expected a dict of lists"):
         save_table([("a", 1)], tmp_path / "a.csv")
     assert not list(tmp_path.iterdir())
 
 
 def test_figures_show_the_numbers(made, tmp_path):
-    scores = made.heads()
-    figure = plot_heads(scores, ["self", "entropy"])
+    scores = head_scores(made)
+    figure = plot_head_scores(scores, ["self", "entropy"])
     panels = [axis for axis in figure.axes if axis.images]
     assert [panel.get_title() for panel in panels] == ["self", "entropy (nats)"]
     assert panels[0].images[0].get_array().tolist() == np.array(scores["self"]).reshape(2, 2).tolist()
-    maps = plot_weights(made["first"], [1])
+    maps = plot_weights(made.layers["first"], [1])
     (panel,) = [axis for axis in maps.axes if axis.images]
-    assert np.allclose(panel.images[0].get_array(), made["first"].weights[0, 1].numpy())
+    assert np.allclose(panel.images[0].get_array(), made.layers["first"].weights[0, 1].numpy())
     assert [label.get_text() for label in panel.get_xticklabels()][3] == r"▁\$d\$"
     for name, drawn in (("heads.png", figure), ("layer.svg", maps)):
         drawn.savefig(tmp_path / name)
@@ -120,15 +127,29 @@ def test_figures_show_the_numbers(made, tmp_path):
     (panel,) = [axis for axis in plot_weights(long).axes if axis.images]
     assert panel.images[0].get_array().shape == (700, 700)
     for wrong, error in (
-        (lambda: plot_heads(scores, ["slef"]), "did you mean 'self'"),
-        (lambda: plot_weights(made["first"], [2]), "has the heads 0, 1; got 2"),
+        (lambda: plot_head_scores(scores, ["slef"]), "did you mean 'self'"),
+        (lambda: plot_weights(made.layers["first"], [2]), "has the heads 0, 1, got 2"),
     ):
         with pytest.raises(InvalidArgument, match=error):
             wrong()
     for other, error in (
-        (lambda: plot_heads([1]), "scores: expected what `head_scores` gives, got list"),
-        (lambda: plot_heads({"layer": []}), "got dict without 'head'"),
-        (lambda: plot_weights(made), "layer: expected one of a recording, got Recording"),
+        (lambda: plot_head_scores([1]), "scores: expected what `head_scores` returns, got list"),
+        (lambda: plot_head_scores({"layer": []}), "got dict without 'head'"),
+        (lambda: plot_weights(made), "layer: expected a Layer of a recording, got Recording"),
     ):
         with pytest.raises(InvalidType, match=error):
             other()
+
+
+def test_edges_by_key_are_the_strongest_queries(made):
+    table = edge_table(made, 2, by="key")
+    for layer in made.layers:
+        dense = layer.weights.dense()[0]
+        for head in range(dense.shape[0]):
+            rows = [n for n in range(len(table["head"])) if (table["layer"][n], table["head"][n]) == (layer.name, head)]
+            for key in range(dense.shape[2]):
+                ours = sorted((table["weight"][n] for n in rows if table["key"][n] == key), reverse=True)
+                theirs = dense[head, :, key].topk(min(2, dense.shape[1])).values
+                assert ours == pytest.approx([each for each in theirs.tolist() if each > 0])
+    with pytest.raises(InvalidArgument, match="by: expected one of query, key, got 'row'"):
+        edge_table(made, by="row")

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import regard as package
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 
 
 def save(path, seed=0, tokens=("a", "b", "c"), kind="encoder", title="A title", model="a model"):
@@ -51,8 +52,8 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, tmp_path):
     decoder = save(tmp_path / "decoder.regard", kind="decoder")
     (tmp_path / "text.regard").write_text("no recording")
     for arguments, said in [
-        ([one, tmp_path / "nowhere.regard"], "nowhere.regard: there is no such file"),
-        ([one, tmp_path / "text.regard"], "text.regard: is no recording"),
+        ([one, tmp_path / "nowhere.regard"], "nowhere.regard: does not exist"),
+        ([one, tmp_path / "text.regard"], "text.regard: is not a recording"),
         ([one, decoder], "decoder.regard: expected a layer of a name or of a kind (encoder)"),
         ([one, one, "-o", tmp_path / "no" / "both.html"], "could not be written"),
     ]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from generation.writer import trained_writer
 from regard.generation.decoding import Hypothesis
 from regard.models import save_model
-from watching.test_checkpoint import T5, tokenizer
+from watching.test_transformers_model import T5, tokenizer
 
 
 def test_translation_table_and_page(regard, model, tmp_path):

@@ -32,7 +32,7 @@ def test_a_layer_of_a_model_at_a_sentence(regard, model):
     steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
     recording = library.generation.Translator.load(model).record("the cat sat")
     layer = next(layer for layer in recording.layers if layer.name == "cross.1")
-    assert steps["weights"]["labels"] == [None, list(layer.queries), list(layer.keys)]
+    assert steps["weights"]["labels"] == [None, list(layer.query_tokens), list(layer.key_tokens)]
     dense = layer.weights.dense()[0].flatten().tolist()
     found = [each for head in steps["weights"]["value"] for row in head for each in row]
     assert found == pytest.approx(dense, abs=0.01)  # the model computes in bfloat16 where that is faster
@@ -48,7 +48,7 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
         steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
         recording = library.generation.load(folder).record("the cat sat")
         found = next(each for each in recording.layers if each.name == layer)
-        assert steps["weights"]["labels"] == [None, list(found.queries), list(found.keys)]
+        assert steps["weights"]["labels"] == [None, list(found.query_tokens), list(found.key_tokens)]
         assert size in (None, len(steps["weights"]["value"]))
         torch.testing.assert_close(
             torch.tensor(steps["weights"]["value"]), found.weights.dense()[0].float(), atol=0.01, rtol=0

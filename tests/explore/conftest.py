@@ -15,7 +15,8 @@ import torch
 import regard
 from explore import served
 from explore.pairs import ONE, OTHER, encoder_of
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.page import write_page
 from regard.ops.weight_matrix import WeightMatrix
 
@@ -159,7 +160,7 @@ def open_pair(open_file, tmp_path):
     """Open the page of two recordings, and wait until all heads are compared."""
 
     def open_it(one, other, *place, ranked=True, **options):
-        opened = open_file(write_page(one, tmp_path / "compare.html", beside=other), *place, **options)
+        opened = open_file(write_page(one, tmp_path / "compare.html", compare_with=other), *place, **options)
         opened.wait_for_selector(".compare-panel.one canvas[data-cell]")
         if ranked:
             opened.wait_for_selector(".compare-entry")

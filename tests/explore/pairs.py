@@ -6,7 +6,8 @@ import torch
 
 import regard
 from explore.opened import layer_of
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.codes import decode, encode
 
 ONE = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>")

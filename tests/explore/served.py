@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import torch
 
 import regard
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.server import listening
 
 TOKENS = tuple(f"▁word{number}" for number in range(600))

@@ -10,7 +10,8 @@ import torch
 import regard
 from explore.opened import settle
 from explore.test_javascript import missing
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 
 pytestmark = pytest.mark.browser
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ from torch import Tensor
 
 import regard
 from explore.packed import Bytes, read
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.head_scores import head_scores
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore.packing import pack
 from regard.explore.page import page
@@ -314,7 +315,7 @@ def test_a_sequence_is_stored_once_and_roles_are_kept_apart(recording):
 
 def test_what_heads_do_is_told_for_each(recording):
     header, _ = pack(recording)
-    scores = recording.heads()
+    scores = head_scores(recording)
     for entry in header["layers"]:
         rows = [row for row, name in enumerate(scores["layer"]) if name == entry["name"]]
         assert entry["scores"]["entropy"] == pytest.approx([scores["entropy"][row] for row in rows], abs=1e-5)
@@ -329,18 +330,17 @@ def test_a_translation_that_equals_its_source_is_still_another_text(make_recordi
 
 def test_all_objections_come_at_once(recording):
     first, second, *_ = recording.layers
-    layers = (replace(first, queries=("one",)), replace(second, name="encoder.0"))
+    layers = (first.replace(query_tokens=("one",)), second.replace(name="encoder.0"))
     with pytest.raises(InvalidArgument) as caught:
-        pack(replace(recording, layers=layers))
+        recording.replace(layers=layers)
     message = str(caught.value)
-    assert "layer 'encoder.0': expected weights (1, heads, 1, 8)" in message
-    assert "got (1, 3, 8, 8)" in message
+    assert "layer 'encoder.0': query_tokens: expected 8 tokens, as the weights have, got 1" in message
     assert "expected every layer to have a name of its own, got 'encoder.0' 2 times" in message
 
 
 def test_a_recording_needs_a_layer(recording):
     with pytest.raises(InvalidArgument, match="recording: expected at least one layer, got none"):
-        pack(replace(recording, layers=()))
+        pack(recording.replace(layers=()))
 
 
 class Claimed(WeightMatrix):

@@ -12,7 +12,8 @@ from explore.opened import FOUR_DIGITS, point_at
 from explore.test_page_exports import rows_of as rows_in
 from explore.test_page_exports import saved
 from explore.test_page_graph import long_recording, until
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore import packing
 from regard.explore.packing import pack
 from regard.ops.scores import Alibi, ScaledDotProduct

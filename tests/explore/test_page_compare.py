@@ -13,7 +13,8 @@ from playwright.sync_api import expect
 import regard
 from explore.opened import layer_of, number_of
 from explore.pairs import ONE, OTHER, PAIRS, encoder_of, stored
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
 from regard.explore.codes import decode, encode
 from regard.explore.packing import pack
@@ -57,12 +58,12 @@ def test_the_second_is_packed_behind_the_first(pair):
 def test_what_cannot_be_compared_is_refused(pair):
     one, other = pair
     decoder = Layer("decoder.7", "decoder", other.layers[0].weights, OTHER, OTHER)
-    with pytest.raises(InvalidArgument, match=r"beside: expected a layer of a name or of a kind \(encoder\).* decoder"):
-        page(one, beside=Recording("", "", (decoder,)))
-    with pytest.raises(InvalidArgument, match="beside: expected at least one layer"):
-        page(one, beside=Recording("", "", ()))
-    with pytest.raises(InvalidType, match=r"beside: expected a Recording, .* got str"):
-        page(one, beside="other.regard")
+    with pytest.raises(InvalidArgument, match=r"compare_with: expected a layer .* of a kind \(encoder\).* decoder"):
+        page(one, compare_with=Recording("", "", (decoder,)))
+    with pytest.raises(InvalidArgument, match="compare_with: expected at least one layer"):
+        page(one, compare_with=Recording("", "", ()))
+    with pytest.raises(InvalidType, match="compare_with: expected a Recording, got str"):
+        page(one, compare_with="other.regard")
 
 
 def test_one_recording_has_no_such_view(open_page, pair):
@@ -248,7 +249,7 @@ def test_long_texts_are_compared_by_squares(open_pair, long_pair):
 
 def test_long_texts_of_other_lengths_are_not(open_pair, long_pair):
     one = long_pair[0]
-    other = encoder_of(one.layers[0].queries[:-40], 2, heads=2, layers=1)
+    other = encoder_of(one.layers[0].query_tokens[:-40], 2, heads=2, layers=1)
     opened = open_pair(one, other, ranked=False)
     opened.wait_for_selector(".compare-why:not([hidden])")
     words = opened.locator(".compare-why").inner_text()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 def test_what_is_saved_has_the_signs_and_the_bars_and_whole_rows_only(open_file, tmp_path):
     """Of a list that scrolls the rows are drawn that are in sight whole."""
     one, other = (encoder_of(tokens, seed, heads=6, layers=7) for seed, tokens in enumerate((ONE, OTHER)))
-    opened = open_file(write_page(one, tmp_path / "compare.html", beside=other))
+    opened = open_file(write_page(one, tmp_path / "compare.html", compare_with=other))
     opened.wait_for_selector(".compare-entry:nth-child(42)")
     opened.locator(".compare-list").evaluate("node => node.scrollTop = 10")
     frame = boxes_of(opened, ".compare-list")[0]

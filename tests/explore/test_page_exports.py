@@ -12,7 +12,8 @@ import torch
 
 import regard
 from explore.opened import layer_of, settle
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.codes import ERROR
 
 pytestmark = pytest.mark.browser
@@ -145,7 +146,7 @@ def test_the_weights_of_a_held_token_as_csv_are_the_tensors(open_page, recording
     assert header == HEADER
     assert len(rows) == 6  # what the mask allows
     for query, query_token, key, key_token, weight in rows:
-        assert (int(query), query_token, key_token) == (5, layer.queries[5], layer.keys[int(key)])
+        assert (int(query), query_token, key_token) == (5, layer.query_tokens[5], layer.key_tokens[int(key)])
         assert float(weight) == near(layer.weights[0, 2, 5, int(key)].item())
 
 
@@ -330,8 +331,8 @@ def test_the_csv_of_a_graph_has_its_edges_and_the_shares_of_the_input(open_page,
     assert edges == {
         (f"encoder.{layer}", query, key): pytest.approx(mass, rel=1e-5) for layer, query, key, mass in seen
     }
-    tokens = layer_of(recording, "encoder.0").queries
-    exact = regard.analysis.rollout([layer.weights for layer in recording.encoder], rows=[4])[0, 0]
+    tokens = layer_of(recording, "encoder.0").query_tokens
+    exact = regard.analysis.rollout([layer.weights for layer in recording.layers.encoder], queries=[4])[0, 0]
     shares = {int(key): float(share) for layer, _, _, key, _, share in rows if layer == "all"}
     assert shares == {key: pytest.approx(share, abs=0.002) for key, share in enumerate(exact.tolist())}
     assert all((row[2], row[4]) == (tokens[int(row[1])], tokens[int(row[3])]) for row in rows)
@@ -374,6 +375,6 @@ def test_the_csv_of_a_generation_is_its_step(open_page, recording):
     header, *rows = rows_of(data)
     assert header == HEADER
     layer = layer_of(recording, "decoder.1")
-    assert [row[:4] for row in rows] == [["4", "▁mü", str(key), layer.keys[key]] for key in range(5)]
+    assert [row[:4] for row in rows] == [["4", "▁mü", str(key), layer.key_tokens[key]] for key in range(5)]
     for row in rows:
         assert float(row[4]) == near(layer.weights[0, 1, 4, int(row[2])].item())

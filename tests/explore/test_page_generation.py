@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import regard
 from explore.opened import as_shown, layer_of, number_of, settle, token
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.codes import ERROR
 
 pytestmark = pytest.mark.browser
@@ -55,9 +54,9 @@ def causal(count: int) -> Recording:
 
 def test_a_decoder_that_reads_what_it_is_given_looks_at_the_source_too(open_page, recording):
     """As in training: the decoder's rows are the tokens that it read."""
-    read = layer_of(recording, "decoder.1").keys
-    given = [replace(layer, queries=read) if layer.kind != "encoder" else layer for layer in recording.layers]
-    page = open_page(replace(recording, layers=tuple(given)), "#views=generation&layer=cross.1&head=2&step=3")
+    read = layer_of(recording, "decoder.1").key_tokens
+    given = [layer.replace(query_tokens=read) if layer.kind != "encoder" else layer for layer in recording.layers]
+    page = open_page(recording.replace(layers=given), "#views=generation&layer=cross.1&head=2&step=3")
     step_is(page, 4)
     exact = layer_of(recording, "cross.1").weights[0, 2, 3]
     assert max(tints(page, 0), key=tints(page, 0).get) == int(exact.argmax())
@@ -71,7 +70,7 @@ def test_a_step_shows_what_it_attended_to_what_it_wrote_and_what_was_to_come(ope
     page = open_page(recording, f"#views=generation&layer=decoder.1&head=2&step={step}")
     layer = layer_of(recording, "decoder.1")
     step_is(page, step + 1)
-    words = [piece.removeprefix("▁") for piece in layer.queries]
+    words = [piece.removeprefix("▁") for piece in layer.query_tokens]
     assert page.locator(".made-token").text_content() == words[step]
     assert page.locator(".made .hint").first.text_content() == f"Step {step + 1} of 10 writes"
     assert visible(page, 1) == ["<s>", *words]
@@ -200,5 +199,5 @@ def test_a_long_text_is_stepped_through_in_its_own_scroller(open_page):
 
 
 def test_there_is_none_without_a_decoder(open_page, recording):
-    page = open_page(replace(recording, layers=recording.of("encoder")))
+    page = open_page(recording.replace(layers=recording.layers.by_kind("encoder")))
     assert page.get_by_role("button", name="Generation").count() == 0

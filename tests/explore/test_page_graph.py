@@ -11,7 +11,8 @@ import torch
 import regard
 from explore.opened import layer_of, number_of, point_at
 from regard.analysis import rollout
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.packing import pack
 
 pytestmark = pytest.mark.browser
@@ -57,11 +58,11 @@ def long_recording(tokens: int = 301, layers: int = 2) -> Recording:
 def test_the_masses_are_those_of_the_rollout(open_page, make_recording, start):
     recording = make_recording(encoders=3)
     page = open_page(recording, GRAPH + ("" if start is None else f"&token=source.{start}"))
-    weights = [layer.weights for layer in recording.encoder]
-    row = len(recording.encoder[0].queries) - 1 if start is None else start
+    weights = [layer.weights for layer in recording.layers.encoder]
+    row = len(recording.layers.encoder[0].query_tokens) - 1 if start is None else start
     assert nodes(page, 3) == {row: 1}
     for depth in range(3):
-        exact = rollout(weights[depth:], rows=[row])[0, 0]
+        exact = rollout(weights[depth:], queries=[row])[0, 0]
         drawn = nodes(page, depth)
         assert len(drawn) == 8
         for unit, mass in drawn.items():
@@ -76,8 +77,8 @@ def test_an_edge_is_what_one_token_gives_to_the_next(open_page, make_recording):
         "all => all.map(({dataset: d}) => [+d.layer, +d.from, +d.to, +d.mass])"
     )
     assert {edge[0] for edge in found} == {0, 1, 2}
-    weights = [layer.weights for layer in recording.encoder]
-    mass = [rollout(weights[depth:], rows=[4])[0, 0] for depth in range(3)] + [torch.eye(8)[4]]
+    weights = [layer.weights for layer in recording.layers.encoder]
+    mass = [rollout(weights[depth:], queries=[4])[0, 0] for depth in range(3)] + [torch.eye(8)[4]]
     mixed = [0.5 * torch.eye(8) + 0.5 * each.dense()[0].mean(0) for each in weights]
     for layer, start, end, passing in found:
         exact = mass[int(layer) + 1][int(start)] * mixed[int(layer)][int(start), int(end)]
@@ -94,7 +95,7 @@ def test_each_layer_says_what_is_not_drawn(open_page, make_recording):
     recording = make_recording(source=source, encoders=2)
     page = open_page(recording, f"{GRAPH}&token=source.3")
     for depth in (0, 1):
-        exact = rollout([layer.weights for layer in recording.encoder[depth:]], rows=[3])[0, 0]
+        exact = rollout([layer.weights for layer in recording.layers.encoder[depth:]], queries=[3])[0, 0]
         drawn = sorted(nodes(page, depth))
         assert set(drawn) <= set(exact.topk(10).indices.tolist())
         left = 1 - exact[drawn].sum().item()
@@ -106,7 +107,7 @@ def test_each_layer_says_what_is_not_drawn(open_page, make_recording):
 
 def test_the_shares_of_the_input_are_listed(open_page, recording):
     page = open_page(recording, f"{GRAPH}&token=source.5")
-    exact = rollout([layer.weights for layer in recording.encoder], rows=[5])[0, 0]
+    exact = rollout([layer.weights for layer in recording.layers.encoder], queries=[5])[0, 0]
     page.wait_for_selector(".shares li")
     values = [number_of(text) for text in page.locator(".shares .value").all_text_contents()]
     assert values == pytest.approx(exact.sort(descending=True).values.tolist(), abs=STORED)
@@ -115,7 +116,7 @@ def test_the_shares_of_the_input_are_listed(open_page, recording):
 
 def test_several_held_tokens_begin_together(open_page, recording):
     page = open_page(recording, f"{GRAPH}&token=source.4,source.5")
-    exact = rollout([layer.weights for layer in recording.encoder], rows=[4, 5])[0].mean(0)
+    exact = rollout([layer.weights for layer in recording.layers.encoder], queries=[4, 5])[0].mean(0)
     assert nodes(page, 2) == {4: 0.5, 5: 0.5}
     for unit, mass in nodes(page, 0).items():
         assert mass == pytest.approx(exact[unit].item(), abs=STORED)
@@ -127,7 +128,7 @@ def test_a_row_that_sums_to_less_than_one_is_divided_by_its_sum(open_page):
     weights = [regard.weights(*torch.randn(2, 1, 2, 4, 4).unbind(), mask=mask) for _ in range(2)]
     layers = [Layer(f"encoder.{index}", "encoder", each, words, words) for index, each in enumerate(weights)]
     page = open_page(Recording("t", "m", tuple(layers)), f"{GRAPH}&token=source.2")
-    exact = rollout([layer.weights for layer in layers], rows=[2])[0, 0]
+    exact = rollout([layer.weights for layer in layers], queries=[2])[0, 0]
     drawn = nodes(page, 0)
     assert set(drawn) == {0, 1, 2}
     assert sum(drawn.values()) == pytest.approx(1)
@@ -204,8 +205,8 @@ def test_the_graph_is_used_by_keyboard(open_page, recording):
 
 def test_cross_attention_has_the_graph_of_its_encoder_and_no_self_attention_none(open_page, recording):
     page = open_page(recording, "#views=graph&layer=cross.1&head=0")
-    assert set(nodes(page, 2)) == {len(layer_of(recording, "encoder.0").queries) - 1}
-    page = open_page(Recording("t", "m", recording.cross), "#views=text,graph")
+    assert set(nodes(page, 2)) == {len(layer_of(recording, "encoder.0").query_tokens) - 1}
+    page = open_page(Recording("t", "m", recording.layers.cross), "#views=text,graph")
     assert page.get_by_role("button", name="Graph", exact=True).count() == 0
 
 

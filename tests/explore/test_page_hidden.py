@@ -10,7 +10,8 @@ import torch
 
 import regard
 from explore.opened import arcs, layer_of, number_of, point_at, settle, token
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.codes import ERROR
 
 pytestmark = pytest.mark.browser
@@ -88,7 +89,7 @@ def test_the_rest_is_divided_by_one_less_what_is_left_out(open_page, recording, 
     layer = layer_of(recording, name)
     page = open_page(recording, f"#layer={name}&head={','.join(map(str, heads))}&hidden=first,special&rescale=1")
     weights = layer.weights.dense()[0, heads].mean(0)
-    hidden = torch.tensor([key == 0 or each in ("<s>", "</s>") for key, each in enumerate(layer.keys)])
+    hidden = torch.tensor([key == 0 or each in ("<s>", "</s>") for key, each in enumerate(layer.key_tokens)])
     rest = 1 - weights[:, hidden].sum(-1, keepdim=True)
     exact = len(heads) * weights / rest  # of several the sum
     cells = saved(page)
@@ -96,7 +97,7 @@ def test_the_rest_is_divided_by_one_less_what_is_left_out(open_page, recording, 
     for (query, key), weight in cells.items():
         if rest[query] > 0.02:
             assert weight == pytest.approx(exact[query, key].item(), rel=0.025, abs=2e-4 / rest[query].item())
-    query = next(query for query in range(3, len(layer.queries)) if rest[query] > 0.1)
+    query = next(query for query in range(3, len(layer.query_tokens)) if rest[query] > 0.1)
     point_at(page, query, 1)
     shown = number_of(page.locator(".tip .value").text_content())
     assert shown == pytest.approx(exact[query, 1].item(), rel=0.025, abs=1e-3)

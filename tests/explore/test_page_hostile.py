@@ -7,7 +7,8 @@ import torch
 
 import regard
 from explore.opened import settle, spoken, token
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 
 pytestmark = pytest.mark.browser
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from explore.opened import as_shown, number_of, point_at, settle
-from regard.analysis.picture import BYTES
-from regard.analysis.recording import Layer, Recording
-from regard.analysis.storage import checksum
+from regard.analysis.layer import Layer
+from regard.analysis.recording import MAX_IMAGE_BYTES, Recording
+from regard.analysis.recording_file import checksum
 from regard.errors import InvalidArgument, InvalidFile
-from regard.explore.page import page as html_page
 
 ROWS, COLUMNS = 3, 4
 
@@ -51,10 +51,10 @@ def image() -> Recording:
 def test_a_picture_is_saved_and_read_back(tmp_path, image):
     image.save(tmp_path / "a.regard")
     again = regard.load(tmp_path / "a.regard")
-    assert again.picture == image.picture
+    assert again.image == image.image
     assert again.texts == image.texts
-    replace(image, picture=None).save(tmp_path / "b.regard")
-    assert regard.load(tmp_path / "b.regard").picture is None
+    image.replace(image=None).save(tmp_path / "b.regard")
+    assert regard.load(tmp_path / "b.regard").image is None
 
 
 def huge() -> bytes:
@@ -68,19 +68,33 @@ WRONG = {
     "script": (b"<svg onload=alert(1)>", "expected the bytes of a PNG"),
     "empty": (b"", "expected the bytes of a PNG"),
     "cut": (b"\x89PNG\r\n\x1a\n", "expected the bytes of a PNG"),
-    "many bytes": (png(8, 8) + bytes(BYTES), "expected at most 4,194,304 bytes"),
+    "many bytes": (png(8, 8) + bytes(MAX_IMAGE_BYTES), "expected at most 4,194,304 bytes"),
     "many pixels": (huge(), "expected 1 to 512 pixels a side, got 50000 × 50000"),
     "wide": (png(513, 8), "expected 1 to 512 pixels a side, got 513 × 8"),
 }
 
 
+def rewrite(path: Path, picture: Any) -> None:
+    """Put other bytes, or another node, where the picture is described in a file; the checksum fits."""
+    tensors = load_file(path)
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(json.loads(file.read(size))["__metadata__"]["regard"])
+    if isinstance(picture, bytes):
+        tensors[header["image"]["bytes"]["tensor"]] = torch.from_numpy(np.array(bytearray(picture), np.uint8))
+    else:
+        header["image"] = picture
+    text = json.dumps(header)
+    save_file(tensors, path, {"regard": text, "checksum": checksum(text, tensors)})
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_no_such_picture_is_refused(tmp_path, image, name):
-    picture, message = WRONG[name]
-    wrong = replace(image, picture=picture)
+    data, message = WRONG[name]
     with pytest.raises(InvalidArgument, match=message):
-        html_page(wrong)
-    wrong.save(tmp_path / "a.regard")
+        image.replace(image=data)
+    image.save(tmp_path / "a.regard")
+    rewrite(tmp_path / "a.regard", data)
     with pytest.raises(InvalidFile, match=message):
         regard.load(tmp_path / "a.regard")
 
@@ -91,14 +105,8 @@ def test_what_is_no_such_picture_is_refused(tmp_path, image, name):
 def test_a_picture_of_another_kind_is_refused(tmp_path, image, picture):
     place = tmp_path / "a.regard"
     image.save(place)
-    tensors = load_file(place)
-    with open(place, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        about = json.loads(json.loads(file.read(size))["__metadata__"]["regard"])
-    about["picture"] = picture
-    text = json.dumps(about)
-    save_file(tensors, place, {"regard": text, "checksum": checksum(text, tensors)})
-    with pytest.raises(InvalidFile, match="is no recording, or a damaged one"):
+    rewrite(place, picture)
+    with pytest.raises(InvalidFile, match="is not a recording, or a damaged one"):
         regard.load(place)
 
 
@@ -106,7 +114,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path, image, picture):
 @pytest.mark.parametrize(("size", "shape"), [((16, 16), (16, 16)), ((600, 300), (512, 256))])
 def test_the_picture_is_what_the_model_saw(tmp_path, size, shape):
     hf = pytest.importorskip("transformers")
-    from regard.watching.checkpoint import Checkpoint
+    from regard.watching import TransformersModel
 
     model = hf.ViTModel(
         hf.ViTConfig(
@@ -120,9 +128,9 @@ def test_the_picture_is_what_the_model_saw(tmp_path, size, shape):
     )
     processor = hf.ViTImageProcessor(size={"width": size[0], "height": size[1]})
     Image.open(io.BytesIO(png(20, 30))).save(tmp_path / "a.png")
-    found = Checkpoint(model, None, processor).record(tmp_path / "a.png")
-    assert found.layers[0].keys == ("[CLS]", "0,0", "0,1", "1,0", "1,1")
-    picture = Image.open(io.BytesIO(found.picture))
+    found = TransformersModel(model, None, processor).record(tmp_path / "a.png")
+    assert found.layers[0].key_tokens == ("[CLS]", "0,0", "0,1", "1,0", "1,1")
+    picture = Image.open(io.BytesIO(found.image))
     assert (picture.format, picture.size) == ("PNG", shape)
     assert picture.getpixel((1, 1)) == (255, 0, 0)
     assert picture.getpixel((shape[0] - 2, shape[1] - 2)) == (0, 255, 0)
@@ -186,7 +194,7 @@ def test_pointing_at_a_patch_tells_its_weight(open_page, image, facing, chosen):
         assert tip.locator("b").text_content() == f"{row},{column}"
         exact = weights[chosen, index] if facing == "out" else weights[index, chosen]
         assert close(number_of(tip.locator(".value").text_content()), exact.item())
-    name = image.layers[0].keys[chosen]
+    name = image.layers[0].key_tokens[chosen]
     assert (f"what {name} attends to" if facing == "out" else f"what attends to {name}") in label(page)
     exact = (weights[chosen, 0] if facing == "out" else weights[0, chosen]).item()
     assert close(number_of(page.locator(".marks .value").text_content()), exact)
@@ -326,8 +334,9 @@ def test_bytes_that_no_browser_draws_leave_the_patches(open_page):
 @pytest.mark.browser
 def test_there_is_none_where_nothing_is_an_image(open_page, recording, image):
     assert open_page(recording).get_by_role("button", name="Image").count() == 0
-    other = replace(image.layers[0], name="other", queries=tuple("abcdefghijklm"), keys=tuple("abcdefghijklm"))
-    page = open_page(replace(image, layers=(*image.layers, other)), "#views=image&layer=other")
+    letters = tuple("abcdefghijklm")
+    other = image.layers[0].replace(name="other", query_tokens=letters, key_tokens=letters)
+    page = open_page(image.replace(layers=(*image.layers, other)), "#views=image&layer=other")
     assert page.locator(".image .told").text_content() == "The tokens of other are not the patches of the picture."
     assert page.locator(".picture-frame").is_hidden()
 

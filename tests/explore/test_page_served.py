@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from explore.served import served
+from regard.analysis.head_scores import head_scores
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_the_maps_of_every_layer_come(open_served):
 def test_served_heads_are_sorted_by_what_they_do(open_served, long_recording):
     page = open_served("#sort=entropy")
     page.get_by_text("The number is, on the mean over the rows, the entropy").wait_for()
-    heads = long_recording.heads()
+    heads = head_scores(long_recording)
     page.locator(".captioned").nth(len(heads["head"]) - 1).wait_for()
     told = page.locator(".captioned .caption").all_text_contents()
     assert [float(each) for each in told] == pytest.approx(sorted(heads["entropy"], reverse=True), abs=0.0051)

@@ -8,7 +8,8 @@ import torch
 
 import regard
 from explore.opened import arcs, as_shown, layer_of, point_at, settle, spoken, token, values
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 
 pytestmark = pytest.mark.browser
 

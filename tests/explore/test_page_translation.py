@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 from playwright.sync_api import expect
 
 from explore.opened import settle, token
+from regard.analysis import align
 from regard.explore.codes import ERROR
 from regard.generation import Translator
 
@@ -75,7 +75,7 @@ def fragment_is(page, part: str) -> None:
 )
 def test_pointing_at_a_word_shows_its_alignment(open_page, recording, fragment, heads):
     page = open_page(recording, f"#views=translation&{fragment}")
-    exact = recording.alignment(heads)
+    exact = align(recording, heads)
     assert texts(page, "target") == list(exact.target)
     assert texts(page, "source") == list(exact.source)
     for row, target in enumerate(exact.target):
@@ -101,7 +101,7 @@ def test_pointing_at_a_word_shows_its_alignment(open_page, recording, fragment, 
 
 def test_pointing_at_a_source_word_shows_which_words_it_was_translated_by(open_page, recording):
     page = open_page(recording, "#views=translation&layer=cross.1&head=1")
-    exact = recording.alignment({"cross.1": [1]})
+    exact = align(recording, {"cross.1": [1]})
     for column, source in enumerate(exact.source):
         word(page, "source", source).hover()
         settle(page)
@@ -116,7 +116,7 @@ def test_pointing_at_a_source_word_shows_which_words_it_was_translated_by(open_p
 
 def test_at_rest_each_word_has_a_line_to_its_strongest(open_page, recording):
     page = open_page(recording, "#views=translation&layer=cross.0&head=0&hidden=special")
-    exact = recording.alignment({"cross.0": [0]})
+    exact = align(recording, {"cross.0": [0]})
     drawn = lines(page)
     for source, target in exact.pairs:
         assert near(drawn[exact.source[source], exact.target[target]], exact.weights[target, source].item(), 4)
@@ -126,7 +126,7 @@ def test_at_rest_each_word_has_a_line_to_its_strongest(open_page, recording):
 def test_the_embedded_translator_is_aligned_as_in_python(open_page):
     recording = Translator.load().record("The animal didn't cross the street.", "Das Tier überquerte die Straße nicht.")
     page = open_page(recording, "#views=translation&aligned=all&layer=cross.0", width=2560)
-    exact = recording.alignment()
+    exact = align(recording)
     assert texts(page, "source") == list(exact.source) == ["The", "animal", "didn't", "cross", "the", "street", "."]
     assert texts(page, "target") == list(exact.target)
     word(page, "target", "Tier").hover()
@@ -170,7 +170,7 @@ def test_a_cell_of_the_matrix_is_a_pair_of_words(open_page, recording):
         page.keyboard.press(key)
     told = page.locator(".told")
     expect(told).to_have_text(re.compile("^Tier – animal: "))
-    exact = recording.alignment({"cross.1": [1]}).weights[1, 1].item()
+    exact = align(recording, {"cross.1": [1]}).weights[1, 1].item()
     assert near(float(told.text_content().rstrip(".").split(": ")[1]), exact)
 
 
@@ -215,7 +215,7 @@ def test_narrow_pages_have_columns_and_nothing_sticks_out(open_page, recording, 
 
 
 def test_there_is_none_without_cross_attention(open_page, recording):
-    page = open_page(replace(recording, layers=recording.of("encoder")), "#views=text,translation")
+    page = open_page(recording.replace(layers=recording.layers.by_kind("encoder")), "#views=text,translation")
     assert page.get_by_role("button", name="Translation").count() == 0
     assert page.locator(".translation").count() == 0
 
@@ -224,7 +224,7 @@ def test_a_sketch_says_what_it_does_not_name(open_page, make_recording):
     source = tuple(f"▁w{place}" for place in range(300))
     recording = make_recording(source, tuple(f"▁z{place}" for place in range(280)), encoders=0, decoders=1, heads=1)
     page = open_page(recording, "#views=translation&layer=cross.0&head=0")
-    weights = recording.alignment().weights
+    weights = align(recording).weights
     word(page, "target", "z5").hover()
     settle(page)
     told = page.locator(".told").text_content()

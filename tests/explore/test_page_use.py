@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,8 @@ from playwright.sync_api import expect
 
 import regard
 from explore.opened import arcs, as_shown, choose, layer_of, place_of, point_at, settle, spoken, spot, token, values
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 
 pytestmark = pytest.mark.browser
 
@@ -194,7 +194,7 @@ def test_many_heads_are_large_enough_and_reached_by_scrolling(open_page, make_re
 
 
 def test_a_page_without_a_title_has_the_models_name(open_page, recording):
-    page = open_page(replace(recording, title=""))
+    page = open_page(recording.replace(title=""))
     assert page.locator("h1").text_content() == "a model"
     assert page.title() == "a model · Regard"
 

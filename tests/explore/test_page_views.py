@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 
 import regard
 from explore.opened import arcs, as_shown, choose, layer_of, point_at, settle, spoken, token, values
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.codes import encode
 
 pytestmark = pytest.mark.browser
@@ -33,7 +33,7 @@ def test_the_value_on_hover_is_the_tensors(open_page, recording, name, head, cel
         assert values(page, ".tip .value") == [as_shown(exact[query, key].item())]
         stored = encode(exact[query])  # weights that are stored as equal share a rank
         rank = 1 + int((stored > stored[key]).sum())
-        seen = query + 1 if layer.kind == "decoder" else len(layer.keys)
+        seen = query + 1 if layer.kind == "decoder" else len(layer.key_tokens)
         assert page.locator(".tip .rank").text_content() == f"rank {rank} of {seen} in its row"
 
 
@@ -94,7 +94,7 @@ def test_a_row_that_may_see_nothing_has_a_page_too(open_page):
 
 
 def test_nothing_is_said_of_masks_where_there_is_none(open_page, recording):
-    page = open_page(replace(recording, layers=recording.of("encoder")))
+    page = open_page(recording.replace(layers=recording.layers.by_kind("encoder")))
     assert "may not be seen" not in page.locator("#legend").inner_text()
 
 
@@ -260,7 +260,7 @@ def test_the_page_says_what_it_shows_and_how_exactly(open_page, recording):
 
 
 def test_an_encoder_alone_has_a_page_too(open_page, recording):
-    page = open_page(replace(recording, layers=recording.of("encoder")))
+    page = open_page(recording.replace(layers=recording.layers.by_kind("encoder")))
     assert page.locator(".head-name").text_content().startswith("encoder.0, head ")
     assert page.locator(".thumbnail").count() == 6
 
@@ -274,7 +274,7 @@ def test_a_translation_without_a_word_has_a_page_too(open_page, make_recording):
 
 def test_nothing_turns_the_title_and_the_texts_and_what_runs_from_right_to_left_stays(open_page, make_recording):
     texts = {"source": "one \u202egnp.exe", "translation": "سلام\u200c دنیا"}
-    page = open_page(replace(make_recording(), title="fdp.\u202eexe", model="m\u2066", texts=texts))
+    page = open_page(make_recording().replace(title="fdp.\u202eexe", model_name="m\u2066", texts=texts))
     assert page.locator("#title").text_content() == "fdp.⟨202E⟩exe"
     assert page.locator("#model").text_content() == "m⟨2066⟩"
     assert page.locator("#texts dd").all_text_contents() == ["one ⟨202E⟩gnp.exe", texts["translation"]]

@@ -11,7 +11,8 @@ from playwright.sync_api import expect
 
 import regard
 from explore.opened import arcs, layer_of, number_of, point_at, token
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.explore.codes import ERROR
 from regard.ops.measures import GroupPool
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import zlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +17,9 @@ import torch
 
 import regard
 from explore.served import get
-from regard.analysis.heads import HEAD_SCORES
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.head_scores import HEAD_SCORES, head_scores
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore.answers import Answers
 from regard.explore.codes import decode
@@ -78,7 +78,7 @@ def test_what_is_small_is_sent_whole(address, long_recording):
 def test_thumbnails_and_scores(address, long_recording):
     thumbnail = decode(codes_of(get(f"{address}thumbnail/0/0")[1], 32, 32))
     assert np.nansum(thumbnail[-1]) == pytest.approx(1, abs=0.02)
-    expected = long_recording.heads()
+    expected = head_scores(long_recording)
     row = expected["layer"].index("long") + 2
     scores = json.loads(get(f"{address}scores/0/2")[1])
     assert list(scores) == list(HEAD_SCORES)
@@ -110,9 +110,9 @@ def test_queries_that_are_not_numbers_are_refused_and_not_shown_as_masked(long_r
     layer = long_recording.layers[1]
     query = layer.weights.request.query.clone()
     query[0, 0, 2] = torch.nan
-    broken = replace(layer, weights=regard.weights(query, layer.weights.request.key))
+    broken = layer.replace(weights=regard.weights(query, layer.weights.request.key))
     with pytest.raises(InvalidArgument, match=f"layer '{layer.name}': .* got NaN or infinity in its queries"):
-        Answers(replace(long_recording, layers=(long_recording.layers[0], broken)))
+        Answers(long_recording.replace(layers=(long_recording.layers[0], broken)))
 
 
 def test_only_who_knows_the_token_is_answered(address):

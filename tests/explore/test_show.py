@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.analysis.layer import Layer
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.explore import frame as frames
 from regard.explore.frame import SANDBOX, Frame
@@ -39,7 +40,7 @@ def notebook(monkeypatch):
 
 
 def test_a_page_is_written_and_opened(recording, opened, tmp_path):
-    path = recording.show(tmp_path / "a page.html")
+    path = regard.show(recording, tmp_path / "a page.html")
     assert path == tmp_path / "a page.html"
     assert path.read_text("utf-8") == page(recording)
     assert opened == [path.as_uri()]
@@ -47,7 +48,7 @@ def test_a_page_is_written_and_opened(recording, opened, tmp_path):
 
 
 def test_without_a_path_it_lies_in_a_temporary_folder(recording, opened, tmp_path):
-    one, other = recording.show(), recording.show()
+    one, other = regard.show(recording), regard.show(recording)
     assert one.name == "attention.html"
     assert tmp_path in one.parents
     assert one.parent != other.parent  # which would replace a page that is being looked at
@@ -56,40 +57,71 @@ def test_without_a_path_it_lies_in_a_temporary_folder(recording, opened, tmp_pat
 
 def test_two_are_compared(recording, make_recording, opened, tmp_path):
     other = make_recording(("a", "b"), ("c",), title="Another title")
-    path = recording.show(str(tmp_path / "both.html"), beside=other)
-    assert path.read_text("utf-8") == page(recording, beside=other)
-    with pytest.raises(InvalidType, match="beside: expected a Recording"):
-        recording.show(beside=tmp_path)
+    path = regard.show(recording, str(tmp_path / "both.html"), compare_with=other)
+    assert path.read_text("utf-8") == page(recording, compare_with=other)
+    with pytest.raises(InvalidType, match="compare_with: expected a Recording"):
+        regard.show(recording, compare_with=tmp_path)
 
 
 def test_what_cannot_be_written_opens_nothing(recording, opened, tmp_path):
     with pytest.raises(InvalidFile, match="nowhere"):
-        recording.show(tmp_path / "nowhere" / "a.html")
+        regard.show(recording, tmp_path / "nowhere" / "a.html")
     assert opened == []
 
 
-def test_a_watch_is_shown(opened, tmp_path):
+def test_the_last_recording_of_a_watch_is_shown(opened, tmp_path):
     model = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
-    with regard.watch(model) as seen:
+    with regard.watch(model) as result:
+        model(torch.randn(1, 5, 8))
+        model(torch.randn(1, 3, 8))
+    tokens = ["x", "y", "z"]
+    path = regard.show(result, tmp_path / "a.html", tokens=tokens)
+    assert path.read_text("utf-8") == page(result.recording.select(tokens=tokens))
+    assert opened == [path.as_uri()]
+    first = result.recordings[0].select()
+    both = regard.show(result, tmp_path / "b.html", tokens=tokens, compare_with=first)
+    assert both.read_text("utf-8") == page(result.recording.select(tokens=tokens), compare_with=first)
+    assert regard.show(result, tmp_path / "c.html").read_text("utf-8") == page(result.recording)
+    with pytest.raises(InvalidArgument, match="tokens: expected 3 tokens for self_attn, got 2"):
+        regard.show(result, tmp_path / "d.html", tokens=["x", "y"])
+
+
+def test_of_a_batch_one_sequence_is_selected_first(opened, tmp_path):
+    model = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    with regard.watch(model) as result:
+        with pytest.raises(InvalidArgument, match="nothing was recorded yet"):
+            regard.show(result, tmp_path / "a.html")
         model(torch.randn(2, 3, 8))
-    path = seen.show(tmp_path / "a.html", 1, tokens=["x", "y", "z"], title="Of a watch")
-    about = {"tokens": ["x", "y", "z"], "title": "Of a watch"}
-    assert path.read_text("utf-8") == page(seen.recording(1, **about))
-    both = seen.show(tmp_path / "b.html", 1, beside=seen.recording(0, **about), **about)
-    assert both.read_text("utf-8") == page(seen.recording(1, **about), beside=seen.recording(0, **about))
-    assert opened == [path.as_uri(), both.as_uri()]
-    with pytest.raises(InvalidArgument, match="sequence: there are 2; choose one"):
-        seen.show(tmp_path / "c.html")
+    tokens = ["x", "y", "z"]
+    with pytest.raises(InvalidArgument, match=r"^recording: expected one sequence, got a batch of 2; select one"):
+        regard.show(result, tmp_path / "a.html", tokens=tokens)
+    assert opened == []
+    one = result.recording.select(1)
+    path = regard.show(one, tmp_path / "a.html", tokens=tokens)
+    assert path.read_text("utf-8") == page(result.recording.select(1, tokens=tokens))
+
+
+def test_a_target_has_tokens_of_its_own(opened, make_recording, tmp_path):
+    recording = make_recording(("a", "b"), ("c", "d", "e"))
+    path = regard.show(recording, tmp_path / "a.html", tokens=["v", "w"], target_tokens=["x", "y", "z"])
+    assert path.read_text("utf-8") == page(recording.select(tokens=["v", "w"], target_tokens=["x", "y", "z"]))
+
+
+@pytest.mark.parametrize("wrong", [3, None, "run.regard"])
+def test_what_is_no_recording_is_refused(wrong, opened):
+    with pytest.raises(InvalidType, match=f"^recording: expected a Recording, got {type(wrong).__name__}$"):
+        regard.show(wrong, tokens=["a"])
+    assert opened == []
 
 
 def test_in_a_notebook_it_is_a_widget(recording, make_recording, notebook, opened, tmp_path):
     pytest.importorskip("anywidget")
     other = make_recording(title="Another title")
-    widget = recording.show(beside=other)
-    assert widget.page == page(recording, beside=other)
+    widget = regard.show(recording, compare_with=other)
+    assert widget.page == page(recording, compare_with=other)
     assert widget.state == ""
     assert "application/vnd.jupyter.widget-view+json" in widget._repr_mimebundle_()[0]
-    recording.show(tmp_path / "a.html")
+    regard.show(recording, tmp_path / "a.html")
     assert (tmp_path / "a.html").read_text("utf-8") == page(recording)
     assert opened == []
 
@@ -97,7 +129,7 @@ def test_in_a_notebook_it_is_a_widget(recording, make_recording, notebook, opene
 def test_a_shell_without_a_kernel_is_no_notebook(recording, notebook, opened):
     notebook.kernel = None
     assert not in_notebook()
-    assert isinstance(recording.show(), Path)
+    assert isinstance(regard.show(recording), Path)
 
 
 def test_marimo_is_a_notebook(monkeypatch):
@@ -108,7 +140,7 @@ def test_marimo_is_a_notebook(monkeypatch):
 
 def test_without_anywidget_it_is_a_frame(recording, notebook, opened, monkeypatch):
     monkeypatch.setattr("regard.explore.show.find_spec", lambda name: None)
-    shown = recording.show()
+    shown = regard.show(recording)
     assert shown == Frame(page(recording))
     assert len(repr(shown)) < 100
 
@@ -137,4 +169,12 @@ def test_a_large_recording_says_how_it_is_shown(recording, monkeypatch):
     monkeypatch.setattr(frames, "LARGEST", 1000)
     text = recording._repr_html_()
     assert len(text) < 400
-    assert "recording.show()" in text
+    assert "regard.show(recording)" in text
+
+
+def test_a_batch_says_why_it_is_not_shown(make_recording):
+    weights = regard.weights(torch.zeros(2, 1, 3, 8), torch.zeros(2, 1, 3, 8))
+    recording = make_recording().replace(layers=[Layer("<b>", "encoder", weights)])
+    assert recording._repr_html_() == (
+        "<p>recording: expected one sequence, got a batch of 2; select one with recording.select(0)</p>"
+    )

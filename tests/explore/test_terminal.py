@@ -10,7 +10,8 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore.terminal import table
 
@@ -143,7 +144,7 @@ def test_where_there_is_no_word_that_is_said(make_weights, written, read, said):
 
 
 def test_without_cross_attention_it_shows_how_a_text_attends_to_itself(recording):
-    encoder = recording.of("encoder")
+    encoder = recording.layers.by_kind("encoder")
     shown = " ".join("".join(printed(table(Recording("", "", encoder)))).split())
     assert shown.startswith("word attended to")
     assert f"of {', '.join(layer.name for layer in encoder)}." in shown

@@ -98,7 +98,7 @@ def test_a_state_that_is_set_is_shown(open_widget, recording):
 
 def test_two_recordings_are_compared_in_a_frame(open_widget, recording, make_recording):
     other = make_recording(("▁The", "▁cat", "</s>"), title="Another title")
-    _, frame = open_widget(page(recording, beside=other))
+    _, frame = open_widget(page(recording, compare_with=other))
     expect(frame.locator(".compare-panel.other figcaption")).to_contain_text("Another title")
     expect(frame.locator(".compare-panel.difference canvas")).to_be_visible()
 

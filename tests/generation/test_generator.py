@@ -168,7 +168,7 @@ def test_what_it_read_is_recorded(writer):
     recording = writer.record("the cat sat")
     assert [layer.name for layer in recording.layers] == ["decoder.0", "decoder.1"]
     layer = recording.layers[0]
-    assert layer.keys == layer.queries
+    assert layer.key_tokens == layer.query_tokens
     assert layer.weights.dense()[0].tril().sum() == pytest.approx(layer.weights.shape[1] * layer.weights.shape[2])
 
 
@@ -180,9 +180,9 @@ def test_the_last_word_was_read_where_it_told_an_end():
         model.decoder.norm.bias.copy_(10 * model.embedding.weight[tokenizer.eos_id].sign())
     ends = Generator(model, tokenizer)
     (read,) = ends.read(["the cat"])
-    layer = ends.record("the cat", generate=3).layers[0]
-    assert layer.queries == layer.keys == tuple(tokenizer.tokens(read))
-    assert len(ends.record("", generate=3).layers[0].queries) == 1
+    layer = ends.record("the cat", max_new_tokens=3).layers[0]
+    assert layer.query_tokens == layer.key_tokens == tuple(tokenizer.tokens(read))
+    assert len(ends.record("", max_new_tokens=3).layers[0].query_tokens) == 1
 
 
 def test_what_does_not_fit_is_refused(writer, tmp_path):
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         writer.likelihood(None)
     for length, words in (("x", "length must be an int, but is 'x'"), (-3, "length must be at least 1, but is -3")):
         with pytest.raises(InvalidArgument, match=words):
-            writer.repeats(length)
+            writer.record_repeated_tokens(length)
     nothing = Gpt(GptConfig(280, d_model=8, num_heads=2, num_layers=1, d_ff=8))
     tokenizer = PipelineTokenizer.of_characters(["abc"])
     tokenizer._backend.post_processor = None

@@ -71,7 +71,7 @@ def test_what_is_saved_translates_there_and_here(folder, tmp_path):
 def test_it_is_recorded_and_traced_as_any_other(folder):
     translator = Translator.load(folder, dtype=torch.float32)
     recording = translator.record(TEXTS[0])
-    assert recording.of("cross")[0].keys[-1] == "</s>"
+    assert recording.layers.by_kind("cross")[0].key_tokens[-1] == "</s>"
     assert recording.texts["source"] == TEXTS[0]
     assert translator.trace("the cat", layer="cross.1")["weights"].shape[-1] == 1 + len(
         translator.tokenizer.encode(["the cat"])[0]

@@ -37,7 +37,7 @@ def test_minilms_embeddings_are_those_of_transformers():
 def test_a_recording_has_every_layer():
     recording = Reader.load(MINILM).record("the cat sat")
     assert [layer.name for layer in recording.layers] == [f"encoder.{number}" for number in range(6)]
-    assert recording.layers[0].keys == ("[CLS]", "▁the", "▁cat", "▁sat", "[SEP]")
+    assert recording.layers[0].key_tokens == ("[CLS]", "▁the", "▁cat", "▁sat", "[SEP]")
 
 
 def test_embeddings_can_be_learned_from():

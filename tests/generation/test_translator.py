@@ -112,11 +112,11 @@ def test_a_recording_has_every_layer_with_its_tokens(translator, tokenizer):
     read, written = ((*tokenizer.tokens(ids), "</s>") for ids in (source, target))
     axes = {"encoder": (read, read), "decoder": (written, ("<s>", *written[:-1])), "cross": (written, read)}
     for layer in recording.layers:
-        assert (layer.queries, layer.keys) == axes[layer.kind]
-        assert layer.weights.shape == (1, 4, len(layer.queries), len(layer.keys))
+        assert (layer.query_tokens, layer.key_tokens) == axes[layer.kind]
+        assert layer.weights.shape == (1, 4, len(layer.query_tokens), len(layer.key_tokens))
     src, tgt = torch.tensor([[*source, 2]]), torch.tensor([[1, *target]])
     expected = translator.model(src, tgt, attentions=True).attentions.cross[1].weights.dense()
-    torch.testing.assert_close(recording.of("cross")[1].weights.dense(), expected)
+    torch.testing.assert_close(recording.layers.by_kind("cross")[1].weights.dense(), expected)
 
 
 def test_a_recording_finds_its_own_translation(translator):
@@ -133,9 +133,9 @@ def test_a_translation_that_was_cut_has_no_end_to_look_at(fresh, tokenizer, posi
     (best,) = translator.translate(["a dog ran"])[0]
     recording = translator.record("a dog ran")
     assert not best.finished
-    assert next(each for each in recording.layers if each.kind == "cross").queries == best.tokens
+    assert next(each for each in recording.layers if each.kind == "cross").query_tokens == best.tokens
     decoder = next(each for each in recording.layers if each.kind == "decoder")
-    assert decoder.keys == ("<s>", *best.tokens[:-1])
+    assert decoder.key_tokens == ("<s>", *best.tokens[:-1])
     assert translator.trace("a dog ran", "cross.0")["weights"].shape[-2] == len(best.tokens)
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import regard
-from regard.analysis.recording import Layer, Recording
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.cli.info import gather
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, KernelNotSupported
 from regard.ops import attend, weights
@@ -211,10 +212,8 @@ def test_user_rules_are_saved_in_recordings(user, kind, tmp_path):
     query, key, _ = tensors()
     mask, score, _, learned = rules(user, kind)
     W = weights(query[:1], key[:1], mask=mask, score=score)
-    layer = Layer(
-        name="layer", kind="encoder", weights=W, queries=tuple("abcdefghijklm"), keys=tuple("abcdefghijklmnopq")
-    )
-    Recording(title="", model="", layers=(layer,)).save(tmp_path / "run.regard")
+    layer = Layer("layer", "encoder", W, tuple("abcdefghijklm"), tuple("abcdefghijklmnopq"))
+    Recording("", "", (layer,)).save(tmp_path / "run.regard")
     loaded = regard.load(tmp_path / "run.regard").layers[0].weights
     torch.testing.assert_close(loaded.dense(), formula(kind, query[:1], key[:1], key[:1], learned)[0])
     assert type(loaded.request.mask) is type(mask)
@@ -228,11 +227,9 @@ def test_user_rules_are_saved_in_recordings(user, kind, tmp_path):
 def test_a_damaged_class_name_in_a_recording_is_refused(user, tmp_path):
     query, key, _ = tensors()
     W = weights(query[:1, :, :, :], key[:1], mask=user.EvenDistance())
-    layer = Layer(
-        name="layer", kind="encoder", weights=W, queries=tuple("abcdefghijklm"), keys=tuple("abcdefghijklmnopq")
-    )
+    layer = Layer("layer", "encoder", W, tuple("abcdefghijklm"), tuple("abcdefghijklmnopq"))
     path = tmp_path / "run.regard"
-    Recording(title="", model="", layers=(layer,)).save(path)
+    Recording("", "", (layer,)).save(path)
     path.write_bytes(path.read_bytes().replace(b"user_rules.EvenDistance", b"os.path.EvenDistanceXXX"))
     with pytest.raises(InvalidFile):
         regard.load(path)
@@ -393,3 +390,9 @@ class PerHead(Score):
 
     def __call__(self, query, key, scale, tile):
         return query @ key.mT * torch.arange(3.0)[tile.h]
+
+
+def test_a_mask_that_may_be_one_of_batch_and_keys_is_warned_of():
+    x, mask = torch.randn(3, 1, 3, 4), torch.ones(3, 3, dtype=torch.bool)
+    with pytest.warns(UserWarning, match=r"\(3, 3\) is taken as \(queries, keys\); .* pass regard\.Padding"):
+        weights(x, x, mask=mask)

@@ -107,7 +107,7 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
 
 def _as_the_model_has_it(layer: Any) -> Tensor:
     """The weights with extra keys behind those of the sequence."""
-    return layer.weights.dense().roll(-layer._call.extra, 3)
+    return layer.weights.dense().roll(-layer._weights.__self__._extra, 3)
 
 
 def _place(name: str) -> Place:
@@ -344,11 +344,11 @@ SHORT = [
     (r"needs the package (?P<more>\w+)", "needs a package that is not installed"),
     (r"^transformers itself builds no", "transformers itself does not build it"),
     (r"^transformers itself does not run it", "transformers itself does not run it"),
-    (r", an? (?P<more>\w+), computes attention in its own way", "computes attention in its own way"),
+    (r"\((?P<more>\w+)\):? computes attention in its own code", "computes attention in its own code"),
     (r"it has no attention$", "no attention"),
-    (r"it has no attention, or", "no attention, or in its own way"),
-    (r"(?P<more>\w+) gives its attention (?P<argument>\w+)", "an argument that is not known here"),
-    (r"(?P<more>\w+) attends to keys that it chooses itself", "attends to keys that it chooses itself"),
+    (r"it has no attention, or", "no attention, or in its own code"),
+    (r"(?P<more>\w+) passes (?P<argument>\w+) to its attention function", "passes an argument that is not known"),
+    (r"(?P<more>\w+) selects the keys that it attends to", "selects the keys that it attends to"),
 ]
 """Reasons in a few words, by patterns of what is said, and what more there is to say of a model."""
 
@@ -371,42 +371,38 @@ def versions() -> str:
     return f"{', '.join(found[:-1])} and {found[-1]}"
 
 
+HEADING = "## Models of transformers"
+"""Where the generated part of the page begins."""
+
+
 def table(outcomes: Mapping[str, Outcome], settable: Collection[str]) -> str:
-    """What came of each model, in Markdown: how many are exact, and why each other one is not.
+    """The outcome of each model as Markdown.
 
     Args:
         outcomes: By the names of models.
-        settable: Those whose attention can be set, which is where transformers' interface is used.
+        settable: Those whose attention implementation can be set, so that they use transformers' interface.
     """
     lines = [
-        "# What can be watched",
+        HEADING,
         "",
-        "Of each configuration class of transformers one model was made tiny, run and watched, and all weights were",
-        "compared with those of dense attention. `python -m watching.sweep` (in `tests`) writes this page; it was made",
-        f"with {versions()}. A model can set its attention where it says so by",
-        "`_can_set_attn_implementation()`.",
+        "`python -m watching.sweep` (in `tests`) writes this part of the page. It makes a tiny model of each",
+        "configuration class, runs it with and without a watch, and compares all weights with those of each attention",
+        f"call that it intercepts in the unwatched run. This table was made with {versions()}. *Settable*",
+        "means that `_can_set_attn_implementation()` is true.",
         "",
-        "| | can set its attention | cannot | all |",
+        "| | settable | not settable | all |",
         "|---|---|---|---|",
     ]
     for kind in ("exact", "refused"):
         names = [name for name, each in outcomes.items() if each.kind == kind]
         can = sum(name in settable for name in names)
         lines.append(f"| {kind} | {can} | {len(names) - can} | {len(names)} |")
-    groups: dict[str, list[str]] = defaultdict(list)
+    lines += ["", "| model | status | reason |", "|---|---|---|"]
     for name, each in sorted(outcomes.items()):
-        if each.kind == "refused":
-            reason, more = short(each.said)
-            groups[reason].append(f"`{name}` ({more})" if more else f"`{name}`")
-    lines += ["", "## Refused, because"]
-    for reason, models in sorted(groups.items(), key=lambda group: -len(group[1])):
-        lines += ["", f"**{reason}** ({len(models)}): " + ", ".join(models) + "."]
-    exact = [
-        f"`{name}`" + (f" (but for `{each.said}`, which is named in a warning)" if each.said else "")
-        for name, each in sorted(outcomes.items())
-        if each.kind == "exact"
-    ]
-    lines += ["", "## Exact", "", ", ".join(exact) + "."]
+        reason, part = short(each.said) if each.kind == "refused" else ("", "")
+        if each.kind == "exact" and each.said:
+            reason, part = "named in a warning, not recorded", f"`{each.said}`"
+        lines.append(f"| `{name}` | {each.kind} | {f'{reason}: {part}' if part else reason} |")
     return "\n".join(lines) + "\n"
 
 
@@ -434,7 +430,8 @@ def main() -> None:
     if failed:
         sys.exit(f"{len(failed)} failed: {', '.join(failed)}")
     settable = {name for name, kind in kinds.items() if kind._can_set_attn_implementation()}
-    options.page.write_text(table(outcomes, settable))
+    before, _, _ = options.page.read_text().partition(HEADING) if options.page.exists() else ("", "", "")
+    options.page.write_text(before + table(outcomes, settable))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from torch.nn import functional
 from transformers import BertConfig, BertModel, Trainer, TrainerCallback, TrainingArguments
 
 import regard
-from regard.analysis import edges, save_table
-from regard.analysis.heads import HeadSums
-from regard.analysis.recording import Layer, Recording
-from regard.errors import InvalidArgument, InvalidFile, InvalidType
-from regard.watching.hugging_face import WATCHES
+from regard.analysis import edge_table, head_scores, save_table
+from regard.analysis.head_scores import HeadScoreAccumulator
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
+from regard.errors import InvalidArgument, InvalidType
+from regard.watching.registry import active_listeners
 
 
 @pytest.fixture
@@ -29,9 +30,9 @@ def bert() -> BertModel:
 IDS = torch.arange(20).view(2, 10)
 
 
-@pytest.mark.parametrize("keep", ["matrix", "measures"])
+@pytest.mark.parametrize("keep_qk", [True, False])
 @pytest.mark.parametrize("padded", [False, True])
-def test_checkpointed_layers_know_their_mask_in_the_backward_pass(bert, keep, padded):
+def test_checkpointed_layers_know_their_mask_in_the_backward_pass(bert, keep_qk, padded):
     mask = torch.ones_like(IDS)
     if padded:
         mask[1, 6:] = 0
@@ -44,7 +45,7 @@ def test_checkpointed_layers_know_their_mask_in_the_backward_pass(bert, keep, pa
                 module.p = 0.0
         if checkpointed:
             bert.activation_checkpointing_enable()
-        with regard.watch(bert, ["received", "entropy"], keep=keep) as seen:
+        with regard.watch(bert, ["received", "entropy"], keep_qk=keep_qk) as seen:
             output = bert(IDS, attention_mask=mask)[0]
             loss = output.pow(2).mean() + sum(layer.measured["entropy"].mean() for layer in seen.layers)
             loss.backward()
@@ -55,11 +56,13 @@ def test_checkpointed_layers_know_their_mask_in_the_backward_pass(bert, keep, pa
 def test_heads_of_what_does_not_attend_cannot_be_silenced(bert):
     inputs = {"input_ids": IDS}
     message = (
-        "ablate: encoder.layer.1.attention did not attend, in no pass; within it, encoder.layer.1.attention.self did"
+        "ablate: encoder.layer.1.attention did not compute attention in any forward pass; within it, "
+        "encoder.layer.1.attention.self did"
     )
     with pytest.raises(InvalidArgument, match=f"^{re.escape(message)}$"):
-        regard.watching.effect(bert, inputs, ablate={"encoder.layer.1.attention": [0, 1, 2, 3]})
-    assert regard.watching.effect(bert, inputs, ablate={"encoder.layer.1.attention.self": [0]}).change.max() > 0
+        regard.watching.intervention_effect(bert, inputs, ablate={"encoder.layer.1.attention": [0, 1, 2, 3]})
+    effect = regard.watching.intervention_effect(bert, inputs, ablate={"encoder.layer.1.attention.self": [0]})
+    assert effect.divergence.max() > 0
 
 
 class Failing(TrainerCallback):
@@ -84,17 +87,17 @@ def test_a_training_that_failed_can_be_begun_again(bert, tmp_path):
         return Trainer(model, arguments, train_dataset=rows, callbacks=list(callbacks))
 
     model = Model()
-    callback = regard.watching.trainer_callback(every=1)
+    callback = regard.watching.trainer_callback(every_n_steps=1)
     with pytest.raises(RuntimeError, match="a step failed"):
         trainer(model, Failing(), callback).train()
     with regard.watch(bert) as seen:  # the callback's watch ends for another
         bert(IDS)
-    assert len(seen) == 2
-    assert not WATCHES
-    again = trainer(model, regard.watching.trainer_callback(every=1))
+    assert len(seen.layers) == 2
+    assert not active_listeners()
+    again = trainer(model, regard.watching.trainer_callback(every_n_steps=1))
     again.train()
     assert "attention/bert.encoder.layer.0.attention.self/entropy" in again.state.log_history[0]
-    assert not WATCHES
+    assert not active_listeners()
 
 
 class Several(nn.Module):
@@ -141,12 +144,12 @@ class Mixed(nn.Module):
 
 
 def test_attention_of_ones_own_beside_what_is_heard_is_refused():
-    message = "my_attention, a OwnAttention, computes attention in its own way"
+    message = "my_attention \\(OwnAttention\\): computes attention in its own code"
     with pytest.raises(InvalidArgument, match=message), regard.watch(Mixed()) as seen:
         seen.model(torch.randn(1, 2, 6, 8))
     with regard.watch(Mixed(), layers=["heard"]) as seen:
         seen.model(torch.randn(1, 2, 6, 8))
-    assert len(seen) == 1
+    assert len(seen.layers) == 1
 
 
 def test_a_knockout_reaches_dense_attention_too(bert):
@@ -165,7 +168,7 @@ def test_a_knockout_reaches_dense_attention_too(bert):
 def test_dense_attention_cannot_be_left_without_a_key(bert):
     bert.set_attn_implementation("eager")
     pairs = {"encoder.layer.0.attention.self": [(2, key) for key in range(10)]}
-    message = "of a query of encoder.layer.0.attention.self no key is left"
+    message = "knockout: query 2 of encoder.layer.0.attention.self has no key left"
     with pytest.raises(InvalidArgument, match=message), regard.watch(bert, knockout=pairs):
         bert(IDS)
 
@@ -173,36 +176,45 @@ def test_dense_attention_cannot_be_left_without_a_key(bert):
 def test_a_watched_model_is_not_copied(bert):
     with regard.watch(bert) as seen:
         bert(IDS)
-        with pytest.raises(InvalidArgument, match="BertModel is being watched: copy or save it after the watch"):
+        with pytest.raises(InvalidArgument, match="BertModel is being watched; copy or save it after the watch"):
             copy.deepcopy(bert)
     assert copy.deepcopy(bert)(IDS)[0].shape == (2, 10, 32)
-    assert len(seen) == 2
+    assert len(seen.layers) == 2
 
 
 def test_what_was_not_measured_is_named(bert):
     with regard.watch(bert, ["entropy"]) as seen:
         bert(IDS)
-    with pytest.raises(InvalidArgument, match=r"measured: there is no 'received': only entropy was asked"):
+    with pytest.raises(InvalidArgument, match=r"measured: unknown name 'received'; measured are entropy"):
         seen.layers[0].measured["received"]
     assert "received" not in seen.layers[0].measured
-    with pytest.raises(InvalidArgument, match="there is no layer 5: there are 2, numbered from 0"):
-        seen[5]
+    with pytest.raises(InvalidArgument, match="layers: expected a number below 2, the layers of BertModel, got 5"):
+        assert seen.layers[5]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda seen: seen.recording("0"), "sequence: expected a number of the batch, from 0, got '0'"),
-        (lambda seen: seen.recording(True), "sequence: expected a number of the batch, from 0, got True"),
-        (lambda seen: seen.recording(0, tokens=3), "tokens: expected a name for each token of one sequence, got 3"),
-        (lambda seen: seen.recording(0, tokens="abcdefghij"), "tokens: expected a name for each token of one sequence"),
-        (lambda seen: seen.select("x"), "beam_indices: expected a tensor (texts, steps), got 'x'"),
-        (lambda seen: edges(seen), "recording: expected a Recording, got Watch: give seen.recording()"),
-        (lambda seen: seen.save("a.regard", 0, title=3), "title: expected a text, got 3"),
+        (lambda seen: seen.recording.select("0"), "sequence: expected an int, or None, got '0'"),
+        (lambda seen: seen.recording.select(True), "sequence: expected an int, or None, got True"),
+        (
+            lambda seen: seen.recording.select(0, tokens=3),
+            "tokens: expected a list with a name for each token",
+        ),
+        (
+            lambda seen: seen.recording.select(0, tokens="abcdefghij"),
+            "tokens: expected a list with a name for each",
+        ),
+        (lambda seen: seen.select_beams("x"), "beam_indices: expected a tensor (texts, steps), got 'x'"),
+        (lambda seen: edge_table(seen), "recording: expected a Recording, got WatchResult; pass its .recording"),
+        (lambda seen: seen.recording.select(0, title=3), "title: expected a str, got 3"),
         (lambda seen: regard.load(3), "path: expected the path of a recording, got 3"),
-        (lambda seen: seen.heads(separators="[SEP]"), "separators: expected several marks, as a list, got '[SEP]'"),
+        (
+            lambda seen: head_scores(seen.recording, separator_tokens="[SEP]"),
+            "separator_tokens: expected a list of tokens",
+        ),
         (lambda seen: save_table({"a": 3}, "a.csv"), "columns: expected a list as 'a', got 3"),
-        (lambda seen: regard.watch(seen.model, values="no"), "values: expected True or False, got 'no'"),
+        (lambda seen: regard.watch(seen.model, keep_values="no"), "keep_values: expected True or False, got 'no'"),
     ],
 )
 def test_other_types_are_named(bert, call, message):
@@ -215,14 +227,17 @@ def test_other_types_are_named(bert, call, message):
 def test_tokens_may_be_ids_in_a_tensor(bert):
     with regard.watch(bert) as seen:
         bert(IDS)
-    assert seen.recording(0, tokens=IDS[0]).layers[0].queries[:3] == ("0", "1", "2")
+    assert seen.recording.select(0, tokens=IDS[0]).layers[0].query_tokens[:3] == ("0", "1", "2")
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"ablate": {1: [0]}}, "ablate: unknown module 1"),
-        ({"ablate": {"encoder.layer.0.attention.self": 0}}, "a list with at least one entry, got 0"),
+        (
+            {"ablate": {"encoder.layer.0.attention.self": 0}},
+            "a list with at least one entry for encoder.layer.0",
+        ),
         ({"knockout": {"encoder.layer.0.attention.self": (0, 5)}}, "got 0; write [(query, key)]"),
     ],
 )
@@ -234,29 +249,28 @@ def test_interventions_say_what_came(bert, given, message):
 def layer_of(batch: int = 1, **changes) -> Layer:
     weights = regard.weights(torch.randn(batch, 2, 3, 4), torch.randn(batch, 2, 3, 4))
     return Layer(
-        **{"name": "a", "kind": "encoder", "weights": weights, "queries": tuple("xyz"), "keys": tuple("xyz")} | changes
+        **{"name": "a", "kind": "encoder", "weights": weights, "query_tokens": tuple("xyz"), "key_tokens": tuple("xyz")}
+        | changes
     )
 
 
 @pytest.mark.parametrize(
-    ("recording", "message"),
+    ("layers", "message"),
     [
-        (Recording("t", "m", (layer_of(batch=2),)), "layer 'a': expected weights (1, heads, 3, 3)"),
-        (Recording("t", "m", (layer_of(), layer_of())), "every layer to have a name of its own, got 'a' 2 times"),
-        (Recording("t", "m", (layer_of(measured=3),)), "layer 'a': measured: expected measures by name, got 3"),
-        (Recording("t", "m", (layer_of(heads=(1, 1)),)), "2 different numbers from 0, one for each head, got (1, 1)"),
-        (
-            Recording("t", "m", (layer_of(value="x"),)),
-            "is no recording, or a damaged one: layer 'a': value: expected a tensor, or None",
-        ),
+        ([layer_of(batch=2)], "layer 'a': weights: expected one sequence where tokens are named, got a batch of 2"),
+        ([layer_of(key_tokens="x")], "layer 'a': key_tokens: expected a tuple of str, or None, got 'x'"),
+        ([layer_of(), layer_of()], "every layer to have a name of its own, got 'a' 2 times"),
+        ([layer_of(measured=3)], "layer 'a': measured: expected measures by name, got 3"),
+        ([layer_of(head_indices=(1, 1))], "2 different numbers from 0, one for each head, got (1, 1)"),
+        ([layer_of(value="x")], "layer 'a': value: expected a tensor, or None, got 'x'"),
+        (3, "layers: expected a list of Layer, got 3"),
     ],
 )
-def test_a_file_that_says_what_cannot_be_is_refused(recording, message, tmp_path):
-    recording.save(tmp_path / "a.regard")
-    with pytest.raises(InvalidFile, match=re.escape(message)):
-        regard.load(tmp_path / "a.regard")
+def test_a_recording_that_cannot_be_is_refused(layers, message):
+    with pytest.raises((InvalidArgument, InvalidType), match=re.escape(message)):
+        Recording("t", "m", layers)
 
 
 def test_scores_take_marks_as_a_list():
-    with pytest.raises(InvalidType, match="separators: expected several marks"):
-        HeadSums(separators=3)
+    with pytest.raises(InvalidType, match="separator_tokens: expected a list of tokens"):
+        HeadScoreAccumulator(3)

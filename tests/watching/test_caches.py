@@ -36,10 +36,10 @@ def run(model, ids, cache, steps):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "cache", "filled", "steps", "keep"),
-    pairwise(NAMES, ["dynamic", "static"], [0, 3, 4, 11], list(STEPS), ["matrix", "measures"]),
+    ("name", "cache", "filled", "steps", "keep_qk"),
+    pairwise(NAMES, ["dynamic", "static"], [0, 3, 4, 11], list(STEPS), [True, False]),
 )
-def test_a_cache_that_is_filled_before_the_watch(name, cache, filled, steps, keep):
+def test_a_cache_that_is_filled_before_the_watch(name, cache, filled, steps, keep_qk):
     model = built(name)
     ids = torch.randint(3, 90, (2, TOKENS), generator=torch.Generator().manual_seed(4))
     total = filled + sum(STEPS[steps])
@@ -47,10 +47,10 @@ def test_a_cache_that_is_filled_before_the_watch(name, cache, filled, steps, kee
     if filled:
         run(model, ids, held, [filled])
     expected = run(model, ids, copy.deepcopy(held), STEPS[steps])
-    with regard.watch(model, MEASURES, keep=keep) as seen:
+    with regard.watch(model, MEASURES, keep_qk=keep_qk) as seen:
         found = run(model, ids, held, STEPS[steps])
     assert torch.equal(found, expected)
-    assert len(seen.passes) == 1
+    assert len(seen.recordings) == 1
     with torch.no_grad():
         truth = eager(model)(ids[:, :total], output_attentions=True).attentions
     for number, layer in enumerate(seen.layers):
@@ -59,7 +59,7 @@ def test_a_cache_that_is_filled_before_the_watch(name, cache, filled, steps, kee
         is_static = cache == "static"
         # the first key of the matrix: a window may have left out some before the watch began
         first = max(total - keys, 0) if not is_static else None
-        if keep == "matrix":
+        if keep_qk:
             weights = layer.weights.dense()
             first = total - weights.shape[3]
             torch.testing.assert_close(weights, rows[..., first:], atol=1e-5, rtol=0)
@@ -91,7 +91,7 @@ def test_keys_of_a_quantized_cache():
         run(model, ids, cache, [5, 1, 1, 2])
     for layer in seen.layers:  # the first call had the keys before they were quantized
         torch.testing.assert_close(layer.measured["received"].sum(-1), torch.full((2, 4), 9.0))
-        with pytest.raises(InvalidArgument, match=r"the cache changed keys of earlier tokens .* quantized cache"):
+        with pytest.raises(InvalidArgument, match=r"the cache changed the keys of earlier tokens .* quantized"):
             assert layer.weights
     with regard.watch(model, MEASURES) as seen:
         run(model, ids, cache, [1, 3, 1, 1])
@@ -110,5 +110,5 @@ def test_a_static_cache_that_is_used_again_leaves_earlier_recordings_as_they_are
         model.generate(torch.randint(3, 90, (1, 5)), **options)
         before = [layer.weights.dense() for layer in seen.layers]
         model.generate(torch.randint(3, 90, (1, 5)), **options)
-    for layer, weights in zip(seen.passes[0].layers, before, strict=True):
+    for layer, weights in zip(seen.recordings[0].layers, before, strict=True):
         assert torch.equal(layer.weights.dense(), weights)

@@ -39,7 +39,7 @@ def expected():
         total = (torch.special.entr(weights) * real).sum()
         found[f"{name}/entropy"] = float(total / (real.sum() * weights.shape[1]))
         received = (weights * real).sum(2).amax((1, 2)) / LENGTHS
-        found[f"{name}/received"] = float(received.max())
+        found[f"{name}/max_received"] = float(received.max())
     return found
 
 
@@ -48,14 +48,16 @@ def test_the_trainer_of_transformers_logs_them(tmp_path):
         tmp_path, max_steps=3, per_device_train_batch_size=4, logging_steps=1, report_to=[], disable_tqdm=True,
         save_strategy="no", use_cpu=True, learning_rate=1e-3,
     )  # fmt: skip
-    trainer = Trainer(model(), arguments, train_dataset=rows(), callbacks=[regard.watching.trainer_callback(every=2)])
+    trainer = Trainer(
+        model(), arguments, train_dataset=rows(), callbacks=[regard.watching.trainer_callback(every_n_steps=2)]
+    )
     trainer.train()
     logged = trainer.state.log_history
     for name, number in expected().items():
         assert logged[0][name] == pytest.approx(number, abs=1e-5)
         assert name not in logged[1]  # each is told once
         assert logged[2][name] != logged[0][name]
-    assert logged[0]["attention/bert.encoder.layer.0.attention.self/score"] > 0
+    assert logged[0]["attention/bert.encoder.layer.0.attention.self/max_logit"] > 0
 
 
 class Module(L.LightningModule):
@@ -72,9 +74,10 @@ class Module(L.LightningModule):
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
 def test_lightning_logs_them(tmp_path):
+    callback = regard.watching.lightning_callback(every_n_steps=1)
     trainer = L.Trainer(
         max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tmp_path, callbacks=[regard.watching.lightning_callback(every=1)],
+        enable_model_summary=False, default_root_dir=tmp_path, callbacks=[callback],
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(rows(), batch_size=4))
     for name, number in expected().items():
@@ -84,21 +87,21 @@ def test_lightning_logs_them(tmp_path):
 
 @pytest.mark.parametrize("make", [regard.watching.trainer_callback, regard.watching.lightning_callback])
 def test_no_steps_between_are_refused(make):
-    with pytest.raises(InvalidArgument, match="every must be at least 1, but is 0"):
+    with pytest.raises(InvalidArgument, match="every_n_steps: expected an int of at least 1, got 0"):
         make(0)
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
 def test_lightning_counts_steps_and_not_batches(tmp_path, monkeypatch):
     looks = []
-    begun = regard.watching.callbacks.begun
+    begun = regard.watching.callbacks.start_watch
     monkeypatch.setattr(
-        regard.watching.callbacks, "begun", lambda model: looks.append(trainer.global_step) or begun(model)
+        regard.watching.callbacks, "start_watch", lambda model: looks.append(trainer.global_step) or begun(model)
     )
     trainer = L.Trainer(
         max_epochs=3, accumulate_grad_batches=2, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        callbacks=[regard.watching.lightning_callback(every=3)],
+        callbacks=[regard.watching.lightning_callback(every_n_steps=3)],
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(rows(), batch_size=1))
     assert looks == list(range(0, trainer.global_step, 3))

@@ -7,7 +7,8 @@ import torch
 
 import regard
 from regard.errors import InvalidArgument, InvalidType
-from regard.watching.given import call_of
+from regard.watching.transformers_attention import call_from_transformers
+from regard.watching.transformers_masks import MaskRegistry
 from watching.families import FAMILIES, attentions, built, eager, padding
 
 pytest.importorskip("transformers")
@@ -36,7 +37,11 @@ def test_outputs_are_unchanged_and_weights_are_those_of_dense_attention(name, si
         some = weights.sum(-1, keepdim=True) > 0  # a row that sees no key is 0, where dense attention makes it uniform
         truth = truth * some
         torch.testing.assert_close(weights, truth, atol=1e-5, rtol=0)
-        real = torch.ones(truth.shape[0], truth.shape[2]) if layer.real is None else layer.real
+        real = (
+            torch.ones(truth.shape[0], truth.shape[2])
+            if layer.weights.valid_queries is None
+            else layer.weights.valid_queries
+        )
         torch.testing.assert_close(
             layer.measured["received"], (truth * real[:, None, :, None]).sum(2), atol=1e-5, rtol=1e-5
         )
@@ -50,7 +55,7 @@ def test_gradients_are_unchanged(name):
     for watched in (False, True):
         model.zero_grad()
         if watched:
-            with regard.watch(model, "received", keep="measures"):
+            with regard.watch(model, "received", keep_qk=False):
                 total = model(**given)[0].square().mean()
         else:
             total = model(**given)[0].square().mean()
@@ -64,10 +69,10 @@ def test_kinds_names_and_order():
     with regard.watch(model) as seen, torch.no_grad():
         model(**inputs_of("bart", "none"))
     assert [layer.kind for layer in seen.layers] == ["encoder"] * 2 + ["decoder", "cross"] * 2
-    assert [layer.name for layer in seen.cross] == [f"model.decoder.layers.{i}.encoder_attn" for i in range(2)]
-    assert seen["model.encoder.layers.1.self_attn"] is seen.encoder[1]
+    assert [layer.name for layer in seen.layers.cross] == [f"model.decoder.layers.{i}.encoder_attn" for i in range(2)]
+    assert seen.layers["model.encoder.layers.1.self_attn"].name == seen.layers.encoder[1].name
     with pytest.raises(InvalidArgument, match=r"did you mean 'model\.encoder\.layers\.1\.self_attn'"):
-        seen["model.encoder.layer.1.self_attn"]
+        seen.layers["model.encoder.layer.1.self_attn"]
 
 
 def test_a_module_that_is_used_again_is_another_layer():
@@ -86,9 +91,9 @@ def test_passes_are_kept_apart_and_chosen_layers_and_heads_are_kept():
             model(**inputs_of("llama", "left"), use_cache=False)
     with regard.watch(model) as whole, torch.no_grad():
         model(**inputs_of("llama", "left"), use_cache=False)
-    assert len(seen.passes) == 3
+    assert len(seen.recordings) == 3
     assert [layer.name for layer in seen.layers] == [chosen]
-    torch.testing.assert_close(seen[chosen].weights.dense(), whole[chosen].weights.dense()[:, [3, 1]])
+    torch.testing.assert_close(seen.layers[chosen].weights.dense(), whole.layers[chosen].weights.dense()[:, [3, 1]])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -103,7 +108,8 @@ def test_chosen_heads_of_every_family(name):
     for some, every in zip(seen.layers, whole.layers, strict=True):
         dense = every.weights.dense()[:, [3, 1]]
         torch.testing.assert_close(some.weights.dense(), dense)
-        real = dense if every.real is None else dense * every.real[:, None, :, None]
+        valid = every.weights.valid_queries
+        real = dense if valid is None else dense * valid[:, None, :, None]
         torch.testing.assert_close(some.measured["received"], real.sum(2))
 
 
@@ -137,14 +143,14 @@ def test_chosen_heads_of_layers_of_this_library(tmp_path, positions, mask):
     torch.testing.assert_close(seen.layers[0].weights.dense(), dense)
     torch.testing.assert_close(seen.layers[0].measured["received"], dense.sum(2))
     torch.testing.assert_close(seen.layers[0].weights[0, 1, 4], dense[0, 1, 4])
-    seen.save(tmp_path / "some.regard")
+    seen.recording.select().save(tmp_path / "some.regard")
     torch.testing.assert_close(regard.load(tmp_path / "some.regard").layers[0].weights.dense(), dense)
 
 
 def test_a_loss_on_attention_reaches_the_weights_of_a_fused_model():
     model, other, given = built("gpt2"), None, inputs_of("gpt2", "none")
     other = eager(model)
-    with regard.watch(model, "entropy", keep="measures") as seen:
+    with regard.watch(model, "entropy", keep_qk=False) as seen:
         model(**given)
     sum(layer.measured["entropy"].mean() for layer in seen.layers).backward()
     dense = attentions(other(**given, output_attentions=True))
@@ -161,7 +167,7 @@ def test_a_layer_that_is_run_again_in_the_backward_pass_is_told_once():
     model.activation_checkpointing_enable()
     with regard.watch(model, "entropy") as seen:
         model(**inputs_of("llama", "none"), use_cache=False)[0].sum().backward()
-    assert len(seen.passes) == 1
+    assert len(seen.recordings) == 1
     assert seen.layers[0].weights.shape == (2, 4, 11, 11)
 
 
@@ -199,17 +205,16 @@ def test_two_models_are_watched_at_once_and_one_not_twice():
         first.__exit__(None, None, None)
         one(**inputs_of("bert", "none"))
         other(**inputs_of("gpt2", "none"))
-    assert [len(each.passes) for each in (first, second)] == [1, 1]
-    assert len(second.layers) == 2
+    assert [len(each.result.recordings) for each in (first, second)] == [1, 1]
+    assert len(second.result.layers) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"layers": ["h.0.atn"]}, "layers: unknown module 'h.0.atn', did you mean 'h.0.attn'"),
-        ({"keep": "all"}, "keep: expected 'matrix' or 'measures', got 'all'"),
-        ({"keep": "measures"}, "keep: 'measures' needs something to measure"),
-        ({"heads": [0, -1]}, "heads: expected numbers from 0, got -1"),
+        ({"keep_qk": False}, "keep_qk: False keeps only measures; pass measure="),
+        ({"heads": [0, -1]}, "heads: expected indices from 0, got -1"),
     ],
 )
 def test_what_does_not_fit_is_named(options, said):
@@ -221,15 +226,24 @@ def test_what_is_no_model_and_a_head_that_there_is_not():
     with pytest.raises(InvalidType, match=r"model: expected a torch\.nn\.Module, got str"):
         regard.watch("gpt2")
     model, given = built("gpt2"), inputs_of("gpt2", "none")
-    with pytest.raises(InvalidArgument, match=r"h\.0\.attn has 4 heads, .* got 4"), regard.watch(model, heads=[0, 4]):
+    with (
+        pytest.raises(InvalidArgument, match=r"heads: expected indices below 4, .*, got 4"),
+        regard.watch(model, heads=[0, 4]),
+    ):
         model(**given)
 
 
 def test_nothing_seen_is_an_error():
     model = torch.nn.Linear(3, 3)
-    with pytest.raises(InvalidArgument, match=r"Linear: nothing was seen: it has no attention$"), regard.watch(model):
+    with (
+        pytest.raises(InvalidArgument, match=r"Linear: nothing was recorded: it has no attention$"),
+        regard.watch(model),
+    ):
         model(torch.zeros(1, 3))
-    with pytest.raises(InvalidArgument, match=r"Linear: nothing was seen: it was not called$"), regard.watch(model):
+    with (
+        pytest.raises(InvalidArgument, match=r"Linear: nothing was recorded: the model was not called$"),
+        regard.watch(model),
+    ):
         pass
 
 
@@ -238,7 +252,8 @@ def test_flash_attention_is_told_its_window_by_a_number(causal):
     """It is given no mask; it takes a GPU, so that its call is read alone."""
     query, key = torch.randn(2, 1, 2, 9, 4)
     options = {"sliding_window": 3, "is_causal": causal, "scaling": 0.5}
-    call = call_of("flash_attention_2", torch.nn.Identity(), query, key, None, options, "decoder")
+    module, masks = torch.nn.Identity(), MaskRegistry()
+    call = call_from_transformers("flash_attention_2", module, query, key, None, options, "decoder", masks)
     distance = torch.arange(9) - torch.arange(9)[:, None]
     allowed = (distance.abs() < 3) & ((distance <= 0) | (not causal))
     expected = (query @ key.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)

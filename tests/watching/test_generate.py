@@ -34,7 +34,7 @@ def test_words_are_unchanged_and_all_steps_are_one_matrix(name, side, how):
     with regard.watch(model, ["entropy", "received"]) as seen:
         found = model.generate(**options)
     assert torch.equal(found, expected)
-    assert len(seen.passes) == 1
+    assert len(seen.recordings) == 1
     with torch.no_grad():
         if family.both:
             output = eager(model)(
@@ -51,7 +51,7 @@ def test_words_are_unchanged_and_all_steps_are_one_matrix(name, side, how):
         truth = truth * (weights.sum(-1, keepdim=True) > 0)
         torch.testing.assert_close(weights, truth, atol=1e-5, rtol=0)
         torch.testing.assert_close(layer.measured["entropy"], layer.weights.entropy(), atol=1e-5, rtol=1e-5)
-        real = None if layer.real is None else layer.real[:, None]
+        real = None if layer.weights.valid_queries is None else layer.weights.valid_queries[:, None]
         received = layer.measured["received"]
         torch.testing.assert_close(received[:, :, : truth.shape[3]], layer.weights.received(real), atol=1e-5, rtol=1e-5)
         assert not received[:, :, truth.shape[3] :].any()  # a static cache has room behind
@@ -70,11 +70,11 @@ def test_what_became_of_beams_is_one_matrix_for_each_text(name, side):
     with regard.watch(model, ["entropy", "received"]) as seen:
         found = model.generate(**options)
     assert torch.equal(found.sequences, expected.sequences)
-    with pytest.raises(InvalidArgument, match=r"rows changed places .* seen\.select\(beam_indices\)"):
-        assert seen.decoder[-1].weights
+    with pytest.raises(InvalidArgument, match=r"beam search reordered the batch .* result\.select_beams\("):
+        assert seen.layers.decoder[-1].weights
     with pytest.raises(InvalidArgument, match=r"beam_indices: expected .* below 8, of at least 9 steps, got"):
-        seen.select(found.beam_indices[:, :5])
-    texts = seen.select(found.beam_indices)
+        seen.select_beams(found.beam_indices[:, :5])
+    texts = seen.select_beams(found.beam_indices)
     mask, read = mask.repeat_interleave(2, 0), found.sequences[:, :-1]
     with torch.no_grad():
         if family.both:
@@ -95,17 +95,17 @@ def test_a_generation_is_saved_and_opened_again_without_its_model(tmp_path):
     ids, mask = torch.randint(3, 90, (2, LENGTH)), padding("left")
     with regard.watch(model, ["entropy", "received"]) as seen:
         model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
-    with pytest.raises(InvalidArgument, match="sequence: there are 2; choose one, from 0 to 1"):
-        seen.save(tmp_path / "a.regard")
+    with pytest.raises(InvalidArgument, match="sequence: expected an index from 0 to 1, because there are 2"):
+        seen.recording.select().save(tmp_path / "a.regard")
     tokens = [f"token {number}" for number in range(LENGTH + NEW - 1)]
-    with pytest.raises(InvalidArgument, match=r"self_attn has 19, but 18 were named"):
-        seen.save(tmp_path / "a.regard", 1, tokens=tokens[1:])
+    with pytest.raises(InvalidArgument, match=r"tokens: expected 19 tokens for .*self_attn, got 18"):
+        seen.recording.select(1, tokens=tokens[1:]).save(tmp_path / "a.regard")
     assert list(tmp_path.iterdir()) == []
-    seen.save(tmp_path / "a.regard", 1, tokens=tokens)
+    seen.recording.select(1, tokens=tokens).save(tmp_path / "a.regard")
     found = regard.load(tmp_path / "a.regard")
-    assert found.model == "MistralForCausalLM"
-    for layer, truth in zip(found.decoder, seen.decoder, strict=True):
-        assert list(layer.keys) == tokens
+    assert found.model_name == "MistralForCausalLM"
+    for layer, truth in zip(found.layers.decoder, seen.layers.decoder, strict=True):
+        assert list(layer.key_tokens) == tokens
         torch.testing.assert_close(layer.weights.dense(), truth.weights.dense()[1:])
         assert torch.equal(layer.measured["received"], truth.measured["received"][1:])
 
@@ -113,7 +113,7 @@ def test_a_generation_is_saved_and_opened_again_without_its_model(tmp_path):
 def test_what_is_asked_of_whole_matrices_is_refused_step_by_step():
     model, ids = built("gpt2"), torch.randint(3, 90, (1, LENGTH))
     seen = regard.watch(model, regard.BlockMean(4))
-    said = "block_mean: is of whole matrices, and transformer.h.0.attn comes in several calls"
+    said = "measure 'block_mean': needs the whole matrix, but transformer.h.0.attn is computed in several calls"
     with pytest.raises(InvalidArgument, match=said), seen:
         model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
 
@@ -126,7 +126,8 @@ def test_whispers_alignment_heads_give_tokens_by_frames():
     with regard.watch(model) as seen, torch.no_grad():
         model(**given)
     theirs = eager(model)(**given, output_attentions=True).cross_attentions
-    found = seen.alignment(1, heads={layers[0]: [2], layers[1]: [0, 3]}, merge=False, target=words[1].tolist())
+    recording = seen.recording.select(1, target_tokens=words[1].tolist())
+    found = regard.analysis.align(recording, {layers[0]: [2], layers[1]: [0, 3]}, merge_subwords=False)
     expected = torch.stack([theirs[0][1, 2], theirs[1][1, 0], theirs[1][1, 3]]).mean(0)
     assert torch.allclose(found.weights, expected, atol=1e-5)
     assert found.target == tuple(map(str, words[1].tolist()))

@@ -28,7 +28,7 @@ def test_a_silent_head_is_one_whose_part_of_the_projection_is_zero(name):
     path, projection = OUTPUTS[name]
     with regard.watch(model, ablate={path: [0, 2]}) as seen, torch.no_grad():
         found = model(**given)[0]
-    assert seen[path].weights.shape[1] == 4
+    assert seen.layers[path].weights.shape[1] == 4
     with torch.no_grad():
         untouched = model(**given)[0]
         weight = model.get_submodule(projection).weight
@@ -67,7 +67,7 @@ def test_a_generation_without_a_cell():
     options = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 5, "do_sample": False}
     with regard.watch(model, knockout={name: [(LENGTH + 2, 3), (4, 1)]}) as seen:
         model.generate(**options)
-    weights = seen[name].weights.dense()
+    weights = seen.layers[name].weights.dense()
     assert not weights[0, :, LENGTH + 2, 3].any()
     assert not weights[0, :, 4, 1].any()
     assert (weights[0, :, LENGTH + 1, 3] > 0).all()
@@ -77,10 +77,10 @@ def test_a_generation_without_a_cell():
     ("options", "said"),
     [
         ({"ablate": {"h.0.atn": [0]}}, "ablate: unknown module 'h.0.atn', did you mean 'h.0.attn'"),
-        ({"ablate": {"h.0.attn": [-1]}}, "ablate: heads of h.0.attn are numbers from 0, got -1"),
+        ({"ablate": {"h.0.attn": [-1]}}, "ablate: expected indices of heads from 0 for h.0.attn, got -1"),
         (
             {"knockout": {"h.0.attn": [(1, 2, 3)]}},
-            r"knockout: h.0.attn is given pairs .*, got \(1, 2, 3\)",
+            r"knockout: expected pairs of positions from 0 for h.0.attn, got \(1, 2, 3\)",
         ),
     ],
 )
@@ -92,11 +92,11 @@ def test_what_does_not_fit_is_named(options, said):
 def test_a_head_that_there_is_not_and_a_module_that_cannot_be_changed():
     model, given = built("gpt2"), given_to("gpt2")
     seen = regard.watch(model, ablate={"transformer.h.0.attn": [4]})
-    with pytest.raises(InvalidArgument, match=r"h\.0\.attn has 4 heads, numbered from 0; got 4"), seen:
+    with pytest.raises(InvalidArgument, match=r"ablate: expected heads below 4 for .*h\.0\.attn, got 4"), seen:
         model(**given)
     layer = torch.nn.MultiheadAttention(8, 2)
     seen = regard.watch(torch.nn.Sequential(layer), ablate={"0": [0]})
-    with pytest.raises(InvalidArgument, match="is a MultiheadAttention, which can be watched, but not changed"), seen:
+    with pytest.raises(InvalidArgument, match="is a MultiheadAttention, which can be watched but not changed"), seen:
         layer(*[torch.randn(3, 1, 8)] * 3)
 
 

@@ -20,14 +20,14 @@ def test_a_generation_is_one_matrix(positions):
     prompts = torch.randint(3, 50, (2, 6))
     with regard.watch(model, ["entropy", "received"]) as seen:
         best = greedy(model, prompts, max_length=7, min_length=7)
-    assert len(seen.passes) == 1
+    assert len(seen.recordings) == 1
     words = torch.cat([prompts, torch.tensor([each.tokens for each in best])], 1)
     with torch.no_grad():
         whole = model(words[:, :-1], attentions=True).attentions
     for layer, truth in zip(seen.layers, whole, strict=True):
         torch.testing.assert_close(layer.weights.dense(), truth.weights.dense(), atol=1e-5, rtol=0)
         torch.testing.assert_close(layer.measured["received"], truth.weights.received(), atol=1e-5, rtol=1e-5)
-    assert [layer.name for layer in seen.decoder] == ["decoder.layers.0.attention", "decoder.layers.1.attention"]
+    assert [layer.name for layer in seen.layers.decoder] == ["decoder.layers.0.attention", "decoder.layers.1.attention"]
 
 
 def test_a_translator_and_a_bert():
@@ -37,14 +37,14 @@ def test_a_translator_and_a_bert():
     with regard.watch(model) as seen, torch.no_grad():
         expected = model(src, tgt, lengths, attentions=True).attentions
     for kind in ("encoder", "decoder", "cross"):
-        for layer, truth in zip(getattr(seen, kind), getattr(expected, kind), strict=True):
+        for layer, truth in zip(getattr(seen.layers, kind), getattr(expected, kind), strict=True):
             torch.testing.assert_close(layer.weights.dense(), truth.weights.dense())
     bert = Bert(BertConfig(50, num_layers=2, **SIZES)).eval()
-    with regard.watch(bert, "entropy", keep="measures") as seen, torch.no_grad():
+    with regard.watch(bert, "entropy", keep_qk=False) as seen, torch.no_grad():
         bert(src, lengths)
-    assert [layer.measured["entropy"].shape for layer in seen.encoder] == [(2, 4, 6)] * 2
+    assert [layer.measured["entropy"].shape for layer in seen.layers.encoder] == [(2, 4, 6)] * 2
     with pytest.raises(InvalidArgument, match="its weights were not kept"):
-        assert seen.encoder[0].weights
+        assert seen.layers.encoder[0].weights
 
 
 def test_beams_can_be_watched():
@@ -52,5 +52,5 @@ def test_beams_can_be_watched():
     model = Transformer(TransformerConfig(50, num_encoder_layers=1, num_decoder_layers=1, **SIZES)).eval()
     src = torch.randint(3, 50, (2, 6))
     expected = beam_search(model, src, beam=3)
-    with regard.watch(model, "entropy", keep="measures"):
+    with regard.watch(model, "entropy", keep_qk=False):
         assert beam_search(model, src, beam=3) == expected

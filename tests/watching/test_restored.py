@@ -102,7 +102,7 @@ def test_nothing_is_left_of_a_watch(name, stop, error, override, nested):
         with regard.watch(model, ["entropy"]) as seen, torch.no_grad():
             found = model(**inputs)[0]
         assert torch.equal(found, expected)
-        assert len(seen) > 0
+        assert len(seen.layers) > 0
         assert state(model, other) == before
     finally:
         for handle in handles:

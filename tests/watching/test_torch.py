@@ -104,9 +104,9 @@ def test_transformers_of_torch_are_unchanged(number, training):
     assert torch.equal(found, expected)
     kinds = {"encoder": ["encoder"] * 2, "decoder": ["decoder", "cross"] * 2}
     assert [layer.kind for layer in seen.layers] == kinds.get(name, kinds["encoder"] + kinds["decoder"])
-    for layer in seen.decoder:
+    for layer in seen.layers.decoder:
         assert not layer.weights.dense().triu(1).any()
-    for layer in seen.encoder if name == "both" else ():
+    for layer in seen.layers.encoder if name == "both" else ():
         assert not layer.weights.dense().masked_select(padding[:, None, None]).any()
 
 
@@ -138,7 +138,7 @@ def test_plain_calls_are_heard(causal, masked, lead):
         found = model(x)
     query, key, value = plain.project(x).unflatten(-1, (3, HEADS, -1)).movedim(-3, 0).transpose(-2, -3)
     assert torch.equal(found, functional.scaled_dot_product_attention(query, key, value, **options))
-    weights = seen["0"].weights
+    weights = seen.layers["0"].weights
     assert weights.shape[1:] == (HEADS, KEYS, KEYS)
     torch.testing.assert_close((weights.dense() @ value.reshape(-1, *value.shape[-3:])).view_as(found), found)
 
@@ -149,10 +149,10 @@ def test_a_mask_that_is_changed_in_place_is_read_again():
     model[0].forward = lambda x: forward(x, attn_mask=mask)
     with regard.watch(model) as seen, torch.no_grad():
         model(torch.randn(1, KEYS, WIDTH))
-        assert seen["0"].weights.dense().all()
+        assert seen.layers["0"].weights.dense().all()
         mask[:, 3] = False
         model(torch.randn(1, KEYS, WIDTH))
-    assert not seen["0"].weights.dense()[..., 3].any()
+    assert not seen.layers["0"].weights.dense()[..., 3].any()
 
 
 def test_a_masked_model_of_torch_is_watched_where_there_is_no_transformers(tmp_path):
@@ -176,7 +176,7 @@ def test_an_error_within_leaves_nothing_behind():
         model(torch.randn(3, 2))
     with regard.watch(model) as seen:
         model(torch.randn(1, 4, WIDTH))
-    assert len(seen.passes) == 1
+    assert len(seen.recordings) == 1
 
 
 def test_rows_of_padding_are_left_out_as_in_transformers():
@@ -185,11 +185,13 @@ def test_rows_of_padding_are_left_out_as_in_transformers():
     x, padding = torch.randn(2, 6, 8), torch.arange(6) >= torch.tensor([[6], [3]])
     with regard.watch(layer, "received") as seen:
         layer(x, src_key_padding_mask=padding)
-    assert torch.equal(seen.layers[0].real, ~padding)
-    torch.testing.assert_close(seen["self_attn"].measured["received"].sum(-1), torch.tensor([[6.0, 6.0], [3.0, 3.0]]))
+    assert torch.equal(seen.layers[0].weights.valid_queries, ~padding)
+    torch.testing.assert_close(
+        seen.layers["self_attn"].measured["received"].sum(-1), torch.tensor([[6.0, 6.0], [3.0, 3.0]])
+    )
     with regard.watch(layer.self_attn, "received") as seen:
         layer.self_attn(x, x.clone(), x, key_padding_mask=padding)
-    assert seen.layers[0].real is None
+    assert seen.layers[0].weights.valid_queries is None
 
 
 class Outer(nn.Module):
@@ -249,12 +251,12 @@ class Mixed(nn.Module):
 
 def test_weights_that_cannot_be_recorded_are_named_whatever_the_class_is_called():
     x = torch.randn(1, 2, 5, 8)
-    message = r"Mixed: not recorded, because .* \(ChannelMixer\): mixer; choose the others"
+    message = r"Mixed: not recorded, because .* \(ChannelMixer\): mixer; to record only the others"
     with pytest.warns(UserWarning, match=message), regard.watch(Mixed()) as seen:
         seen.model(x)
     assert [layer.name for layer in seen.layers] == ["attend"]
     with regard.watch(Mixed(), layers=["attend"]) as seen:
         seen.model(x)
-    message = "a ChannelMixer, computes attention in its own way"
+    message = r"\(ChannelMixer\) computes attention in its own code"
     with pytest.raises(InvalidArgument, match=message), regard.watch(ChannelMixer()) as seen:
         seen.model(x)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from regard.analysis.alignment import Alignment, align, mutual_information
 from regard.analysis.graph import SparseWeights, pagerank, to_csr, to_networkx
-from regard.analysis.heads import HEAD_SCORES, SEPARATORS, head_scores
-from regard.analysis.layers import flow, rollout
-from regard.analysis.plots import plot_heads, plot_weights
-from regard.analysis.recording import Layer, Recording
-from regard.analysis.steps import Step, Trace
-from regard.analysis.tables import edges, row_table, save_table
-from regard.analysis.trace import trace_layer
+from regard.analysis.head_scores import HEAD_SCORES, SEPARATOR_TOKENS, as_score_tensors, head_scores
+from regard.analysis.layer import Layer
+from regard.analysis.plots import plot_head_scores, plot_weights
+from regard.analysis.recording import Recording
+from regard.analysis.rollout import flow, rollout
+from regard.analysis.tables import edge_table, row_table, save_table
+from regard.analysis.trace import Step, Trace
+from regard.analysis.trace_attention import trace_layer
 
 __all__ = [
     "HEAD_SCORES",
-    "SEPARATORS",
+    "SEPARATOR_TOKENS",
     "Alignment",
     "Layer",
     "Recording",
@@ -22,12 +23,13 @@ __all__ = [
     "Step",
     "Trace",
     "align",
-    "edges",
+    "as_score_tensors",
+    "edge_table",
     "flow",
     "head_scores",
     "mutual_information",
     "pagerank",
-    "plot_heads",
+    "plot_head_scores",
     "plot_weights",
     "rollout",
     "row_table",

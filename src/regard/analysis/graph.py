@@ -1,4 +1,4 @@
-"""The weights as a directed graph: an edge from each query to each key, as heavy as its weight."""
+"""Weights as a directed graph with an edge from each query to each key: PageRank, SciPy and NetworkX."""
 
 from __future__ import annotations
 
@@ -9,37 +9,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, MissingExtra
+from regard.errors import InvalidArgument, InvalidType, require
 from regard.ops import WeightMatrix
 from regard.ops.linear_operator import require_one_head
 
-BLOCK = 2**24
-"""How many weights are held at once: 64 MiB in float32."""
-
 
 def pagerank(
-    weights: WeightMatrix, *, damping: float = 0.85, tolerance: float = 1e-6, most: int = 1000
+    weights: WeightMatrix, *, damping: float = 0.85, tol: float = 1e-6, max_iter: int = 1000
 ) -> Float[Tensor, "batch heads tokens"]:
-    """PageRank of the tokens of each head: where a reader is found who follows attention, and now and then starts anew.
+    """PageRank of the tokens of each head: the stationary distribution of a random walk along attention.
 
-    x = d · Wᵀx + (1 − d) / n, where what stands on a row with no key is spread over all tokens.
+    x = d · Wᵀx + (1 − d) / n; the mass on a row without keys is spread over all tokens.
 
     Args:
         weights: Self-attention, (batch, heads, tokens, tokens).
         damping: d, the probability of following attention, from 0 to below 1.
-        tolerance: It is found when a step changes each x by no more than so much on average, times 1 / tokens.
-        most: After so many steps it raises.
+        tol: The iteration stops when the mean change of x is at most tol / tokens.
+        max_iter: Largest number of iterations.
 
     Returns:
         (batch, heads, tokens); sums to 1 over the tokens. It has no gradients.
 
     Raises:
-        InvalidArgument: If W is not square, a number is out of range, or it was not found in so many steps.
-        InvalidType: If W is no weight matrix.
+        InvalidArgument: If W is not square, a number is out of range, or the iteration did not converge.
+        InvalidType: If W is not a weight matrix.
 
-    Memory: O(tokens): each step is a product with the transpose.
+    Memory:
+        O(tokens): each iteration is a product with the transpose.
 
-    Reference: Brin and Page 1998, "The Anatomy of a Large-Scale Hypertextual Web Search Engine", section 2.1.1.
+    Reference:
+        Brin and Page 1998, "The Anatomy of a Large-Scale Hypertextual Web Search Engine", section 2.1.1.
 
     Example:
         >>> import regard, torch
@@ -53,75 +52,76 @@ def pagerank(
     weights = weights.detach()
     batch, heads, tokens, _ = weights.shape
     x = torch.full((batch, heads, tokens, 1), 1 / tokens, dtype=weights.dtype, device=weights.device)
-    for _ in range(most):
+    for _ in range(max_iter):
         followed = damping * (weights.mT @ x)
-        # What was not followed: by chance, or because a row leads nowhere or to a sink.
+        # The rest of the mass: random jumps, and rows without keys or with a sink.
         new = followed + (1 - followed.sum(2, keepdim=True)) / tokens
-        if float((new - x).abs().mean(2).max()) <= tolerance / tokens:
+        if float((new - x).abs().mean(2).max()) <= tol / tokens:
             return new[..., 0]
         x = new
-    raise InvalidArgument(f"pagerank: not found in {most} steps; allow more steps or a larger tolerance ({tolerance})")
+    raise InvalidArgument(
+        f"max_iter: PageRank did not converge in {max_iter} iterations; raise max_iter or tol ({tol})"
+    )
 
 
 class SparseWeights(NamedTuple):
-    """One head's weights from a threshold on."""
+    """One head's weights, without those below a threshold."""
 
     matrix: Any
     """`scipy.sparse.csr_array`, (queries, keys)."""
-    discarded: Float[Tensor, " queries"]
-    """The mass of each row that lies below the threshold."""
+    dropped_mass: Float[Tensor, " queries"]
+    """The sum of the weights of each row that are below the threshold."""
 
 
 def to_csr(weights: WeightMatrix, threshold: float = 0.01) -> SparseWeights:
-    """One head's weights as a sparse matrix of SciPy, and what it leaves out.
+    """One head's weights as a SciPy sparse matrix, and the mass that it leaves out.
 
     Args:
         weights: One head of one sequence, ``W.at(batch=0, heads=3)``.
-        threshold: Weights below it are left out; above 0.
+        threshold: Weights below it are left out. Above 0.
 
     Raises:
         InvalidArgument: If W is more than one head, or the threshold is not above 0.
-        InvalidType: If W is no weight matrix.
+        InvalidType: If W is not a weight matrix.
         MissingExtra: If SciPy is not installed.
 
-    Memory: O(keys + weights kept): blocks of rows are looked at one after the other.
+    Memory:
+        O(keys + weights above the threshold): it computes blocks of rows.
 
     Example:
         >>> import regard, torch
         >>> W = regard.weights(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4), mask=regard.Causal())
         >>> sparse = regard.analysis.to_csr(W, threshold=0.6)
-        >>> sparse.matrix.toarray().tolist(), sparse.discarded
+        >>> sparse.matrix.toarray().tolist(), sparse.dropped_mass
         ([[1.0, 0.0], [0.0, 0.0]], tensor([0., 1.]))
     """
-    try:
-        from scipy.sparse import csr_array
-    except ImportError:
-        raise MissingExtra("to_csr needs scipy: install it with `pip install 'regard[graph]'`") from None
-    kept = list(_kept(weights, threshold, "to_csr"))
-    rows, keys, values = (torch.cat(parts) for parts in zip(*(part[:3] for part in kept), strict=True))
-    matrix = csr_array((values.numpy(), (rows.numpy(), keys.numpy())), shape=tuple(weights.shape[2:]))
-    return SparseWeights(matrix, torch.cat([part[3] for part in kept]))
+    sparse = require("scipy.sparse", extra="graph", needed_by="to_csr")
+    blocks = list(_edges_above(weights, threshold, "to_csr"))
+    rows, keys, values = (torch.cat(parts) for parts in zip(*(block[:3] for block in blocks), strict=True))
+    matrix = sparse.csr_array((values.numpy(), (rows.numpy(), keys.numpy())), shape=tuple(weights.shape[2:]))
+    return SparseWeights(matrix, torch.cat([block[3] for block in blocks]))
 
 
 def to_networkx(weights: WeightMatrix, threshold: float = 0.01, tokens: Sequence[str] | None = None) -> Any:
-    """One head's weights as a `networkx.DiGraph`: an edge from query to key for each weight from a threshold on.
+    """One head's weights as a `networkx.DiGraph`: an edge from query to key for each weight of at least a threshold.
 
     Args:
         weights: One head of one sequence, of self-attention.
-        threshold: Weights below it are left out; above 0.
+        threshold: Weights below it are left out. Above 0.
         tokens: Names of the tokens.
 
     Returns:
-        A graph whose nodes are the numbers of the tokens, with ``token``, where names were given, and ``discarded``,
-        the mass of their rows that was left out; edges have a ``weight``.
+        A graph whose nodes are the indices of the tokens, with ``token``, if names were passed, and ``dropped_mass``,
+        the sum of the weights of the row that were left out. Edges have a ``weight``.
 
     Raises:
         InvalidArgument: If W is not square or more than one head, the threshold is not above 0, or there are not as
             many names as tokens.
-        InvalidType: If W is no weight matrix.
+        InvalidType: If W is not a weight matrix.
         MissingExtra: If networkx is not installed.
 
-    Memory: O(keys + weights kept).
+    Memory:
+        O(keys + weights above the threshold).
 
     Example:
         >>> import regard, torch
@@ -130,37 +130,33 @@ def to_networkx(weights: WeightMatrix, threshold: float = 0.01, tokens: Sequence
         >>> list(graph.edges(data="weight")), graph.nodes[1]["token"]
         ([(0, 0, 1.0), (1, 0, 0.5), (1, 1, 0.5)], 'cat')
     """
-    try:
-        import networkx
-    except ImportError:
-        raise MissingExtra("to_networkx needs networkx: install it with `pip install 'regard[graph]'`") from None
+    networkx = require("networkx", extra="graph", needed_by="to_networkx")
     _check_square(weights, "to_networkx")
     if tokens is not None and len(tokens) != weights.shape[2]:
         raise InvalidArgument(f"tokens: expected a name for each of {weights.shape[2]} tokens, got {len(tokens)}")
     graph, node = networkx.DiGraph(), 0
-    for rows, keys, values, discarded in _kept(weights, threshold, "to_networkx"):
-        for share in discarded.tolist():
-            graph.add_node(node, discarded=share, **({} if tokens is None else {"token": tokens[node]}))
+    for rows, keys, values, dropped in _edges_above(weights, threshold, "to_networkx"):
+        for mass in dropped.tolist():
+            graph.add_node(node, dropped_mass=mass, **({} if tokens is None else {"token": tokens[node]}))
             node += 1
         graph.add_weighted_edges_from(zip(rows.tolist(), keys.tolist(), values.tolist(), strict=True))
     return graph
 
 
-def _kept(weights: WeightMatrix, threshold: float, name: str) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Blocks of rows: query, key and weight of what is kept, and the mass of each row that is not; on the CPU."""
+def _edges_above(weights: WeightMatrix, threshold: float, name: str) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """By block of rows: query, key and weight of each edge, and the mass that each row drops; on the CPU."""
     if not isinstance(weights, WeightMatrix):
         raise InvalidType(f"{name}: expected a weight matrix, got {type(weights).__name__}")
     require_one_head(name, weights.shape)
     if not threshold > 0:
-        raise InvalidArgument(f"threshold: expected a weight above 0, got {threshold}; for all weights W.dense()")
+        raise InvalidArgument(f"threshold: expected a weight above 0, got {threshold}; W.dense() has all weights")
     weights = weights.detach()
-    size = max(1, BLOCK // weights.shape[3])
-    for start in range(0, weights.shape[2], size):
-        block = weights.at(queries=slice(start, start + size)).dense()[0, 0]
+    for part in weights.query_blocks():
+        block = weights.at(queries=part).dense()[0, 0]
         keep = block >= threshold
         rows, keys = keep.nonzero(as_tuple=True)
-        discarded = block.masked_fill(keep, 0.0).sum(-1)
-        yield (rows + start).cpu(), keys.cpu(), block[keep].cpu(), discarded.cpu()
+        dropped = block.masked_fill(keep, 0.0).sum(-1)
+        yield (rows + part.start).cpu(), keys.cpu(), block[keep].cpu(), dropped.cpu()
 
 
 def _check_square(weights: WeightMatrix, name: str) -> None:

@@ -1,210 +1,163 @@
-"""A recording: what a forward pass attended to, layer by layer, and the tokens that stand at its rows and keys."""
+"""Recording: the attention of a forward pass, layer by layer, with the tokens of its rows and columns."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any
 
-from regard.errors import InvalidArgument, InvalidType, did_you_mean
+import torch
+from typing_extensions import Self
 
-if TYPE_CHECKING:
-    import torch
+from regard.analysis.layer import Layer, LayerList, check_layer, count_kinds
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType
+from regard.ops.tree import map_tensors
 
-    from regard.analysis.alignment import Alignment, Heads
-    from regard.analysis.heads import Columns
-    from regard.explore.frame import Frame
-    from regard.explore.widget import PageWidget
-    from regard.ops.weight_matrix import WeightMatrix
+MAX_IMAGE_SIDE = 512
+"""Largest height and width of a recording's image, in pixels."""
+MAX_IMAGE_BYTES = 4 * 2**20
 
-Kind = Literal["encoder", "decoder", "cross"]
-KINDS = ("encoder", "decoder", "cross")
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The weights of one attention layer, and the tokens at its axes.
-
-    Args:
-        name: Where the layer stands in its model, as ``"encoder.0"``.
-        kind: Self-attention of an encoder or a decoder, or cross-attention from decoder to encoder.
-        weights: A view, (1, heads, queries, keys).
-        queries: The tokens at the rows. In a decoder that writes a row is a step, named by the token that it wrote.
-        keys: The tokens at the columns; for a decoder's self-attention the tokens that were read, the first ``<s>``.
-            Where a decoder reads what is given, these are the rows' too.
-        measured: What was measured as the layer was computed, by name.
-        value: (1, kv_heads, keys, value_dim), where it was kept.
-        heads: The numbers of the heads in the model, where they are some of it. Default: all, from 0.
-    """
-
-    name: str
-    kind: Kind
-    weights: WeightMatrix
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    value: torch.Tensor | None = None
-    heads: tuple[int, ...] | None = None
-
-    @property
-    def head_numbers(self) -> tuple[int, ...]:
-        """What the heads are called: their numbers in the model."""
-        return tuple(range(self.weights.shape[1])) if self.heads is None else self.heads
+html_preview: Callable[[Recording], str] | None = None
+"""What a notebook shows for a bare recording; `regard.explore` sets it when it is imported."""
 
 
-Some = TypeVar("Some", bound=Any)
-
-
-class Layers(Generic[Some]):
-    """Layers, found by name and by kind."""
-
-    layers: tuple[Some, ...]
-    """In the order in which they were computed."""
-
-    def of(self, kind: Kind) -> tuple[Some, ...]:
-        """The layers of one kind, in order."""
-        return tuple(layer for layer in self.layers if layer.kind == kind)
-
-    @property
-    def encoder(self) -> tuple[Some, ...]:
-        """The encoder's self-attention."""
-        return self.of("encoder")
-
-    @property
-    def decoder(self) -> tuple[Some, ...]:
-        """The decoder's self-attention."""
-        return self.of("decoder")
-
-    @property
-    def cross(self) -> tuple[Some, ...]:
-        """Cross-attention."""
-        return self.of("cross")
-
-    def __getitem__(self, name: str | int) -> Some:
-        if isinstance(name, int):
-            if not -len(self.layers) <= name < len(self.layers):
-                raise InvalidArgument(f"there is no layer {name}: there are {len(self.layers)}, numbered from 0")
-            return self.layers[name]
-        if not isinstance(name, str):
-            raise InvalidType(f"a layer is asked for by name or number, got {type(name).__name__}")
-        names = [layer.name for layer in self.layers]
-        if name not in names:
-            raise InvalidArgument(f"there is no layer {name!r}{did_you_mean(name, names)} (known: {', '.join(names)})")
-        return self.layers[names.index(name)]
-
-    def __contains__(self, layer: object) -> bool:
-        return any(each is layer or each.name == layer for each in self.layers)
-
-    def __iter__(self) -> Iterator[Some]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-
-@dataclass(frozen=True)
-class Recording(Layers[Layer]):
-    """All layers of one forward pass over one text.
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """All layers of one forward pass, or of one generation.
 
     Args:
         title: What was recorded, in words.
-        model: The name of the model.
+        model_name: The name of the model.
         layers: In the order in which they were computed.
-        texts: Whole texts by role, as ``{"source": ..., "translation": ...}``.
-        picture: Of a model of images: what it saw, as a PNG of at most 512 pixels a side.
+        texts: Whole texts by role, ``{"source": ..., "translation": ...}``.
+        image: For a vision model: what it saw, as a PNG of at most 512 pixels a side.
+
+    Raises:
+        InvalidType: If something has a wrong type; every problem is in the message.
+        InvalidArgument: If names repeat, or tokens or values do not fit the weights.
     """
 
     title: str
-    model: str
-    layers: tuple[Layer, ...]
+    model_name: str
+    layers: LayerList
     texts: dict[str, str] = field(default_factory=dict)
-    picture: bytes | None = None
+    image: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layers, LayerList):
+            layers: Any = self.layers
+            if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, Layer) for layer in layers):
+                raise InvalidType(f"layers: expected a list of Layer, got {layers!r:.80}")
+            object.__setattr__(self, "layers", LayerList(layers))
+        with Checks() as checks:
+            _check_texts(checks, self)
+            _check_image(checks, self.image)
+            names = Counter(layer.name for layer in self.layers)
+            for name, count in names.items():
+                checks.that(
+                    count == 1, f"recording: expected every layer to have a name of its own, got {name!r} {count} times"
+                )
+            for layer in self.layers:
+                if not layer.is_lazy:
+                    check_layer(checks, layer)
+
+    def __repr__(self) -> str:
+        title = f"{self.title[:40]!r}, " if self.title else ""
+        return f"Recording({title}model_name={self.model_name!r}, {count_kinds(self.layers)})"
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the queries and keys, and of the rules of masks and scores."""
+        """Bytes of the queries and keys, and of the tensors of masks and scores."""
         return sum(layer.weights.nbytes for layer in self.layers)
 
-    def heads(self, *, separators: Collection[Hashable] | None = None) -> Columns:
-        """Where the attention of each head goes, as columns of a table; see `regard.analysis.head_scores`."""
-        from regard.analysis.heads import SEPARATORS, head_scores
+    def replace(self, **changes: Any) -> Self:
+        """The same recording with other arguments of the constructor."""
+        names = ("title", "model_name", "layers", "texts", "image")
+        return type(self)(**{name: getattr(self, name) for name in names} | changes)
 
-        return head_scores(self, separators=SEPARATORS if separators is None else separators)
+    def select(
+        self,
+        sequence: int | None = None,
+        *,
+        tokens: Sequence[str] | None = None,
+        target_tokens: Sequence[str] | None = None,
+        title: str | None = None,
+    ) -> Recording:
+        """One sequence of the batch, to be shown or saved.
 
-    def alignment(self, heads: Heads = "mean", *, count: int = 4, merge: bool = True) -> Alignment:
-        """Which words of the target belong to which of the source; see `regard.analysis.align`."""
-        from regard.analysis.alignment import align
+        Args:
+            sequence: Its index in the batch. Default: the only one.
+            tokens: Its tokens. Default: 1, 2, 3, and so on.
+            target_tokens: Those of the decoder, in a model with encoder and decoder.
+            title: What it is. Default: as it was.
 
-        return align(self, heads, count=count, merge=merge)
+        Raises:
+            InvalidType: If the index is not an int, or tokens are not a list of tokens of one sequence.
+            InvalidArgument: If there are several sequences and none is selected, if a layer has another number of
+                tokens, or if a watch kept only measures.
+
+        Example:
+            >>> import regard, torch, transformers
+            >>> config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+            >>> with regard.watch(transformers.BertModel(config).eval()) as result:
+            ...     output = result.model(torch.tensor([[5, 6], [7, 8]]))
+            >>> result.recording.select(1, tokens=["seven", "eight"]).layers[0].key_tokens
+            ('seven', 'eight')
+        """
+        with Checks() as checks:
+            checks.integer("sequence", sequence, optional=True)
+        tokens, target_tokens = _as_names("tokens", tokens), _as_names("target_tokens", target_tokens)
+        layers = []
+        for layer in self.layers:
+            batch = layer.weights.shape[0]
+            if sequence is None and batch > 1:
+                raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, because there are {batch}")
+            index = sequence or 0
+            if not 0 <= index < batch:
+                raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, got {index}")
+            layers.append(_select(layer, index, tokens, target_tokens))
+        return Recording(
+            self.title if title is None else title, self.model_name, LayerList(layers), self.texts, self.image
+        )
 
     def save(self, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> None:
-        """Write the recording as one file, of which `regard.load` makes the same again, without the model.
+        """Write the recording as one file, which `regard.load` reads without the model.
+
+        Its size is linear in the tokens: query and key, the mask and score between them, and what was measured. A
+        user-defined mask, score or measure is written as the name of its class and the attributes that are named like
+        the arguments of its constructor.
 
         Args:
-            path: Where the file shall lie; mostly ``*.regard``.
-            dtype: What queries, keys and values are written in, as ``torch.float16``. Default: as they are.
+            path: Path of the file; by convention ``*.regard``.
+            dtype: Dtype of queries, keys and values in the file, such as ``torch.float16``. Default: as they are.
 
         Raises:
-            InvalidArgument: If a mask or a score holds an object that a file cannot, or lacks an attribute for an
-                argument of its constructor; or if a mask that is a function has more than 64 ranges of keys in a row.
+            InvalidArgument: If there are several sequences: select one; if a mask or a score holds an object that a
+                file cannot hold, or lacks an attribute for an argument of its constructor; or if a mask that is a
+                function has more than 64 ranges of keys in a row.
             InvalidFile: If the file cannot be written.
-
-        Its size is linear in the tokens: query and key, the rules between them, and what was measured. A user-defined
-        mask, score or measure is written by the name of its class and by its attributes that are named like the
-        arguments of its constructor.
         """
-        from regard.analysis.checking import check_texts
-        from regard.analysis.storage import write
+        from regard.analysis.recording_file import save_recording
 
-        check_texts(self)
-        names = Layer.__annotations__
-        layers: list[dict[str, Any]] = [{name: getattr(layer, name) for name in names} for layer in self.layers]
-        for layer in layers:
-            if dtype is not None and layer["value"] is not None:
-                layer["value"] = layer["value"].to(dtype)
-        about = {"title": self.title, "model": self.model, "texts": self.texts, "layers": layers}
-        write(path, about if self.picture is None else about | {"picture": self.picture}, dtype)
+        save_recording(self, path, dtype)
 
-    def show(
-        self, path: str | os.PathLike[str] | None = None, *, beside: Recording | None = None
-    ) -> Path | PageWidget | Frame:
-        """Show what attends to what: in a notebook below the cell, elsewhere as a page in the browser.
-
-        Args:
-            path: Where the page shall lie. Default: in a notebook nowhere, elsewhere ``attention.html`` in a new
-                temporary folder.
-            beside: Another recording, with which this one is compared.
-
-        Returns:
-            In a notebook a widget, or a frame where anywidget is not installed; elsewhere the path of the page. See
-            `regard.explore.show.show`.
-
-        Raises:
-            InvalidArgument: If a recording cannot be shown, or the two not be compared, with every reason.
-            InvalidFile: If the page cannot be written there.
-        """
-        from regard.explore.show import show
-
-        return show(self, path, beside=beside)
-
-    def _repr_html_(self) -> str:
-        from regard.explore.frame import preview
-
-        return preview(self)
+    def _repr_html_(self) -> str | None:
+        return None if html_preview is None else html_preview(self)
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
     """Read a recording that `Recording.save` wrote.
 
     Args:
-        path: The file. It is data and no code, whoever wrote it: user-defined masks, scores and measures must be
+        path: Path of the file. It is data, and reading it runs no code: user-defined masks, scores and measures must be
             defined in this process.
 
     Raises:
-        InvalidFile: If it is missing, damaged, of another version, or no recording, or if it names a class that is not
-            defined in this process.
+        InvalidFile: If it is missing, damaged, of a newer version, or not a recording, or if it names a class that is
+            not defined in this process.
 
     Example:
         >>> import regard, tempfile
@@ -212,16 +165,83 @@ def load(path: str | os.PathLike[str]) -> Recording:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     recording.save(f"{folder}/thanks.regard")
         ...     again = regard.load(f"{folder}/thanks.regard")
-        >>> again.cross[0].queries == recording.cross[0].queries
+        >>> again.layers.cross[0].query_tokens == recording.layers.cross[0].query_tokens
         True
     """
-    from regard.analysis.checking import check
-    from regard.analysis.storage import read, reading
+    from regard.analysis.recording_file import load_recording
 
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidType(f"path: expected the path of a recording, got {path!r:.80}")
-    with reading(path):
-        told = read(path)
-        recording = Recording(layers=tuple(Layer(**each) for each in told.pop("layers")), **told)
-        check(recording)
-    return recording
+    return load_recording(path)
+
+
+def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> Layer:
+    """One sequence of a layer, detached, with the names of its tokens."""
+    is_target = target_tokens is not None and layer.kind != "encoder"
+    of_queries = ("target_tokens", target_tokens) if is_target else ("tokens", tokens)
+    of_keys = ("tokens", tokens) if layer.kind == "cross" else of_queries
+    weights = layer.weights.detach()
+    before = (layer._query_tokens, layer._key_tokens)
+    query_tokens, key_tokens = (
+        _name_axis(layer.name, *names, known, size)
+        for names, known, size in zip((of_queries, of_keys), before, weights.shape[2:], strict=True)
+    )
+    part = slice(index, index + 1)
+    value = layer.value
+    return layer.replace(
+        weights=weights if weights.shape[0] == 1 else weights.at(batch=index),
+        query_tokens=query_tokens,
+        key_tokens=key_tokens,
+        measured=map_tensors(dict(layer.measured), lambda tensor: tensor[part].detach()),
+        value=None if value is None else value[part].detach(),
+    )
+
+
+def _name_axis(
+    layer: str, argument: str, names: Sequence[str] | None, known: Sequence[str] | None, size: int
+) -> Sequence[str] | None:
+    if names is None:
+        return known
+    if len(names) != size:
+        hint = "; pass target_tokens= for those of the decoder" if argument == "tokens" else ""
+        if len(names) == size + 1:
+            hint = "; leave out the last one, which a generation wrote but did not read"
+        raise InvalidArgument(f"{argument}: expected {size} tokens for {layer}, got {len(names)}{hint}")
+    return tuple(names)
+
+
+def _as_names(argument: str, tokens: Any) -> tuple[str, ...] | None:
+    """Tokens as texts; ids become numbers."""
+    if tokens is None:
+        return None
+    listed = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if isinstance(listed, str) or not isinstance(listed, Sequence) or any(isinstance(each, list) for each in listed):
+        raise InvalidType(f"{argument}: expected a list with a name for each token of one sequence, got {tokens!r:.80}")
+    return tuple(map(str, listed))
+
+
+def _check_texts(checks: Checks, recording: Recording) -> None:
+    texts = recording.texts if isinstance(recording.texts, Mapping) else {}
+    if texts is not recording.texts:
+        checks.fail_type(f"texts: expected a dict of texts by role, got {recording.texts!r:.80}")
+    for name, text in (("title", recording.title), ("model_name", recording.model_name), *texts.items()):
+        if not isinstance(name, str):
+            checks.fail_type(f"texts: expected a str as role, got {name!r:.80}")
+        if not isinstance(text, str):
+            checks.fail_type(f"{name}: expected a str, got {text!r:.80}")
+
+
+def _check_image(checks: Checks, image: Any) -> None:
+    """Check the signature and the size of a PNG; what follows its header is for whoever draws it."""
+    if image is None:
+        return
+    if not isinstance(image, bytes):
+        checks.fail_type(f"image: expected the bytes of a PNG, or None, got {type(image).__name__}")
+    elif len(image) > MAX_IMAGE_BYTES:
+        checks.fail(f"image: expected at most {MAX_IMAGE_BYTES:,} bytes, got {len(image):,}")
+    elif not image.startswith(b"\x89PNG\r\n\x1a\n") or image[12:16] != b"IHDR":
+        checks.fail(f"image: expected the bytes of a PNG, got {len(image):,} bytes that begin with {image[:8]!r}")
+    else:  # the first chunk has width and height, four bytes each, highest byte first
+        width, height = int.from_bytes(image[16:20], "big"), int.from_bytes(image[20:24], "big")
+        if not (0 < width <= MAX_IMAGE_SIDE and 0 < height <= MAX_IMAGE_SIDE):
+            checks.fail(f"image: expected 1 to {MAX_IMAGE_SIDE} pixels a side, got {width} × {height}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,9 +27,9 @@ def compare(
 
         translator.record("It was tired.").save("one.regard")
 
-    and of any model of transformers or torch, when it has run in `with regard.watch(model) as seen:`, by
+    and of any model of transformers or torch, when it has run in `with regard.watch(model) as result:`, by
 
-        seen.save("other.regard", tokens=["It", "was", "tired"])
+        result.recording.select(tokens=["It", "was", "tired"]).save("other.regard")
 
     Both are then compared by
 
@@ -43,16 +42,19 @@ def compare(
 
     pair = _told_apart([regard.load(path) for path in (one, other)], [one, other])
     try:
-        write_page(pair[0], output, beside=pair[1])
-    except InvalidArgument as error:  # which calls the second one beside
+        write_page(pair[0], output, compare_with=pair[1])
+    except InvalidArgument as error:  # which names the second one compare_with
         said = str(error)
-        blamed = other if said.startswith("beside: ") else one
-        raise InvalidArgument(f"{blamed}: {said.removeprefix('beside: ')}") from None
+        blamed = other if said.startswith("compare_with: ") else one
+        raise InvalidArgument(f"{blamed}: {said.removeprefix('compare_with: ')}") from None
     Console().print(f"Both, and their difference: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _told_apart(pair: list[Recording], paths: list[Path]) -> list[Recording]:
     """The recordings, with the names of their files where title and model do not tell one from the other."""
-    if (pair[0].title, pair[0].model) != (pair[1].title, pair[1].model):
+    if (pair[0].title, pair[0].model_name) != (pair[1].title, pair[1].model_name):
         return pair
-    return [replace(each, model=f"{each.model} {path.name}".strip()) for each, path in zip(pair, paths, strict=True)]
+    return [
+        each.replace(model_name=f"{each.model_name} {path.name}".strip())
+        for each, path in zip(pair, paths, strict=True)
+    ]

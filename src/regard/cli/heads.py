@@ -15,14 +15,14 @@ from regard.errors import InvalidArgument, did_you_mean, raise_problems
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.analysis.heads import Columns
+    from regard.analysis.head_scores import Columns
     from regard.analysis.recording import Recording
 
 STRONGEST = 3
 WIDTH = 110
 """How many columns the tables take: a narrower terminal breaks their lines, as numbers are not to be cut."""
 FIGURES = (".png", ".svg", ".pdf")
-TABLES = (".csv", ".npz", ".parquet")
+TABLES = (".csv", ".parquet")
 
 
 def heads(
@@ -65,7 +65,7 @@ def heads(
         regard heads --file texts.txt --model minilm --by separator
         regard heads --file texts.txt --model llama/ -o heads.png
     """
-    from regard.analysis.heads import HEAD_SCORES, head_scores
+    from regard.analysis.head_scores import HEAD_SCORES, head_scores
 
     given = [name for name, value in (("TEXT", text), ("--file", file)) if value is not None]
     if len(given) != 1:
@@ -79,14 +79,14 @@ def heads(
 
     from regard.cli.models import load_model
     from regard.generation import Translator
-    from regard.watching import Checkpoint
+    from regard.watching import TransformersModel
 
     texts = [text] if text is not None else _lines(file)
     loaded = load_model(model)
     scores = head_scores(_recordings(loaded, texts))
-    looks = isinstance(loaded, Checkpoint) and loaded.tokenizer is None  # at images, which have no words
+    looks = isinstance(loaded, TransformersModel) and loaded.tokenizer is None  # at images, which have no words
     if not isinstance(loaded, Translator) and not looks:
-        again = head_scores(loaded.repeats())
+        again = head_scores(loaded.record_repeated_tokens())
         at = {pair: row for row, pair in enumerate(zip(again["layer"], again["head"], strict=True))}
         for score in ("duplicate", "induction"):
             pairs = zip(scores["layer"], scores["head"], strict=True)
@@ -123,9 +123,9 @@ def _write(scores: Columns, path: Path) -> None:
     if path.suffix in TABLES:
         save_table(scores, path)
         return
-    from regard.analysis.plots import plot_heads
+    from regard.analysis.plots import plot_head_scores
 
-    figure = plot_heads(scores)
+    figure = plot_head_scores(scores)
     with atomic_write(path) as file:
         figure.savefig(file, format=path.suffix[1:])
 
@@ -135,7 +135,7 @@ def _summary(scores: Columns) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from regard.analysis.heads import HEAD_SCORES
+    from regard.analysis.head_scores import HEAD_SCORES
 
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("score")
@@ -152,7 +152,7 @@ def _all(scores: Columns, by: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from regard.analysis.heads import HEAD_SCORES
+    from regard.analysis.head_scores import HEAD_SCORES
 
     told = [score for score in HEAD_SCORES if not all(map(math.isnan, scores[score]))]
     if by not in told:

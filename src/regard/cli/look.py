@@ -90,7 +90,8 @@ def _record(model: Path | None, text: str, target: str | None, generate: int | N
     does = {Translator: "translates", Generator: "goes on with a text", Reader: "reads one text, and writes none"}
     idle = [name for name, value in given.items() if value is not None and name not in takes]
     raise_problems([f"--{name}: the model {does[type(loaded)]}; leave it out" for name in idle])
-    return loaded.record(text, **{name: given[name] for name in takes})
+    names = {"target": "target", "generate": "max_new_tokens"}
+    return loaded.record(text, **{names[name]: given[name] for name in takes})
 
 
 def sentence_objections(name: str, text: str) -> list[str]:

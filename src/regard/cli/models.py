@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from regard.generation import Generator, Reader, Translator
-    from regard.watching import Checkpoint
+    from regard.watching import TransformersModel
 
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16", "float64"] | None,
@@ -26,7 +26,7 @@ MINILM = "minilm"
 MINILM_NAME = "all-MiniLM-L6-v2"
 
 
-def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Generator | Reader | Checkpoint:
+def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Generator | Reader | TransformersModel:
     """Read a model: what this library has a model for as that, any other of transformers to be watched.
 
     Args:
@@ -46,18 +46,18 @@ def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Gener
         loaded.name = MINILM_NAME  # the package has it in a folder that is called model
         return loaded
     if folder is not None and pair and architecture_of(folder) is Bert and is_of_transformers(folder):
-        from regard.watching import Checkpoint
+        from regard.watching import TransformersModel
 
-        return Checkpoint.load(folder)
+        return TransformersModel.load(folder)
     if folder is None or architecture_of(folder) is not None or not is_of_transformers(folder):
         try:
             return load(folder)
         except UnsupportedCheckpoint:
             if folder is None or not is_of_transformers(folder):
                 raise
-    from regard.watching import Checkpoint
+    from regard.watching import TransformersModel
 
-    return Checkpoint.load(folder)
+    return TransformersModel.load(folder)
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

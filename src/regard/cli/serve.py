@@ -9,7 +9,9 @@ import typer
 
 
 def serve(
-    recording: Annotated[Path, typer.Argument(help="A recording, as seen.save(...) writes it.", metavar="RUN.regard")],
+    recording: Annotated[
+        Path, typer.Argument(help="A recording, as recording.save(path) writes it.", metavar="RUN.regard")
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen.", show_default="one that is free")] = 0,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:

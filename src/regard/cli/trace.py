@@ -54,7 +54,7 @@ def trace(
         raise InvalidArgument(f"{' and '.join(chosen)}: choose among the tables; JSON and page hold all")
     from rich.console import Console
 
-    from regard.analysis.trace import trace as calculate
+    from regard.analysis.trace_attention import trace as calculate
     from regard.explore.steps import tables, write_steps
 
     if text is None:

@@ -7,13 +7,13 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 
-from regard.analysis.heads import HEAD_SCORES
+from regard.analysis.head_scores import HEAD_SCORES, head_scores
+from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.errors import raise_problems
 from regard.explore.codes import MASKED, encode, planes
@@ -171,8 +171,8 @@ class Answers:
 
         def compute() -> dict[str, float | None]:
             alone = self.recording.layers[layer]
-            alone = replace(alone, weights=self._head(layer, head), heads=None)
-            scores = scores_of(Recording("", "", (alone,)).heads())[alone.name]
+            alone = alone.replace(weights=self._head(layer, head), head_indices=None, value=None, measured={})
+            scores = scores_of(head_scores(Recording("", "", LayerList([alone]))))[alone.name]
             return {name: values[0] for name, values in scores.items()}
 
         return self._once(("scores", layer, head), compute)

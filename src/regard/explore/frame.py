@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from regard.analysis import recording as recording_module
+from regard.analysis.recording import Recording
+from regard.errors import InvalidArgument
 from regard.explore.page import page
-
-if TYPE_CHECKING:
-    from regard.analysis.recording import Recording
 
 HEIGHT = 800
 """CSS pixels of a frame, in which the page scrolls if it is longer."""
@@ -43,11 +42,20 @@ class Frame:
 
 
 def preview(recording: Recording) -> str:
-    """The HTML that a notebook shows for a recording: its page in a frame, or, where that is large, what to ask for."""
-    text = page(recording)
+    """The HTML that a notebook shows for a recording: its page in a frame, or, if that is large, what to call instead.
+
+    A recording that cannot be shown, as one of a batch, is the last value of a cell, too; its HTML says why.
+    """
+    try:
+        text = page(recording)
+    except InvalidArgument as error:
+        return f"<p>{html.escape(str(error))}</p>"
     if len(text) <= LARGEST:
         return Frame(text)._repr_html_()
     return (
-        f"<p>A recording of {len(recording)} layers, whose page takes {len(text) / 1e6:,.0f} MB: "
-        "<code>recording.show()</code> shows it, <code>recording.show(path)</code> writes it.</p>"
+        f"<p>A recording of {len(recording.layers)} layers, whose page takes {len(text) / 1e6:,.0f} MB: "
+        "<code>regard.show(recording)</code> shows it, <code>regard.show(recording, path)</code> writes it.</p>"
     )
+
+
+recording_module.html_preview = preview  # so that analysis does not import what draws it

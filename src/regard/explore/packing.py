@@ -11,20 +11,18 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.analysis.checking import check as check_recording
-from regard.analysis.heads import HEAD_SCORES, Columns, HeadSums
+from regard.analysis.head_scores import HEAD_SCORES, Columns, HeadScoreAccumulator
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.explore.codes import COARSE, ERROR, FINE, GROWTH, LAST, LINEAR, MASKED
 from regard.explore.sketches import THUMBNAIL, Shown, asked_of, plan_of, sketched, whole
 from regard.ops.scores import ScaledDotProduct, Score, Sum
-
-if TYPE_CHECKING:
-    from regard.analysis.recording import Layer, Recording
 
 FORMAT = 4
 LEVEL = 4
@@ -35,7 +33,7 @@ ROUNDING = 1e-3
 """How far a weight may lie outside [0, 1] and still count as rounding in the model's own precision."""
 
 
-def pack(recording: Recording, beside: Recording | None = None) -> tuple[dict[str, Any], list[bytes]]:
+def pack(recording: Recording, compare_with: Recording | None = None) -> tuple[dict[str, Any], list[bytes]]:
     """Pack a recording into metadata, which JSON can hold, and blocks of bytes.
 
     A weight is stored as a code of nine bits (`regard.explore.codes`), which is within 1 % of it, or within 0.0001. A
@@ -62,22 +60,23 @@ def pack(recording: Recording, beside: Recording | None = None) -> tuple[dict[st
 
     Args:
         recording: At least one layer, each (1, heads, queries, keys) with a token for each row and column.
-        beside: Another one, of which at least one layer belongs to one of the first: by name, else by kind.
+        compare_with: Another one, of which at least one layer belongs to one of the first: by name, else by kind.
 
     Returns:
         The metadata and the blocks. A layer names its tokens by their place in ``sequences``.
 
     Raises:
-        InvalidArgument: If there is no layer, names repeat, tokens and shapes do not fit, weights are not weights, or
-            the two have no layer to compare.
-        InvalidType: If one is no recording, or something in it of another type.
+        InvalidArgument: If there is no layer, or a batch of several sequences; if weights are outside [0, 1]; or if the
+            two have no layer to compare.
+        InvalidType: If one is not a recording.
 
     Memory:
         O(queries + keys) for each head.
 
     Example:
         >>> import regard, torch
-        >>> from regard.analysis.recording import Layer, Recording
+        >>> from regard.analysis.layer import Layer
+        >>> from regard.analysis.recording import Recording
         >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> layer = Layer("encoder.0", "encoder", weights, ("a",), ("b", "c"))
         >>> header, blocks = pack(Recording("a title", "a model", (layer,)))
@@ -85,16 +84,16 @@ def pack(recording: Recording, beside: Recording | None = None) -> tuple[dict[st
         ([0, 1, 2, 3, 4, 5, 6, 7], 'whole', 2)
     """
     check(recording)
-    if beside is not None:
-        check_beside(recording, beside)
+    if compare_with is not None:
+        check_pair(recording, compare_with)
     header = describe(recording)
     plan = plan_of([layer.weights.shape for layer in recording.layers])
     with_vectors = sum(4 * part.numel() for layer in recording.layers for part in vectors_of(layer)) <= VECTORS
     thumbnails, blocks, objections = [], [], []
-    sums = HeadSums()
+    sums = HeadScoreAccumulator()
     for layer, told, sketch in zip(recording.layers, header["layers"], plan, strict=True):
-        about = layer.name, layer.kind, layer.weights, [layer.keys]
-        answers = sums.add(*about, numbers=layer.head_numbers, also=asked_of(layer, sketch))
+        about = layer.name, layer.kind, layer.weights, [layer.key_tokens]
+        answers = sums.add(*about, head_indices=layer.head_indices, extra_measures=asked_of(layer, sketch))
         shown = whole(layer) if sketch is None else sketched(layer, sketch, answers)
         objections += _outside(layer, shown.squares)
         small = shown.pooled(THUMBNAIL)
@@ -107,10 +106,10 @@ def pack(recording: Recording, beside: Recording | None = None) -> tuple[dict[st
     for told in header["layers"]:
         told["scores"] = scores[told["name"]]
     packed = [zlib.compress(b"".join(thumbnails)), *blocks]
-    if beside is None:
+    if compare_with is None:
         return header, packed
-    with _naming_beside():
-        header["beside"], more = pack(beside)
+    with _naming_the_second():
+        header["beside"], more = pack(compare_with)
     return header, packed + more
 
 
@@ -152,9 +151,9 @@ def describe(recording: Recording) -> dict[str, Any]:
         {
             "name": layer.name,
             "kind": layer.kind,
-            "heads": list(layer.head_numbers),
-            "queries": sequences.setdefault((role(layer)[0], layer.queries), len(sequences)),
-            "keys": sequences.setdefault((role(layer)[1], layer.keys), len(sequences)),
+            "heads": list(layer.head_indices),
+            "queries": sequences.setdefault((role(layer)[0], layer.query_tokens), len(sequences)),
+            "keys": sequences.setdefault((role(layer)[1], layer.key_tokens), len(sequences)),
             "scale": layer.weights.request.scale,
             "sinks": layer.weights.request.score.sinks is not None,
             "rule": _rule(layer.weights.request.score),
@@ -164,9 +163,9 @@ def describe(recording: Recording) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "title": recording.title,
-        "model": recording.model,
+        "model": recording.model_name,
         "texts": dict(recording.texts),
-        "picture": None if recording.picture is None else base64.b64encode(recording.picture).decode("ascii"),
+        "picture": None if recording.image is None else base64.b64encode(recording.image).decode("ascii"),
         "codes": {"fine": FINE, "coarse": COARSE, "growth": GROWTH, "linear": LINEAR, "last": LAST, "masked": MASKED},
         "error": list(ERROR),
         "sequences": [{"role": role, "tokens": list(tokens)} for role, tokens in sequences],
@@ -199,11 +198,15 @@ def _roles(recording: Recording) -> Callable[[Layer], tuple[str, str]]:
     A decoder may have written what is at its rows, or have read it, as its keys. Alone it reads the source; behind an
     encoder it reads a text of its own, from which cross-attention looks at the source.
     """
-    read = {layer.queries for layer in recording.layers if layer.kind == "decoder" and layer.queries == layer.keys}
-    alone = not recording.of("cross")
+    read = {
+        layer.query_tokens
+        for layer in recording.layers
+        if layer.kind == "decoder" and layer.query_tokens == layer.key_tokens
+    }
+    alone = not recording.layers.by_kind("cross")
 
     def roles(layer: Layer) -> tuple[str, str]:
-        own = "read" if layer.queries in read else "written"
+        own = "read" if layer.query_tokens in read else "written"
         if layer.kind == "cross":
             return own, "source"
         if layer.kind == "encoder" or (own == "read" and alone):
@@ -214,45 +217,47 @@ def _roles(recording: Recording) -> Callable[[Layer], tuple[str, str]]:
 
 
 def check(recording: Recording) -> None:
-    """Refuse what a page could not show: what is no recording, and what has nothing to be seen.
+    """Refuse what a page could not show.
 
     Raises:
-        InvalidType: With all that is of another type.
-        InvalidArgument: Else, with all that is wrong.
+        InvalidType: If it is not a recording.
+        InvalidArgument: If there is no layer, or a batch of several sequences.
     """
-    check_recording(recording)
-    shapes = {layer.name: tuple(layer.weights.shape) for layer in recording.layers}
-    empty = [
-        f"layer {name!r}: expected at least one head, query and key, got weights {shape}"
-        for name, shape in shapes.items()
-        if 0 in shape
-    ]
-    raise_problems(empty if shapes else ["recording: expected at least one layer, got none"])
+    if not isinstance(recording, Recording):
+        raise InvalidType(f"recording: expected a Recording, got {type(recording).__name__}")
+    if not recording.layers:
+        raise InvalidArgument("recording: expected at least one layer, got none")
+    batch = max(layer.weights.shape[0] for layer in recording.layers)
+    if batch > 1:
+        raise InvalidArgument(
+            f"recording: expected one sequence, got a batch of {batch}; select one with recording.select(0)"
+        )
 
 
-def check_beside(recording: Recording, beside: Recording) -> None:
+def check_pair(recording: Recording, compare_with: Recording) -> None:
     """Refuse a second recording that could not be shown, or not be compared.
 
     Raises:
-        InvalidType: If it is none, or with all that is of another type.
-        InvalidArgument: With all that is wrong.
+        InvalidType: If it is not a recording.
+        InvalidArgument: If it cannot be shown, or no layer of it belongs to one of the first.
     """
-    with _naming_beside():
-        check(beside)
-    told, others = (", ".join(sorted({layer.kind for layer in each.layers})) for each in (recording, beside))
-    if not any(layer.name in beside or beside.of(layer.kind) for layer in recording.layers):
+    with _naming_the_second():
+        check(compare_with)
+    told, others = (", ".join(sorted({layer.kind for layer in each.layers})) for each in (recording, compare_with))
+    second = compare_with.layers
+    if not any(layer.name in second or second.by_kind(layer.kind) for layer in recording.layers):
         raise InvalidArgument(
-            f"beside: expected a layer of a name or of a kind ({told}) that the first recording has, got {others}"
+            f"compare_with: expected a layer of a name or of a kind ({told}) that the first recording has, got {others}"
         )
 
 
 @contextmanager
-def _naming_beside() -> Iterator[None]:
+def _naming_the_second() -> Iterator[None]:
     """Say that an objection is to the second recording."""
     try:
         yield
     except (InvalidArgument, InvalidType) as error:
-        raise type(error)(f"beside: {str(error).removeprefix('recording: ')}") from None
+        raise type(error)(f"compare_with: {str(error).removeprefix('recording: ')}") from None
 
 
 def _outside(layer: Layer, weights: Tensor) -> list[str]:

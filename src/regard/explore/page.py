@@ -73,7 +73,7 @@ MODULES = (
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Recording | None = None) -> Path:
+def write_page(recording: Recording, path: str | os.PathLike[str], *, compare_with: Recording | None = None) -> Path:
     """Write a recording as one HTML file that shows what attends to what.
 
     The file is written whole or not at all (see :func:`regard.files.atomic_write`).
@@ -81,13 +81,13 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Re
     Args:
         recording: What to show.
         path: Where the file shall lie; a file that is there is replaced.
-        beside: Another recording, with which the first is compared.
+        compare_with: Another recording, with which the first is compared.
 
     Returns:
         The path of the file.
 
     Raises:
-        InvalidType: If a recording, something in it or the path is of another type.
+        InvalidType: If a recording or the path has a wrong type.
         InvalidArgument: If the recording cannot be shown, with every reason.
         InvalidFile: If the file cannot be written there.
 
@@ -96,7 +96,8 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Re
 
     Example:
         >>> import regard, tempfile, torch
-        >>> from regard.analysis.recording import Layer, Recording
+        >>> from regard.analysis.layer import Layer
+        >>> from regard.analysis.recording import Recording
         >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> recording = Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, ("a",), ("b", "c")),))
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -105,13 +106,13 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, beside: Re
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidType(f"path: expected where the page shall lie, got {path!r:.80}")
-    content = page(recording, beside=beside).encode("utf-8", "xmlcharrefreplace")
+    content = page(recording, compare_with=compare_with).encode("utf-8", "xmlcharrefreplace")
     with atomic_write(path) as file:
         file.write(content)
     return Path(path)
 
 
-def page(recording: Recording, *, beside: Recording | None = None) -> str:
+def page(recording: Recording, *, compare_with: Recording | None = None) -> str:
     """Make the text of the page: a template with its style, its modules and the recording's data.
 
     Nothing is written into JavaScript or CSS: the modules are put in as they lie in ``static/``, as ``data:`` addresses
@@ -120,7 +121,7 @@ def page(recording: Recording, *, beside: Recording | None = None) -> str:
 
     Args:
         recording: What to show.
-        beside: Another recording, with which the first is compared.
+        compare_with: Another recording, with which the first is compared.
 
     Returns:
         A whole HTML document.
@@ -128,7 +129,7 @@ def page(recording: Recording, *, beside: Recording | None = None) -> str:
     Raises:
         InvalidArgument: If the recording cannot be shown, with every reason.
     """
-    header, blocks = pack(recording, beside)
+    header, blocks = pack(recording, compare_with)
     return document(header, blocks)
 
 

@@ -1,4 +1,4 @@
-"""Show a recording: in a browser, or where the code is written, in a notebook."""
+"""`show`: a recording in the browser or in a notebook."""
 
 from __future__ import annotations
 
@@ -6,49 +6,74 @@ import os
 import sys
 import tempfile
 import webbrowser
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard.explore.frame import Frame
+from regard.explore.packing import check
 from regard.explore.page import page, write_page
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
     from regard.explore.widget import PageWidget
+    from regard.watching.result import WatchResult
 
 NAME = "attention.html"
 
 
 def show(
-    recording: Recording, path: str | os.PathLike[str] | None = None, *, beside: Recording | None = None
+    recording: Recording | WatchResult,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    tokens: Sequence[str] | None = None,
+    target_tokens: Sequence[str] | None = None,
+    compare_with: Recording | None = None,
 ) -> Path | PageWidget | Frame:
     """Show what attends to what: in a notebook below the cell, elsewhere as a page in the browser.
 
     Args:
-        recording: What to show.
-        path: Where the page shall lie. Default: in a notebook nowhere, elsewhere ``attention.html`` in a new temporary
+        recording: A recording of one sequence, or what `regard.watch` yields, of which the last recording is shown.
+            Of a batch, select a sequence first: ``regard.show(result.recording.select(1, tokens=tokens))``.
+        path: Where to write the page. Default: in a notebook nowhere, elsewhere ``attention.html`` in a new temporary
             folder.
-        beside: Another recording, with which the first is compared.
+        tokens: The tokens of the sequence. Default: those of the recording; if it has none, numbers.
+        target_tokens: Those of the decoder, in a model with encoder and decoder.
+        compare_with: Another recording, with which the first is compared.
 
     Returns:
-        In a notebook a widget, whose ``state`` is what is chosen, or a frame where anywidget is not installed
-        (``pip install 'regard[notebook]'``). Elsewhere the path of the page, so that it can be opened by hand where no
+        In a notebook a widget, whose ``state`` is what is chosen, or a frame if anywidget is not installed
+        (``pip install 'regard[notebook]'``). Elsewhere the path of the page, so that you can open it yourself if no
         browser was found.
 
     Raises:
-        InvalidArgument: If a recording cannot be shown, or the two not be compared, with every reason.
+        InvalidType: If something is not a recording, or tokens are not a list of tokens.
+        InvalidArgument: If a recording cannot be shown, two cannot be compared, or a layer has another number of
+            tokens; the message has every reason.
         InvalidFile: If the page cannot be written there.
     """
+    shown = _one_sequence(recording, tokens, target_tokens)
     if in_notebook():
         if path is not None:
-            write_page(recording, path, beside=beside)
-        return _in_cell(page(recording, beside=beside))
+            write_page(shown, path, compare_with=compare_with)
+        return _in_cell(page(shown, compare_with=compare_with))
     place = write_page(
-        recording, Path(tempfile.mkdtemp(prefix="regard-"), NAME) if path is None else path, beside=beside
+        shown, Path(tempfile.mkdtemp(prefix="regard-"), NAME) if path is None else path, compare_with=compare_with
     )
     webbrowser.open(place.resolve().as_uri())
     return place
+
+
+def _one_sequence(
+    shown: Recording | WatchResult, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None
+) -> Recording:
+    """The recording, or the last one of a watch, with the names of its tokens."""
+    recording: Any = getattr(shown, "recording", shown)
+    check(recording)
+    if recording is shown and tokens is None and target_tokens is None:
+        return recording
+    return recording.select(tokens=tokens, target_tokens=target_tokens)
 
 
 def in_notebook() -> bool:

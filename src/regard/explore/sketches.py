@@ -15,7 +15,7 @@ from regard.ops.masks import Padding
 from regard.ops.measures import BlockMean, Mass, Measure, Received, TopK
 
 if TYPE_CHECKING:
-    from regard.analysis.recording import Layer
+    from regard.analysis.layer import Layer
     from regard.ops.request import AttentionRequest
 
 SIDE = 256

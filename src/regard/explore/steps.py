@@ -23,7 +23,7 @@ from regard.files import atomic_write
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.analysis.steps import Step, Trace
+    from regard.analysis.trace import Step, Trace
 
 
 MOST_FEATURES = 8

@@ -17,7 +17,8 @@ from regard.ops.measures import GroupPool
 from regard.text.words import is_special, words_or_tokens
 
 if TYPE_CHECKING:
-    from regard.analysis.recording import Layer, Recording
+    from regard.analysis.layer import Layer
+    from regard.analysis.recording import Recording
 
 BAR = 20
 """How many columns a bar takes where there is room; below SHORT_BAR the runners-up have to go, at none the bars."""
@@ -57,7 +58,8 @@ def table(recording: Recording, layer: str | None = None, *, merge: bool = True)
 
     Example:
         >>> import regard, torch
-        >>> from regard.analysis.recording import Layer, Recording
+        >>> from regard.analysis.layer import Layer
+        >>> from regard.analysis.recording import Recording
         >>> shares = torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]])
         >>> weights = regard.weights(shares.log(), torch.eye(2)[None, None], scale=1.0)
         >>> cross = Layer("cross.0", "cross", weights, ("▁ja", "▁gut"), ("▁yes", "▁good"))
@@ -75,7 +77,7 @@ def table(recording: Recording, layer: str | None = None, *, merge: bool = True)
     """
     layers = _chosen(recording, layer)
     asking = "written" if layers[0].kind == "cross" else "read"
-    for done, tokens in ((asking, layers[0].queries), ("read", layers[0].keys)):
+    for done, tokens in ((asking, layers[0].query_tokens), ("read", layers[0].key_tokens)):
         if all(map(is_special, tokens)):
             return Text(f"No word was {done}, only {' '.join(tokens)}: there is nothing to show.")
     return _Picture(layers, words_or_tokens if merge else _pieces)
@@ -95,7 +97,7 @@ class _Picture:
     def __init__(self, layers: Sequence[Layer], words: Callable[[Sequence[str]], list[tuple[str, list[int]]]]) -> None:
         self.names = [layer.name for layer in layers]
         self.asking = "written" if layers[0].kind == "cross" else "word"
-        rows, columns = words(layers[0].queries), words(layers[0].keys)
+        rows, columns = words(layers[0].query_tokens), words(layers[0].key_tokens)
         asking = [positions for word, positions in rows if not is_special(word)]
         merged = torch.zeros(len(asking), len(columns), dtype=torch.float64)  # (row words, column words)
         for layer in layers:
@@ -181,7 +183,7 @@ def _pieces(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
     return [(token.replace("▁", " ").strip() or token, [place]) for place, token in enumerate(tokens)]
 
 
-def _chosen(recording: Recording, name: str | None) -> tuple[Layer, ...]:
+def _chosen(recording: Recording, name: str | None) -> Sequence[Layer]:
     if not recording.layers:
         raise InvalidArgument("recording: expected at least one layer of attention, got none")
     names = [layer.name for layer in recording.layers]
@@ -189,7 +191,7 @@ def _chosen(recording: Recording, name: str | None) -> tuple[Layer, ...]:
         raise InvalidArgument(f"layer: expected one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
     if name is not None:
         return tuple(layer for layer in recording.layers if layer.name == name)
-    return next(layers for kind in ("cross", "decoder", "encoder") if (layers := recording.of(kind)))
+    return next(layers for kind in ("cross", "decoder", "encoder") if (layers := recording.layers.by_kind(kind)))
 
 
 def _bar(weight: float, length: int, ascii_only: bool) -> str:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.analysis.heads import random_repeats
+from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
-from regard.analysis.steps import Trace
+from regard.analysis.trace import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
 from regard.generation.beam import beam_search
 from regard.generation.begin import Continuing
@@ -245,12 +245,12 @@ class Generator:
         first = self.text(ids[:1], []).rstrip(CUT)  # nothing, where it is the mark that begins texts
         return ids, len(text) - len(first)
 
-    def record(self, text: str, *, generate: int | None = None) -> Recording:
+    def record(self, text: str, *, max_new_tokens: int | None = None) -> Recording:
         """Read a text, and keep what every layer and head attended to.
 
         Args:
             text: An empty one is the word that begins texts.
-            generate: So many words of the vocabulary are written behind it, the likeliest each. Default: none.
+            max_new_tokens: Largest number of tokens to generate greedily and to record. Default: none.
 
         Returns:
             Recording: The layers; a row is a word that was read, which then told the next one.
@@ -259,16 +259,16 @@ class Generator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is too long, or empty where no word begins texts.
         """
-        raise_problems(count_problems(generate=generate))
+        raise_problems(count_problems(max_new_tokens=max_new_tokens))
         (ids,) = self.read([text])
-        if generate is not None:
-            (written,) = greedy(self.model, *self._batch([ids]), max_length=generate)
+        if max_new_tokens is not None:
+            (written,) = greedy(self.model, *self._batch([ids]), max_length=max_new_tokens)
             ids = [*ids, *written.tokens]
             text = self.text(ids, [])
             ids = ids if written.finished else ids[:-1]  # the last word was read only if an end was told behind it
         return self._record(ids, text)
 
-    def repeats(self, length: int = 50, seed: int = 0) -> Recording:
+    def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
         """Read random words of the vocabulary twice, and keep what every layer and head attended to.
 
         Args:
@@ -283,7 +283,8 @@ class Generator:
         raise_problems(count_problems(length=length))
         begin = self.read([""])[0] if self.model.config.bos_id is not None else []
         length = min(length, (self.model.config.max_length - len(begin)) // 2)
-        return self._record([*begin, *random_repeats(self.tokenizer.word_ids, length, seed)], "random words, twice")
+        ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
+        return self._record([*begin, *ids], "random tokens, twice")
 
     def _record(self, ids: list[int], text: str) -> Recording:
         return read_once(self.model, "decoder", ids, self.tokenizer.tokens(ids), text, self.name)

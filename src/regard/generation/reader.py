@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.analysis.heads import random_repeats
+from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
-from regard.analysis.steps import Trace
+from regard.analysis.trace import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
 from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length
@@ -233,14 +233,13 @@ class Reader:
             found.append(Told(named[0], dict(zip(named, row, strict=True))))
         return found
 
-    def repeats(self, length: int = 50, seed: int = 0) -> Recording:
-        """Read random words of the vocabulary twice; see `Generator.repeats`."""
+    def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
+        """Read random words of the vocabulary twice; see `Generator.record_repeated_tokens`."""
         raise_problems(count_problems(length=length))
         around = self._around
         length = min(length, (self.model.config.max_length - len(around)) // 2)
-        return self._record(
-            [*around[:1], *random_repeats(self.tokenizer.word_ids, length, seed), *around[1:]], "random words, twice"
-        )
+        ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
+        return self._record([*around[:1], *ids, *around[1:]], "random tokens, twice")
 
     def record(self, text: str) -> Recording:
         """Read a text, and keep what every layer and head attended to.

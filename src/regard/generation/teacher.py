@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.analysis.recording import Kind, Layer
+from regard.analysis.layer import AttentionKind, Layer
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ def teacher_forced(
     with torch.no_grad():
         attentions = model(src, tgt, attentions=True).attentions
     assert attentions is not None
-    kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+    kinds: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
     axes = axes_of(model, tokenizer, source, written)
     return tuple(
         Layer(f"{kind}.{number}", kind, attended.weights, *axes[kind], value=attended.value)

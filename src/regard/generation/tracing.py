@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.analysis.recording import Kind, Layer, Recording
-from regard.analysis.steps import Trace
-from regard.analysis.trace import trace_layer
+from regard.analysis.layer import AttentionKind, Layer, LayerList
+from regard.analysis.recording import Recording
+from regard.analysis.trace import Trace
+from regard.analysis.trace_attention import trace_layer
 from regard.errors import InvalidArgument, did_you_mean
 from regard.models import Bert, Gpt
 
@@ -58,7 +59,7 @@ def traced(
 
 
 def read_once(
-    model: Bert | Gpt, kind: Kind, ids: Sequence[int], tokens: Sequence[str], title: str, name: str
+    model: Bert | Gpt, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, name: str
 ) -> Recording:
     """What every layer and head of a model attended to that read a text at once.
 
@@ -77,11 +78,11 @@ def read_once(
         Layer(each, kind, attended.weights, tuple(tokens), tuple(tokens), value=attended.value)
         for each, attended in zip(model.attention_layers, attentions or (), strict=True)
     )
-    return Recording(title=title, model=name, layers=layers, texts={"text": title})
+    return Recording(title=title, model_name=name, layers=LayerList(layers), texts={"text": title})
 
 
 def trace_once(
-    model: Bert | Gpt, kind: Kind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
+    model: Bert | Gpt, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
 ) -> Trace:
     """Every number of one attention layer's calculation of a model that read a text at once; see `read_once`."""
     words = torch.tensor([list(ids)], device=next(model.parameters()).device)

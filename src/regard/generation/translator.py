@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
-from regard.analysis.steps import Trace
+from regard.analysis.trace import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
@@ -163,7 +164,7 @@ class Translator:
         source, written = self._read(text, target)
         texts = {"source": text, "translation": self.tokenizer.decode([written])[0]}
         layers = teacher_forced(self.model, self.tokenizer, source, written)
-        return Recording(title=text, model=self.name, layers=layers, texts=texts)
+        return Recording(title=text, model_name=self.name, layers=LayerList(layers), texts=texts)
 
     def trace(self, text: str, layer: str | None = None, translation: str | None = None) -> Trace:
         """Translate a text, and keep every number of one attention layer's calculation.

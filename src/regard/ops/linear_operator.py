@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import describe
-from regard.errors import InvalidArgument, InvalidType, MissingExtra
+from regard.errors import InvalidArgument, InvalidType, require
 
 
 def as_columns(
@@ -67,10 +67,7 @@ def linear_operator(
     Raises:
         MissingExtra: If SciPy is not installed.
     """
-    try:
-        from scipy.sparse.linalg import LinearOperator
-    except ImportError:
-        raise MissingExtra("linear_operator needs scipy: install it with `pip install 'regard[graph]'`") from None
+    linalg = require("scipy.sparse.linalg", extra="graph", needed_by="linear_operator")
 
     def on_arrays(product: Callable[[Tensor], Tensor]) -> Callable[[Any], Any]:
         def real(x: Any) -> Any:
@@ -79,6 +76,6 @@ def linear_operator(
         return lambda x: real(x.real) + 1j * real(x.imag) if x.dtype.kind == "c" else real(x)
 
     left, right = on_arrays(matvec), on_arrays(rmatvec)
-    make: Any = LinearOperator  # SciPy types its constructor as that of its subclasses
+    make: Any = linalg.LinearOperator  # SciPy types its constructor as that of its subclasses
     name = str(dtype).removeprefix("torch.")
     return make(tuple(shape), matvec=left, rmatvec=right, matmat=left, rmatmat=right, dtype=name)

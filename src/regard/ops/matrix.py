@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -140,6 +140,12 @@ class Matrix:
         self._check_unchanged()
         self._check_limit(prod(self.shape), limit)
         return evaluate(self.request, {"cells": SelectCells(self._source, slice(None))})["cells"]
+
+    def query_blocks(self, max_cells: int = 2**24) -> Iterator[slice]:
+        """Slices of the queries, in order, with at most so many cells each: blocks that can be dense, one at a time."""
+        batch, heads, queries, keys = self.shape
+        size = max(1, max_cells // (batch * heads * keys))
+        return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
 
     def __getitem__(self, index: Any) -> Float[Tensor, "..."]:
         """`dense()[index]` for every index that torch takes, computing only the rows that it needs.

@@ -1,12 +1,19 @@
-"""Watching what models attend to, whoever wrote them."""
+"""Watch what any model attends to."""
 
 from __future__ import annotations
 
 from regard.watching.callbacks import lightning_callback, trainer_callback
-from regard.watching.checkpoint import Checkpoint
-from regard.watching.effects import Effect, effect
-from regard.watching.listening import Watch
-from regard.watching.seen import Pass, Seen
+from regard.watching.intervention_effect import InterventionEffect, intervention_effect
+from regard.watching.result import WatchResult
+from regard.watching.transformers_model import TransformersModel
 from regard.watching.watch import watch
 
-__all__ = ["Checkpoint", "Effect", "Pass", "Seen", "Watch", "effect", "lightning_callback", "trainer_callback", "watch"]
+__all__ = [
+    "InterventionEffect",
+    "TransformersModel",
+    "WatchResult",
+    "intervention_effect",
+    "lightning_callback",
+    "trainer_callback",
+    "watch",
+]

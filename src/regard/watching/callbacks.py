@@ -1,4 +1,4 @@
-"""What a model attends to while it is trained, as numbers in the log of its trainer."""
+"""Callbacks that log what a model attends to while it is trained."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import MissingExtra, count_problems, raise_problems
-from regard.watching.hugging_face import WATCHES
-from regard.watching.listening import Watch
-from regard.watching.seen import Seen
-from regard.watching.watch import watch
+from regard.checks import Checks
+from regard.errors import require
+from regard.watching.layer_recorder import LayerRecorder
+from regard.watching.listener import Listener
+from regard.watching.registry import listener_for
+from regard.watching.watch import make_listener
 
 if TYPE_CHECKING:
     from lightning import Callback
@@ -20,153 +21,151 @@ if TYPE_CHECKING:
 MEASURES = ("entropy", "max", "received")
 
 
-def trainer_callback(every: int = 100) -> TrainerCallback:
+def trainer_callback(every_n_steps: int = 100) -> TrainerCallback:
     """A callback for transformers' ``Trainer`` that logs what each layer attends to.
 
-    For each layer, called by its module: ``entropy``, the mean over rows in nats; ``score``, the highest before
-    softmax, which grows where a training becomes unstable; ``received``, the largest share of the rows' weight that one
-    key receives. Padding is left out, where transformers or ``nn.MultiheadAttention`` is told of it.
+    For each layer, by the name of its module: ``entropy``, the mean over rows in nats; ``max_logit``, the highest score
+    before the softmax, which grows when training becomes unstable; ``max_received``, the largest share of the rows'
+    weight that one key receives. Padding does not count where transformers or ``nn.MultiheadAttention`` knows it.
 
-    They stand beside the loss in the Trainer's history, and where it prints it. Loggers that it asks before its
-    callbacks, as TensorBoard's, see them once this one is first: ``trainer.callback_handler.callbacks.insert(0, ...)``.
+    The numbers are in the Trainer's history and output with the loss. Loggers that run before this callback, such as
+    TensorBoard's, only see them if it comes first: ``trainer.callback_handler.callbacks.insert(0, callback)``.
 
     Args:
-        every: Steps between two looks; the others cost nothing.
+        every_n_steps: Steps between two measurements; the other steps cost nothing.
 
     Raises:
-        InvalidArgument: If there are no steps between.
+        InvalidArgument: If it is below 1.
         MissingExtra: If transformers is not installed.
 
     Example:
         >>> import regard
-        >>> callback = regard.watching.trainer_callback(every=50)  # Trainer(..., callbacks=[callback])
+        >>> callback = regard.watching.trainer_callback(every_n_steps=50)  # Trainer(..., callbacks=[callback])
     """
-    raise_problems(count_problems(every=every))
-    try:
-        from transformers import TrainerCallback
-    except ImportError:
-        raise MissingExtra("trainer_callback needs transformers: `pip install 'regard[hf]'`") from None
+    with Checks() as checks:
+        checks.integer("every_n_steps", every_n_steps, low=1)
+    transformers = require("transformers", extra="hf", needed_by="trainer_callback")
 
-    class AttentionCallback(TrainerCallback):
-        """Looks at a step, and tells it at the next log."""
+    class AttentionCallback(transformers.TrainerCallback):
+        """Measures a step, and adds the results to the next log."""
 
-        seen: Watch | None = None
-        numbers: dict[str, float] = {}  # noqa: RUF012 - replaced, never changed
+        listener: Listener | None = None
+        metrics: dict[str, float] = {}  # noqa: RUF012 - replaced, never changed
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            end_stale(given["model"])  # of a training that failed within a step
+        def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+            stop_stale_watch(options["model"])  # of a training that failed within a step
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if state.global_step % every == 0:
-                self.seen = begun(given["model"])
+        def on_step_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+            if state.global_step % every_n_steps == 0:
+                self.listener = start_watch(options["model"])
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if self.seen is not None:
-                self.numbers, self.seen = numbers_of(self.seen), None
+        def on_step_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+            if self.listener is not None:
+                self.metrics, self.listener = stop_watch(self.listener), None
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **options: Any) -> None:
             if logs is not None and "loss" in logs:
-                logs.update(self.numbers)
-                state.log_history[-1].update(self.numbers)
-                self.numbers = {}  # each is told once
+                logs.update(self.metrics)
+                state.log_history[-1].update(self.metrics)
+                self.metrics = {}  # each is logged once
 
     return AttentionCallback()
 
 
-def lightning_callback(every: int = 100) -> Callback:
-    """A callback for lightning's ``Trainer`` that logs what each layer attends to, as `trainer_callback` does.
+def lightning_callback(every_n_steps: int = 100) -> Callback:
+    """A callback for Lightning's ``Trainer`` that logs what each layer attends to, as `trainer_callback` does.
 
     Args:
-        every: Steps between two looks; the others cost nothing.
+        every_n_steps: Optimizer steps between two measurements; the other steps cost nothing.
 
     Raises:
-        InvalidArgument: If there are no steps between.
-        MissingExtra: If lightning is not installed.
+        InvalidArgument: If it is below 1.
+        MissingExtra: If Lightning is not installed.
 
     Example:
         >>> import regard
-        >>> callback = regard.watching.lightning_callback(every=50)  # lightning.Trainer(..., callbacks=[callback])
+        >>> callback = regard.watching.lightning_callback(every_n_steps=50)  # Trainer(..., callbacks=[callback])
     """
-    raise_problems(count_problems(every=every))
-    try:
-        from lightning import Callback
-    except ImportError:
-        raise MissingExtra("lightning_callback needs lightning: `pip install 'regard[train]'`") from None
+    with Checks() as checks:
+        checks.integer("every_n_steps", every_n_steps, low=1)
+    lightning = require("lightning", extra="train", needed_by="lightning_callback")
 
-    class AttentionCallback(Callback):
-        """Looks at a batch, and logs it."""
+    class AttentionCallback(lightning.Callback):
+        """Measures a batch, and logs the results."""
 
-        seen: Watch | None = None
-        last = -1
+        listener: Listener | None = None
+        last_step = -1
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            if trainer.global_step % every == 0 and self.seen is None and trainer.global_step != self.last:
-                self.seen, self.last = begun(pl_module), trainer.global_step  # one batch of those that are accumulated
+            step = trainer.global_step
+            if step % every_n_steps == 0 and step != self.last_step:  # one of the batches that are accumulated
+                self.listener, self.last_step = start_watch(pl_module), step
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if self.seen is not None:
-                found, self.seen = numbers_of(self.seen), None
-                pl_module.log_dict(found)
+            if self.listener is not None:
+                metrics, self.listener = stop_watch(self.listener), None
+                pl_module.log_dict(metrics)
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            if self.seen is not None:
-                self.seen.__exit__(type(exception), exception, None)
+            if self.listener is not None:
+                self.listener.__exit__(type(exception), exception, None)
 
     return AttentionCallback()
 
 
-def begun(model: nn.Module) -> Watch:
-    """A watch that is on, and keeps what is logged."""
-    end_stale(model)
-    seen = watch(model, MEASURES, keep="measures")
-    seen.ends_for_another = True  # its trainer may fail within a step, and has no way to tell
-    return seen.__enter__()
+def start_watch(model: nn.Module) -> Listener:
+    """Start a watch that keeps only what is logged. Its trainer may fail within a step, so another watch may end it."""
+    stop_stale_watch(model)
+    listener = make_listener(model, MEASURES, keep_qk=False, preemptible=True)
+    listener.__enter__()
+    return listener
 
 
-def end_stale(model: nn.Module) -> None:
+def stop_stale_watch(model: nn.Module) -> None:
     """End the watch of a trainer that failed."""
-    seen = WATCHES.get(id(model))
-    if seen is not None and seen.ends_for_another:
-        seen.__exit__(InterruptedError)
+    listener = listener_for(model)
+    if listener is not None and listener.preemptible:
+        listener.__exit__(InterruptedError)
 
 
-def numbers_of(seen: Watch) -> dict[str, float]:
-    """End a watch, and give the numbers of each of its layers, over all passes."""
-    seen.__exit__(None, None, None)
-    found: dict[str, float] = {}
-    layers: dict[str, list[Seen]] = {}
-    for each in seen.passes:
-        for layer in each:
-            layers.setdefault(layer.name, []).append(layer)
-    for name, of_name in layers.items():
-        rows = sum(_rows(layer) for layer in of_name)
-        entropy = sum(float(_real(layer, layer.measured["entropy"]).sum()) for layer in of_name)
-        found[f"attention/{name}/entropy"] = entropy / max(rows, 1)
-        found[f"attention/{name}/score"] = max(_score(layer) for layer in of_name)
-        found[f"attention/{name}/received"] = max(_share(layer) for layer in of_name)
-    return found
+def stop_watch(listener: Listener) -> dict[str, float]:
+    """End a watch, and return the metrics of each layer over all forward passes."""
+    listener.__exit__(None, None, None)
+    recorders: dict[str, list[LayerRecorder]] = {}
+    for forward_pass in listener.result._passes:
+        for recorder in forward_pass.recorders.values():
+            recorders.setdefault(recorder.name, []).append(recorder)
+    metrics: dict[str, float] = {}
+    for name, of_layer in recorders.items():
+        rows = sum(_num_rows(recorder) for recorder in of_layer)
+        entropy = sum(float(_masked(recorder, recorder.layer.measured["entropy"]).sum()) for recorder in of_layer)
+        metrics[f"attention/{name}/entropy"] = entropy / max(rows, 1)
+        metrics[f"attention/{name}/max_logit"] = max(map(_max_logit, of_layer))
+        metrics[f"attention/{name}/max_received"] = max(map(_max_received, of_layer))
+    return metrics
 
 
-def _real(layer: Seen, answer: Tensor) -> Tensor:
-    """An answer by rows, (batch, heads, rows), 0 where a row is padding; float64, to be summed up."""
-    answer = answer.detach().double()
-    return answer if layer.real is None else answer * layer.real[:, None]
+def _masked(recorder: LayerRecorder, result: Tensor) -> Tensor:
+    """A result per row in float64, 0 where the query is padding."""
+    result, valid = result.detach().double(), recorder.valid_queries
+    return result if valid is None else result * valid[:, None]
 
 
-def _score(layer: Seen) -> float:
-    """The highest score of a row that is no padding."""
-    score = layer.measured["max"].score.detach()
-    return float((score if layer.real is None else score.masked_fill(~layer.real[:, None], -torch.inf)).max())
+def _max_logit(recorder: LayerRecorder) -> float:
+    score, valid = recorder.layer.measured["max"].score.detach(), recorder.valid_queries
+    return float((score if valid is None else score.masked_fill(~valid[:, None], -torch.inf)).max())
 
 
-def _rows(layer: Seen) -> int:
-    batch, heads, rows = layer.measured["entropy"].shape
-    return heads * (batch * rows if layer.real is None else int(layer.real.sum()))
+def _num_rows(recorder: LayerRecorder) -> int:
+    batch, heads, queries = recorder.layer.measured["entropy"].shape
+    valid = recorder.valid_queries
+    return heads * (batch * queries if valid is None else int(valid.sum()))
 
 
-def _share(layer: Seen) -> float:
+def _max_received(recorder: LayerRecorder) -> float:
     """The largest share of the weight of a sequence's rows that one of its keys receives."""
-    received = layer.measured["received"].detach()
-    rows = received.new_full((len(received),), layer.measured["entropy"].shape[2])
-    rows = rows if layer.real is None else layer.real.sum(1).to(rows.dtype)
+    measured, valid = recorder.layer.measured, recorder.valid_queries
+    received = measured["received"].detach()
+    rows = received.new_full((len(received),), measured["entropy"].shape[2])
+    rows = rows if valid is None else valid.sum(1).to(rows.dtype)
     return float((received.amax((1, 2)) / rows.clamp(min=1)).max())

@@ -1,20 +1,21 @@
-"""`watch`: what is asked of a watch, checked before anything is done."""
+"""`watch`: record what a model attends to. Its arguments are checked here, before the model is touched."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any
 
 from torch import nn
 
-from regard.errors import InvalidArgument, InvalidType, did_you_mean, raise_problems
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType, did_you_mean
 from regard.ops.measures import MeasureLike, as_measures
-from regard.watching.interventions import Interventions
-from regard.watching.keeping import Keep, Keeping
-from regard.watching.listening import Watch
-
-Thing = TypeVar("Thing")
+from regard.watching.interventions import Interventions, Pairs
+from regard.watching.listener import Listener
+from regard.watching.result import WatchResult
+from regard.watching.retention import Retention
 
 
 def watch(
@@ -23,91 +24,135 @@ def watch(
     *,
     layers: Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
-    keep: Keep = "matrix",
-    values: bool = False,
+    keep_qk: bool = True,
+    keep_values: bool = False,
     offload: str | os.PathLike[str] | None = None,
-    limit: int | None = None,
+    max_bytes: int | None = None,
     ablate: Mapping[str, Sequence[int]] | None = None,
-    knockout: Mapping[str, Sequence[tuple[int, int]]] | None = None,
-) -> Watch:
-    """Watch what a model attends to, while it computes as ever: by the same kernels, to the last bit.
+    knockout: Mapping[str, Pairs] | None = None,
+) -> AbstractContextManager[WatchResult]:
+    """Record what a model attends to while it runs, with the kernels that it uses anyway and the same output.
 
     Args:
-        model: A model of Hugging Face's transformers, of torch (`nn.MultiheadAttention`, `nn.Transformer` and their
-            like, plain calls of `scaled_dot_product_attention`), or of this library.
-        measure: What to ask of the weights as they pass by, as for `regard.attend`. The answers have gradients; what
-            `Received` sums up leaves out queries that are padding.
-        layers: The modules to watch, by name. Default: all that attend.
-        heads: The heads to watch, by number. Default: all.
-        keep: ``"matrix"`` holds query and key of each layer, of which everything can be asked later; ``"measures"``
-            holds nothing but the answers, and while a generation goes on its cache.
-        values: Keep the values, too, where the output of a head is their weighted sum.
-        offload: Where queries and keys are kept: ``"cpu"``, or a folder for files without a name, which are gone when
-            nobody can ask any more. What is kept so has no gradients. Default: where they are.
-        limit: The most bytes to keep, of all passes. Default: no limit.
-        ablate: Heads to silence, by the names of modules: their output is 0. In models of transformers.
-        knockout: Pairs of positions, (query, key), that may not see each other, by the names of modules. In models of
+        model: A model of Hugging Face transformers, of torch (`nn.MultiheadAttention`, `nn.Transformer`, calls of
+            `scaled_dot_product_attention`), or of this library.
+        measure: What to compute about the weights while the model runs, as for `regard.attend`. The results have
+            gradients. Queries that are padding do not count in `Received`.
+        layers: Names of the modules to record; the name of a part of the model means all attention in it. Default: all.
+        heads: Indices of the heads to record. Default: all.
+        keep_qk: Whether to keep query and key of each layer, so that anything about the weights can be computed later.
+            False keeps only the measures and, during a generation, the model's cache.
+        keep_values: Whether to keep values with them, where the output of a head is a weighted sum of values.
+        offload: Where to keep queries and keys: ``"cpu"``, or a folder for unnamed files, which disappear with them.
+            Offloaded tensors have no gradients. Default: where they are.
+        max_bytes: Largest number of bytes to keep, in all forward passes. Default: no limit.
+        ablate: Heads whose output is set to 0, by module name. For models of transformers.
+        knockout: Pairs of positions (query, key) that may not attend to each other, by module name. For models of
             transformers.
 
     Returns:
-        Watch: To be entered by ``with``. It has the layers of the last pass, by name (``seen["encoder.layer.0..."]``),
-            in the order in which they were computed (``seen.layers``), and by kind (``seen.encoder``, ``seen.decoder``,
-            ``seen.cross``); ``seen.passes`` has all passes. All steps of a generation are one pass.
+        A context manager that yields a `WatchResult`: ``result.layers`` has the layers of the last forward pass,
+        ``result.recordings`` a recording of each. All steps of a generation are one recording.
 
     Raises:
-        InvalidType: If the model is no module.
-        InvalidArgument: If a layer is unknown, or an option is none; when it is entered, if the model is being watched
-            already; when it is left, if nothing was seen. While the model computes: if the
-            limit would be passed.
+        InvalidType: If an argument has a wrong type.
+        InvalidArgument: If a layer is unknown or another argument is wrong; on entering, if the model is already being
+            watched; on leaving, if nothing was recorded or an intervention had no effect; while the model runs, if
+            `max_bytes` would be exceeded, or attention cannot be recorded.
 
-    Memory: O(tokens · width) a layer with ``"matrix"``, and what the answers take with ``"measures"``; the matrix of
-        tokens × tokens is not made.
+    Memory:
+        O(tokens * d_model) per layer with ``keep_qk=True``, and that of the measures; nothing of the size tokens².
 
-    A model that is compiled runs uncompiled while it is watched, and `nn.TransformerEncoder` in evaluation without
-    torch's fast path, which leaves rows of padding 0: the same function for all tokens that are real, if not to the
-    last bit. With gradient checkpointing the backward pass belongs into the ``with``, too, and the reentrant kind
-    computes without a graph: the answers have no gradients then. A generation that takes tokens back, as with an
-    assistant or by looking up the prompt, comes in several passes.
+    **Limitations**
+
+    - The output is the same to the last bit, with one exception: hooks disable torch's fast path for
+      `nn.TransformerEncoder` and `nn.MultiheadAttention` without gradients. Outputs at real tokens then agree to
+      rounding (about 1e-7 in float32), and outputs at padding are no longer 0.
+    - Rows of `weights` that may attend to no key are 0, where SDPA and dense attention may return uniform weights. Rows
+      of a layer with attention sinks sum to less than 1.
+    - `torch.compile` is disabled in the whole process while a watch is open.
+    - With gradient checkpointing, run the backward pass inside the ``with`` block. Reentrant checkpointing builds no
+      graph, so measures have no gradients.
+    - Assisted generation and prompt lookup discard tokens, which starts a new recording. A generation of n tokens has
+      n − 1 more rows than the prompt, because the last token is written but not read.
 
     Example:
         >>> import regard, torch, transformers
         >>> config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=99)
         >>> model = transformers.BertModel(config).eval()
-        >>> with regard.watch(model, ["entropy"]) as seen:
+        >>> with regard.watch(model, ["entropy"]) as result:
         ...     output = model(torch.randint(99, (1, 10)))
-        >>> [layer.name for layer in seen.layers]
+        >>> [layer.name for layer in result.layers]
         ['encoder.layer.0.attention.self', 'encoder.layer.1.attention.self']
-        >>> seen.encoder[0].weights.shape, seen.encoder[1].measured["entropy"].shape
+        >>> result.layers.encoder[0].weights.shape, result.layers[1].measured["entropy"].shape
         (torch.Size([1, 4, 10, 10]), torch.Size([1, 4, 10]))
     """
-    model = getattr(model, "_orig_mod", model)  # of what torch.compile gave
+    return make_listener(
+        model,
+        measure,
+        layers=layers,
+        heads=heads,
+        keep_qk=keep_qk,
+        keep_values=keep_values,
+        offload=offload,
+        max_bytes=max_bytes,
+        ablate=ablate,
+        knockout=knockout,
+    )
+
+
+def make_listener(
+    model: nn.Module,
+    measure: MeasureLike = (),
+    *,
+    layers: Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    ablate: Mapping[str, Sequence[int]] | None = None,
+    knockout: Mapping[str, Pairs] | None = None,
+    preemptible: bool = False,
+    **options: Any,
+) -> Listener:
+    """The context manager of `watch`, which checks its arguments."""
+    model = getattr(model, "_orig_mod", model)  # of a compiled model
     if not isinstance(model, nn.Module):
         raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    retention, interventions = Retention(**options), Interventions(ablate, knockout)
     names = [name for name, _ in model.named_modules()]
-    layers = None if layers is None else _all_of("layers", [layers] if isinstance(layers, str) else layers, str)
-    heads = None if heads is None else _all_of("heads", heads, int)
-    raise_problems(
-        [f"layers: unknown module {name!r}{did_you_mean(name, names)}" for name in layers or () if name not in names]
-    )
-    keeping = Keeping(keep, values, offload, limit)
-    raise_problems([f"heads: expected numbers from 0, got {head}" for head in heads or () if head < 0])
-    raise_problems(["heads: a number comes twice"] if heads and len(set(heads)) < len(heads) else [])
+    layer_names = None if layers is None else _as_tuple("layers", [layers] if isinstance(layers, str) else layers, str)
+    head_indices = None if heads is None else _as_tuple("heads", heads, int)
     measures = as_measures(measure)
-    if keep == "measures" and not measures:
-        raise InvalidArgument("keep: 'measures' needs something to measure: measure=['entropy', 'received']")
-    interventions = Interventions(ablate or {}, knockout or {})
-    raise_problems(interventions.objections(names))
-    return Watch(model, measures, layers, heads, keeping, interventions)
+    with Checks() as checks:
+        for name in layer_names or ():
+            checks.that(name in names, f"layers: unknown module {name!r}{did_you_mean(name, names)}")
+        for head in head_indices or ():
+            checks.that(head >= 0, f"heads: expected indices from 0, got {head}")
+        if head_indices and len(set(head_indices)) < len(head_indices):
+            checks.fail(f"heads: expected different indices, got {head_indices}")
+        if not retention.keep_qk and not measures:
+            checks.fail("keep_qk: False keeps only measures; pass measure=['entropy', 'received']")
+        interventions.check(checks, names)
+    layer_names = None if layer_names is None else _attention_in(model, layer_names)
+    return Listener(model, measures, layer_names, head_indices, retention, interventions, preemptible)
 
 
-def _all_of(name: str, given: Any, kind: type[Thing]) -> tuple[Thing, ...]:
-    """What an argument lists, of which all is of one kind."""
-    found = given.tolist() if hasattr(given, "tolist") else given
-    if isinstance(found, str) or not isinstance(found, Iterable):
-        raise InvalidType(f"{name}: expected several of {kind.__name__}, got {given!r:.80}")
-    listed = tuple(found)
-    wrong = [each for each in listed if isinstance(each, bool) or not isinstance(each, kind)]
+def _attention_in(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """The names, and those of all modules below them."""
+    return [
+        name
+        for name, _ in model.named_modules()
+        if any(name == each or name.startswith(f"{each}.") or not each for each in names)
+    ]
+
+
+def _as_tuple(argument: str, values: Any, kind: type) -> tuple[Any, ...]:
+    """Several values of one type."""
+    listed = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(listed, str) or not isinstance(listed, Iterable):
+        raise InvalidType(f"{argument}: expected a list of {kind.__name__}, got {values!r:.80}")
+    result = tuple(listed)
+    wrong = [value for value in result if isinstance(value, bool) or not isinstance(value, kind)]
     if wrong:
-        raise InvalidType(f"{name}: expected several of {kind.__name__}, got {wrong[0]!r:.80}")
-    raise_problems([] if listed else [f"{name}: expected at least one; leave it out for all"])
-    return listed
+        raise InvalidType(f"{argument}: expected a list of {kind.__name__}, got {wrong[0]!r:.80}")
+    if not result:
+        raise InvalidArgument(f"{argument}: expected at least one; leave it out for all")
+    return result

@@ -8,6 +8,7 @@ Nothing has the size of the weight matrix. Masks combine with ``&``, ``|`` and `
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -176,7 +177,14 @@ class DenseMask(Mask):
         return self.tensor.ndim > 1 and self.tensor.shape[-2] > 1
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        hint = _missing_axes_hint(tuple(self.tensor.shape), shape)
+        actual = tuple(self.tensor.shape)
+        if actual == (shape[0], shape[3]) and shape[0] == shape[2] > 1 and not torch.compiler.is_compiling():
+            warnings.warn(
+                f"mask: {actual} is taken as (queries, keys); if it is (batch, keys), as an attention_mask, pass "
+                "regard.Padding(mask)",
+                stacklevel=2,
+            )
+        hint = _missing_axes_hint(actual, shape)
         checks.broadcastable("mask", self.tensor, "(batch, heads, queries, keys)", shape, hint)
         checks.device("mask", self.tensor, device)
 

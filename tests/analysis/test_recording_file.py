@@ -93,12 +93,12 @@ def test_user_defined_rules_are_saved_and_loaded(own):
     made, path = own
     found = regard.load(path)
     same(found, made)
-    request, measured = found[0].weights.request, found[0].measured
+    request, measured = found.layers[0].weights.request, found.layers[0].measured
     assert isinstance(request.mask.right, Striped)
     assert request.mask.right.every == 3
     assert type(request.score) is Faded
     assert isinstance(measured["range"], Extremes)
-    for mine, theirs in zip(measured["range"], made[0].measured["range"], strict=True):
+    for mine, theirs in zip(measured["range"], made.layers[0].measured["range"], strict=True):
         assert torch.equal(mine, theirs)
     assert type(measured["by"]) is Range
     assert measured["by"].factor == 2.0
@@ -115,13 +115,13 @@ def test_classes_that_the_process_does_not_define_are_named(own):
 
 
 def test_an_unknown_class_is_an_error(own):
-    changed(own[1], lambda about: rules(about).update(score={"rule": "os.system", "arguments": {"by name": {}}}))
+    changed(own[1], lambda about: rules(about).update(score={"rule": "os.system", "arguments": {"dict": {}}}))
     with pytest.raises(InvalidFile, match=r"own\.regard: unknown class os\.system; import the module that defines it"):
         regard.load(own[1])
 
 
 def test_a_rule_must_hold_the_arguments_of_its_constructor(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"a file cannot hold a Renamed: .* got no every"):
+    with pytest.raises(InvalidArgument, match=r"cannot save Renamed: .* got no every"):
         recorded(matrix(1, mask=Renamed(2))).save(tmp_path / "a.regard")
     assert not list(tmp_path.iterdir())
 
@@ -130,7 +130,7 @@ def saved_part(tmp_path, W, **part):
     selected = W.at(**part)
     layer = Layer("a", "cross", selected, *(tuple(map(str, range(size))) for size in selected.shape[2:]))
     Recording("", "", (layer,)).save(tmp_path / "a.regard")
-    found = regard.load(tmp_path / "a.regard")[0].weights
+    found = regard.load(tmp_path / "a.regard").layers[0].weights
     assert torch.equal(found.dense(), selected.dense())
     assert torch.equal(found.lse(), selected.lse())
     torch.testing.assert_close(found.dense(), W.dense()[1:, part["heads"]][:, :, part["queries"]], atol=1e-6, rtol=0)
@@ -156,7 +156,7 @@ def test_a_part_of_a_part_that_differs_by_head_and_batch(tmp_path):
     found = saved_part(tmp_path, W, batch=[1], heads=[2, 2, 0], queries=[8, 1])
     again = Layer("a", "cross", found.at(heads=[2, 0], queries=[1]), ("q",), tuple(map(str, range(KEYS))))
     Recording("", "", (again,)).save(tmp_path / "b.regard")
-    part = regard.load(tmp_path / "b.regard")[0].weights
+    part = regard.load(tmp_path / "b.regard").layers[0].weights
     assert torch.equal(part.dense()[0, 0, 0], W[1, 0, 1])
     assert torch.equal(part.dense()[0, 1, 0], W[1, 2, 1])
 
@@ -170,10 +170,10 @@ def test_a_part_of_a_part_that_differs_by_head_and_batch(tmp_path):
         ({"full_shape": [2, 5, QUERIES, KEYS]}, r"Alibi\.slopes: .*5"),
         ({"full_shape": [2, 4, QUERIES, 13]}, r"full_shape: expected \(batch, heads, queries, 12\), got"),
         ({"full_shape": [2, 4]}, r"full_shape: expected \(batch, heads, queries, 12\), got"),
-        ({"full_shape": None}, "is no recording, or a damaged one$"),
+        ({"full_shape": None}, "is not a recording, or a damaged one$"),
         ({"mask": {"tensor": "0"}}, "mask: expected a bool tensor, True where a query may attend, got float32"),
-        ({"score": {"rule": "Causal", "arguments": {"by name": {}}}}, "score: expected a name or a Score, got Causal"),
-        ({"other": None}, "is no recording, or a damaged one$"),
+        ({"score": {"rule": "Causal", "arguments": {"dict": {}}}}, "score: expected a name or a Score, got Causal"),
+        ({"other": None}, "is not a recording, or a damaged one$"),
     ],
 )
 def test_a_part_that_does_not_fit_is_an_error(change, said, tmp_path):

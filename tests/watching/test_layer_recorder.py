@@ -7,8 +7,8 @@ import torch
 
 import regard
 from regard.ops.scores import ScaledDotProduct
-from regard.watching.calls import Call
-from regard.watching.steps import MOST, Steps
+from regard.watching.call import AttentionCall
+from regard.watching.layer_recorder import MAX_PENDING_QUERIES, PendingSteps
 from watching.families import LENGTH, built
 
 pytest.importorskip("transformers")
@@ -18,11 +18,11 @@ def test_more_steps_than_wait_are_one_matrix():
     model, ids = built("mistral"), torch.randint(3, 90, (1, LENGTH))
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
     with regard.watch(model, ["entropy", "received"]) as seen:
-        model.generate(**given, max_new_tokens=MOST + 20)
-    with regard.watch(model, ["entropy", "received"], keep="measures") as alone:
-        model.generate(**given, max_new_tokens=MOST + 20)
+        model.generate(**given, max_new_tokens=MAX_PENDING_QUERIES + 20)
+    with regard.watch(model, ["entropy", "received"], keep_qk=False) as alone:
+        model.generate(**given, max_new_tokens=MAX_PENDING_QUERIES + 20)
     for layer, other in zip(seen.layers, alone.layers, strict=True):
-        assert layer.weights.shape[2:] == (LENGTH + MOST + 19,) * 2
+        assert layer.weights.shape[2:] == (LENGTH + MAX_PENDING_QUERIES + 19,) * 2
         for name, answer in layer.weights.measure("entropy", "received").items():
             torch.testing.assert_close(layer.measured[name], answer, atol=1e-5, rtol=1e-5)
             assert torch.equal(layer.measured[name], other.measured[name])
@@ -40,33 +40,35 @@ def test_answers_are_there_between_the_steps_too():
                     torch.testing.assert_close(layer.measured["received"].sum(-1), torch.full((2, 4), step + 1.0))
 
 
-def step(stop: int, key: torch.Tensor, **given: object) -> Call:
-    return Call(torch.randn(1, 2, 1, 4), key, None, ScaledDotProduct(), None, None, **{"first": stop - 1} | given)
+def step(stop: int, key: torch.Tensor, **given: object) -> AttentionCall:
+    return AttentionCall(
+        torch.randn(1, 2, 1, 4), key, None, ScaledDotProduct(), None, None, **{"q_offset": stop - 1} | given
+    )
 
 
 def test_only_what_goes_on_from_another_call_waits():
     key = torch.randn(1, 2, 20, 4)
-    steps = Steps()
+    steps = PendingSteps()
     with torch.no_grad():
-        assert not steps.take(step(7, key[:, :, :7].clone()))
-        steps.follow(step(7, key[:, :, :7].clone()))
-        assert steps.take(step(8, key[:, :, :8].clone()))
-        assert not steps.take(step(10, key[:, :, :10].clone()))  # two keys more
-        assert not steps.take(step(9, key[:, :, 1:9].clone(), first_key=1))  # a window that slides
-    assert not steps.take(step(9, key[:, :, :9].clone()))  # a loss may be made of it
+        assert not steps.try_add(step(7, key[:, :, :7].clone()))
+        steps.start_after(step(7, key[:, :, :7].clone()))
+        assert steps.try_add(step(8, key[:, :, :8].clone()))
+        assert not steps.try_add(step(10, key[:, :, :10].clone()))  # two keys more
+        assert not steps.try_add(step(9, key[:, :, 1:9].clone(), kv_offset=1))  # a window that slides
+    assert not steps.try_add(step(9, key[:, :, :9].clone()))  # a loss may be made of it
     with torch.no_grad():
-        assert steps.take(step(9, last := key[:, :, :9].clone()))
-        call = steps.end()
+        assert steps.try_add(step(9, last := key[:, :, :9].clone()))
+        call = steps.flush()
         assert call is not None
         assert call.key is last
         assert call.query.shape[2] == 2
         assert call.weights.dense().count_nonzero(-1)[0, 0].tolist() == [8, 9]
-        assert steps.end() is None
-        assert not steps.take(step(10, key[:, :, :10].clone()))
+        assert steps.flush() is None
+        assert not steps.try_add(step(10, key[:, :, :10].clone()))
 
 
 def test_a_cache_that_is_written_into_is_measured_at_once():
-    key, steps = torch.randn(1, 2, 20, 4), Steps()
+    key, steps = torch.randn(1, 2, 20, 4), PendingSteps()
     with torch.no_grad():
-        steps.follow(step(7, key[:, :, :7]))
-        assert not steps.take(step(8, key[:, :, :8]))
+        steps.start_after(step(7, key[:, :, :7]))
+        assert not steps.try_add(step(8, key[:, :, :8]))

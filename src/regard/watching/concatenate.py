@@ -1,0 +1,111 @@
+"""Several calls of a layer as one: the calls, the results of measures, and which queries are valid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.ops.masks import Spans
+from regard.ops.measures import Measure
+from regard.watching.call import AttentionCall, Continuation
+
+
+def concatenate_calls(
+    calls: Sequence[AttentionCall], continuation: Continuation, key: Tensor | None = None
+) -> AttentionCall:
+    """Concatenate queries, and keys where each call has its own.
+
+    Args:
+        calls: With ``"new_tokens"``, all but the first as `AttentionCall.new_keys_only` returns them.
+        continuation: How all but the first continue it.
+        key: The keys of all calls, where one tensor holds them. Default: those of the calls.
+
+    Returns:
+        AttentionCall: Without `valid_queries`; see `concatenate_valid`.
+    """
+    first = calls[0]
+    if key is None:
+        key = first.key if continuation == "new_queries" else torch.cat([call.key for call in calls], 2)
+    value = first.value
+    if value is not None and continuation != "new_queries":
+        value = torch.cat([call.value for call in calls if call.value is not None], 2)
+    key_offsets = [0] * len(calls)
+    if continuation == "new_tokens":
+        key_offsets = [call.kv_offset - first.kv_offset for call in calls]
+    elif continuation == "chunk":
+        key_offsets = [sum(call.key.shape[2] for call in calls[:number]) for number in range(len(calls))]
+    spans = [_shift(call.spans(), offset, call.extra) for call, offset in zip(calls, key_offsets, strict=True)]
+    sides = (_pad_and_stack(side) for side in zip(*spans, strict=True))
+    bias = None
+    if first.bias is not None:
+        parts = []
+        for call, offset in zip(calls, key_offsets, strict=True):
+            if call.bias is not None:
+                extra, own = call.bias[..., : call.extra], call.bias[..., call.extra :]
+                part = torch.cat([extra, own.new_zeros(*own.shape[:-1], offset), own], -1)
+                parts.append(pad(part, (0, key.shape[2] - part.shape[-1])))
+        bias = torch.cat(parts, -2)
+    query = torch.cat([call.query for call in calls], 2)
+    return replace(first, query=query, key=key, value=value, mask=Spans(*sides), bias=bias, valid_queries=None)
+
+
+def concatenate_valid(parts: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:
+    """Concatenate which queries are valid, (batch, queries); None stands for all of a number of queries."""
+    known = next((valid for valid, _ in parts if valid is not None), None)
+    if known is None:
+        return None
+    return torch.cat([known.new_ones(len(known), count) if valid is None else valid for valid, count in parts], 1)
+
+
+def concatenate_results(before: Any, after: Any, measure: Measure, key_offset: int, extra: int = 0) -> Any:
+    """Concatenate the results of a measure for some queries and for those below them.
+
+    Args:
+        before: For the first queries.
+        after: For the queries below.
+        measure: The measure.
+        key_offset: The index of the first key of `after` among those of `before`.
+        extra: Number of extra keys at the front of both; see `AttentionCall`.
+    """
+    if isinstance(before, tuple):
+        pairs = zip(before, after, strict=True)
+        return type(before)(*(concatenate_results(*pair, measure, key_offset, extra) for pair in pairs))
+    if measure.axis is None:
+        return before + after
+    if measure.axis == "queries":
+        if not after.is_floating_point():  # indices of keys
+            after = torch.where(after >= extra, after + key_offset, after)
+        if before.ndim > 3:
+            width, empty = max(before.shape[-1], after.shape[-1]), 0 if before.is_floating_point() else -1
+            before, after = (pad(part, (0, width - part.shape[-1]), value=empty) for part in (before, after))
+        return torch.cat([before, after], 2)
+    if extra and key_offset:
+        gap = after.new_zeros(*after.shape[:2], key_offset, *after.shape[3:])
+        after, key_offset = torch.cat([after[:, :, :extra], gap, after[:, :, extra:]], 2), 0
+    keys = max(before.shape[2], key_offset + after.shape[2])
+    trailing = (0, 0) * (before.ndim - 3)
+    before = pad(before, (*trailing, 0, keys - before.shape[2]))
+    after = pad(after, (*trailing, key_offset, keys - key_offset - after.shape[2]))
+    return before + after
+
+
+def _shift(spans: Spans, offset: int, extra: int) -> tuple[Tensor, Tensor]:
+    """The starts and stops of ranges, shifted by a number of keys; extra keys stay at the front."""
+    if not extra or not offset:
+        return spans.starts + offset, spans.stops + offset
+    starts, stops = (
+        torch.cat([side.clamp(max=extra), side.clamp(min=extra) + offset], -1) for side in (spans.starts, spans.stops)
+    )
+    return starts, stops
+
+
+def _pad_and_stack(sides: Sequence[Tensor]) -> Tensor:
+    """Concatenate (batch or 1, heads or 1, queries, spans) along the queries; missing spans are empty."""
+    batch, heads, count = (max(side.shape[axis] for side in sides) for axis in (0, 1, 3))
+    padded = [pad(side, (0, count - side.shape[3])) for side in sides]
+    return torch.cat([side.expand(batch, heads, -1, -1) for side in padded], 2)

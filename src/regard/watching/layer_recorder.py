@@ -1,0 +1,322 @@
+"""LayerRecorder: takes the calls of one attention layer in one forward pass or generation, and gives a `Layer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard.analysis.layer import AttentionKind, Layer
+from regard.errors import InvalidArgument, raise_problems
+from regard.ops import WeightMatrix
+from regard.ops.masks import Spans
+from regard.ops.measures import Measure
+from regard.ops.tree import tensors_in
+from regard.watching.call import AttentionCall, Continuation
+from regard.watching.concatenate import concatenate_calls, concatenate_results, concatenate_valid
+from regard.watching.retention import Retention
+
+MAX_PENDING_QUERIES = 128
+"""Decode steps that are measured together have at most so many queries: enough for matrix products at full rate."""
+
+Inconsistency = Literal["reordered", "changed keys", "compressed keys"]
+"""Why later calls are not further rows of the matrix: a beam search reordered the batch; the cache changed the keys of
+earlier tokens, as a quantized one does; or there are other keys that stand for several tokens."""
+
+
+class LayerRecorder:
+    """Records one layer.
+
+    Args:
+        name: The module, with ``#2`` and so on where a forward pass uses it several times.
+        kind: Self-attention of an encoder or a decoder, or cross-attention.
+        head_indices: The heads that are recorded; None for all.
+    """
+
+    def __init__(self, name: str, kind: AttentionKind, head_indices: tuple[int, ...] | None = None) -> None:
+        self.name, self._head_indices = name, head_indices
+        self.kind: AttentionKind = kind
+        self._results: dict[str, Any] = {}
+        self._measures: Mapping[str, Measure] = {}
+        self._calls: list[AttentionCall] = []
+        self._concatenated: AttentionCall | None = None
+        self._valid: list[tuple[Tensor | None, int]] = []  # valid queries of each call, and its number of queries
+        self._continuation: Continuation | None = None
+        self._inconsistency: Inconsistency | None = None
+        self._has_several_values = False
+        self._next_position = self._num_keys = self._first_kv_offset = self._extra = 0
+        self._last_key: Sequence[Any] | None = None
+        self._pending = PendingSteps()
+
+    @property
+    def layer(self) -> Layer:
+        """The layer as users see it. Weights and measures are computed when they are read."""
+        has_value = bool(self._calls) and self._calls[0].value is not None
+        return Layer(
+            self.name,
+            self.kind,
+            self._get_weights,
+            measured=self._get_measured,
+            value=self._get_value if has_value else None,
+            head_indices=self._head_indices,
+        )
+
+    @property
+    def valid_queries(self) -> Tensor | None:
+        """(batch, queries) False where a query is padding; None if all are valid."""
+        return concatenate_valid(self._valid)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether queries and keys are kept."""
+        return bool(self._calls)
+
+    @property
+    def device(self) -> torch.device:
+        """Where queries and keys are kept."""
+        return self._calls[0].query.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept: queries, keys, values, masks, biases and measures."""
+        held = [*(tensor for call in self._calls for tensor in call.tensors), *tensors_in(self._results)]
+        return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in held}.values())
+
+    def size(self) -> tuple[int, int]:
+        """Batch size and number of calls."""
+        return len(self._calls[0].query), len(self._calls)
+
+    def add(
+        self,
+        call: AttentionCall,
+        continuation: Continuation | None,
+        measures: Mapping[str, Measure],
+        retention: Retention,
+    ) -> WeightMatrix:
+        """Record one more call.
+
+        Args:
+            call: The call.
+            continuation: How it continues the calls before; None for the first.
+            measures: What to measure, by name.
+            retention: What to keep.
+
+        Returns:
+            WeightMatrix: Of this call alone.
+
+        Raises:
+            InvalidArgument: If a measure of whole matrices would need all calls at once, or a limit is exceeded.
+        """
+        weights, self._measures = call.weights, measures
+        if not self._num_keys:  # a window may have dropped keys before the watch began
+            self._first_kv_offset, self._extra = call.kv_offset, call.extra
+        if continuation == "new_tokens":
+            self._inconsistency = self._inconsistency or self._find_inconsistency(call)
+        is_measured = self._inconsistency in (None, "changed keys")
+        if continuation is not None and is_measured:
+            raise_problems(
+                [
+                    f"measure '{name}': needs the whole matrix, but {self.name} is computed in several calls; compute "
+                    "it afterwards: layer.weights.measure(...)"
+                    for name, measure in measures.items()
+                    if type(measure).result_index is not Measure.result_index
+                ]
+            )
+        if not is_measured:
+            self._pending.flush()
+        elif measures and not self._defer(call, continuation):
+            self.flush()
+            self._merge(call.measure(measures, weights), self._key_offset(call, continuation))
+            retention.count(self.name, tensors_in(self._results))
+            if continuation == "new_tokens":
+                self._pending.start_after(call)
+        self._next_position, self._num_keys = call.stop, self._num_keys + call.key.shape[2]
+        last = call.stop - call.kv_offset
+        self._last_key = _fingerprint(call.key[:, :, last - 1 : last]) if self.kind != "cross" and last > 0 else None
+        self._valid.append((call.valid_queries, call.query.shape[2]))
+        if retention.keep_qk:
+            if continuation == "new_tokens" and self._continuation is None:
+                self._calls = [retention.store(self.name, self._calls[0].without_unused_keys())]
+            stored = call.new_keys_only() if continuation == "new_tokens" else call.copy_of_cache()
+            self._calls.append(retention.store(self.name, stored))
+            self._continuation, self._concatenated = continuation or self._continuation, None
+        return weights
+
+    def repeat(self) -> None:
+        """The last call was made again with another value: its weights are the same."""
+        self._has_several_values = True
+        if self._calls:
+            self._calls[-1].value = None
+
+    def flush(self) -> None:
+        """Measure the deferred decode steps, and let go of their keys."""
+        call = self._pending.flush()
+        if call is not None:
+            with torch.no_grad():  # as when the steps ran
+                self._merge(call.measure(self._measures), call.kv_offset - self._first_kv_offset)
+
+    def is_continued_by(self, call: AttentionCall) -> bool:
+        """Whether a call continues this layer with new tokens, because the KV cache grew."""
+        return self.kind != "cross" and 0 < self._next_position == call.q_offset
+
+    def select_beams(self, rows: Tensor, measures: Mapping[str, Measure]) -> LayerRecorder:
+        """The sequences of a beam search.
+
+        Args:
+            rows: (sequences, steps) The row of the batch at each step, −1 where the sequence had ended.
+            measures: What to measure of them.
+        """
+        selected = LayerRecorder(self.name, self.kind, self._head_indices)
+        selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
+        selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
+        selected._continuation, selected._extra = self._continuation, self._extra
+        selected._results = selected._concatenate().measure(measures)
+        return selected
+
+    def _get_weights(self) -> WeightMatrix:
+        return self._concatenate().weights
+
+    def _get_value(self) -> Tensor:
+        value = self._concatenate().value
+        assert value is not None
+        return value
+
+    def _get_measured(self) -> Mapping[str, Any]:
+        self._check_order()
+        self.flush()
+        return Measurements(self._results)
+
+    def _concatenate(self) -> AttentionCall:
+        """All calls as one."""
+        if not self._calls:
+            raise InvalidArgument(f"{self.name}: its weights were not kept; watch with keep_qk=True, or read measured")
+        self._check_order()
+        if self._inconsistency == "changed keys":
+            raise InvalidArgument(
+                f"{self.name}: the cache changed the keys of earlier tokens between the steps, as a quantized cache "
+                "does, so the steps are not rows of one matrix; read measured, or watch each step by itself"
+            )
+        if self._concatenated is None:
+            call = self._calls[0]
+            if self._continuation is not None:
+                call = concatenate_calls(self._calls, self._continuation)
+            value = None if self._has_several_values else call.value
+            self._concatenated = replace(call, valid_queries=self.valid_queries, value=value)
+        return self._concatenated
+
+    def _check_order(self) -> None:
+        if self._inconsistency == "compressed keys":
+            raise InvalidArgument(
+                f"{self.name}: it attends to compressed keys, and later steps had more of them, so the steps are not "
+                "rows of one matrix; watch each forward pass by itself"
+            )
+        if self._inconsistency == "reordered":
+            first = "" if self._calls else "watch with keep_qk=True, and "
+            raise InvalidArgument(
+                f"{self.name}: beam search reordered the batch between the steps; {first}call "
+                "result.select_beams(output.beam_indices)"
+            )
+
+    def _find_inconsistency(self, call: AttentionCall) -> Inconsistency | None:
+        """Compare the key that the cache holds for the last token of the call before with the one recorded then."""
+        if call.extra != self._extra:
+            return "compressed keys"
+        position, last = self._next_position - call.kv_offset, self._last_key
+        if last is None or position <= 0:
+            return None
+        held = _fingerprint(call.key[:, :, position - 1 : position])
+        if len(held) == len(last) and all(map(_is_same, held, last)):
+            return None
+        is_reordered = all(any(_is_same(one, other) for other in last) for one in held)
+        return "reordered" if is_reordered else "changed keys"
+
+    def _key_offset(self, call: AttentionCall, continuation: Continuation | None) -> int:
+        """The index of the call's first key among those of the layer."""
+        if continuation == "new_tokens":
+            return call.kv_offset - self._first_kv_offset
+        return self._num_keys if continuation == "chunk" else 0
+
+    def _defer(self, call: AttentionCall, continuation: Continuation | None) -> bool:
+        return continuation == "new_tokens" and self._inconsistency is None and self._pending.try_add(call)
+
+    def _merge(self, results: Mapping[str, Any], key_offset: int) -> None:
+        """Append results for further queries, whose keys start at `key_offset`."""
+        for name, result in results.items():
+            if name in self._results:
+                before, measure = self._results[name], self._measures[name]
+                result = concatenate_results(before, result, measure, key_offset, self._extra)
+            self._results[name] = result
+
+
+class PendingSteps:
+    """Decode steps that are measured together later, since one step takes longer to launch than to compute.
+
+    A growing cache is a new tensor at each step that holds the keys of all steps before, so the keys of the last step
+    serve all. A static cache is written in place; its steps are not deferred.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[AttentionCall] = []
+        self._key: Tensor | None = None
+        self._num_queries = 0
+
+    def try_add(self, call: AttentionCall) -> bool:
+        """Defer a call if possible. Its sequences must be those of the calls before, in their order."""
+        before, queries, keys = self._key, call.query.shape[2], call.key.shape[2]
+        if before is None or not _can_defer(call) or before.data_ptr() == call.key.data_ptr():
+            return False
+        if not call.offset + queries == keys == before.shape[2] + queries:
+            return False
+        if self._calls:
+            first = self._calls[0]
+            is_alike = first.kv_offset == call.kv_offset and (first.bias is None) == (call.bias is None)
+            if not is_alike or self._num_queries + queries > MAX_PENDING_QUERIES:
+                return False
+        self._calls.append(call.new_keys_only())
+        self._key, self._num_queries = call.key, self._num_queries + queries
+        return True
+
+    def start_after(self, call: AttentionCall) -> None:
+        """Defer the calls that continue this one, which was measured."""
+        self._key = call.key if _can_defer(call) else None
+
+    def flush(self) -> AttentionCall | None:
+        """The deferred calls as one; none is deferred any more."""
+        calls, key = self._calls, self._key
+        self._calls, self._key, self._num_queries = [], None, 0
+        if not calls:
+            return None
+        valid = concatenate_valid([(call.valid_queries, call.query.shape[2]) for call in calls])
+        return replace(concatenate_calls(calls, "new_tokens", key), valid_queries=valid)
+
+
+def _can_defer(call: AttentionCall) -> bool:
+    """Whether a call may be measured later: nothing needs a gradient, and its mask can be concatenated."""
+    return not torch.is_grad_enabled() and (call.mask is None or isinstance(call.mask, Spans))
+
+
+class Measurements(dict[str, Any]):
+    """Results of measures by name."""
+
+    def __missing__(self, name: str) -> Any:
+        known = f"measured are {', '.join(self)}" if self else "nothing was measured"
+        raise InvalidArgument(f"measured: unknown name {name!r}; {known}; watch with measure=[{name!r}]")
+
+
+def _fingerprint(key: Tensor) -> Sequence[Any]:
+    """What identifies one key of each sequence, (batch, kv_heads, 1, head_dim).
+
+    On a CPU a hash of its bytes: a small copy that lives on could keep glibc (before 2.38) from reusing the memory of a
+    large activation beside it. On other devices a copy, because hashing would synchronize.
+    """
+    key = key.detach()
+    if key.device.type != "cpu":
+        return key.clone().unbind()
+    return [hash(row.tobytes()) for row in key.contiguous().view(torch.uint8).numpy()]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else one == other

@@ -1,0 +1,395 @@
+"""Listener: hooks into a model, follows its forward passes, and records the attention calls of each."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis.layer import AttentionKind
+from regard.errors import InvalidArgument, raise_problems
+from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
+from regard.ops import AttentionOutput, WeightMatrix
+from regard.ops.measures import Measure
+from regard.watching import registry
+from regard.watching.call import AttentionCall, Continuation
+from regard.watching.interventions import Interventions
+from regard.watching.layer_recorder import LayerRecorder
+from regard.watching.module_inspection import (
+    attention_kind,
+    calls_sdpa,
+    computes_own_softmax,
+    is_named_attention,
+    may_compute_weights,
+    mentions_attention,
+)
+from regard.watching.result import ForwardPass, LayerKey, WatchResult
+from regard.watching.retention import Retention
+from regard.watching.torch_attention import SdpaInterceptor, call_from_multihead_attention, refuse_nested
+from regard.watching.transformers_masks import MaskRegistry
+
+REGARD_LAYERS = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
+"""The layers of this library, whose output has the weights."""
+
+OWN_CODE = "computes attention in its own code, which cannot be recorded"
+
+
+class Listener:
+    """Records what a model attends to, as a context manager; see `watch`.
+
+    Args:
+        model: The model.
+        measures: What to measure in each layer, by name.
+        layers: The names of the modules to record; None for all.
+        heads: The heads to record; None for all.
+        retention: What to keep.
+        interventions: What to change in the model.
+        preemptible: Whether another watch of the model ends this one instead of being refused.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        measures: Mapping[str, Measure],
+        layers: Sequence[str] | None,
+        heads: tuple[int, ...] | None,
+        retention: Retention,
+        interventions: Interventions,
+        preemptible: bool = False,
+    ) -> None:
+        self.model, self.interventions, self.preemptible = model, interventions, preemptible
+        self.masks = MaskRegistry()
+        self.module_names = {id(module): name for name, module in model.named_modules()}
+        self.config_ids = {id(config) for module in model.modules() if (config := getattr(module, "config", None))}
+        self._measures, self._retention = measures, retention
+        self._layer_names, self._heads = layers, heads
+        self._kinds: dict[int, AttentionKind] = {}
+        self._sdpa_mode = None if _uses_only_attention_interface(model) else SdpaInterceptor(self)
+        self._sdpa_suspended = False
+        self._is_active = False
+
+    def __enter__(self) -> WatchResult:
+        for module in self.model.modules():
+            other = registry.listener_for(module)
+            if other is not None and other.preemptible:
+                other.__exit__(InterruptedError)
+            elif other is not None:
+                part = "" if other.model is self.model else f", as a part of {type(other.model).__name__}"
+                raise InvalidArgument(f"model: {type(module).__name__} is being watched already{part}; end that watch")
+        self.result = WatchResult(self.model, self._measures)
+        self._passes = self.result._passes
+        self.interventions.reset()
+        self._module_stack: list[nn.Module] = []
+        self._num_recorded, self._num_recorded_at_entry = 0, list[int]()
+        self._call_counts: Counter[int] = Counter()  # of each module, in this forward pass
+        self._recorded_this_forward: set[LayerKey] = set()
+        self._pass_decided = False
+        self._last_call: tuple[nn.Module, Tensor, Tensor] | None = None
+        self._decoder_valid_queries: Tensor | None = None
+        self._modules_run: set[int] = set()
+        self._multiplies_softmax: set[int] = set()
+        self._not_recorded: dict[str, nn.Module] = {}
+        self._ran_backward = False
+        with ExitStack() as stack:  # undone if it fails half way
+            registry.activate(self)
+            stack.callback(registry.deactivate, self)
+            for module in self.model.modules():
+                if isinstance(module, torch.jit.ScriptModule):
+                    continue  # it takes no hooks
+                is_leaf = next(module.children(), None) is None
+                if self._sdpa_mode is None and is_leaf and not isinstance(module, REGARD_LAYERS):
+                    continue  # attention of transformers' models has submodules; hooks take time
+                stack.callback(module.register_forward_pre_hook(self._before_forward).remove)
+                after = module.register_forward_hook(self._after_forward, with_kwargs=True, always_call=True)
+                stack.callback(after.remove)
+            self._stack, self._is_active = stack.pop_all(), True
+        return self.result
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._stack.close()
+        self._is_active = False
+        if self._module_stack:  # Ctrl-C ended a forward pass, after which torch calls no hooks
+            self._module_stack.clear()
+            self._num_recorded_at_entry.clear()
+            self._end_forward()
+        if kind is not None:
+            return
+        if self._passes:
+            self._passes[-1].flush()
+        recorders = [recorder for each in self._passes for recorder in each.recorders.values()]
+        raise_problems(self.interventions.unapplied([recorder.name for recorder in recorders]))
+        name = type(self.model).__name__
+        if not recorders:
+            raise InvalidArgument(f"{name}: nothing was recorded: {self._why_nothing()}")
+        self._warn_of_checkpointing()
+        if self._not_recorded:
+            classes = ", ".join(sorted({type(module).__name__ for module in self._not_recorded.values()}))
+            warnings.warn(
+                f"{name}: not recorded, because they multiply by a softmax in their own code ({classes}): "
+                f"{', '.join(self._not_recorded)}; to record only the others, pass layers=[...]",
+                stacklevel=2,
+            )
+
+    def _warn_of_checkpointing(self) -> None:
+        """Say that the backward pass belongs inside, before torch says that it saved other tensors in recomputation."""
+        uses_checkpoints = any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules())
+        if uses_checkpoints and self.model.training and self._measures and not self._ran_backward:
+            warnings.warn(
+                f"{type(self.model).__name__} uses gradient checkpointing: run loss.backward() inside the with block, "
+                "or it fails with a CheckpointError",
+                stacklevel=3,
+            )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._is_active:  # the model's hooks hold it
+            raise InvalidArgument(f"{type(self.model).__name__} is being watched; copy or save it after the watch")
+        return super().__reduce_ex__(protocol)
+
+    @property
+    def current_module(self) -> nn.Module:
+        """The innermost module that is running."""
+        return self._module_stack[-1]
+
+    @property
+    def intercepts_sdpa(self) -> bool:
+        """Whether calls of SDPA are to be recorded: not those within a module that is recorded as a whole."""
+        recorded = (nn.MultiheadAttention, *REGARD_LAYERS)
+        return not self._sdpa_suspended and not any(isinstance(module, recorded) for module in self._module_stack)
+
+    @contextmanager
+    def suspend_sdpa(self) -> Iterator[None]:
+        """Do not record calls of SDPA."""
+        before, self._sdpa_suspended = self._sdpa_suspended, True
+        try:
+            yield
+        finally:
+            self._sdpa_suspended = before
+
+    def attention_kind(self, module: nn.Module, is_causal: bool = False) -> AttentionKind:
+        """The kind of a layer; `is_causal` decides where its name and attributes do not."""
+        if id(module) not in self._kinds:
+            name = self.module_names[id(module)]
+            self._kinds[id(module)] = attention_kind(name, module, self._module_stack, is_causal)
+        return self._kinds[id(module)]
+
+    def note_softmax_product(self) -> None:
+        """The running module multiplies by the result of a softmax."""
+        if self.intercepts_sdpa and self._module_stack:
+            self._multiplies_softmax.add(id(self.current_module))
+
+    def record_unchangeable(self, module: nn.Module, call: AttentionCall, *, separate_layers: bool = False) -> None:
+        """Record a call of a module whose attention cannot be changed.
+
+        Raises:
+            InvalidArgument: If an intervention is meant to change it.
+        """
+        name = self.module_names[id(module)]
+        if self.interventions.applies_to(name):
+            raise InvalidArgument(
+                f"ablate and knockout: {name} is a {type(module).__name__}, which can be watched but not changed; "
+                "interventions need a model of transformers"
+            )
+        self.record(module, self.attention_kind(module), call, separate_layers=separate_layers)
+
+    def record(
+        self, module: nn.Module, kind: AttentionKind, call: AttentionCall, *, separate_layers: bool = False
+    ) -> WeightMatrix | None:
+        """Record a call of a module.
+
+        Args:
+            module: The module.
+            kind: Its kind.
+            call: The call.
+            separate_layers: Whether several calls in one forward of the module are layers, not chunks of one.
+
+        Returns:
+            WeightMatrix: Of this call; None if the module is not to be recorded.
+        """
+        self._num_recorded += 1
+        name = self.module_names[id(module)]
+        if not self._retention.keep_values:
+            call.value = None
+        if self._layer_names is not None and name not in self._layer_names:
+            return None
+        in_backward = torch._C._current_graph_task_id() != -1  # a checkpointed layer runs again
+        if self._repeats_last(module, call):
+            if self._passes and not in_backward:
+                next(reversed(self._passes[-1].recorders.values())).repeat()
+            return call.weights
+        self._last_call = module, call.query, call.key
+        index = max(self._call_counts[id(module)], 1)
+        while separate_layers and (name, index) in self._recorded_this_forward:
+            index += 1
+        key = name, index
+        if self._heads is not None:
+            count = call.query.shape[1]
+            unknown = [head for head in self._heads if head >= count]
+            raise_problems([f"heads: expected indices below {count}, the heads of {name}, got {h}" for h in unknown])
+            call = call.select_heads(self._heads)
+        if kind == "cross":
+            valid = self._valid_queries_before(key) if in_backward else self._decoder_valid_queries
+            call.valid_queries = None if valid is None or valid.shape[1] != call.query.shape[2] else valid
+        else:
+            self._decoder_valid_queries = call.valid_queries
+        self._ran_backward |= in_backward
+        if in_backward:
+            call.measure(self._measures)  # checkpointing counts the tensors that this saves
+            return call.weights
+        recorders = self._recorders_for(key, call, kind)
+        continuation: Continuation | None = None
+        if key not in recorders:
+            recorders[key] = LayerRecorder(name if index == 1 else f"{name}#{index}", kind, self._heads)
+        elif key in self._recorded_this_forward:
+            continuation = "chunk"
+        else:
+            continuation = "new_queries" if kind == "cross" else "new_tokens"
+        self._recorded_this_forward.add(key)
+        return recorders[key].add(call, continuation, self._measures, self._retention)
+
+    def _before_forward(self, module: nn.Module, args: object) -> None:
+        if not self._module_stack:
+            self.masks.on_forward_start()
+            self._call_counts.clear()
+            self._recorded_this_forward.clear()
+            self._multiplies_softmax.clear()
+            self._pass_decided, self._decoder_valid_queries = False, None
+            if self._sdpa_mode is not None:
+                self._sdpa_mode.__enter__()
+        self._module_stack.append(module)
+        self._call_counts[id(module)] += 1
+        self._modules_run.add(id(module))
+        self._num_recorded_at_entry.append(self._num_recorded)
+        if isinstance(module, nn.MultiheadAttention) and isinstance(args, tuple):
+            refuse_nested(type(module).__name__, *args)
+
+    def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._module_stack:  # the watch ended within this forward pass
+            return
+        try:
+            if output is not None:  # it is None if forward raised
+                self._record_output(module, args, kwargs, output)
+        finally:
+            self._module_stack.pop()
+            self._num_recorded_at_entry.pop()
+            if not self._module_stack:
+                self._end_forward()
+
+    def _record_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Record a module as a whole, or notice that it computed attention which was not recorded."""
+        if isinstance(module, REGARD_LAYERS) and isinstance(output, AttentionOutput):
+            self.record_unchangeable(module, _call_from_regard(output))
+        elif isinstance(module, nn.MultiheadAttention):
+            self.record_unchangeable(module, call_from_multihead_attention(module, args, kwargs))
+        if self._num_recorded > self._num_recorded_at_entry[-1] or self._layer_names is not None:
+            return
+        name = self.module_names[id(module)]
+        if id(module) in self._multiplies_softmax:
+            self._not_recorded[name] = module
+        if computes_own_softmax(type(module)):
+            raise InvalidArgument(f"{name} ({type(module).__name__}): {OWN_CODE}{self._remedy(type(module), kwargs)}")
+
+    def _end_forward(self) -> None:
+        self.masks.on_forward_end()
+        self._last_call = None
+        if self._sdpa_mode is not None:
+            self._sdpa_mode.__exit__(None, None, None)
+
+    def _repeats_last(self, module: nn.Module, call: AttentionCall) -> bool:
+        """Whether a call has the query and key of the one before, in the same memory, so the weights are the same."""
+        if self._last_call is None or self._last_call[0] is not module:
+            return False
+        pairs = zip(self._last_call[1:], (call.query, call.key), strict=True)
+        return all(
+            one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+            for one, other in pairs
+        )
+
+    def _valid_queries_before(self, key: LayerKey) -> Tensor | None:
+        """The valid queries of a cross-attention when it ran before; in the backward pass it may run alone."""
+        recorder = self._passes[-1].recorders.get(key) if self._passes else None
+        return None if recorder is None else recorder.valid_queries
+
+    def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> dict[LayerKey, LayerRecorder]:
+        """The recorders of the forward pass or generation that a call belongs to.
+
+        The first self-attention call of a forward pass decides whether the recording continues: it does if its query
+        offset is the number of tokens recorded for that layer, because the KV cache grew. If that layer is missing from
+        the recording, as with LayerDrop, a new one starts when the whole model is running and layers of the same kind
+        were recorded; otherwise the next layer decides.
+        """
+        if not self._passes:
+            self._passes.append(ForwardPass())
+        recorders = self._passes[-1].recorders
+        if key in self._recorded_this_forward or self._pass_decided:
+            return recorders
+        if key in recorders:
+            self._pass_decided = kind != "cross"
+            continues = recorders[key].is_continued_by(call)
+        else:
+            is_whole = not self._recorded_this_forward and self._module_stack[0] is self.model
+            continues = not (is_whole and any(recorder.kind == kind for recorder in recorders.values()))
+        if not continues:
+            self._passes[-1].flush()
+            moved = {each: recorders.pop(each) for each in self._recorded_this_forward}
+            self._passes.append(ForwardPass(moved))
+        return self._passes[-1].recorders
+
+    def _remedy(self, kind: type[nn.Module], options: Mapping[str, Any]) -> str:
+        """What to do where a module's attention was not recorded."""
+        if options.get("output_attentions"):
+            return " with output_attentions=True; leave that out, because the watch gives the weights"
+        if calls_sdpa(kind) and _is_of_transformers(self.model):
+            return '; watch it after model.set_attn_implementation("sdpa"), or exclude it by passing layers=[...]'
+        return "; exclude it by passing layers=[...]"
+
+    def _why_nothing(self) -> str:
+        """Why nothing was recorded, as far as can be known."""
+        if not self._modules_run:
+            return "the model was not called"
+        if self._layer_names is not None:
+            return "the modules in layers=[...] did not compute attention"
+        for name, module in self._not_recorded.items():
+            return f"{name} ({type(module).__name__}) {OWN_CODE}"
+        if not any(mentions_attention(type(module)) for module in self.model.modules()):
+            return "it has no attention"
+        attention = {name: module for name, module in self.model.named_modules() if is_named_attention(type(module))}
+        if attention and not any(id(module) in self._modules_run for module in attention.values()):
+            return f"its attention was not called ({', '.join(list(attention)[:3])})"
+        for name, module in attention.items():
+            if not any(is_named_attention(type(part)) for part in module.modules() if part is not module):
+                return f"{name} ({type(module).__name__}) {OWN_CODE}"
+        return "it has no attention, or computes it in its own code"
+
+
+def _call_from_regard(attended: AttentionOutput) -> AttentionCall:
+    request = attended.weights.request
+    rules = request.mask, request.score, None, request.scale
+    return AttentionCall(request.query, request.key, *rules, request.offset, value=attended.value)
+
+
+def _uses_only_attention_interface(model: nn.Module) -> bool:
+    """Whether all attention of a model goes through transformers' interface, so that SDPA need not be intercepted."""
+    if not _is_of_transformers(model):
+        return False
+    from transformers import PreTrainedModel
+
+    return not any(
+        calls_sdpa(type(module))
+        or may_compute_weights(type(module))
+        or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
+        for module in model.modules()
+    )
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    if not sys.modules.get("transformers"):
+        return False
+    from transformers import PreTrainedModel
+
+    return isinstance(model, PreTrainedModel)

@@ -1,0 +1,120 @@
+"""What a module is: its kind of attention and, from its bytecode, whether it computes attention in its own code."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import CodeType
+
+from torch import nn
+
+from regard.analysis.layer import AttentionKind
+
+LIBRARY_MODULES = ("torch.", "transformers.modeling_utils", "transformers.generation")
+"""Python modules whose classes do not belong to one model."""
+
+MATRIX_PRODUCTS = {"matmul", "bmm", "baddbmm", "einsum", "rmatmul"}
+"""Functions that multiply matrices, as @ does."""
+
+ATTENTION_NAME = re.compile("attention|attn", re.IGNORECASE)
+CROSS_NAME = re.compile(r"cross_?att|encoder_?attn|enc_?dec_?att|encoder_decoder_?att", re.IGNORECASE)
+SELF_NAME = re.compile(r"self_?att", re.IGNORECASE)
+
+
+def attention_kind(name: str, module: nn.Module, module_stack: Sequence[nn.Module], is_causal: bool) -> AttentionKind:
+    """The kind of an attention layer, from its attributes and its name.
+
+    Args:
+        name: Its dotted name in the model. Only the last two parts can say that it is cross-attention: a container may
+            be called ``cross_encoder``.
+        module: The layer.
+        module_stack: The modules that are running, the layer last.
+        is_causal: Whether it is causal, which decides where nothing else does.
+    """
+    parent = module_stack[-2] if len(module_stack) > 1 else None
+    if isinstance(parent, nn.TransformerDecoderLayer):
+        return "cross" if module is parent.multihead_attn else "decoder"
+    parts = name.lower().split(".")
+    last = [part for part in parts if not part.isdigit()][-2:]
+    is_named_cross = any(map(CROSS_NAME.search, last)) and not SELF_NAME.search(last[-1])
+    if getattr(module, "is_cross_attention", False) or is_named_cross:
+        return "cross"
+    if getattr(module, "is_decoder", False) or any("decoder" in part for part in parts):
+        return "decoder"
+    if any("encoder" in part for part in parts):
+        return "encoder"
+    return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", is_causal)) else "encoder"
+
+
+@cache
+def calls_sdpa(cls: type[nn.Module]) -> bool:
+    """Whether a class calls SDPA itself."""
+    return "scaled_dot_product_attention" in _names_in_methods(cls)
+
+
+@cache
+def computes_own_softmax(cls: type[nn.Module]) -> bool:
+    """Whether a class that is named like attention computes a softmax, unless it calls a function that is recorded."""
+    names = {"softmax", "Softmax", "eager_attention_forward"}
+    return ATTENTION_NAME.search(cls.__name__) is not None and not _names_in_methods(cls).isdisjoint(names)
+
+
+@cache
+def may_compute_weights(cls: type[nn.Module]) -> bool:
+    """Whether a class has a softmax and two matrix products: of query and key, and of weights and value.
+
+    If it is attention, a product takes the result of the softmax; that is seen when it runs (`SdpaInterceptor`).
+    """
+    if cls.__module__.startswith(LIBRARY_MODULES) or _names_in_methods(cls).isdisjoint({"softmax", "Softmax"}):
+        return False
+    return sum(map(_count_products, _code_of_methods(cls))) >= 2
+
+
+@cache
+def mentions_attention(cls: type[nn.Module]) -> bool:
+    """Whether anything in a class names attention or a softmax."""
+    return (
+        is_named_attention(cls)
+        or "softmax" in cls.__name__.lower()
+        or any("softmax" in name.lower() or "attention_forward" in name for name in _names_in_methods(cls))
+        or calls_sdpa(cls)
+    )
+
+
+def is_named_attention(cls: type[nn.Module]) -> bool:
+    """Whether a class is named like attention and has a forward."""
+    return ATTENTION_NAME.search(cls.__name__) is not None and cls.forward is not nn.Module.forward
+
+
+def _names_in_methods(cls: type[nn.Module]) -> frozenset[str]:
+    """All names in the code of a class and its bases, without those of libraries."""
+    return frozenset(name for code in _code_of_methods(cls) for name in code.co_names)
+
+
+def _code_of_methods(cls: type[nn.Module]) -> Iterator[CodeType]:
+    for base in cls.__mro__:
+        if issubclass(base, nn.Module) and not base.__module__.startswith(LIBRARY_MODULES):
+            for method in vars(base).values():
+                if inspect.isfunction(method):
+                    yield from _nested_code(inspect.unwrap(method).__code__)
+
+
+def _nested_code(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those of the functions inside it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _nested_code(inner)
+
+
+def _count_products(code: CodeType) -> int:
+    """The number of matrix products in a code object."""
+    return sum(
+        each.argval in MATRIX_PRODUCTS
+        or (each.opname.startswith("BINARY") and each.argrepr.startswith("@"))
+        or each.opname == "BINARY_MATRIX_MULTIPLY"
+        for each in dis.get_instructions(code)
+    )

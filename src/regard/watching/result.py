@@ -1,0 +1,161 @@
+"""WatchResult: what a watched model attended to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.analysis.layer import AttentionKind, LayerList
+from regard.analysis.recording import Recording
+from regard.errors import InvalidArgument, InvalidType
+from regard.ops.matrix import DENSE_LIMIT
+from regard.ops.measures import Measure
+from regard.watching.layer_recorder import LayerRecorder
+
+LayerKey = tuple[str, int]
+"""The name of a module, and which of its calls in one forward pass."""
+
+
+@dataclass(eq=False)
+class ForwardPass:
+    """The recorders of one forward pass, or of one generation, in the order in which the layers were computed."""
+
+    recorders: dict[LayerKey, LayerRecorder] = field(default_factory=dict)
+
+    def flush(self) -> None:
+        """Measure the decode steps that were deferred."""
+        for recorder in self.recorders.values():
+            recorder.flush()
+
+
+class WatchResult:
+    """What a watched model attended to; `watch` yields it. Layers are complete whenever the model is not running.
+
+    Args:
+        model: The watched model.
+        measures: What is measured in each layer, by name.
+    """
+
+    def __init__(self, model: nn.Module, measures: Mapping[str, Measure]) -> None:
+        self.model = model
+        self._measures = measures
+        self._passes: list[ForwardPass] = []
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        """A recording of each forward pass, in order. All steps of a generation are one."""
+        return tuple(self._as_recording(each) for each in self._passes)
+
+    @property
+    def recording(self) -> Recording:
+        """The last recording.
+
+        Raises:
+            InvalidArgument: If the model has not run yet.
+        """
+        if not self._passes:
+            raise InvalidArgument("nothing was recorded yet: call the model first")
+        return self._as_recording(self._passes[-1])
+
+    @property
+    def layers(self) -> LayerList:
+        """The layers of the last forward pass: ``layers[0]``, ``layers["encoder.layer.0"]``, ``layers.encoder[1]``."""
+        return self.recording.layers if self._passes else LayerList((), type(self.model).__name__)
+
+    def attentions(
+        self, kind: AttentionKind | None = None, *, limit: int = DENSE_LIMIT
+    ) -> tuple[Float[Tensor, "batch heads queries keys"], ...]:
+        """The weights of all layers of one kind as dense tensors, as ``output_attentions=True`` returns them.
+
+        Args:
+            kind: Which layers, as transformers' ``encoder_attentions``, ``decoder_attentions`` and
+                ``cross_attentions``. Default: all, in a model that has one kind.
+            limit: Largest number of cells in all layers; 2**28 by default, 1 GiB in float32.
+
+        Raises:
+            InvalidArgument: If there are several kinds and none is selected, no layer of the kind, or more cells.
+
+        Memory:
+            O(layers * batch * heads * tokens²).
+
+        Example:
+            >>> import regard, torch, transformers
+            >>> config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+            >>> with regard.watch(transformers.BertModel(config).eval()) as result:
+            ...     output = result.model(torch.randint(99, (1, 10)))
+            >>> [tuple(weights.shape) for weights in result.attentions()]
+            [(1, 4, 10, 10), (1, 4, 10, 10)]
+        """
+        layers = self.layers if kind is None else self.layers.by_kind(kind)
+        kinds = sorted({layer.kind for layer in layers})
+        if len(kinds) != 1:
+            raise InvalidArgument(
+                f"kind: expected one of {', '.join(kinds) or 'none'}, the kinds of layers, got {kind!r}"
+            )
+        cells = sum(prod(layer.weights.shape) for layer in layers)
+        if cells > limit:
+            raise InvalidArgument(
+                f"limit: the layers have {cells:,} cells, more than {limit:,}; read single layers "
+                "(result.layers[0].weights.dense()), compute measures, or raise limit="
+            )
+        return tuple(layer.weights.dense(limit) for layer in layers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept: queries, keys, values, masks, biases and measures."""
+        return sum(recorder.nbytes for each in self._passes for recorder in each.recorders.values())
+
+    def select_beams(self, beam_indices: Int[Tensor, "texts steps"]) -> Recording:
+        """What the texts that a beam search returned attended to, in the last forward pass.
+
+        Args:
+            beam_indices: (texts, steps) The row of the batch that each text was in at each step, −1 where it had ended:
+                the ``beam_indices`` of transformers' ``generate(..., return_dict_in_generate=True)``.
+
+        Returns:
+            Recording: With a batch of texts.
+
+        Raises:
+            InvalidType: If it is not a tensor.
+            InvalidArgument: If steps were not kept, or it has other rows or fewer steps.
+        """
+        recorders = self._passes[-1].recorders if self._passes else {}
+        if not recorders or not all(recorder.has_calls for recorder in recorders.values()):
+            raise InvalidArgument("select_beams: the steps were not kept; watch a generation with keep_qk=True")
+        if not isinstance(beam_indices, (Tensor, Sequence)) or isinstance(beam_indices, str):
+            raise InvalidType(f"beam_indices: expected a tensor (texts, steps), got {beam_indices!r:.80}")
+        sizes = [recorder.size() for recorder in recorders.values()]
+        batch, steps = (max(size[axis] for size in sizes) for axis in (0, 1))
+        rows = torch.as_tensor(beam_indices)
+        if (
+            not rows.numel()
+            or rows.ndim != 2
+            or rows.is_floating_point()
+            or rows.shape[1] < steps
+            or int(rows.max()) >= batch
+            or int(rows.min()) < -1
+        ):
+            raise InvalidArgument(
+                f"beam_indices: expected (texts, steps) integers below {batch}, of at least {steps} steps, got "
+                f"{tuple(rows.shape)}" + (f" from {rows.min()} to {rows.max()}" if rows.numel() else "")
+            )
+        layers = []
+        for recorder in recorders.values():
+            beams = batch // recorder.size()[0]  # an encoder reads each text once
+            of_recorder = torch.where(rows < 0, rows, rows // beams).to(recorder.device)
+            layers.append(recorder.select_beams(of_recorder, self._measures).layer)
+        return Recording("", type(self.model).__name__, LayerList(layers))
+
+    def _as_recording(self, forward_pass: ForwardPass) -> Recording:
+        name = type(self.model).__name__
+        layers = LayerList((recorder.layer for recorder in forward_pass.recorders.values()), name)
+        return Recording("", name, layers)
+
+    def __repr__(self) -> str:
+        kept = f"{self.nbytes / 2**20:,.1f} MiB"
+        return f"WatchResult({type(self.model).__name__}: {len(self._passes)} forward passes, {self.layers!r}, {kept})"

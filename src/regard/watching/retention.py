@@ -1,0 +1,118 @@
+"""Retention: what a watch keeps of the calls that it records, where, and how much."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidFile
+from regard.watching.call import AttentionCall
+
+MIN_FILE_BYTES = 2**16
+"""Smaller tensors, as those of a decode step, are not worth a file."""
+
+
+@dataclass(eq=False)
+class Retention:
+    """What is kept.
+
+    Args:
+        keep_qk: Whether queries and keys are kept, or only measures.
+        keep_values: Whether values are kept with them.
+        offload: None keeps tensors where they are; ``"cpu"`` moves them there; a folder keeps them in files.
+        max_bytes: Largest number of bytes; None for no limit.
+
+    Raises:
+        InvalidType: If an argument has a wrong type.
+        InvalidArgument: If values are kept without queries and keys, a folder does not exist, or the limit is below 1.
+    """
+
+    keep_qk: bool = True
+    keep_values: bool = False
+    offload: Literal["cpu"] | str | os.PathLike[str] | None = None
+    max_bytes: int | None = None
+    _stored_bytes: int = 0
+    _counted: dict[int, ref[Tensor]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            checks.integer("max_bytes", self.max_bytes, low=1, optional=True)
+            for name, value in (("keep_qk", self.keep_qk), ("keep_values", self.keep_values)):
+                if not isinstance(value, bool):
+                    checks.fail_type(f"{name}: expected True or False, got {value!r:.80}")
+            if self.keep_values and not self.keep_qk:
+                checks.fail("keep_values: values are kept with queries and keys only; pass keep_qk=True")
+            if self.offload is not None and not isinstance(self.offload, (str, os.PathLike)):
+                checks.fail_type(f"offload: expected 'cpu' or an existing folder, got {self.offload!r:.80}")
+            elif self.offload not in (None, "cpu") and not (str(self.offload) and Path(self.offload).is_dir()):
+                checks.fail(f"offload: expected 'cpu' or an existing folder, got {str(self.offload)!r}")
+
+    def store(self, name: str, call: AttentionCall) -> AttentionCall:
+        """Keep a call of a layer.
+
+        Returns:
+            AttentionCall: With its tensors where they are kept.
+
+        Raises:
+            InvalidArgument: If there would be more than `max_bytes`.
+        """
+        if self.offload is not None:
+            value = None if call.value is None else self._move(call.value)
+            call = replace(call, query=self._move(call.query), key=self._move(call.key), value=value).to_cpu()
+        self.count(name, call.tensors)
+        return call
+
+    def count(self, name: str, tensors: Iterable[Tensor]) -> None:
+        """Count tensors that are kept; one that several layers share, as a mask, counts once.
+
+        Raises:
+            InvalidArgument: If there would be more than `max_bytes`.
+        """
+        for tensor in tensors:
+            if id(tensor) not in self._counted:
+                self._counted[id(tensor)] = ref(tensor, partial(self._forget, id(tensor), tensor.nbytes))
+                self._stored_bytes += tensor.nbytes
+        if self.max_bytes is not None and self._stored_bytes > self.max_bytes:
+            instead = "pass keep_qk=False" if self.keep_qk else "measure less"
+            raise InvalidArgument(
+                f"max_bytes: with {name}, the watch would keep {self._stored_bytes:,} bytes, more than "
+                f"{self.max_bytes:,}; raise max_bytes, select layers= or heads=, or {instead}"
+            )
+
+    def _forget(self, number: int, nbytes: int, _: object) -> None:
+        """A counted tensor was freed."""
+        self._stored_bytes -= nbytes
+        self._counted.pop(number, None)
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        """Move a tensor to where it is kept."""
+        if self.offload == "cpu" or tensor.nbytes < MIN_FILE_BYTES:
+            return tensor.detach().cpu()
+        assert self.offload is not None
+        return _to_file(tensor.detach(), Path(self.offload))
+
+
+def _to_file(tensor: Tensor, folder: Path) -> Tensor:
+    """A tensor in an unnamed file, which disappears with it."""
+    try:
+        handle, path = tempfile.mkstemp(".regard-offload", dir=folder)
+        try:
+            if hasattr(os, "posix_fallocate"):  # otherwise writing to the mapping of a full disk ends the process
+                os.posix_fallocate(handle, 0, tensor.nbytes)
+            mapped = torch.from_file(path, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        finally:
+            os.close(handle)
+            os.unlink(path)
+        return mapped.view(tensor.shape).copy_(tensor)
+    except (OSError, RuntimeError) as error:
+        raise InvalidFile(f"offload: {folder}: {error}") from error

@@ -1,0 +1,151 @@
+"""Record torch's own attention: calls of SDPA, and `nn.MultiheadAttention`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad, scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from regard.errors import InvalidArgument
+from regard.ops.masks import Mask, Padding, as_mask
+from regard.ops.scores import ScaledDotProduct
+from regard.watching.call import AttentionCall
+from regard.watching.module_inspection import MATRIX_PRODUCTS
+from regard.watching.transformers_attention import call_from_transformers, cast_as_autocast
+
+if TYPE_CHECKING:
+    from regard.watching.listener import Listener
+
+SAME_ENTRIES = {"dropout", "to", "type_as", "float", "half", "bfloat16", "type", "contiguous", "nan_to_num"}
+"""Functions whose result has the entries of their argument, or some of them."""
+
+_SDPA_ARGS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_FORWARD = inspect.signature(nn.MultiheadAttention.forward)
+
+
+class SdpaInterceptor(TorchFunctionMode):
+    """Records calls of `scaled_dot_product_attention`, and notices attention that is computed without it."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+        self._softmax_results = WeakTensorKeyDictionary()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and result.ndim > 2:
+            self._follow_softmax(getattr(func, "__name__", ""), args, result)
+        if func is scaled_dot_product_attention and self.listener.intercepts_sdpa:
+            self._record({"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs)
+        return result
+
+    def _record(self, arguments: dict[str, Any]) -> None:
+        listener, module = self.listener, self.listener.current_module
+        refuse_nested(type(module).__name__, arguments["query"], arguments["key"])
+        tensors = [arguments["query"], *(arguments.get(name) for name in ("key", "value", "attn_mask"))]
+        query, key, value, mask = _with_four_axes(*tensors)
+        query, key, value = cast_as_autocast(query, key, value)
+        options = {"is_causal": arguments["is_causal"], "scaling": arguments.get("scale")}
+        kind = listener.attention_kind(module, bool(arguments["is_causal"]))
+        call = call_from_transformers("sdpa", module, query, key, mask, options, kind, listener.masks)
+        call.value = value
+        listener.record_unchangeable(module, call, separate_layers=True)
+
+    def _follow_softmax(self, name: str, args: Sequence[Any], result: Tensor) -> None:
+        """Notice a matrix product with the result of a softmax: attention that is not recorded otherwise."""
+        if name == "softmax":
+            self._softmax_results[result] = True
+        elif self._softmax_results and any(each in self._softmax_results for each in _tensors_in(args)):
+            if name.strip("_") in MATRIX_PRODUCTS:
+                self.listener.note_softmax_product()
+            elif result.shape == args[0].shape and name in SAME_ENTRIES:
+                self._softmax_results[result] = True
+
+
+def _tensors_in(args: Sequence[Any]) -> Iterator[Tensor]:
+    for argument in args:
+        several = argument if isinstance(argument, (list, tuple)) else (argument,)
+        yield from (each for each in several if isinstance(each, Tensor))
+
+
+def refuse_nested(name: str, *inputs: object) -> None:
+    """Refuse nested tensors.
+
+    Raises:
+        InvalidArgument: If there is one; it names the module.
+    """
+    if any(isinstance(each, Tensor) and each.is_nested for each in inputs):
+        raise InvalidArgument(f"{name}: nested tensors cannot be watched; pass padded ones with a mask")
+
+
+def _with_four_axes(query: Tensor, *others: Tensor | None) -> list[Any]:
+    """Query, key, value and mask of SDPA as (batch, heads, tokens, width), whatever their leading axes are."""
+    lead = query.shape[:-3]
+    tensors: list[Any] = []
+    for tensor in (query, *others):
+        if tensor is not None:
+            tensor = tensor[(None,) * (3 - tensor.ndim)] if tensor.ndim < 3 else tensor
+            if len(lead) > 1:  # the others broadcast to the query
+                tensor = tensor.expand(*lead, *tensor.shape[-3:]).flatten(0, -4)
+            elif tensor.ndim == 3:
+                tensor = tensor[None]
+        tensors.append(tensor)
+    return tensors
+
+
+def call_from_multihead_attention(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> AttentionCall:
+    """The call that an `nn.MultiheadAttention` computes, projected again from its inputs."""
+    arguments = _FORWARD.bind(module, *args, **kwargs).arguments
+    inputs = [arguments[name] for name in ("query", "key", "value")]
+    if inputs[0].ndim == 2:
+        inputs = [each[None] for each in inputs]
+    elif not module.batch_first:
+        inputs = [each.transpose(0, 1) for each in inputs]
+    query, *of_keys = (linear(each, *weights) for each, weights in zip(inputs, _projections(module), strict=True))
+    batch, heads, keys = len(query), module.num_heads, of_keys[0].shape[1]
+    if module.bias_k is not None and module.bias_v is not None:
+        biases = module.bias_k, module.bias_v
+        of_keys = [torch.cat([part, b.expand(batch, -1, -1)], 1) for part, b in zip(of_keys, biases, strict=True)]
+    if module.add_zero_attn:
+        of_keys = [torch.cat([part, part.new_zeros(batch, 1, part.shape[2])], 1) for part in of_keys]
+    added = of_keys[0].shape[1] - keys  # keys that every query may attend to
+    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, *of_keys))
+    rule: Mask | None = None
+    bias: Tensor | None = None
+    valid_queries: Tensor | None = None
+    mask, padding = arguments.get("attn_mask"), arguments.get("key_padding_mask")  # True where a key is forbidden
+    if padding is not None:
+        padding = padding[None] if padding.ndim == 1 else padding
+        forbidden = padding if padding.dtype == torch.bool else padding == -torch.inf
+        rule = Padding(pad(~forbidden, (0, added), value=True))
+        valid_queries = ~forbidden if arguments["query"] is arguments["key"] else None
+        bias = None if padding.dtype == torch.bool else _finite_part(padding[:, None, None], added)
+    if mask is not None:
+        mask = mask.view(batch, heads, *mask.shape[1:]) if mask.ndim == 3 else mask[None, None]
+        forbidden = mask if mask.dtype == torch.bool else mask == -torch.inf
+        allowed = as_mask(pad(~forbidden, (0, added), value=True))
+        rule = allowed if rule is None else rule & allowed
+        more = None if mask.dtype == torch.bool else _finite_part(mask, added)
+        bias = more if bias is None else bias if more is None else bias + more
+    return AttentionCall(query, key, rule, ScaledDotProduct(), bias, None, valid_queries=valid_queries, value=value)
+
+
+def _finite_part(mask: Tensor, added: int) -> Tensor | None:
+    """What a float mask adds to the scores that it allows; None if nothing."""
+    finite = mask.masked_fill(mask == -torch.inf, 0)
+    return pad(finite, (0, added)) if bool(finite.any()) else None
+
+
+def _projections(module: nn.MultiheadAttention) -> tuple[tuple[Tensor, Tensor | None], ...]:
+    """Weight and bias of the projections of query, key and value."""
+    width, bias, joint = module.embed_dim, module.in_proj_bias, module.in_proj_weight
+    separate = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
+    weights = separate if joint is None else joint.split(width)
+    return tuple(zip(weights, (None,) * 3 if bias is None else bias.split(width), strict=True))

@@ -1,0 +1,219 @@
+"""Record calls of transformers' attention functions.
+
+While a watch is open, each function in `ALL_ATTENTION_FUNCTIONS` and `ALL_MASK_ATTENTION_FUNCTIONS` is overridden, in
+the local mapping that transformers documents for this, by a wrapper that calls the original and passes its arguments to
+the listener; so is the dense attention of a model's own file, which is passed to `get_interface` as the default. The
+model's configuration does not change, because models branch on it: so a watched model computes exactly what it did
+before. That is also why the wrapper is not an attention implementation of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis.layer import AttentionKind
+from regard.errors import InvalidArgument
+from regard.ops.masks import Causal, Mask, Window
+from regard.ops.scores import ScaledDotProduct, Score, Sinks, SoftCap
+from regard.watching.call import AttentionCall
+from regard.watching.registry import listener_for
+from regard.watching.transformers_masks import MaskRegistry, wrap_mask_function
+
+SPARSE_INDEX_ARGS = {"indices", "block_indices", "top_k_indices"}
+"""Arguments of attention to selected keys, which are not in the mask."""
+
+SUPPORTED_ARGS = {"dropout", "scaling", "softcap", "s_aux", "position_bias", "is_causal", "sliding_window"}
+"""Named arguments of attention functions whose effect on the weights is known here."""
+
+Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+_wrapped: set[int] = set()
+"""The ids of the interfaces that are wrapped."""
+
+
+def install(stack: ExitStack) -> None:
+    """Wrap the functions of all attention interfaces that are not yet wrapped, until the stack closes."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    in_files = (vars(module).get("ALL_ATTENTION_FUNCTIONS") for module in list(sys.modules.values()))
+    interfaces = {
+        id(each): each for each in in_files if isinstance(each, AttentionInterface)
+    }  # a file may have its own
+    for number, interface in interfaces.items():
+        if number not in _wrapped:
+            stack.enter_context(_override(interface, _wrap_attention))
+            stack.enter_context(_override_default(interface))
+    if id(ALL_MASK_ATTENTION_FUNCTIONS) not in _wrapped:
+        stack.enter_context(_override(ALL_MASK_ATTENTION_FUNCTIONS, wrap_mask_function))
+
+
+@contextmanager
+def _override(interface: MutableMapping[str, Any], wrap: Wrap) -> Iterator[None]:
+    """Override each function of an interface by a wrapper, and afterwards restore what was there."""
+    before = dict(interface)
+    wrappers = {name: wrap(name, function) for name, function in before.items()}
+    interface.update(wrappers)
+    _wrapped.add(id(interface))
+    try:
+        yield
+    finally:
+        _wrapped.discard(id(interface))
+        for name, wrapper in wrappers.items():
+            if interface.get(name) is wrapper:  # otherwise the user has set another one meanwhile
+                del interface[name]  # the function that is registered for all interfaces shows again
+                if interface.get(name) is not before[name]:  # it was a local override itself
+                    interface[name] = before[name]
+
+
+@contextmanager
+def _override_default(interface: Any) -> Iterator[None]:
+    """Wrap the dense attention of a model's own file, which is not in the interface but passed to it as the default."""
+    get = interface.get_interface
+
+    def get_interface(attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        function = get(attn_implementation, default)
+        return _wrap_attention("eager", default) if function is default else function
+
+    interface.get_interface = get_interface  # on this object; its class does not change
+    try:
+        yield
+    finally:
+        del interface.get_interface
+
+
+def _wrap_attention(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **options: Any
+    ) -> Any:
+        listener = listener_for(module)
+        if listener is None:
+            return function(module, query, key, value, attention_mask, *rest, **options)
+        named = _parameter_names(function)[5:]
+        arguments = dict(zip(named, rest, strict=False)) | options
+        is_causal = listener.masks.is_causal((query.shape[2], key.shape[2]))
+        kind = listener.attention_kind(module, is_causal)
+        cast_query, cast_key, cast_value = cast_as_autocast(query, key, value)
+        call = call_from_transformers(
+            name, module, cast_query, cast_key, attention_mask, arguments, kind, listener.masks, named
+        )
+        call.value = cast_value.roll(call.extra, 2) if call.extra else cast_value
+        layer = listener.module_names[id(module)]
+        mask = listener.interventions.knock_out(layer, attention_mask, call, adds=name == "eager")
+        with listener.suspend_sdpa():  # the function may call SDPA itself
+            output, weights = function(module, query, key, value, mask, *rest, **options)
+            lazy_weights = listener.record(module, kind, call)
+        if weights is None and not call.extra:  # with extra keys the model would expect another order
+            weights = lazy_weights
+        return listener.interventions.ablate_heads(layer, output), weights
+
+    return attention
+
+
+@cache
+def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's parameters, without ``*args`` and ``**kwargs``."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a compiled kernel
+        return ()
+    return tuple(each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
+
+
+def cast_as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the dtype to which attention casts them under `torch.autocast`."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors)
+
+
+def call_from_transformers(
+    name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Any,
+    options: dict[str, Any],
+    kind: AttentionKind,
+    masks: MaskRegistry,
+    named: Sequence[str] = (),
+) -> AttentionCall:
+    """The arguments of an attention function as a call.
+
+    Args:
+        name: The function's name in transformers' interface.
+        module: The module that calls it.
+        query: (batch, heads, queries, head_dim).
+        key: (batch or 1, kv_heads, keys, head_dim).
+        mask: (batch or 1, heads or 1, queries, keys), bool or added to the scores; or None.
+        options: The other arguments, by name.
+        kind: The kind of the layer.
+        masks: Where the masks come from.
+        named: The names of the function's own parameters; it does something with these.
+
+    Raises:
+        InvalidArgument: If the weights do not follow from the query, the key and arguments that are known here.
+    """
+    cls = type(module).__name__
+    if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 4):
+        raise InvalidArgument(
+            f"{cls} uses the attention function {name!r}, whose mask is not a tensor of all cells; watch it after "
+            'model.set_attn_implementation("sdpa")'
+        )
+    sparse = [argument for argument in SPARSE_INDEX_ARGS if options.get(argument) is not None]
+    if sparse:
+        raise InvalidArgument(
+            f"{cls} selects the keys that it attends to ({', '.join(sparse)}), so its weights do not follow from "
+            "query, key and mask; it cannot be watched"
+        )
+    unknown = [argument for argument in named if argument not in SUPPORTED_ARGS and options.get(argument) is not None]
+    if unknown:
+        raise InvalidArgument(
+            f"{cls} passes {', '.join(unknown)} to its attention function, whose effect on the weights is not known; "
+            "it cannot be watched"
+        )
+    queries, keys = query.shape[2], key.shape[2]
+    origin = masks.lookup(mask, (queries, keys), kind)
+    if isinstance(mask, Tensor) and origin.extra:
+        mask, key = mask.roll(origin.extra, 3), key.roll(origin.extra, 2)
+    rule: Mask | None = None
+    bias = options.get("position_bias")
+    if isinstance(mask, Tensor):
+        rule, added = origin.read(mask)
+        bias = added if bias is None else bias if added is None else bias + added
+    elif name != "eager":
+        causal = options.get("is_causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        rule = Causal() if causal and queries > 1 else None
+        window = options.get("sliding_window")
+        if window is not None and "flash" in name:  # other functions have the window in their mask
+            near = Window(window - 1, window - 1)
+            rule = near if rule is None else rule & near
+    score: Score = ScaledDotProduct()
+    if options.get("softcap") is not None:
+        score = SoftCap(score, float(options["softcap"]))
+    if options.get("s_aux") is not None:
+        score = Sinks(score, options["s_aux"].to(query.dtype))
+    scaling, is_self = options.get("scaling"), kind != "cross"
+    return AttentionCall(
+        query,
+        key.expand(query.shape[0], -1, -1, -1),
+        rule,
+        score,
+        bias,
+        None if scaling is None else float(scaling),
+        origin.q_offset if is_self else 0,
+        origin.kv_offset if is_self else 0,
+        origin.part_of_padding(origin.q_offset, queries) if is_self else None,
+        extra=origin.extra,
+    )

@@ -1,0 +1,125 @@
+"""Load a folder of Hugging Face transformers, and check that it is complete."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from regard.errors import InvalidCheckpoint, raise_problems, require
+from regard.models.weights import NO_TENSORS
+
+
+def load_checkpoint(folder: Path) -> tuple[Any, Any, Any]:
+    """The model, the tokenizer (or None) and the image processor (or None) in a folder.
+
+    Nothing is downloaded, and no code of the folder runs.
+
+    Raises:
+        InvalidCheckpoint: If the folder is not a checkpoint of transformers, its weights are incomplete, or it has
+            neither a tokenizer nor an image processor.
+        MissingExtra: If transformers is not installed.
+    """
+    _check_folder(folder)
+    transformers = require("transformers", extra="hf", needed_by="TransformersModel")
+    with _as_checkpoint_error(folder, "cannot be read"), silence_transformers():
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        names = getattr(config, "architectures", None) or [""]
+        cls = getattr(transformers, names[0], transformers.AutoModel)
+        model, info = cls.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            output_loading_info=True,
+            attn_implementation=None,
+            ignore_mismatched_sizes=True,  # all of them are in the error below
+        )
+    _check_weights(folder, model, info)
+    tokenizer = processor = None
+    with silence_transformers():
+        if (folder / "preprocessor_config.json").is_file():
+            with _as_checkpoint_error(folder, "its image processor cannot be read"):
+                processor = transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+        if processor is None and model.main_input_name == "pixel_values":
+            raise InvalidCheckpoint(f"{folder}: has no image processor (preprocessor_config.json)")
+        if processor is None and not _has_tokenizer(folder):
+            raise InvalidCheckpoint(f"{folder}: has no tokenizer; a model folder has one with its weights")
+        if _has_tokenizer(folder):
+            with _as_checkpoint_error(folder, "its tokenizer cannot be read"):
+                tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return model, tokenizer, processor
+
+
+def _check_folder(folder: Path) -> None:
+    """Check that a folder has a configuration of transformers."""
+    if not folder.is_dir():
+        raise InvalidCheckpoint(f"{folder} is not a folder: expected a checkpoint with config.json and its weights")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InvalidCheckpoint(f"{path} is missing: {folder} is not a checkpoint")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        kind = values["model_type"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidCheckpoint(f"{path}: is not a configuration of transformers: it has no model_type") from error
+    if not isinstance(kind, str):
+        raise InvalidCheckpoint(f"{path}: expected a name as model_type, got {kind!r}")
+
+
+def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
+    """Check that no tensor is missing, of another shape, NaN or infinite; further tensors are ignored."""
+    problems = [f"{folder}: {name} is missing" for name in sorted(info["missing_keys"])]
+    problems += [
+        f"{folder}: {name} has the shape {tuple(held)}, but the configuration gives {tuple(wanted)}"
+        for name, held, wanted in sorted(info["mismatched_keys"])
+    ]
+    raise_problems(problems, InvalidCheckpoint, limit=None)
+    floats = {
+        name: each for name, each in model.named_parameters() if each.element_size() > 1
+    }  # one byte may be anything
+    broken = [name for name, weight in floats.items() if not bool(weight.isfinite().all())]
+    raise_problems(
+        [f"{folder}: {name} holds NaN or infinite numbers" for name in broken], InvalidCheckpoint, limit=None
+    )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has a tokenizer; without one, transformers may make an empty tokenizer."""
+    names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
+    return any(True for name in names for _ in folder.glob(name))
+
+
+@contextmanager
+def _as_checkpoint_error(folder: Path, problem: str) -> Iterator[None]:
+    """Turn what transformers raises for an incomplete folder into one sentence."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise InvalidCheckpoint(f"{folder}: {problem}: its weights are refused: {NO_TENSORS}") from error
+    except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights
+        raise InvalidCheckpoint(f"{folder}: {problem}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def silence_transformers() -> Iterator[None]:
+    """Without the log messages and progress bars of transformers."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,190 @@
+"""What the masks of transformers' models mean: a rule, the positions of queries and keys, and padding.
+
+Models build their masks by functions of `ALL_MASK_ATTENTION_FUNCTIONS`. While a watch is open these are wrapped, and a
+`MaskRegistry` remembers the arguments that each mask was made from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from regard.analysis.layer import AttentionKind
+from regard.ops.masks import Causal, Mask, Padding, as_mask, to_spans
+from regard.watching.registry import active_listeners
+
+MAX_REMEMBERED_MASKS = 256
+"""As many as a model may make in one forward pass."""
+
+
+@dataclass(eq=False)
+class MaskOrigin:
+    """The arguments that a mask was made from.
+
+    Args:
+        shape: (queries, keys).
+        q_offset: Position of the first query.
+        kv_offset: Position of the first key.
+        padding: (batch, tokens) bool, False where a token is padding.
+        pattern: The mask function, where it is one of transformers' own; without padding.
+        extra: Number of keys that the model adds behind those of the sequence; see `AttentionCall`.
+    """
+
+    shape: tuple[int, int]
+    q_offset: int = 0
+    kv_offset: int = 0
+    padding: Tensor | None = None
+    pattern: Literal["causal", "all"] | None = None
+    extra: int = 0
+    _read: tuple[int, Mask | None, Tensor | None] | None = field(default=None, init=False)  # not copied by replace()
+
+    def read(self, mask: Tensor) -> tuple[Mask | None, Tensor | None]:
+        """A mask tensor as a rule, None if every query attends to every key, and the bias that it adds, or None."""
+        version = None if mask.is_inference() else mask._version  # tensors of inference mode do not count changes
+        if self._read is None or version is None or self._read[0] != version:
+            mask = mask.expand(*mask.shape[:-2], *self.shape)
+            allowed, bias = mask, None
+            if mask.dtype != torch.bool:
+                allowed = mask > torch.finfo(mask.dtype).min / 2
+                added = mask.masked_fill(~allowed, 0)
+                bias = added if bool(added.any()) else None
+            self._read = version or 0, self._rule(allowed), bias
+        return self._read[1:]
+
+    def part_of_padding(self, start: int, size: int) -> Tensor | None:
+        """Which of some tokens are valid, (batch, size); those beyond the last are not."""
+        if self.padding is None:
+            return None
+        part = self.padding[:, start : start + size]
+        return pad(part, (0, size - part.shape[1]))
+
+    def _rule(self, allowed: Tensor) -> Mask | None:
+        if self.pattern is None:
+            batch, heads, queries, keys = (1,) * (4 - allowed.ndim) + tuple(allowed.shape)
+            spans = to_spans(allowed, (batch, heads, queries, keys), 0, allowed.device)
+            return spans or as_mask(allowed.clone())  # a clone, because the registry holds the mask itself weakly
+        of_keys = None
+        padding = self.part_of_padding(self.kv_offset, self.shape[1])
+        if padding is not None and self.padding is not None and not bool(self.padding.all()):
+            of_keys = Padding(padding)
+        if self.pattern == "all":
+            return of_keys
+        rule = Causal() if of_keys is None else Causal() & of_keys
+        if of_keys is None or self.shape[0] > 1:
+            return rule
+        # A decode step: spans, which all layers share, are concatenated with those of other steps.
+        padding = of_keys.lengths_or_mask
+        return to_spans(rule, (len(padding), 1, *self.shape), self.q_offset - self.kv_offset, padding.device) or rule
+
+
+class MaskRegistry:
+    """The origins of a model's masks.
+
+    The origin of a mask tensor lives as long as the tensor. The origin of a skipped mask (None) lives until the next
+    forward pass, because gradient checkpointing runs layers again in the backward pass.
+    """
+
+    def __init__(self) -> None:
+        self._of_tensors = WeakTensorKeyDictionary()
+        self._skipped: deque[MaskOrigin] = deque(maxlen=MAX_REMEMBERED_MASKS)
+        self._strong_refs: deque[Tensor] = deque(maxlen=MAX_REMEMBERED_MASKS)  # a layer may be passed a copy
+        self._is_stale = False
+
+    def on_forward_start(self) -> None:
+        """Forget the masks of the forward pass before, unless a layer runs again in the backward pass."""
+        if self._is_stale and torch._C._current_graph_task_id() == -1:
+            self._skipped.clear()
+            self._strong_refs.clear()
+            self._is_stale = False
+
+    def on_forward_end(self) -> None:
+        """Let go of the mask tensors."""
+        self._strong_refs.clear()
+        self._is_stale = True
+
+    def record(self, mask: Any, origin: MaskOrigin, is_own: bool = True) -> None:
+        """Remember a mask. One of a configuration that is not known to be the model's own is not kept alive."""
+        self.on_forward_start()
+        if isinstance(mask, Tensor):
+            self._of_tensors[mask] = origin
+            if is_own:
+                self._strong_refs.append(mask)
+        elif mask is None:
+            self._skipped.append(origin)
+
+    def lookup(self, mask: Tensor | None, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
+        """The origin of the mask that an attention function is called with."""
+        if mask is None:
+            skipped = [origin for origin in reversed(self._skipped) if origin.shape == shape]
+            return _first_of_kind(skipped, shape, kind)
+        if mask not in self._of_tensors:
+            self._of_tensors[mask] = self._find_similar(mask, shape, kind)
+        return self._of_tensors[mask]
+
+    def is_causal(self, shape: tuple[int, int]) -> bool:
+        """Whether the model made a causal mask of this shape in this forward pass."""
+        origins = (*self._skipped, *(self._of_tensors[mask] for mask in self._strong_refs))
+        return any(origin.pattern == "causal" and origin.shape == shape for origin in origins)
+
+    def _find_similar(self, mask: Tensor, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
+        """The origin of a mask that is not registered: perhaps a copy of one that is, or made from one."""
+        held = [(one, self._of_tensors[one]) for one in reversed(self._strong_refs)]
+        encoders = {origin.shape for _, origin in held if origin.pattern == "all"}
+        extended = []  # the model's own keys, with further ones behind them
+        for one, origin in sorted(held, key=lambda pair: -pair[1].shape[1]):
+            queries, keys = origin.shape
+            if origin.pattern == "all" or queries != shape[0] or keys >= shape[1]:
+                continue
+            if _are_equal(one.expand(*one.shape[:2], *origin.shape), mask[..., :keys]):
+                extra = shape[1] - keys
+                extended.append(replace(origin, shape=shape, kv_offset=origin.kv_offset - extra, extra=extra))
+        with_encoder = [origin for origin in extended if (shape[0], origin.extra) in encoders]
+        registered = list(self._of_tensors.items())
+        copied = [origin for one, origin in registered if origin.shape == shape and _are_equal(one, mask)]
+        changed = [origin for _, origin in held if origin.shape == shape]  # as where a layer selects some of the keys
+        changed += [origin for origin in reversed(self._skipped) if origin.shape == shape]
+        if with_encoder or not (copied or changed):
+            return replace((with_encoder or extended or [MaskOrigin(shape)])[0], pattern=None)
+        return _first_of_kind(copied or [replace(origin, pattern=None) for origin in changed], shape, kind)
+
+
+def wrap_mask_function(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A mask function that also registers its mask with the listener of its configuration."""
+    return partial(_make_mask, function)
+
+
+def _make_mask(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    mask = function(*args, **options)  # transformers calls them by keyword only
+    patterns: dict[Any, Any] = {causal_mask_function: "causal", bidirectional_mask_function: "all"}
+    origin = MaskOrigin(
+        (int(options["q_length"]), int(options["kv_length"])),
+        int(options.get("q_offset", 0)),
+        int(options.get("kv_offset", 0)),
+        options.get("attention_mask"),
+        patterns.get(options.get("mask_function")),
+    )
+    listeners = active_listeners()
+    own = [listener for listener in listeners if id(options.get("config")) in listener.config_ids]
+    for listener in own or listeners:
+        listener.masks.record(mask, origin, is_own=bool(own))
+    return mask
+
+
+def _first_of_kind(origins: Sequence[MaskOrigin], shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
+    """The first origin for a kind of layer: decoder and encoder may have equally many tokens."""
+    of_kind = (origin for origin in origins if (origin.pattern == "all") != (kind == "decoder"))
+    return next(of_kind, origins[0] if origins else MaskOrigin(shape))
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)

@@ -1,0 +1,282 @@
+"""TransformersModel: a model with its tokenizer or image processor, and recordings of texts and images."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis.head_scores import repeated_random_tokens
+from regard.analysis.layer import LayerList
+from regard.analysis.recording import MAX_IMAGE_SIDE, Recording
+from regard.errors import (
+    InvalidArgument,
+    InvalidFile,
+    InvalidType,
+    RegardError,
+    count_problems,
+    raise_problems,
+)
+from regard.text.lines import letter_objections
+from regard.text.pipeline import readable_piece
+from regard.watching.result import WatchResult
+from regard.watching.transformers_checkpoint import first_line, load_checkpoint, silence_transformers
+from regard.watching.watch import watch
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+"""Suffixes of image files."""
+
+GREEDY = {"do_sample": False, "num_beams": 1, "return_dict_in_generate": False}
+DEFAULT_MAX_NEW_TOKENS = 64
+"""Of an encoder-decoder, unless the caller sets it."""
+
+
+class TransformersModel:
+    """A model of Hugging Face transformers with its tokenizer or its image processor.
+
+    Args:
+        model: The model; it is put into evaluation mode.
+        tokenizer: Its tokenizer; None for vision models.
+        processor: Its image processor; None for text models.
+        name: The model's name in recordings.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any = None, processor: Any = None, name: str = "model") -> None:
+        self.model, self.tokenizer, self.processor, self.name = model.eval(), tokenizer, processor, name
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> TransformersModel:
+        """Load a model from a folder. Nothing is downloaded, and no code of the folder runs.
+
+        Raises:
+            InvalidCheckpoint: If the folder is not a checkpoint of transformers, its weights are incomplete, or it has
+                neither a tokenizer nor an image processor.
+            MissingExtra: If transformers is not installed.
+        """
+        return cls(*load_checkpoint(Path(folder)), name=Path(folder).resolve().name)
+
+    def record(
+        self, text: str | os.PathLike[str], target: str | None = None, *, max_new_tokens: int | None = None
+    ) -> Recording:
+        """Record what every layer and head attends to in a text or an image.
+
+        Args:
+            text: A text, or the path of an image.
+            target: The target text of an encoder-decoder; the second text of a pair for an encoder.
+            max_new_tokens: Largest number of tokens to generate greedily and to record. Default: none; an
+                encoder-decoder without a target generates up to 64 tokens.
+
+        Returns:
+            Recording: Layers have the names of their modules. In an encoder-decoder each row of the decoder is a step,
+            named by the token that it generated.
+
+        Raises:
+            InvalidType: If the text is not a str or a path.
+            InvalidArgument: If the text is empty or too long, the model cannot generate, or it takes no second text.
+            InvalidFile: If an image cannot be read.
+        """
+        if not isinstance(text, (str, os.PathLike)):
+            raise InvalidType(f"text: expected a text or the path of an image, got {type(text).__name__}")
+        text = os.fspath(text)
+        is_image = self.processor is not None and (self.tokenizer is None or text.lower().endswith(IMAGE_SUFFIXES))
+        has_decoder = self.model.config.is_encoder_decoder and self.model.can_generate()
+        problems = letter_objections([("text", text), ("target", target or "")])
+        problems += count_problems(max_new_tokens=max_new_tokens)
+        if not text.strip():
+            problems.append("text: expected a text, but it is empty")
+        if is_image and (target is not None or max_new_tokens is not None):
+            problems.append(f"target, max_new_tokens: {self.name} reads an image; leave them out")
+        elif has_decoder and target is not None and max_new_tokens is not None:
+            problems.append("max_new_tokens: with a target no token is generated; leave one of them out")
+        elif not has_decoder and max_new_tokens is not None and not self.model.can_generate():
+            problems.append(f"max_new_tokens: {type(self.model).__name__} cannot generate")
+        elif not has_decoder and target is not None and self.model.can_generate():
+            problems.append(f"target: {self.name} has no encoder, so it takes one text")
+        raise_problems(problems)
+        if is_image:
+            return self._record_image(Path(text))
+        if has_decoder:
+            return self._record_seq2seq(text, target, max_new_tokens)
+        if max_new_tokens is not None:
+            return self._record_generation(text, max_new_tokens)
+        texts = {"text": text} | ({} if target is None else {"second text": target})
+        return self._record_ids(self._tokenize(text, target), text, texts)
+
+    def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
+        """Record a sequence of random tokens followed by the same tokens, which shows induction heads.
+
+        Args:
+            length: Number of tokens; fewer if twice as many are too long for the model.
+            seed: Seed of the random numbers.
+
+        Raises:
+            InvalidArgument: If the model does not read text.
+
+        Reference:
+            Olsson et al. 2022, "In-context Learning and Induction Heads".
+        """
+        raise_problems(count_problems(length=length))
+        if self.tokenizer is None:
+            raise InvalidArgument(f"{self.name} reads images, not text")
+        special = set(self.tokenizer.all_special_ids)
+        vocabulary = [index for index in range(len(self.tokenizer)) if index not in special]
+        empty = self._tokenize("")["input_ids"][0].tolist()
+        count = (len(empty) + 1) // 2 if self.tokenizer.cls_token_id in empty[:1] else 1
+        before, after = empty[:count], empty[count:]
+        length = min(length, (self._max_length - len(empty)) // 2)
+        ids = torch.tensor([[*before, *repeated_random_tokens(vocabulary, length, seed), *after]])
+        return self._record_ids({"input_ids": ids}, "random tokens, twice", {})
+
+    def _record_ids(self, inputs: Mapping[str, Tensor], title: str, texts: dict[str, str]) -> Recording:
+        part = getattr(self.model, "text_model", self.model)  # of a model of texts and images
+        part = part.get_encoder() if self.model.config.is_encoder_decoder else part
+        with self._watched() as result:
+            part(**inputs)
+        return self._recording(result, title, texts, self.convert_ids_to_tokens(inputs["input_ids"][0]))
+
+    def _record_generation(self, text: str, max_new_tokens: int) -> Recording:
+        ids = self._tokenize(text)["input_ids"]
+        self._check_length(ids.shape[1] + max_new_tokens - 1, "text and max_new_tokens")
+        with self._watched() as result:
+            output = self.model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, **GREEDY
+            )[0]
+        texts = {"text": self.tokenizer.decode(output, skip_special_tokens=True)}
+        return self._recording(result, text, texts, self.convert_ids_to_tokens(output[:-1]))  # the last is never read
+
+    def _record_seq2seq(self, text: str, target: str | None, max_new_tokens: int | None) -> Recording:
+        ids = self._tokenize(text)["input_ids"]
+        if target is None:
+            count = DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+            with self._watched() as result:
+                output = self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **GREEDY)
+        else:
+            start = self.model.generation_config.decoder_start_token_id
+            start = self.model.config.decoder_start_token_id if start is None else start
+            target_ids = self.tokenizer(text_target=target, return_tensors="pt", verbose=False)["input_ids"]
+            self._check_length(target_ids.shape[1], "target")
+            output = torch.cat([target_ids.new_tensor([[start]]), target_ids], 1)
+            with self._watched() as result:
+                self.model(input_ids=ids, decoder_input_ids=output[:, :-1])
+        inputs, generated = self.convert_ids_to_tokens(output[0, :-1]), self.convert_ids_to_tokens(output[0, 1:])
+        texts = {"source": text, "translation": self.tokenizer.decode(output[0], skip_special_tokens=True)}
+        recording = self._recording(result, text, texts, self.convert_ids_to_tokens(ids[0]), inputs)
+        return recording.replace(
+            layers=LayerList(
+                layer if layer.kind == "encoder" else layer.replace(query_tokens=generated)
+                for layer in recording.layers
+            )
+        )
+
+    def _record_image(self, path: Path) -> Recording:
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+                pixels = self.processor(images=image, return_tensors="pt")["pixel_values"]
+        except (OSError, UnidentifiedImageError) as error:
+            raise InvalidFile(f"{path}: cannot be read as an image: {error}") from error
+        part = getattr(self.model, "vision_model", self.model)
+        with self._watched() as result:
+            part(pixel_values=pixels.to(self.model.dtype))
+        tokens = self._patch_tokens(result, pixels.shape[-2:])
+        recording = self._recording(result, path.name, {"image": str(path)}, tokens)
+        return recording.replace(image=self._image_as_png(image))
+
+    def _image_as_png(self, image: Any) -> bytes | None:
+        """An image as the model reads it, cropped and resized, as a PNG; None if the processor cannot show it."""
+        from PIL import Image
+
+        with silence_transformers():
+            inputs = self.processor(images=image, return_tensors="pt", do_normalize=False, do_rescale=False)
+        pixels = inputs["pixel_values"].float()  # (1, channels, height, width), from 0 to 255
+        if pixels.ndim != 4 or pixels.shape[:2] != (1, 3) or pixels.min() < 0:  # below 0: normalized nevertheless
+            return None
+        picture = Image.fromarray(pixels[0].permute(1, 2, 0).round().clamp(max=255).to(torch.uint8).numpy())
+        picture.thumbnail((MAX_IMAGE_SIDE, MAX_IMAGE_SIDE))
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        return file.getvalue()
+
+    @contextmanager
+    def _watched(self) -> Iterator[WatchResult]:
+        """Watch the model, and raise what transformers raises for unsuitable inputs as InvalidArgument."""
+        with watch(self.model, keep_values=True) as result, torch.no_grad(), silence_transformers():
+            try:
+                yield result
+            except RegardError:
+                raise
+            except Exception as error:
+                name = type(self.model).__name__
+                raise InvalidArgument(f"{self.name}: {name} cannot read this: {first_line(error)}") from error
+
+    def convert_ids_to_tokens(self, ids: Tensor) -> list[str]:
+        """Each token as readable text, with ``▁`` for the space before a word."""
+        numbers: list[int] = ids.tolist()
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return list(self.tokenizer.convert_ids_to_tokens(numbers))
+        return [readable_piece(backend, number) for number in numbers]
+
+    def _patch_tokens(self, result: WatchResult, size: Sequence[int]) -> list[str] | None:
+        """``row,column`` for each patch of an image of a height and a width, after ``[CLS]`` and registers.
+
+        None if layers differ in size, or there are other tokens, whose places are unknown.
+        """
+        counts = {layer.weights.shape[3] for layer in result.layers}
+        config = getattr(self.model.config, "vision_config", self.model.config)
+        patch = _as_height_width(getattr(config, "patch_size", None))
+        if len(counts) != 1 or patch is None:
+            return None
+        rows, columns = (side // length for side, length in zip(size, patch, strict=True))
+        patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+        special = ["[CLS]", *(f"[REG]{number + 1}" for number in range(getattr(config, "num_register_tokens", 0)))]
+        return {0: patches, len(special): [*special, *patches]}.get(counts.pop() - len(patches))
+
+    def _recording(
+        self,
+        result: WatchResult,
+        title: str,
+        texts: dict[str, str],
+        tokens: Sequence[str] | None,
+        target_tokens: Sequence[str] | None = None,
+    ) -> Recording:
+        recording = result.recording.select(tokens=tokens, target_tokens=target_tokens, title=title)
+        return recording.replace(model_name=self.name, texts=texts)
+
+    def _tokenize(self, text: str, second: str | None = None) -> Mapping[str, Tensor]:
+        """The model's inputs for a text or a pair, each (1, tokens)."""
+        pair = () if second is None else (second,)
+        inputs = self.tokenizer(text, *pair, return_tensors="pt", verbose=False)
+        self._check_length(inputs["input_ids"].shape[1], "text")
+        return {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
+
+    @property
+    def _max_length(self) -> int:
+        """The largest number of tokens that the model takes."""
+        config = self.model.config.get_text_config()
+        limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+        for name, part in self.model.named_modules():  # RoBERTa's positions start after that of padding
+            is_table = name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
+            if is_table and part.padding_idx is not None:
+                limits.append(part.num_embeddings - part.padding_idx - 1)
+        limits = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+        return min([self.tokenizer.model_max_length, *limits])
+
+    def _check_length(self, length: int, argument: str) -> None:
+        if length > self._max_length:
+            raise InvalidArgument(f"{argument}: {length} tokens, but {self.name} takes at most {self._max_length}")
+
+
+def _as_height_width(size: Any) -> tuple[int, int] | None:
+    """Height and width from a number, which means both, or from a pair."""
+    if isinstance(size, int):
+        return size, size
+    return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
