@@ -263,6 +263,8 @@ def layer_of(batch: int = 1, **changes) -> Layer:
         ([layer_of(measured=3)], "layer 'a': measured: expected measures by name, got 3"),
         ([layer_of(head_indices=(1, 1))], "2 different numbers from 0, one for each head, got (1, 1)"),
         ([layer_of(value="x")], "layer 'a': value: expected a tensor, or None, got 'x'"),
+        ([layer_of(name=["a"])], "layer ['a']: name: expected a str, got ['a']"),
+        ([layer_of(head_indices=2)], "layer 'a': head_indices: expected a tuple of int, or None, got 2"),
         (3, "layers: expected a list of Layer, got 3"),
     ],
 )

@@ -222,7 +222,7 @@ def check_layer(checks: Checks, layer: Layer) -> None:
     before = len(checks.problems)
     for name, (is_right, what) in expected.items():
         if not is_right:
-            value = getattr(layer, f"_{name}", getattr(layer, name, None))
+            value = vars(layer).get(f"_{name}", vars(layer).get(name))
             came = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
             checks.fail_type(f"{where}: {name}: expected {what}, got {came}")
     if len(checks.problems) > before:

@@ -55,7 +55,7 @@ class Recording:
         with Checks() as checks:
             _check_texts(checks, self)
             _check_image(checks, self.image)
-            names = Counter(layer.name for layer in self.layers)
+            names = Counter(layer.name for layer in self.layers if isinstance(layer.name, str))
             for name, count in names.items():
                 checks.that(
                     count == 1, f"recording: expected every layer to have a name of its own, got {name!r} {count} times"
