@@ -130,9 +130,9 @@ def test_json_holds_every_number():
             {"x": [[1, 2]], "w_key": [[1], [2], [3]]},
             r"w_key: expected \(features, width\) with features = 2 .* \(3, 1\)",
         ),
-        ({"x": [[1, 2]], "w_key": [[1], [2]]}, "w_key: has width 1, w_query 2"),
+        ({"x": [[1, 2]], "w_key": [[1], [2]]}, "w_key: expected the width of w_query, 2, got 1"),
         ({"x": [[1, 2]], "tokens": ["a", "b"]}, "tokens: expected a name for each of 1 tokens, got 2"),
-        ({"w_key": [[1]]}, "w_key: was given without x"),
+        ({"w_key": [[1]]}, "w_key: pass x with it, or neither"),
         (
             {"x": [[1, 2]], "mask": torch.ones(3, 3).bool()},
             r"mask: expected a shape broadcastable to .* = \(1, 1, 1, 1\), got \(3, 3\)",

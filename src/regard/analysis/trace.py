@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import isfinite
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from regard.ops.masks import MaskLike, to_dense
-
-MAX_ELEMENTS = 10**6
-"""Largest size of a step. A trace is for reading; its largest step has tokens² · heads · head_dim elements."""
+from regard.ops import WeightMatrix
+from regard.ops.masks import to_dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,31 +106,14 @@ class TraceBuilder:
         self.steps.append(Step(name, formula, names, value, tuple(map(self._names.get, names))))
         return value
 
-    def add_softmax(self, scores: Tensor, mask: MaskLike | None) -> Tensor:
-        """Add the mask, if there is one, and the softmax of scores (heads, queries, keys), and return the weights.
-
-        Raises:
-            InvalidArgument: If the mask does not fit.
-        """
-        if mask is not None:
-            heads, queries, keys = scores.shape
-            allowed = to_dense(mask, (1, heads, queries, keys), device=scores.device)[0]
+    def add_weights(self, weights: WeightMatrix) -> Tensor:
+        """Add the mask of a weight matrix with one sequence, if there is one, and the weights, and return these."""
+        request = weights.request
+        if request.mask is not None:
+            allowed = to_dense(request.mask, request.shape, request.offset, request.query.device)[0]
             self.add("mask", "1 where the query may attend to the key", "head query key", allowed.double())
-            masked = scores.masked_fill(~allowed, -torch.inf)
-            scores = self.add("masked scores", "−∞ where the mask is 0", "head query key", masked)
-        has_no_key = (scores == -torch.inf).all(-1, keepdim=True)
-        weights = scores.softmax(-1).masked_fill(has_no_key, 0.0)
-        return self.add("weights", "P = softmax of each row", "head query key", weights)
-
-
-def size_problems(**sizes: int) -> list[str]:
-    """A problem if a step with these axes is too large to look at."""
-    elements = prod(sizes.values())
-    if elements <= MAX_ELEMENTS:
-        return []
-    product = " × ".join(f"{size} {axis}" for axis, size in sizes.items())
-    problem = f"the largest step has {product} = {elements:,} elements, more than {MAX_ELEMENTS:,}"
-    return [f"{problem}; trace a shorter sequence, or read parts of regard.weights(...)"]
+            self.add("masked scores", "−∞ where the mask is 0", "head query key", weights.scores.dense()[0])
+        return self.add("weights", "P = softmax of each row", "head query key", weights.dense()[0])
 
 
 def _finite(value: Any) -> Any:

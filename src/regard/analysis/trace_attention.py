@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.analysis.trace import Trace, TraceBuilder, size_problems
-from regard.errors import InvalidArgument, InvalidType, raise_problems
+from regard.analysis.trace import Trace, TraceBuilder
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType
 from regard.nn import (
     AdditiveAttention,
     AttentionPositions,
@@ -20,8 +21,12 @@ from regard.nn import (
     RotaryPositions,
     SelfAttention,
 )
+from regard.ops import WeightMatrix, attend
 from regard.ops import weights as weights_of
 from regard.ops.masks import MaskLike
+
+MAX_ELEMENTS = 10**6
+"""Largest size of a step. A trace is for reading; its largest step has tokens² · heads · head_dim elements."""
 
 Traceable = MultiHeadAttention | SelfAttention | AdditiveAttention
 """The layers that can be traced."""
@@ -67,30 +72,34 @@ def trace(
                 [0.3302, 0.6698]], dtype=torch.float64)
     """
     if x is None:
-        given = {"w_query": w_query, "w_key": w_key, "w_value": w_value}
-        alone = [name for name, thing in given.items() if thing is not None]
-        raise_problems([f"{name}: was given without x: give both, or neither for the example" for name in alone])
+        weights = {"w_query": w_query, "w_key": w_key, "w_value": w_value}
+        with Checks() as checks:
+            for name, weight in weights.items():
+                checks.that(weight is None, f"{name}: pass x with it, or neither")
         x, w_query, w_key, w_value = _example()
         tokens = ("word 1", "word 2", "word 3", "word 4") if tokens is None else tokens
-    table = _table("x", x)
+    table = _as_matrix("x", x)
     features = table.shape[1]
-    projections = [
-        torch.eye(features, dtype=torch.float64) if given is None else _table(name, given)
-        for name, given in (("w_query", w_query), ("w_key", w_key), ("w_value", w_value))
-    ]
-    found = [
-        f"{name}: expected (features, width) with features = {features} as x has, got {tuple(weight.shape)}"
-        for name, weight in zip(("w_query", "w_key", "w_value"), projections, strict=True)
-        if weight.shape[0] != features
-    ]
-    if projections[0].shape[1] != projections[1].shape[1]:
-        found.append(f"w_key: has width {projections[1].shape[1]}, w_query {projections[0].shape[1]}")
-    if tokens is not None and len(tokens) != len(table):
-        found.append(f"tokens: expected a name for each of {len(table)} tokens, got {len(tokens)}")
-    raise_problems(found, InvalidArgument)
-    w_query, w_key, w_value = (weight[None] for weight in projections)
-    parts = _Parts(w_query, w_key, w_value)
-    return _calculated("Scaled dot-product attention", (table, table, table), parts, mask, scale, (tokens, tokens))
+    projections = {
+        name: torch.eye(features, dtype=torch.float64) if weight is None else _as_matrix(name, weight)
+        for name, weight in (("w_query", w_query), ("w_key", w_key), ("w_value", w_value))
+    }
+    with Checks() as checks:
+        for name, weight in projections.items():
+            came = f"expected (features, width) with features = {features} as x has, got {tuple(weight.shape)}"
+            checks.that(weight.shape[0] == features, f"{name}: {came}")
+        width, other = projections["w_query"].shape[1], projections["w_key"].shape[1]
+        checks.that(width == other, f"w_key: expected the width of w_query, {width}, got {other}")
+        if tokens is not None and len(tokens) != len(table):
+            checks.fail(f"tokens: expected a name for each of {len(table)} tokens, got {len(tokens)}")
+        heads = Projections(*(Projection(weight[None], None) for weight in projections.values()))
+        _check_size(checks, 1, len(table), len(table), projections["w_value"].shape[1])
+    builder = TraceBuilder(tokens, tokens)
+    query, key, value = _add_projections(builder, heads, table, table, table)
+    output = attend(query[None], key[None], value[None], mask=mask, scale=scale)
+    _add_attention(builder, output.weights, query, key, value)
+    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output[0])
+    return Trace("Scaled dot-product attention", tuple(builder.steps))
 
 
 def trace_layer(
@@ -104,27 +113,27 @@ def trace_layer(
     key_tokens: Sequence[str] | None = None,
     title: str = "An attention layer",
 ) -> Trace:
-    """Calculate what a layer does with one sequence, and keep every intermediate result.
+    """Run a layer on one sequence, with every intermediate result.
 
     Args:
-        layer: A `MultiHeadAttention`, a `SelfAttention` or an `AdditiveAttention`, as it is in evaluation (nothing is
-            dropped).
+        layer: A `MultiHeadAttention`, a `SelfAttention` or an `AdditiveAttention`. A copy of it runs in evaluation
+            mode, without dropout.
         query: (1, queries, d_model), as the layer takes it.
         key: (1, keys, d_model). Default: query, that is self-attention.
         value: (1, keys, d_model). Default: key.
-        mask: As in `regard.attend`.
-        tokens: What the queries are called. Default: 1, 2, 3, and so on.
-        key_tokens: What the keys are called. Default: in self-attention as the queries.
-        title: What this is.
+        mask: As for `regard.attend`.
+        tokens: Names of the queries. Default: 1, 2, 3, and so on.
+        key_tokens: Names of the keys. Default: those of the queries in self-attention.
+        title: Title of the trace.
 
     Returns:
-        Trace: In float64, whatever the layer computes in. With several heads each step of theirs has an axis of heads;
-            then they are joined, and projected once more.
+        Trace: In float64, whatever the dtype of the layer. Steps of several heads have an axis of heads, until the
+        heads are joined.
 
     Raises:
-        InvalidArgument: If there is more than one sequence, a shape does not fit, or there are too many numbers to look
-            at.
-        InvalidType: If the layer is of another type.
+        InvalidArgument: If there is more than one sequence, a shape does not fit, or a step has more than a million
+            elements.
+        InvalidType: If the layer has another type.
 
     Example:
         >>> import regard, torch
@@ -139,185 +148,197 @@ def trace_layer(
     if not isinstance(layer, get_args(Traceable)):
         known = ", ".join(kind.__name__ for kind in get_args(Traceable))
         raise InvalidType(f"layer: expected one of {known}, got {type(layer).__name__}")
+    inputs = [tensor for tensor in (query, key, value) if tensor is not None]
     key_tokens = tokens if key is None and key_tokens is None else key_tokens
-    key = query if key is None else key
-    value = key if value is None else value
-    given = {"query": query, "key": key, "value": value}
-    widths = _widths(layer)
-    found = [
-        f"{name}: expected (1, tokens, {width}), one sequence, got {tuple(tensor.shape)}"
-        for (name, tensor), width in zip(given.items(), widths, strict=True)
-        if tensor.ndim != 3 or tensor.shape[0] != 1 or tensor.shape[2] != width
+    memory = query if key is None else key
+    with Checks() as checks:
+        for name, tensor, width in zip(("query", "key", "value"), inputs, _widths(layer), strict=False):
+            if tensor.ndim != 3 or tensor.shape[0] != 1 or tensor.shape[2] != width:
+                checks.fail(f"{name}: expected (1, tokens, {width}), one sequence, got {tuple(tensor.shape)}")
+        if isinstance(layer, SelfAttention) and key is not None:
+            checks.fail("key: a SelfAttention attends to its input; leave it out")
+        if isinstance(layer, AdditiveAttention) and value is not None:
+            checks.fail("value: the values of an AdditiveAttention are its keys; leave it out")
+    with Checks() as checks:
+        for name, names, tensor in (("tokens", tokens, query), ("key_tokens", key_tokens, memory)):
+            if names is not None and len(names) != tensor.shape[1]:
+                checks.fail(f"{name}: expected a name for each of {tensor.shape[1]} tokens, got {len(names)}")
+        _check_size(checks, *_largest_step(layer, query.shape[1], memory.shape[1]))
+    layer = copy.deepcopy(layer).double().cpu().eval()
+    inputs = [tensor.detach().double().cpu() for tensor in inputs]
+    add_steps = {MultiHeadAttention: _add_multi_head, SelfAttention: _add_self, AdditiveAttention: _add_additive}
+    builder = TraceBuilder(tokens, key_tokens)
+    with torch.no_grad():
+        next(add for kind, add in add_steps.items() if isinstance(layer, kind))(builder, layer, inputs, mask)
+    return Trace(title, tuple(builder.steps))
+
+
+class Projection(NamedTuple):
+    """A weight (heads, features, head_dim) and a bias (heads, head_dim)."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Projections(NamedTuple):
+    """Those of query, key and value."""
+
+    query: Projection
+    key: Projection
+    value: Projection
+
+
+def _add_multi_head(
+    builder: TraceBuilder, layer: MultiHeadAttention, inputs: Sequence[Tensor], mask: MaskLike | None
+) -> None:
+    add = builder.add
+    weights = layer.in_proj.weight.split(layer.widths)
+    biases = (None,) * 3 if layer.in_proj.bias is None else layer.in_proj.bias.split(layer.widths)
+    by_head = [
+        Projection(
+            weight.unflatten(0, (-1, layer.head_dim)).mT,
+            None if bias is None else bias.unflatten(0, (-1, layer.head_dim)),
+        )
+        for weight, bias in zip(weights, biases, strict=True)
     ]
-    if isinstance(layer, AdditiveAttention) and value is not key:
-        found.append("value: an AdditiveAttention takes the keys for values: leave it out")
-    for name, names, tensor in (("tokens", tokens, query), ("key_tokens", key_tokens, key)):
-        if not found and names is not None and len(names) != tensor.shape[1]:
-            found.append(f"{name}: expected a name for each of {tensor.shape[1]} tokens, got {len(names)}")
-    raise_problems(found, InvalidArgument)
-    made = {id(tensor): tensor.detach()[0].double().cpu() for tensor in given.values()}
-    inputs = made[id(query)], made[id(key)], made[id(value)]
-    if isinstance(layer, AdditiveAttention):
-        return _additive(title, inputs[0], inputs[1], layer, mask, (tokens, key_tokens))
-    return _calculated(title, inputs, _parts_of(layer), mask, None, (tokens, key_tokens))
+    tables = [tensor[0] for tensor in inputs]
+    tables += tables[-1:] * (3 - len(tables))
+    query, key, value = _add_projections(builder, Projections(*by_head), *tables)
+    joined: list[Tensor] = []
+    layer.out_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+    output = layer(*inputs, mask=mask)
+    request = output.weights.request
+    if isinstance(layer.positions, RotaryPositions):
+        how = "each pair rotated by the angle of its position"
+        query = add("rotated query", f"Q, {how}", "head query dim", request.query[0])
+        key = add("rotated key", f"K, {how}", "head key dim", request.key[0])
+    formula = _add_attention(builder, output.weights, query, key, value, layer.positions)
+    heads = joined[0].unflatten(1, (-1, layer.head_dim)).transpose(0, 1)
+    add("sum of weighted values", f"Σⱼ Pᵢⱼ {formula}", "head query dim", heads)
+    add("heads joined", "the heads side by side", "query feature", joined[0])
+    add("W_O", "output projection", "feature feature", layer.out_proj.weight.mT)
+    if layer.out_proj.bias is not None:
+        add("b_O", "its bias", "feature", layer.out_proj.bias)
+    plus = "" if layer.out_proj.bias is None else " + b_O"
+    add("output", f"joined W_O{plus}", "query feature", output.output[0])
 
 
-def _widths(layer: Traceable) -> tuple[int, ...]:
-    """How many features a layer takes of each query, key and value."""
+def _add_self(builder: TraceBuilder, layer: SelfAttention, inputs: Sequence[Tensor], mask: MaskLike | None) -> None:
+    (x,) = inputs
+    heads = Projections(*(Projection(part.weight.mT[None], None) for part in (layer.query, layer.key, layer.value)))
+    query, key, value = _add_projections(builder, heads, x[0], x[0], x[0])
+    output = layer(x, mask=mask)
+    _add_attention(builder, output.weights, query, key, value)
+    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output)
+
+
+def _add_additive(
+    builder: TraceBuilder, layer: AdditiveAttention, inputs: Sequence[Tensor], mask: MaskLike | None
+) -> None:
+    add = builder.add
+    states, memory = (tensor[0] for tensor in (*inputs, *inputs)[:2])
+    add("input", "s", "query feature", states)
+    add("memory", "h", "key feature", memory)
+    add("W", "query projection", "feature dim", layer.query.weight.mT)
+    add("U", "key projection", "feature dim", layer.key.weight.mT)
+    add("b", "its bias", "dim", layer.key.bias)
+    add("v", "output vector of the scoring network", "dim", layer.vector)
+    output = layer(states[None], memory[None], mask=mask)
+    request = output.weights.request
+    query = add("query", "s W", "query dim", request.query[0, 0])
+    key = add("key", "h U + b", "key dim", request.key[0, 0])
+    hidden = add("hidden layer", "tanh(query + key)", "query key dim", torch.tanh(query[:, None] + key))
+    add("scores", "S = v · hidden layer", "head query key", (hidden @ layer.vector)[None])
+    weights = builder.add_weights(output.weights)
+    add("weighted values", "Pᵢⱼ hⱼ", "head query key feature", weights[..., None] * memory)
+    add("output", "Σⱼ Pᵢⱼ hⱼ", "head query feature", output.output)
+
+
+def _add_projections(
+    builder: TraceBuilder, heads: Projections, x: Tensor, memory: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Add the inputs and their projections, and return query, key and value, each (heads, tokens, head_dim)."""
+    add = builder.add
+    add("input", "X", "query feature", x)
+    if memory is not x:
+        add("memory", "Y", "key feature", memory)
+    if values is not memory:
+        add("values", "Z", "key feature", values)
+    for letter, projection in zip("QKV", heads, strict=True):
+        add(f"W_{letter}", f"projection of {letter}", "head feature dim", projection.weight)
+    for letter, projection in zip("QKV", heads, strict=True):
+        if projection.bias is not None:
+            add(f"b_{letter}", "its bias", "head dim", projection.bias)
+    source = "X" if memory is x else "Y"
+    sources = ("X", source, source if values is memory else "Z")
+    projected = []
+    for name, letter, letter_of, table, (weight, bias) in zip(
+        ("query", "key", "value"), "QKV", sources, (x, memory, values), heads, strict=True
+    ):
+        plus = "" if bias is None else f" + b_{letter}"
+        result = table @ weight + (0.0 if bias is None else bias[:, None])
+        axes = "head query dim" if letter == "Q" else "head key dim"
+        projected.append(add(name, f"{letter} = {letter_of} W_{letter}{plus}", axes, result))
+    query, key, value = projected
+    return query, key, value
+
+
+def _add_attention(
+    builder: TraceBuilder,
+    weights: WeightMatrix,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: AttentionPositions | None = None,
+) -> str:
+    """Add the steps from query and key to the weighted values, and return the formula of a value."""
+    add, scale = builder.add, weights.request.scale
+    heads, queries, keys = weights.shape[1:]
+    key, value = (part.repeat_interleave(heads // len(part), 0) for part in (key, value))
+    scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT)
+    root = f"1/√{query.shape[2]}" if scale == query.shape[2] ** -0.5 else f"{scale}"
+    scaled = add("scaled scores", f"S · {root}", "head query key", scores * scale)
+    bias = None if positions is None else positions.bias()
+    if bias is not None:
+        added = weights_of(query[None], key[None], score=bias, scale=scale).scores.dense()[0]
+        add("position bias", "B, a function of the distance j − i", "head query key", added)
+        add("biased scores", "scaled scores + B", "head query key", scaled + added)
+    shares = builder.add_weights(weights)
+    formula, values = "Vⱼ", value[:, None]
+    if isinstance(positions, RelativePositions):
+        formula, reach = "(Vⱼ + b[j − i])", positions.max_distance
+        distance = torch.arange(keys) - torch.arange(queries)[:, None]
+        vectors = positions.of_values[distance.clamp(-reach, reach) + reach]
+        values = values + add("b by distance", "b[j − i], added to the values", "query key dim", vectors)
+    add("weighted values", f"Pᵢⱼ {formula}", "head query key dim", shares[..., None] * values)
+    return formula
+
+
+def _widths(layer: Traceable) -> tuple[int, int, int]:
+    """The number of features of query, key and value."""
     if isinstance(layer, AdditiveAttention):
         return layer.query.in_features, layer.key.in_features, layer.key.in_features
     width = layer.d_model if isinstance(layer, MultiHeadAttention) else layer.feature_size
     return width, width, width
 
 
-class _Parts(NamedTuple):
-    """A layer, in float64: weights (heads, features, width), biases (heads, width); what it is told of distances."""
-
-    w_query: Tensor
-    w_key: Tensor
-    w_value: Tensor
-    b_query: Tensor | None = None
-    b_key: Tensor | None = None
-    b_value: Tensor | None = None
-    w_output: Tensor | None = None
-    b_output: Tensor | None = None
-    positions: AttentionPositions | None = None
+def _largest_step(layer: Traceable, queries: int, keys: int) -> tuple[int, int, int, int]:
+    """Heads, queries, keys and features of the largest step."""
+    if isinstance(layer, AdditiveAttention):
+        return 1, queries, keys, max(layer.key.in_features, layer.key.out_features)
+    if isinstance(layer, MultiHeadAttention):
+        return layer.num_heads, queries, keys, layer.head_dim
+    return 1, queries, keys, layer.feature_size
 
 
-def _parts_of(layer: MultiHeadAttention | SelfAttention) -> _Parts:
-    if isinstance(layer, SelfAttention):
-        w_query, w_key, w_value = (
-            x.weight.detach().double().cpu().mT[None] for x in (layer.query, layer.key, layer.value)
-        )
-        return _Parts(w_query, w_key, w_value)
-    rows = [layer.head_dim * heads for heads in (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)]
-    weight, bias = layer.in_proj.weight.detach().double().cpu(), layer.in_proj.bias
-    weights = [part.unflatten(0, (-1, layer.head_dim)).mT for part in weight.split(rows)]
-    biases = [None] * 3 if bias is None else bias.detach().double().cpu().split(rows)
-    by_head = [None if part is None else part.unflatten(0, (-1, layer.head_dim)) for part in biases]
-    out = layer.out_proj
-    b_output = None if out.bias is None else out.bias.detach().double().cpu()
-    w_output = out.weight.detach().double().cpu().mT
-    positions = None if layer.positions is None else copy.deepcopy(layer.positions).double().cpu()
-    return _Parts(*weights, *by_head, w_output=w_output, b_output=b_output, positions=positions)  # pyright: ignore[reportCallIssue]
-
-
-def _calculated(
-    title: str,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    parts: _Parts,
-    mask: MaskLike | None,
-    scale: float | None,
-    tokens: tuple[Sequence[str] | None, Sequence[str] | None],
-) -> Trace:
-    """Every step, from the inputs of query, key and value, each (tokens, features)."""
-    builder = TraceBuilder(*tokens)
-    add = builder.add
-    x, memory, values = inputs
-    heads, dim = parts.w_query.shape[0], parts.w_query.shape[2]
-    queries, keys = len(x), len(memory)
-    raise_problems(
-        size_problems(heads=heads, queries=queries, keys=keys, features=parts.w_value.shape[2]), InvalidArgument
+def _check_size(checks: Checks, heads: int, queries: int, keys: int, features: int) -> None:
+    """Check that the largest step is small enough to look at."""
+    elements = heads * queries * keys * features
+    checks.that(
+        elements <= MAX_ELEMENTS,
+        f"the largest step has {heads} heads × {queries} queries × {keys} keys × {features} features = {elements:,} "
+        f"elements, more than {MAX_ELEMENTS:,}; trace a shorter sequence, or read parts of regard.weights(...)",
     )
-    cross = memory is not x
-    add("input", "X", "query feature", x)
-    if cross:
-        add("memory", "Y", "key feature", memory)
-    source = "Y" if cross else "X"
-    value_source = source if values is memory else "Z"
-    if values is not memory:
-        add("values", "Z", "key feature", values)
-    for letter, weight in zip("QKV", parts[:3], strict=True):
-        add(f"W_{letter}", f"the projection that makes {letter}", "head feature dim", weight)
-    for letter, bias in zip("QKV", parts[3:6], strict=True):
-        if bias is not None:
-            add(f"b_{letter}", "its bias", "head dim", bias)
-    plus = ["" if bias is None else f" + b_{letter}" for letter, bias in zip("QKV", parts[3:6], strict=True)]
-    projected = [
-        table @ weight + (0.0 if bias is None else bias[:, None])
-        for table, weight, bias in zip((x, memory, values), parts[:3], parts[3:6], strict=True)
-    ]
-    query = add("query", f"Q = X W_Q{plus[0]}", "head query dim", projected[0])
-    key = add("key", f"K = {source} W_K{plus[1]}", "head key dim", projected[1])
-    value = add("value", f"V = {value_source} W_V{plus[2]}", "head key dim", projected[2])
-    positions = parts.positions
-    if isinstance(positions, RotaryPositions):
-        query = add(
-            "rotated query",
-            "Q, each pair rotated by the angle of its position",
-            "head query dim",
-            _rotate(positions, query),
-        )
-        key = add(
-            "rotated key", "K, each pair rotated by the angle of its position", "head key dim", _rotate(positions, key)
-        )
-    key, value = (part.repeat_interleave(heads // len(part), 0) for part in (key, value))
-    scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT)
-    factor = dim**-0.5 if scale is None else scale
-    how = f"S · 1/√{dim}" if factor == dim**-0.5 else f"S · {factor}"
-    scores = add("scaled scores", how, "head query key", scores * factor)
-    bias = None if positions is None else positions.bias()
-    if bias is not None:
-        added = weights_of(query[None], key[None], score=bias, scale=factor).scores.dense()[0]
-        add("position bias", "B, a function of the distance j − i", "head query key", added)
-        scores = add("biased scores", "scaled scores + B", "head query key", scores + added)
-    weights = builder.add_softmax(scores, mask)
-    shown, seen = "Vⱼ", value[:, None]
-    if isinstance(positions, RelativePositions):
-        distance = torch.arange(keys) - torch.arange(queries)[:, None]
-        shown, reach = "(Vⱼ + b[j − i])", positions.max_distance
-        of_distance = positions.of_values.detach()[distance.clamp(-reach, reach) + reach]
-        add("b by distance", "b[j − i], which is added to the values", "query key dim", of_distance)
-        seen = seen + of_distance
-    weighted = add("weighted values", f"Pᵢⱼ {shown}", "head query key dim", weights[..., None] * seen)
-    if parts.w_output is None:
-        add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", weighted.sum(2))
-        return Trace(title, tuple(builder.steps))
-    summed = add("sum of weighted values", f"Σⱼ Pᵢⱼ {shown}", "head query dim", weighted.sum(2))
-    joined = add("heads joined", "the heads side by side", "query feature", summed.transpose(0, 1).flatten(1))
-    add("W_O", "the projection of the heads", "feature feature", parts.w_output)
-    output = joined @ parts.w_output
-    if parts.b_output is not None:
-        add("b_O", "its bias", "feature", parts.b_output)
-        output = output + parts.b_output
-    add("output", "joined W_O" + ("" if parts.b_output is None else " + b_O"), "query feature", output)
-    return Trace(title, tuple(builder.steps))
-
-
-def _additive(
-    title: str,
-    states: Tensor,
-    memory: Tensor,
-    layer: AdditiveAttention,
-    mask: MaskLike | None,
-    tokens: tuple[Sequence[str] | None, Sequence[str] | None],
-) -> Trace:
-    """Every step of additive attention, from states (queries, features) to memory (keys, features)."""
-    features = max(layer.key.in_features, layer.key.out_features)
-    raise_problems(size_problems(queries=len(states), keys=len(memory), features=features), InvalidArgument)
-    builder = TraceBuilder(*tokens)
-    add = builder.add
-    of_query, of_key, bias, vector = (
-        part.detach().double().cpu() for part in (layer.query.weight, layer.key.weight, layer.key.bias, layer.vector)
-    )
-    add("input", "s", "query feature", states)
-    add("memory", "h", "key feature", memory)
-    add("W", "query projection", "feature dim", of_query.mT)
-    add("U", "key projection", "feature dim", of_key.mT)
-    add("b", "its bias", "dim", bias)
-    add("v", "output vector of the scoring network", "dim", vector)
-    query = add("query", "s W", "query dim", states @ of_query.mT)
-    key = add("key", "h U + b", "key dim", memory @ of_key.mT + bias)
-    hidden = add("hidden layer", "tanh(query + key)", "query key dim", torch.tanh(query[:, None] + key))
-    scores = add("scores", "S = v · hidden layer", "head query key", (hidden @ vector)[None])
-    weights = builder.add_softmax(scores, mask)
-    weighted = add("weighted values", "Pᵢⱼ hⱼ", "head query key feature", weights[..., None] * memory)
-    add("output", "Σⱼ Pᵢⱼ hⱼ", "head query feature", weighted.sum(2))
-    return Trace(title, tuple(builder.steps))
-
-
-def _rotate(positions: RotaryPositions, heads: Tensor) -> Tensor:
-    return positions.turn(heads[None], 0)[0]
 
 
 def _example() -> tuple[Any, ...]:
@@ -327,11 +348,11 @@ def _example() -> tuple[Any, ...]:
     return words, *(random.randint(3, size=(3, 3)) for _ in range(3))
 
 
-def _table(name: str, given: Any) -> Tensor:
+def _as_matrix(name: str, value: Any) -> Tensor:
     try:
-        table = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
+        table = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
-        raise InvalidType(f"{name}: expected a table of numbers, got {type(given).__name__} {given!r}") from None
+        raise InvalidType(f"{name}: expected a table of numbers, got {type(value).__name__} {value!r}") from None
     if table.ndim != 2 or 0 in table.shape:
         raise InvalidArgument(f"{name}: expected a table (rows, columns), got the shape {tuple(table.shape)}")
     return table
