@@ -8,7 +8,7 @@ import networkx
 import pytest
 import torch
 
-from regard.analysis import flow, rollout
+from regard.analysis import Layer, Recording, flow, rollout
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import WeightMatrix, weights
 from regard.ops.masks import Causal, Window
@@ -101,11 +101,11 @@ def test_what_does_not_fit_is_said_at_once():
         assert said in str(error.value)
     with pytest.raises(InvalidArgument, match="expected as many queries as keys in layer 0, got 5 and 6"):
         rollout([weights(torch.ones(1, 1, 5, 2), torch.ones(1, 1, 6, 2))])
-    with pytest.raises(InvalidArgument, match="expected at least one weight matrix, got none"):
+    with pytest.raises(InvalidArgument, match="expected at least one layer, got none"):
         rollout([])
     with pytest.raises(InvalidArgument, match="expected 'mean', 'max' or indices of heads, got 'median'"):
         rollout(matrices, head_fusion="median")
-    with pytest.raises(InvalidType, match="expected a list of weight matrices"):
+    with pytest.raises(InvalidType, match="expected a list of layers or of weight matrices"):
         rollout(matrices[0])
     x = torch.zeros(1, 1, 600, 2)
     with pytest.raises(InvalidArgument, match=r"3 layers of 600 tokens have 1,080,000 edges, more than 1,000,000"):
@@ -127,3 +127,11 @@ def test_nothing_flows_to_or_from_a_token_without_edges():
     x = torch.zeros(1, 1, 3, 4)
     found = flow([weights(x, x, mask=Window(None, -1))], residual_weight=0.0)
     torch.testing.assert_close(found[0], torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]]))
+
+
+def test_layers_of_a_recording_are_taken():
+    matrices, _ = layers(count=2, batch=1)
+    recording = Recording("", "", [Layer(f"layer.{n}", "encoder", W) for n, W in enumerate(matrices)])
+    assert torch.equal(rollout(recording.layers), rollout(matrices))
+    with pytest.raises(InvalidType, match=r"as recording\.layers\.encoder, got Recording"):
+        rollout(recording)

@@ -98,6 +98,8 @@ def test_files_hold_what_the_table_holds(made, tmp_path):
         read = list(csv.DictReader(file))
     assert [row["key_token"] for row in read] == table["key_token"]
     assert [float(row["weight"]) for row in read] == table["weight"]
+    save_table({"a": torch.arange(3), "b": np.ones(3)}, tmp_path / "arrays.csv")
+    assert (tmp_path / "arrays.csv").read_text() == "a,b\n0,1.0\n1,1.0\n2,1.0\n"
     assert parquet.read_table(tmp_path / "edges.parquet").to_pydict() == table
 
 
@@ -153,3 +155,10 @@ def test_edges_by_key_are_the_strongest_queries(made):
                 assert ours == pytest.approx([each for each in theirs.tolist() if each > 0])
     with pytest.raises(InvalidArgument, match="by: expected one of query, key, got 'row'"):
         edge_table(made, by="row")
+
+
+def test_a_batch_is_refused():
+    batch = Recording("", "", [Layer("a", "encoder", regard.weights(*torch.randn(2, 2, 1, 3, 4)))])
+    for show in (edge_table, row_table, lambda recording: plot_weights(recording.layers[0])):
+        with pytest.raises(InvalidArgument, match="expected one sequence, got a batch of 2"):
+            show(batch)

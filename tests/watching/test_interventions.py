@@ -105,5 +105,12 @@ def test_a_watch_that_is_used_again_must_reach_its_pairs_again():
     watch = regard.watch(model, knockout={"transformer.h.0.attn": [(5, 2)]})
     with watch, torch.no_grad():
         model(torch.randint(3, 90, (1, 8)))
-    with pytest.raises(InvalidArgument, match="had no query 5 with a key 2"), watch, torch.no_grad():
+    with pytest.raises(InvalidArgument, match="may query 5 attend to key 2"), watch, torch.no_grad():
         model(torch.randint(3, 90, (1, 4)))
+
+
+def test_a_pair_that_is_masked_anyway_is_named():
+    model = built("gpt2")
+    watch = regard.watch(model, knockout={"transformer.h.0.attn": [(2, 5)]})
+    with pytest.raises(InvalidArgument, match=r"may query 2 attend to key 5; pairs are \(query, key\)"), watch:
+        model(torch.randint(3, 90, (1, 8)))

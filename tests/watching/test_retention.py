@@ -212,7 +212,7 @@ def test_options_of_other_kinds_are_told(options, error):
 def test_a_knockout_that_was_never_reached_is_told():
     model, name = built("bert"), "encoder.layer.0.attention.self"
     with (
-        pytest.raises(InvalidArgument, match=r"attention\.self had no query 0 with a key 1000"),
+        pytest.raises(InvalidArgument, match=r"attention\.self may query 0 attend to key 1000"),
         regard.watch(model, knockout={name: [(0, 1), (0, 1000)]}),
         torch.no_grad(),
     ):

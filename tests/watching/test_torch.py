@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import regard
 from pairwise import pairwise
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, StaleView
 
 BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 5, 7, 16, 4
 
@@ -260,3 +261,71 @@ def test_weights_that_cannot_be_recorded_are_named_whatever_the_class_is_called(
     message = r"\(ChannelMixer\) computes attention in its own code"
     with pytest.raises(InvalidArgument, match=message), regard.watch(ChannelMixer()) as seen:
         seen.model(x)
+
+
+class Residual(nn.Module):
+    """Adds attention to its input in place, so that query and key change after the call."""
+
+    def forward(self, x):
+        x += functional.scaled_dot_product_attention(x, x, x)
+        return x
+
+
+@pytest.mark.parametrize("in_place", ["within the model", "after the watch"])
+def test_weights_of_tensors_that_were_changed_in_place_are_refused(in_place):
+    x = torch.randn(1, 2, 6, 8)
+    expected = (x @ x.mT / 8**0.5).softmax(-1)
+    model = Residual() if in_place == "within the model" else Attend()
+    inputs = x.clone()
+    with torch.no_grad(), regard.watch(model, "entropy") as result:
+        model(inputs)
+    if in_place == "after the watch":
+        torch.testing.assert_close(result.layers[0].weights.dense(), expected)
+        inputs.mul_(2)
+    with pytest.raises(StaleView, match="was changed in place"):
+        _ = result.layers[0].weights
+    torch.testing.assert_close(result.layers[0].measured["entropy"], torch.special.entr(expected).sum(-1))
+
+
+def test_offloaded_tensors_are_copies():
+    x = torch.randn(1, 2, 6, 8)
+    expected = (x @ x.mT / 8**0.5).softmax(-1)
+    with torch.no_grad(), regard.watch(Residual(), offload="cpu") as result:
+        result.model(x)
+    torch.testing.assert_close(result.layers[0].weights.dense(), expected)
+
+
+class Attend(nn.Module):
+    def forward(self, query, key=None, mask=None):
+        key = query if key is None else key
+        return functional.scaled_dot_product_attention(query, key, key, attn_mask=mask)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+@pytest.mark.parametrize(("queries", "keys"), [(6, 6), (4, 9)])
+@pytest.mark.parametrize("make", [causal_upper_left, causal_lower_right])
+def test_causal_biases_of_torch_are_masks(make, queries, keys, heads):
+    query, key = torch.randn(2, heads, queries, 8), torch.randn(2, heads, keys, 8)
+    with regard.watch(Attend()) as result:
+        result.model(query, key, make(queries, keys))
+    allowed = torch.ones(queries, keys).tril(keys - queries if make is causal_lower_right else 0).bool()
+    expected = (query @ key.mT / 8**0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
+    torch.testing.assert_close(result.layers[0].weights.dense(), expected)
+
+
+def test_attention_to_another_number_of_keys_is_cross_attention():
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    with regard.watch(nn.ModuleDict({"pool": layer})) as result:
+        layer(torch.randn(1, 3, 8), *[torch.randn(1, 7, 8)] * 2)
+    assert result.layers[0].kind == "cross"
+    named = result.recording.select(tokens=list("abcdefg"), target_tokens=list("xyz")).layers[0]
+    assert (named.query_tokens, named.key_tokens) == (tuple("xyz"), tuple("abcdefg"))
+
+
+def test_transforms_of_functions_are_refused_by_name():
+    class Mapped(nn.Module):
+        def forward(self, x):
+            return torch.vmap(Attend())(x)
+
+    with pytest.raises(InvalidArgument, match=r"calls under torch\.vmap"), regard.watch(Mapped()) as result:
+        result.model(torch.randn(3, 2, 4, 8))

@@ -148,8 +148,8 @@ def _edges_above(weights: WeightMatrix, threshold: float, name: str) -> Iterator
     if not isinstance(weights, WeightMatrix):
         raise InvalidType(f"{name}: expected a weight matrix, got {type(weights).__name__}")
     require_one_head(name, weights.shape)
-    if not threshold > 0:
-        raise InvalidArgument(f"threshold: expected a weight above 0, got {threshold}; W.dense() has all weights")
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not threshold > 0:
+        raise InvalidArgument(f"threshold: expected a weight above 0, got {threshold!r}; W.dense() has all weights")
     weights = weights.detach()
     for part in weights.query_blocks():
         block = weights.at(queries=part).dense()[0, 0]

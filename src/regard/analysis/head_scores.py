@@ -96,6 +96,9 @@ def head_scores(
     sums = HeadScoreAccumulator(separator_tokens)
     of_encoder, of_decoder = _as_token_lists("tokens", tokens), _as_token_lists("target_tokens", target_tokens)
     models = set()
+    if not isinstance(recordings, (Recording, Iterable)):
+        hint = "; pass its .recording" if hasattr(recordings, "recording") else ""
+        raise InvalidType(f"recordings: expected a Recording or several, got {type(recordings).__name__}{hint}")
     for recording in [recordings] if isinstance(recordings, Recording) else recordings:
         if not isinstance(recording, Recording):
             raise InvalidType(f"recordings: expected a Recording or several, got {type(recording).__name__}")

@@ -96,6 +96,10 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
     with Checks() as checks:
         checks.that(len(shown) > 0, "heads: expected at least one head")
         check_head_indices(checks, layer, shown)
+        batch = layer.weights.shape[0]
+        checks.that(
+            batch == 1, f"layer: expected one sequence, got a batch of {batch}; pass recording.select(0).layers[…]"
+        )
     weights = layer.weights.detach().at(heads=[layer.head_indices.index(head) for head in shown])
     queries, keys = weights.shape[2:]
     size = -(-max(queries, keys) // MAX_PIXELS)

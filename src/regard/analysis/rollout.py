@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.analysis.layer import Layer
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require
 from regard.ops import WeightMatrix
@@ -22,7 +23,7 @@ MAX_FLOW_EDGES = 10**6
 
 
 def rollout(
-    layers: Sequence[WeightMatrix],
+    layers: Sequence[Layer | WeightMatrix],
     *,
     queries: Selection = None,
     head_fusion: HeadFusion = "mean",
@@ -34,7 +35,8 @@ def rollout(
     sum, which matters where a row of W sums to less than 1 (no key, or a sink) or, with ``"max"``, to more.
 
     Args:
-        layers: The self-attention of each layer, from the input on, (batch, heads, tokens, tokens).
+        layers: The self-attention of each layer, from the input on: `Layer`s of a recording, or weight matrices (batch,
+            heads, tokens, tokens).
         queries: Tokens of the last layer: an int, several, bools or a slice. Default: all.
         head_fusion: ``"mean"``, ``"max"``, or the indices of heads whose mean is taken.
         residual_weight: The share r of the residual connection, from 0 to below 1.
@@ -44,7 +46,7 @@ def rollout(
         keys.
 
     Raises:
-        InvalidType: If the layers are not weight matrices.
+        InvalidType: If the layers are neither `Layer`s nor weight matrices.
         InvalidArgument: If the layers do not have the same tokens as queries and as keys, or a number is out of range;
             every problem is in the message.
 
@@ -60,10 +62,10 @@ def rollout(
         >>> regard.analysis.rollout(layers, queries=[0, 49]).shape
         torch.Size([1, 2, 50])
     """
-    rows = _validate(layers, queries, head_fusion, residual_weight)
-    batch, _, tokens, _ = layers[0].shape
-    result = torch.eye(tokens, dtype=layers[0].dtype, device=layers[0].device)[rows].expand(batch, -1, -1)
-    for weights in reversed(layers):
+    matrices, rows = _validate(layers, queries, head_fusion, residual_weight)
+    batch, _, tokens, _ = matrices[0].shape
+    result = torch.eye(tokens, dtype=matrices[0].dtype, device=matrices[0].device)[rows].expand(batch, -1, -1)
+    for weights in reversed(matrices):
         result = _propagate(weights, result, head_fusion, residual_weight)
     return result
 
@@ -89,7 +91,7 @@ def _row_sums(mass: Tensor, residual_weight: float) -> Tensor:
 
 
 def flow(
-    layers: Sequence[WeightMatrix], *, queries: Selection = None, residual_weight: float = 0.5
+    layers: Sequence[Layer | WeightMatrix], *, queries: Selection = None, residual_weight: float = 0.5
 ) -> Float[Tensor, "batch queries keys"]:
     """Attention flow: the maximum flow between tokens of the last layer and of the input.
 
@@ -97,7 +99,8 @@ def flow(
     the residual weight r and the mean W of the heads.
 
     Args:
-        layers: The self-attention of each layer, from the input on, (batch, heads, tokens, tokens).
+        layers: The self-attention of each layer, from the input on: `Layer`s of a recording, or weight matrices (batch,
+            heads, tokens, tokens).
         queries: Tokens of the last layer: an int, several, bools or a slice. Default: all.
         residual_weight: The share r of the residual connection, from 0 to below 1.
 
@@ -106,7 +109,7 @@ def flow(
         rows do not sum to 1. It has no gradients.
 
     Raises:
-        InvalidType: If the layers are not weight matrices.
+        InvalidType: If the layers are neither `Layer`s nor weight matrices.
         InvalidArgument: As `rollout`, and if there are more than a million edges.
         MissingExtra: If networkx is not installed.
 
@@ -122,8 +125,8 @@ def flow(
         >>> regard.analysis.flow(layers, queries=0).shape
         torch.Size([1, 1, 4])
     """
-    rows = _validate(layers, queries, "mean", residual_weight)
-    batch, _, tokens, _ = layers[0].shape
+    matrices, rows = _validate(layers, queries, "mean", residual_weight)
+    batch, _, tokens, _ = matrices[0].shape
     count = len(layers) * tokens**2
     if count > MAX_FLOW_EDGES:
         raise InvalidArgument(
@@ -131,10 +134,10 @@ def flow(
             "fewer layers or a shorter input, or use rollout"
         )
     networkx = require("networkx", extra="graph", needed_by="flow")
-    result = torch.zeros(batch, len(rows), tokens, dtype=layers[0].dtype)
+    result = torch.zeros(batch, len(rows), tokens, dtype=matrices[0].dtype)
     residual = residual_weight * torch.eye(tokens, dtype=torch.float64)
     capacities = [  # (batch, tokens, tokens) each
-        residual + (1 - residual_weight) * weights.detach().dense().mean(1).cpu().double() for weights in layers
+        residual + (1 - residual_weight) * weights.detach().dense().mean(1).cpu().double() for weights in matrices
     ]
     for sequence in range(batch):
         graph = networkx.DiGraph()
@@ -151,16 +154,20 @@ def flow(
 
 
 def _validate(
-    layers: Sequence[WeightMatrix], queries: Selection, head_fusion: HeadFusion, residual_weight: float
-) -> list[int]:
-    """The indices of the queries; raises every problem with the arguments."""
-    if isinstance(layers, WeightMatrix) or not all(isinstance(weights, WeightMatrix) for weights in layers):
-        raise InvalidType("layers: expected a list of weight matrices, from the input on")
+    layers: Sequence[Layer | WeightMatrix], queries: Selection, head_fusion: HeadFusion, residual_weight: float
+) -> tuple[list[WeightMatrix], list[int]]:
+    """The weight matrices and the indices of the queries; raises every problem with the arguments."""
+    if not isinstance(layers, Sequence) or not all(isinstance(layer, (Layer, WeightMatrix)) for layer in layers):
+        raise InvalidType(
+            "layers: expected a list of layers or of weight matrices from the input on, as recording.layers.encoder, "
+            f"got {type(layers).__name__}"
+        )
     if not layers:
-        raise InvalidArgument("layers: expected at least one weight matrix, got none")
-    first, _, tokens, _ = layers[0].shape
+        raise InvalidArgument("layers: expected at least one layer, got none")
+    matrices = [layer.weights if isinstance(layer, Layer) else layer for layer in layers]
+    first, _, tokens, _ = matrices[0].shape
     with Checks() as checks:
-        for number, weights in enumerate(layers):
+        for number, weights in enumerate(matrices):
             batch, heads, rows, keys = weights.shape
             if rows != keys:
                 checks.fail(f"layers: expected as many queries as keys in layer {number}, got {rows} and {keys}")
@@ -172,6 +179,6 @@ def _validate(
         if isinstance(head_fusion, str) and head_fusion not in ("mean", "max"):
             checks.fail(f"head_fusion: expected 'mean', 'max' or indices of heads, got {head_fusion!r}")
         checks.number("residual_weight", residual_weight, low=0, below=1)
-        rows = resolve_index(checks, "queries", slice(None) if queries is None else queries, tokens, layers[0].device)
+        rows = resolve_index(checks, "queries", slice(None) if queries is None else queries, tokens, matrices[0].device)
     assert rows is not None
-    return rows.tolist()
+    return matrices, rows.tolist()

@@ -112,6 +112,12 @@ def _check_recording(recording: object) -> None:
     if not isinstance(recording, Recording):
         hint = "; pass its .recording" if hasattr(recording, "recording") else ""
         raise InvalidType(f"recording: expected a Recording, got {type(recording).__name__}{hint}")
+    for layer in recording.layers:
+        batch = layer.weights.shape[0]
+        if batch != 1:
+            raise InvalidArgument(
+                f"recording: expected one sequence, got a batch of {batch}; select one with recording.select(0)"
+            )
 
 
 def _named_tensors(name: str, result: Any) -> dict[str, Tensor]:
@@ -148,6 +154,7 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
     for name, column in columns.items():
         if isinstance(column, str) or not hasattr(column, "__len__"):
             raise InvalidType(f"columns: expected a list as {name!r}, got {column!r:.80}")
+    columns = {name: column.tolist() if hasattr(column, "tolist") else column for name, column in columns.items()}
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidType(f"path: expected a path, got {path!r:.80}")
     path, lengths = Path(path), sorted({len(column) for column in columns.values()})

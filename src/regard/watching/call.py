@@ -161,6 +161,14 @@ class AttentionCall:
             )
         return spans
 
+    def may_attend(self, query: int, key: int) -> bool:
+        """Whether a query may attend to a key, by index, in some sequence and head."""
+        spans = self._find_spans()
+        if spans is None:
+            return bool(self._dense_mask()[:, :, query, key].any())
+        starts, stops = spans.starts[:, :, query], spans.stops[:, :, query]
+        return bool(((starts <= key) & (key < stops)).any())
+
     def _find_spans(self) -> Spans | None:
         """The mask as ranges of keys; None if a row has too many."""
         if isinstance(self.mask, Spans):

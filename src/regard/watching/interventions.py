@@ -84,9 +84,11 @@ class Interventions:
         keys = call.key.shape[2]
         removed = torch.zeros(queries, keys, dtype=torch.bool, device=call.query.device)
         for query, key in self.knockout[name]:
-            if 0 <= query - call.q_offset < queries and 0 <= key - call.kv_offset < keys:
-                removed[query - call.q_offset, key - call.kv_offset] = True
-                self._knocked_out.add((name, query, key))
+            row, column = query - call.q_offset, key - call.kv_offset
+            if 0 <= row < queries and 0 <= column < keys:
+                removed[row, column] = True
+                if call.may_attend(row, column):
+                    self._knocked_out.add((name, query, key))
         if not bool(removed.any()):
             return mask
         before, in_model = call.mask, removed.roll(-call.extra, 1)  # the model has extra keys at the end
@@ -138,7 +140,7 @@ class Interventions:
                 instead = f"; within it, {', '.join(within)} did" if within else ""
                 problems.append(f"ablate: {name} did not compute attention in any forward pass{instead}")
         return problems + [
-            f"knockout: {name} had no query {query} with a key {key} in any forward pass"
+            f"knockout: in no forward pass of {name} may query {query} attend to key {key}; pairs are (query, key)"
             for name, pairs in self.knockout.items()
             for query, key in pairs
             if (name, query, key) not in self._knocked_out

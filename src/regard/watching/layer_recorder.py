@@ -14,7 +14,7 @@ from regard.errors import InvalidArgument, raise_problems
 from regard.ops import WeightMatrix
 from regard.ops.masks import Spans
 from regard.ops.measures import Measure
-from regard.ops.tree import tensors_in
+from regard.ops.tree import TensorVersions, tensors_in
 from regard.watching.call import AttentionCall, Continuation
 from regard.watching.concatenate import concatenate_calls, concatenate_results, concatenate_valid
 from regard.watching.retention import Retention
@@ -43,6 +43,7 @@ class LayerRecorder:
         self._measures: Mapping[str, Measure] = {}
         self._calls: list[AttentionCall] = []
         self._concatenated: AttentionCall | None = None
+        self._versions: list[TensorVersions] = []  # of the tensors of each call
         self._valid: list[tuple[Tensor | None, int]] = []  # valid queries of each call, and its number of queries
         self._continuation: Continuation | None = None
         self._inconsistency: Inconsistency | None = None
@@ -139,11 +140,25 @@ class LayerRecorder:
         self._valid.append((call.valid_queries, call.query.shape[2]))
         if retention.keep_qk:
             if continuation == "new_tokens" and self._continuation is None:
-                self._calls = [retention.store(self.name, self._calls[0].without_unused_keys())]
-            stored = call.new_keys_only() if continuation == "new_tokens" else call.copy_of_cache()
-            self._calls.append(retention.store(self.name, stored))
+                self._check_versions()
+                (first,) = self._calls
+                self._calls, self._versions = [], []
+                self._store(first.without_unused_keys(), retention)
+            self._store(call.new_keys_only() if continuation == "new_tokens" else call.copy_of_cache(), retention)
             self._continuation, self._concatenated = continuation or self._continuation, None
         return weights
+
+    def _store(self, call: AttentionCall, retention: Retention) -> None:
+        stored = retention.store(self.name, call)
+        self._calls.append(stored)
+        self._versions.append(TensorVersions(stored.tensors))
+
+    def _check_versions(self) -> None:
+        """Raise StaleView if the model changed a kept tensor in place after the call."""
+        for versions in self._versions:
+            versions.check(
+                f"{self.name}: the watch keeps query, key and mask without copying them, unless offload='cpu'"
+            )
 
     def repeat(self) -> None:
         """The last call was made again with another value: its weights are the same."""
@@ -169,6 +184,7 @@ class LayerRecorder:
             rows: (sequences, steps) The row of the batch at each step, −1 where the sequence had ended.
             measures: What to measure of them.
         """
+        self._check_versions()
         selected = LayerRecorder(self.name, self.kind, self._head_indices)
         selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
         selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
@@ -194,6 +210,7 @@ class LayerRecorder:
         if not self._calls:
             raise InvalidArgument(f"{self.name}: its weights were not kept; watch with keep_qk=True, or read measured")
         self._check_order()
+        self._check_versions()
         if self._inconsistency == "changed keys":
             raise InvalidArgument(
                 f"{self.name}: the cache changed the keys of earlier tokens between the steps, as a quantized cache "

@@ -31,7 +31,12 @@ from regard.watching.module_inspection import (
 )
 from regard.watching.result import ForwardPass, LayerKey, WatchResult
 from regard.watching.retention import Retention
-from regard.watching.torch_attention import SdpaInterceptor, call_from_multihead_attention, refuse_nested
+from regard.watching.torch_attention import (
+    SdpaInterceptor,
+    call_from_multihead_attention,
+    check_inputs,
+    has_other_keys,
+)
 from regard.watching.transformers_masks import MaskRegistry
 
 REGARD_LAYERS = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
@@ -266,7 +271,7 @@ class Listener:
         self._modules_run.add(id(module))
         self._num_recorded_at_entry.append(self._num_recorded)
         if isinstance(module, nn.MultiheadAttention) and isinstance(args, tuple):
-            refuse_nested(type(module).__name__, *args)
+            check_inputs(type(module).__name__, *args)
 
     def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not self._module_stack:  # the watch ended within this forward pass
@@ -285,6 +290,8 @@ class Listener:
         if isinstance(module, REGARD_LAYERS) and isinstance(output, AttentionOutput):
             self.record_unchangeable(module, _call_from_regard(output))
         elif isinstance(module, nn.MultiheadAttention):
+            if has_other_keys(module, args, kwargs):
+                self._kinds[id(module)] = "cross"
             self.record_unchangeable(module, call_from_multihead_attention(module, args, kwargs))
         if self._num_recorded > self._num_recorded_at_entry[-1] or self._layer_names is not None:
             return

@@ -97,7 +97,7 @@ class Retention:
     def _move(self, tensor: Tensor) -> Tensor:
         """Move a tensor to where it is kept."""
         if self.offload == "cpu" or tensor.nbytes < MIN_FILE_BYTES:
-            return tensor.detach().cpu()
+            return tensor.detach().to("cpu", copy=True)  # the model may change its own in place
         assert self.offload is not None
         return _to_file(tensor.detach(), Path(self.offload))
 

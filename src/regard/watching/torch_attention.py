@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import linear, pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -48,8 +50,11 @@ class SdpaInterceptor(TorchFunctionMode):
 
     def _record(self, arguments: dict[str, Any]) -> None:
         listener, module = self.listener, self.listener.current_module
-        refuse_nested(type(module).__name__, arguments["query"], arguments["key"])
-        tensors = [arguments["query"], *(arguments.get(name) for name in ("key", "value", "attn_mask"))]
+        check_inputs(type(module).__name__, arguments["query"], arguments["key"])
+        mask = arguments.get("attn_mask")
+        if isinstance(mask, CausalBias):
+            mask = _as_bool_mask(mask)
+        tensors = [arguments["query"], arguments["key"], arguments["value"], mask]
         query, key, value, mask = _with_four_axes(*tensors)
         query, key, value = cast_as_autocast(query, key, value)
         options = {"is_causal": arguments["is_causal"], "scaling": arguments.get("scale")}
@@ -69,20 +74,30 @@ class SdpaInterceptor(TorchFunctionMode):
                 self._softmax_results[result] = True
 
 
+def _as_bool_mask(bias: CausalBias) -> Tensor:
+    """The mask of a `CausalBias`, whose own entries mean nothing."""
+    is_lower_right = bias.variant == CausalVariant.LOWER_RIGHT
+    diagonal = bias.seq_len_kv - bias.seq_len_q if is_lower_right else 0
+    return torch.ones(bias.seq_len_q, bias.seq_len_kv, dtype=torch.bool, device=bias.device).tril(diagonal)
+
+
 def _tensors_in(args: Sequence[Any]) -> Iterator[Tensor]:
     for argument in args:
         several = argument if isinstance(argument, (list, tuple)) else (argument,)
         yield from (each for each in several if isinstance(each, Tensor))
 
 
-def refuse_nested(name: str, *inputs: object) -> None:
-    """Refuse nested tensors.
+def check_inputs(name: str, *inputs: object) -> None:
+    """Refuse tensors whose attention cannot be recorded.
 
     Raises:
-        InvalidArgument: If there is one; it names the module.
+        InvalidArgument: If one is nested or inside a transform of `torch.func`; it names the module.
     """
-    if any(isinstance(each, Tensor) and each.is_nested for each in inputs):
-        raise InvalidArgument(f"{name}: nested tensors cannot be watched; pass padded ones with a mask")
+    for tensor in inputs:
+        if isinstance(tensor, Tensor) and tensor.is_nested:
+            raise InvalidArgument(f"{name}: nested tensors cannot be watched; pass padded ones with a mask")
+        if isinstance(tensor, Tensor) and is_functorch_wrapped_tensor(tensor):
+            raise InvalidArgument(f"{name}: calls under torch.vmap, torch.func.grad and the like cannot be watched")
 
 
 def _with_four_axes(query: Tensor, *others: Tensor | None) -> list[Any]:
@@ -135,6 +150,14 @@ def call_from_multihead_attention(module: nn.MultiheadAttention, args: Any, kwar
         more = None if mask.dtype == torch.bool else _finite_part(mask, added)
         bias = more if bias is None else bias if more is None else bias + more
     return AttentionCall(query, key, rule, ScaledDotProduct(), bias, None, valid_queries=valid_queries, value=value)
+
+
+def has_other_keys(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> bool:
+    """Whether there are more or fewer keys than queries, so that it is cross-attention whatever its name."""
+    arguments = _FORWARD.bind(module, *args, **kwargs).arguments
+    query, key = arguments["query"], arguments["key"]
+    axis = 1 if module.batch_first and query.ndim == 3 else 0
+    return query.shape[axis] != key.shape[axis]
 
 
 def _finite_part(mask: Tensor, added: int) -> Tensor | None:

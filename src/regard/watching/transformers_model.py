@@ -86,6 +86,10 @@ class TransformersModel:
         text = os.fspath(text)
         is_image = self.processor is not None and (self.tokenizer is None or text.lower().endswith(IMAGE_SUFFIXES))
         has_decoder = self.model.config.is_encoder_decoder and self.model.can_generate()
+        if self.tokenizer is None and not is_image:
+            raise InvalidArgument(
+                f"tokenizer: {self.name} needs one to read text; pass TransformersModel(model, tokenizer)"
+            )
         problems = letter_objections([("text", text), ("target", target or "")])
         problems += count_problems(max_new_tokens=max_new_tokens)
         if not text.strip():
@@ -123,7 +127,7 @@ class TransformersModel:
         """
         raise_problems(count_problems(length=length))
         if self.tokenizer is None:
-            raise InvalidArgument(f"{self.name} reads images, not text")
+            raise InvalidArgument(f"tokenizer: {self.name} has none, so it reads no text")
         special = set(self.tokenizer.all_special_ids)
         vocabulary = [index for index in range(len(self.tokenizer)) if index not in special]
         empty = self._tokenize("")["input_ids"][0].tolist()

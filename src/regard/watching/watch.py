@@ -43,8 +43,9 @@ def watch(
         keep_qk: Whether to keep query and key of each layer, so that anything about the weights can be computed later.
             False keeps only the measures and, during a generation, the model's cache.
         keep_values: Whether to keep values with them, where the output of a head is a weighted sum of values.
-        offload: Where to keep queries and keys: ``"cpu"``, or a folder for unnamed files, which disappear with them.
-            Offloaded tensors have no gradients. Default: where they are.
+        offload: Where to copy queries and keys: ``"cpu"``, or a folder for unnamed files, which disappear with them.
+            Offloaded tensors have no gradients. Default: no copies; if the model changes a tensor in place after the
+            attention call, reading the weights raises `StaleView`.
         max_bytes: Largest number of bytes to keep, in all forward passes. Default: no limit.
         ablate: Heads whose output is set to 0, by module name. For models of transformers.
         knockout: Pairs of positions (query, key) that may not attend to each other, by module name. For models of
