@@ -216,9 +216,9 @@ def test_the_strongest_keys_have_the_largest_weights(drawn, data):
 
 
 @given(matrices(square=True), st.sampled_from(["mean", "max"]), st.floats(0.01, 0.99))
-def test_rows_of_a_rollout_sum_to_one(drawn, heads, residual):
+def test_rows_of_a_rollout_sum_to_one(drawn, fusion, residual):
     W, *_ = drawn
-    sums = rollout([W, W, W], heads=heads, residual=residual).sum(-1)
+    sums = rollout([W, W, W], head_fusion=fusion, residual_weight=residual).sum(-1)
     equal(sums, torch.ones_like(sums))
 
 

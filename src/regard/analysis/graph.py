@@ -42,7 +42,7 @@ def pagerank(
 
     Example:
         >>> import regard, torch
-        >>> W = regard.weights(*torch.randn(2, 1, 4, 300, 8).unbind(), mask=regard.Causal())
+        >>> W = regard.weights(*torch.zeros(2, 1, 4, 300, 8).unbind(), mask=regard.Causal())
         >>> regard.analysis.pagerank(W)[0, 0].argmax()
         tensor(0)
     """
