@@ -87,7 +87,9 @@ class Interventions:
             row, column = query - call.q_offset, key - call.kv_offset
             if 0 <= row < queries and 0 <= column < keys:
                 removed[row, column] = True
-                if call.may_attend(row, column):
+                if key <= query or call.may_attend(
+                    row, column
+                ):  # a mask that depends on the data may drop earlier keys
                     self._knocked_out.add((name, query, key))
         if not bool(removed.any()):
             return mask

@@ -388,7 +388,8 @@ def _uses_only_attention_interface(model: nn.Module) -> bool:
 
     return not any(
         calls_sdpa(type(module))
-        or may_compute_weights(type(module))
+        # one that is named like attention is refused if none of its calls was recorded
+        or (may_compute_weights(type(module)) and not computes_own_softmax(type(module)))
         or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
         for module in model.modules()
     )
