@@ -6,9 +6,12 @@ import pytest
 import torch
 
 import regard
+from regard.errors import StaleView
+from regard.ops.masks import Causal
 from regard.ops.scores import ScaledDotProduct
 from regard.watching.call import AttentionCall
-from regard.watching.layer_recorder import MAX_PENDING_QUERIES, PendingSteps
+from regard.watching.layer_recorder import MAX_PENDING_QUERIES, LayerRecorder, PendingSteps
+from regard.watching.retention import Retention
 from watching.families import LENGTH, built
 
 pytest.importorskip("transformers")
@@ -72,3 +75,17 @@ def test_a_cache_that_is_written_into_is_measured_at_once():
     with torch.no_grad():
         steps.start_after(step(7, key[:, :, :7]))
         assert not steps.try_add(step(8, key[:, :, :8]))
+
+
+@pytest.mark.parametrize("room", [0, 4])
+def test_a_prefill_that_was_changed_in_place_stays_refused_after_the_next_step(room):
+    recorder, retention = LayerRecorder("a", "decoder"), Retention()
+    query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6 + room, 4)
+    prefill = AttentionCall(query, key, Causal(), ScaledDotProduct(), None, None)
+    recorder.add(prefill, None, {}, retention)
+    query.mul_(2)
+    longer = key if room else torch.cat([key, torch.randn(1, 2, 1, 4)], 2)
+    step = AttentionCall(torch.randn(1, 2, 1, 4), longer, Causal(), ScaledDotProduct(), None, None, q_offset=6)
+    recorder.add(step, "new_tokens", {}, retention)
+    with pytest.raises(StaleView, match="changed in place"):
+        _ = recorder.layer.weights

@@ -223,8 +223,8 @@ def check_layer(checks: Checks, layer: Layer) -> None:
     for name, (is_right, what) in expected.items():
         if not is_right:
             value = vars(layer).get(f"_{name}", vars(layer).get(name))
-            came = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
-            checks.fail_type(f"{where}: {name}: expected {what}, got {came}")
+            actual = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
+            checks.fail_type(f"{where}: {name}: expected {what}, got {actual}")
     if len(checks.problems) > before:
         return
     checks.that(

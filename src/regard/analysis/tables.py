@@ -140,7 +140,7 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
     """Write columns to a file, atomically.
 
     Args:
-        columns: Columns of equal length by name, as `edge_table`, `row_table` and `head_scores` return them.
+        columns: Lists, arrays or tensors of equal length by name, as `edge_table`, `row_table` and `head_scores` return them.
         path: ``*.csv`` or ``*.parquet``.
 
     Raises:
@@ -154,7 +154,7 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
     for name, column in columns.items():
         if isinstance(column, str) or not hasattr(column, "__len__"):
             raise InvalidType(f"columns: expected a list as {name!r}, got {column!r:.80}")
-    columns = {name: column.tolist() if hasattr(column, "tolist") else column for name, column in columns.items()}
+    columns = {name: _as_list(column) for name, column in columns.items()}
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidType(f"path: expected a path, got {path!r:.80}")
     path, lengths = Path(path), sorted({len(column) for column in columns.values()})
@@ -177,3 +177,7 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
             raise InvalidArgument(f"columns: Parquet cannot hold them: {error}") from error
         with atomic_write(path) as file:
             parquet.write_table(table, file)
+
+
+def _as_list(column: Any) -> list[Any]:
+    return column.tolist() if hasattr(column, "tolist") else list(column)

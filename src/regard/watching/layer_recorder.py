@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.analysis.layer import AttentionKind, Layer
-from regard.errors import InvalidArgument, raise_problems
+from regard.errors import InvalidArgument, StaleView, raise_problems
 from regard.ops import WeightMatrix
 from regard.ops.masks import Spans
 from regard.ops.measures import Measure
@@ -140,10 +141,7 @@ class LayerRecorder:
         self._valid.append((call.valid_queries, call.query.shape[2]))
         if retention.keep_qk:
             if continuation == "new_tokens" and self._continuation is None:
-                self._check_versions()
-                (first,) = self._calls
-                self._calls, self._versions = [], []
-                self._store(first.without_unused_keys(), retention)
+                self._trim_first(retention)
             self._store(call.new_keys_only() if continuation == "new_tokens" else call.copy_of_cache(), retention)
             self._continuation, self._concatenated = continuation or self._continuation, None
         return weights
@@ -152,6 +150,15 @@ class LayerRecorder:
         stored = retention.store(self.name, call)
         self._calls.append(stored)
         self._versions.append(TensorVersions(stored.tensors))
+
+    def _trim_first(self, retention: Retention) -> None:
+        """Let go of the unused end of a static KV cache, which the first call covers."""
+        trimmed = self._calls[0].without_unused_keys()
+        if trimmed is not self._calls[0]:
+            self._calls[0] = retention.store(self.name, trimmed)
+            with suppress(StaleView):  # a query that was changed before stays refused
+                self._check_versions()
+                self._versions[0] = TensorVersions(self._calls[0].tensors)
 
     def _check_versions(self) -> None:
         """Raise StaleView if the model changed a kept tensor in place after the call."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +25,9 @@ from regard.watching.module_inspection import (
     calls_sdpa,
     computes_own_softmax,
     is_named_attention,
-    may_compute_weights,
+    is_of_transformers,
     mentions_attention,
+    uses_only_attention_interface,
 )
 from regard.watching.result import ForwardPass, LayerKey, WatchResult
 from regard.watching.retention import Retention
@@ -75,7 +75,7 @@ class Listener:
         self._measures, self._retention = measures, retention
         self._layer_names, self._heads = layers, heads
         self._kinds: dict[int, AttentionKind] = {}
-        self._sdpa_mode = None if _uses_only_attention_interface(model) else SdpaInterceptor(self)
+        self._sdpa_mode = None if uses_only_attention_interface(model) else SdpaInterceptor(self)
         self._sdpa_suspended = False
         self._is_active = False
 
@@ -351,7 +351,7 @@ class Listener:
         """What to do where a module's attention was not recorded."""
         if options.get("output_attentions"):
             return " with output_attentions=True; leave that out, because the watch gives the weights"
-        if calls_sdpa(kind) and _is_of_transformers(self.model):
+        if calls_sdpa(kind) and is_of_transformers(self.model):
             return '; watch it after model.set_attn_implementation("sdpa"), or exclude it by passing layers=[...]'
         return "; exclude it by passing layers=[...]"
 
@@ -378,26 +378,3 @@ def _call_from_regard(attended: AttentionOutput) -> AttentionCall:
     request = attended.weights.request
     rules = request.mask, request.score, None, request.scale
     return AttentionCall(request.query, request.key, *rules, request.offset, value=attended.value)
-
-
-def _uses_only_attention_interface(model: nn.Module) -> bool:
-    """Whether all attention of a model goes through transformers' interface, so that SDPA need not be intercepted."""
-    if not _is_of_transformers(model):
-        return False
-    from transformers import PreTrainedModel
-
-    return not any(
-        calls_sdpa(type(module))
-        # one that is named like attention is refused if none of its calls was recorded
-        or (may_compute_weights(type(module)) and not computes_own_softmax(type(module)))
-        or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
-        for module in model.modules()
-    )
-
-
-def _is_of_transformers(model: nn.Module) -> bool:
-    if not sys.modules.get("transformers"):
-        return False
-    from transformers import PreTrainedModel
-
-    return isinstance(model, PreTrainedModel)

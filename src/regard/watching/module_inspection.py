@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from types import CodeType
@@ -118,3 +119,27 @@ def _count_products(code: CodeType) -> int:
         or each.opname == "BINARY_MATRIX_MULTIPLY"
         for each in dis.get_instructions(code)
     )
+
+
+def uses_only_attention_interface(model: nn.Module) -> bool:
+    """Whether all attention of a model goes through transformers' interface, so that SDPA need not be intercepted."""
+    if not is_of_transformers(model):
+        return False
+    from transformers import PreTrainedModel
+
+    return not any(
+        calls_sdpa(type(module))
+        # one that is named like attention is refused if none of its calls was recorded
+        or (may_compute_weights(type(module)) and not computes_own_softmax(type(module)))
+        or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
+        for module in model.modules()
+    )
+
+
+def is_of_transformers(model: nn.Module) -> bool:
+    """Whether a model is a `PreTrainedModel`; without importing transformers."""
+    if not sys.modules.get("transformers"):
+        return False
+    from transformers import PreTrainedModel
+
+    return isinstance(model, PreTrainedModel)

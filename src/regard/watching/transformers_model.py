@@ -217,7 +217,7 @@ class TransformersModel:
                 yield result
             except RegardError:
                 raise
-            except Exception as error:
+            except Exception as error:  # whatever the code of the model raises for unsuitable inputs
                 name = type(self.model).__name__
                 raise InvalidArgument(f"{self.name}: {name} cannot read this: {first_line(error)}") from error
 
