@@ -140,7 +140,8 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
     """Write columns to a file, atomically.
 
     Args:
-        columns: Lists, arrays or tensors of equal length by name, as `edge_table`, `row_table` and `head_scores` return them.
+        columns: Lists, arrays or tensors of equal length by name, as `edge_table`, `row_table` and `head_scores` return
+            them.
         path: ``*.csv`` or ``*.parquet``.
 
     Raises:
