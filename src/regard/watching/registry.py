@@ -28,7 +28,7 @@ def activate(listener: Listener) -> None:
         if sys.modules.get("transformers"):  # otherwise there are no models of it
             from regard.watching.transformers_attention import install
 
-            install(_installed)
+            install(_installed, listener.model)
         _active.append(listener)
 
 

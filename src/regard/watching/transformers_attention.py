@@ -39,16 +39,17 @@ _wrapped: set[int] = set()
 """The ids of the interfaces that are wrapped."""
 
 
-def install(stack: ExitStack) -> None:
-    """Wrap the functions of all attention interfaces that are not yet wrapped, until the stack closes."""
+def install(stack: ExitStack, model: nn.Module) -> None:
+    """Wrap the functions of the attention interfaces of a model that are not yet wrapped, until the stack closes."""
     from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    in_files = (vars(module).get("ALL_ATTENTION_FUNCTIONS") for module in list(sys.modules.values()))
-    interfaces = {
-        id(each): each for each in in_files if isinstance(each, AttentionInterface)
-    }  # a file may have its own
-    for number, interface in interfaces.items():
+    # A file may have an interface of its own, and a class inherit from another file.
+    files = {base.__module__ for cls in set(map(type, model.modules())) for base in cls.__mro__}
+    own = (getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None) for name in files)
+    interfaces = [ALL_ATTENTION_FUNCTIONS, *(each for each in own if isinstance(each, AttentionInterface))]
+    for number, interface in {id(each): each for each in interfaces}.items():
         if number not in _wrapped:
             stack.enter_context(_override(interface, _wrap_attention))
             stack.enter_context(_override_default(interface))
