@@ -72,7 +72,7 @@ def test_what_became_of_beams_is_one_matrix_for_each_text(name, side):
     assert torch.equal(found.sequences, expected.sequences)
     with pytest.raises(InvalidArgument, match=r"beam search reordered the batch .* result\.select_beams\("):
         assert seen.layers.decoder[-1].weights
-    with pytest.raises(InvalidArgument, match=r"beam_indices: expected .* below 8, of at least 9 steps, got"):
+    with pytest.raises(InvalidArgument, match=r"beam_indices: expected .* from -1 to 7, of at least 9 steps, got"):
         seen.select_beams(found.beam_indices[:, :5])
     texts = seen.select_beams(found.beam_indices)
     mask, read = mask.repeat_interleave(2, 0), found.sequences[:, :-1]

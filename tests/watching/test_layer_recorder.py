@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.errors import StaleView
 from regard.ops.masks import Causal
-from regard.ops.scores import ScaledDotProduct
+from regard.ops.request import make_request
 from regard.watching.call import AttentionCall
 from regard.watching.layer_recorder import MAX_PENDING_QUERIES, LayerRecorder, PendingSteps
 from regard.watching.retention import Retention
@@ -43,10 +43,10 @@ def test_answers_are_there_between_the_steps_too():
                     torch.testing.assert_close(layer.measured["received"].sum(-1), torch.full((2, 4), step + 1.0))
 
 
-def step(stop: int, key: torch.Tensor, **given: object) -> AttentionCall:
-    return AttentionCall(
-        torch.randn(1, 2, 1, 4), key, None, ScaledDotProduct(), None, None, **{"q_offset": stop - 1} | given
-    )
+def step(stop: int, key: torch.Tensor, **given: int) -> AttentionCall:
+    offsets = {"q_offset": stop - 1, "kv_offset": 0} | given
+    request = make_request(torch.randn(1, 2, 1, 4), key, offset=offsets["q_offset"] - offsets["kv_offset"])
+    return AttentionCall(request, **offsets)
 
 
 def test_only_what_goes_on_from_another_call_waits():
@@ -81,11 +81,11 @@ def test_a_cache_that_is_written_into_is_measured_at_once():
 def test_a_prefill_that_was_changed_in_place_stays_refused_after_the_next_step(room):
     recorder, retention = LayerRecorder("a", "decoder"), Retention()
     query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6 + room, 4)
-    prefill = AttentionCall(query, key, Causal(), ScaledDotProduct(), None, None)
+    prefill = AttentionCall(make_request(query, key, mask=Causal(), offset=0))
     recorder.add(prefill, None, {}, retention)
     query.mul_(2)
     longer = key if room else torch.cat([key, torch.randn(1, 2, 1, 4)], 2)
-    step = AttentionCall(torch.randn(1, 2, 1, 4), longer, Causal(), ScaledDotProduct(), None, None, q_offset=6)
+    step = AttentionCall(make_request(torch.randn(1, 2, 1, 4), longer, mask=Causal(), offset=6), q_offset=6)
     recorder.add(step, "new_tokens", {}, retention)
     with pytest.raises(StaleView, match="changed in place"):
         _ = recorder.layer.weights

@@ -229,14 +229,14 @@ def test_layers_by_name_and_number_and_what_a_watch_says():
     assert "encoder" not in seen.layers
     with pytest.raises(InvalidArgument, match=r"'encoder' has several layers: encoder\.layer\.0"):
         assert seen.layers["encoder"]
-    assert repr(seen).startswith("WatchResult(BertModel: 1 forward passes, LayerList(2 layers: 2 encoder), ")
+    assert repr(seen).startswith("WatchResult(BertModel: 1 recording, LayerList(2 layers: 2 encoder), ")
     assert repr(seen.layers[0]) == "Layer('encoder.layer.0.attention.self', encoder)"
     by_id, by_word = (head_scores(seen.recording, tokens=each) for each in (given["input_ids"], [["[SEP]"] * 11] * 2))
     assert by_id["separator"] != by_word["separator"]
     for wrong in (3, "text"):
         with pytest.raises(InvalidType, match="tokens: expected"):
             head_scores(seen.recording, tokens=wrong)
-    for wrong in ([[5]], torch.empty(0, 0), torch.tensor([[-2]])):
+    for wrong in (torch.tensor([[5]]), torch.empty(0, 0, dtype=torch.int64), torch.tensor([[-2]])):
         with pytest.raises(InvalidArgument, match=r"beam_indices: expected"):
             seen.select_beams(wrong)
 

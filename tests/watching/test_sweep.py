@@ -61,6 +61,32 @@ def test_what_cannot_be_heard_may_stand_beside_what_is_chosen():
     assert [layer.name for layer in seen.layers] == [chosen]
 
 
+class SparseAttention(torch.nn.Module):
+    def forward(self, x, **options):
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](self, x, x, x, None, **options)[0].transpose(1, 2)
+
+
+class HalfSparse(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.sparse = SparseAttention(), SparseAttention()
+
+    def forward(self, x):
+        return self.sparse(self.dense(x), indices=torch.zeros(1))
+
+
+def test_attention_to_selected_keys_may_stand_beside_what_is_chosen():
+    x, message = torch.randn(1, 2, 5, 4), "SparseAttention selects the keys"
+    with pytest.raises(InvalidArgument, match=message), regard.watch(HalfSparse()) as result:
+        result.model(x)
+    with regard.watch(HalfSparse(), layers=["dense"]) as result:
+        output = result.model(x)
+    assert [layer.name for layer in result.layers] == ["dense"]
+    assert torch.equal(output, HalfSparse()(x))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_called_attention_for_short_is_not_missed_beside_what_is_heard(monkeypatch):
     tiny.quiet()

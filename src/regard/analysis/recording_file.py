@@ -144,9 +144,8 @@ def _encode(value: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
     if isinstance(value, bytes):
         return {"bytes": _encode(torch.from_numpy(np.frombuffer(value, np.uint8).copy()), tensors, dtype)}
     if isinstance(value, WeightMatrix):
-        return {
-            "attention_request": _encode(_request_fields(value.detach(), dtype), tensors, dtype)
-        }  # refused if stale
+        weights = value.detach()  # refused if stale
+        return {"attention_request": _encode(_request_fields(weights, dtype), tensors, dtype)}
     if isinstance(value, Mapping):
         return {"dict": {str(name): _encode(part, tensors, dtype) for name, part in value.items()}}
     if isinstance(value, (tuple, list)):

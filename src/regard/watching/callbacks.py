@@ -12,7 +12,7 @@ from regard.errors import require
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.listener import Listener
 from regard.watching.registry import listener_for
-from regard.watching.watch import make_listener
+from regard.watching.watch import watch
 
 if TYPE_CHECKING:
     from lightning import Callback
@@ -116,7 +116,9 @@ def lightning_callback(every_n_steps: int = 100) -> Callback:
 def start_watch(model: nn.Module) -> Listener:
     """Start a watch that keeps only what is logged. Its trainer may fail within a step, so another watch may end it."""
     stop_stale_watch(model)
-    listener = make_listener(model, MEASURES, keep_qk=False, preemptible=True)
+    listener = watch(model, MEASURES, keep_qk=False)
+    assert isinstance(listener, Listener)
+    listener.preemptible = True
     listener.__enter__()
     return listener
 
@@ -133,7 +135,7 @@ def stop_watch(listener: Listener) -> dict[str, float]:
     listener.__exit__(None, None, None)
     recorders: dict[str, list[LayerRecorder]] = {}
     for forward_pass in listener.result._passes:
-        for recorder in forward_pass.recorders.values():
+        for recorder in forward_pass.values():
             recorders.setdefault(recorder.name, []).append(recorder)
     metrics: dict[str, float] = {}
     for name, of_layer in recorders.items():

@@ -51,7 +51,8 @@ def concatenate_calls(
                 parts.append(pad(part, (0, key.shape[2] - part.shape[-1])))
         bias = torch.cat(parts, -2)
     query = torch.cat([call.query for call in calls], 2)
-    return replace(first, query=query, key=key, value=value, mask=Spans(*sides), bias=bias, valid_queries=None)
+    call = first.with_keys(lambda _: key, query=query, mask=Spans(*sides), bias=bias)
+    return replace(call, value=value, valid_queries=None)
 
 
 def concatenate_valid(parts: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:

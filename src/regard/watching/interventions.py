@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -80,26 +81,24 @@ class Interventions:
         """
         if name not in self.knockout:
             return mask
-        batch, heads, queries, _ = call.query.shape
-        keys = call.key.shape[2]
+        batch, _, queries, keys = call.request.shape
         removed = torch.zeros(queries, keys, dtype=torch.bool, device=call.query.device)
         for query, key in self.knockout[name]:
             row, column = query - call.q_offset, key - call.kv_offset
             if 0 <= row < queries and 0 <= column < keys:
                 removed[row, column] = True
-                if key <= query or call.may_attend(
-                    row, column
-                ):  # a mask that depends on the data may drop earlier keys
+                if key <= query or call.may_attend(row, column):  # a mask that depends on data may drop earlier keys
                     self._knocked_out.add((name, query, key))
         if not bool(removed.any()):
             return mask
-        before, in_model = call.mask, removed.roll(-call.extra, 1)  # the model has extra keys at the end
+        before, in_model = call.request.mask, removed.roll(-call.extra, 1)  # the model has extra keys at the end
         rule = as_mask(~removed) if before is None else before & as_mask(~removed)
-        call.mask = to_spans(rule, (batch, heads, queries, keys), call.offset, removed.device) or rule
+        where = call.request.offset, removed.device
+        call.request = replace(call.request, mask=to_spans(rule, call.request.shape, *where) or rule)
         shape = batch, 1, queries, keys
         if adds:
-            left = to_dense(rule, shape, call.offset, removed.device)
-            allowed = torch.ones_like(left) if before is None else to_dense(before, shape, call.offset, removed.device)
+            left = to_dense(rule, shape, *where)
+            allowed = torch.ones_like(left) if before is None else to_dense(before, shape, *where)
             empty = (allowed.any(-1) & ~left.any(-1)).nonzero()
             if len(empty):
                 query = int(empty[0, -1]) + call.q_offset
@@ -110,7 +109,7 @@ class Interventions:
             mask = call.query.new_zeros(left.shape) if mask is None else mask
             return mask.masked_fill(in_model, torch.finfo(mask.dtype).min)
         if mask is None:
-            return to_dense(rule, shape, call.offset, removed.device)
+            return to_dense(rule, shape, *where)
         return mask & ~in_model if mask.dtype == torch.bool else mask.masked_fill(in_model, torch.finfo(mask.dtype).min)
 
     def ablate_heads(self, name: str, output: Tensor) -> Tensor:

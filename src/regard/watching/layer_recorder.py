@@ -147,15 +147,18 @@ class LayerRecorder:
         return weights
 
     def _store(self, call: AttentionCall, retention: Retention) -> None:
-        stored = retention.store(self.name, call)
-        self._calls.append(stored)
-        self._versions.append(TensorVersions(stored.tensors))
+        call = retention.offloaded(call)
+        tensors = call.tensors
+        retention.count(self.name, tensors)
+        self._calls.append(call)
+        self._versions.append(TensorVersions(tensors))
 
     def _trim_first(self, retention: Retention) -> None:
         """Let go of the unused end of a static KV cache, which the first call covers."""
         trimmed = self._calls[0].without_unused_keys()
         if trimmed is not self._calls[0]:
-            self._calls[0] = retention.store(self.name, trimmed)
+            self._calls[0] = retention.offloaded(trimmed)
+            retention.count(self.name, self._calls[0].tensors)
             with suppress(StaleView):  # a query that was changed before stays refused
                 self._check_versions()
                 self._versions[0] = TensorVersions(self._calls[0].tensors)
@@ -292,7 +295,7 @@ class PendingSteps:
         before, queries, keys = self._key, call.query.shape[2], call.key.shape[2]
         if before is None or not _can_defer(call) or before.data_ptr() == call.key.data_ptr():
             return False
-        if not call.offset + queries == keys == before.shape[2] + queries:
+        if not call.request.offset + queries == keys == before.shape[2] + queries:
             return False
         if self._calls:
             first = self._calls[0]
@@ -319,7 +322,7 @@ class PendingSteps:
 
 def _can_defer(call: AttentionCall) -> bool:
     """Whether a call may be measured later: nothing needs a gradient, and its mask can be concatenated."""
-    return not torch.is_grad_enabled() and (call.mask is None or isinstance(call.mask, Spans))
+    return not torch.is_grad_enabled() and isinstance(call.request.mask, (Spans, type(None)))
 
 
 class Measurements(dict[str, Any]):

@@ -55,8 +55,10 @@ class Listener:
         heads: The heads to record; None for all.
         retention: What to keep.
         interventions: What to change in the model.
-        preemptible: Whether another watch of the model ends this one instead of being refused.
     """
+
+    preemptible = False
+    """Whether another watch of the model ends this one instead of being refused."""
 
     def __init__(
         self,
@@ -66,9 +68,8 @@ class Listener:
         heads: tuple[int, ...] | None,
         retention: Retention,
         interventions: Interventions,
-        preemptible: bool = False,
     ) -> None:
-        self.model, self.interventions, self.preemptible = model, interventions, preemptible
+        self.model, self.interventions = model, interventions
         self.masks = MaskRegistry()
         self.module_names = {id(module): name for name, module in model.named_modules()}
         self.config_ids = {id(config) for module in model.modules() if (config := getattr(module, "config", None))}
@@ -125,9 +126,9 @@ class Listener:
             self._end_forward()
         if kind is not None:
             return
-        if self._passes:
-            self._passes[-1].flush()
-        recorders = [recorder for each in self._passes for recorder in each.recorders.values()]
+        recorders = [recorder for each in self._passes for recorder in each.values()]
+        for recorder in recorders:
+            recorder.flush()
         raise_problems(self.interventions.unapplied([recorder.name for recorder in recorders]))
         name = type(self.model).__name__
         if not recorders:
@@ -183,6 +184,14 @@ class Listener:
             self._kinds[id(module)] = attention_kind(name, module, self._module_stack, is_causal)
         return self._kinds[id(module)]
 
+    def ignores(self, module: nn.Module) -> bool:
+        """Whether the attention of a module is neither recorded nor changed."""
+        name = self.module_names[id(module)]
+        return not self._is_recorded(name) and not self.interventions.applies_to(name)
+
+    def _is_recorded(self, name: str) -> bool:
+        return self._layer_names is None or name in self._layer_names
+
     def note_softmax_product(self) -> None:
         """The running module multiplies by the result of a softmax."""
         if self.intercepts_sdpa and self._module_stack:
@@ -220,12 +229,12 @@ class Listener:
         name = self.module_names[id(module)]
         if not self._retention.keep_values:
             call.value = None
-        if self._layer_names is not None and name not in self._layer_names:
+        if not self._is_recorded(name):
             return None
         in_backward = torch._C._current_graph_task_id() != -1  # a checkpointed layer runs again
         if self._repeats_last(module, call):
             if self._passes and not in_backward:
-                next(reversed(self._passes[-1].recorders.values())).repeat()
+                next(reversed(self._passes[-1].values())).repeat()
             return call.weights
         self._last_call = module, call.query, call.key
         index = max(self._call_counts[id(module)], 1)
@@ -287,6 +296,8 @@ class Listener:
 
     def _record_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Record a module as a whole, or notice that it computed attention which was not recorded."""
+        if self.ignores(module):
+            return
         if isinstance(module, REGARD_LAYERS) and isinstance(output, AttentionOutput):
             self.record_unchangeable(module, _call_from_regard(output))
         elif isinstance(module, nn.MultiheadAttention):
@@ -319,10 +330,10 @@ class Listener:
 
     def _valid_queries_before(self, key: LayerKey) -> Tensor | None:
         """The valid queries of a cross-attention when it ran before; in the backward pass it may run alone."""
-        recorder = self._passes[-1].recorders.get(key) if self._passes else None
+        recorder = self._passes[-1].get(key) if self._passes else None
         return None if recorder is None else recorder.valid_queries
 
-    def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> dict[LayerKey, LayerRecorder]:
+    def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> ForwardPass:
         """The recorders of the forward pass or generation that a call belongs to.
 
         The first self-attention call of a forward pass decides whether the recording continues: it does if its query
@@ -331,8 +342,8 @@ class Listener:
         were recorded; otherwise the next layer decides.
         """
         if not self._passes:
-            self._passes.append(ForwardPass())
-        recorders = self._passes[-1].recorders
+            self._passes.append({})
+        recorders = self._passes[-1]
         if key in self._recorded_this_forward or self._pass_decided:
             return recorders
         if key in recorders:
@@ -342,10 +353,10 @@ class Listener:
             is_whole = not self._recorded_this_forward and self._module_stack[0] is self.model
             continues = not (is_whole and any(recorder.kind == kind for recorder in recorders.values()))
         if not continues:
-            self._passes[-1].flush()
-            moved = {each: recorders.pop(each) for each in self._recorded_this_forward}
-            self._passes.append(ForwardPass(moved))
-        return self._passes[-1].recorders
+            for recorder in recorders.values():
+                recorder.flush()
+            self._passes.append({each: recorders.pop(each) for each in self._recorded_this_forward})
+        return self._passes[-1]
 
     def _remedy(self, kind: type[nn.Module], options: Mapping[str, Any]) -> str:
         """What to do where a module's attention was not recorded."""
@@ -374,7 +385,6 @@ class Listener:
         return "it has no attention, or computes it in its own code"
 
 
-def _call_from_regard(attended: AttentionOutput) -> AttentionCall:
-    request = attended.weights.request
-    rules = request.mask, request.score, None, request.scale
-    return AttentionCall(request.query, request.key, *rules, request.offset, value=attended.value)
+def _call_from_regard(output: AttentionOutput) -> AttentionCall:
+    request = output.weights.request
+    return AttentionCall(request, request.offset, value=output.value)

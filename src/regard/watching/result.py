@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 
 from regard.analysis.layer import AttentionKind, LayerList
 from regard.analysis.recording import Recording
-from regard.errors import InvalidArgument, InvalidType
+from regard.checks import Checks
+from regard.errors import InvalidArgument
 from regard.ops.matrix import DENSE_LIMIT
 from regard.ops.measures import Measure
 from regard.watching.layer_recorder import LayerRecorder
@@ -21,16 +21,8 @@ LayerKey = tuple[str, int]
 """The name of a module, and which of its calls in one forward pass."""
 
 
-@dataclass(eq=False)
-class ForwardPass:
-    """The recorders of one forward pass, or of one generation, in the order in which the layers were computed."""
-
-    recorders: dict[LayerKey, LayerRecorder] = field(default_factory=dict)
-
-    def flush(self) -> None:
-        """Measure the decode steps that were deferred."""
-        for recorder in self.recorders.values():
-            recorder.flush()
+ForwardPass = dict[LayerKey, LayerRecorder]
+"""The recorders of one forward pass, or of one generation, in the order in which the layers were computed."""
 
 
 class WatchResult:
@@ -108,7 +100,7 @@ class WatchResult:
     @property
     def nbytes(self) -> int:
         """Bytes of all that is kept: queries, keys, values, masks, biases and measures."""
-        return sum(recorder.nbytes for each in self._passes for recorder in each.recorders.values())
+        return sum(recorder.nbytes for each in self._passes for recorder in each.values())
 
     def select_beams(self, beam_indices: Int[Tensor, "texts steps"]) -> Recording:
         """What the texts that a beam search returned attended to, in the last forward pass.
@@ -124,38 +116,32 @@ class WatchResult:
             InvalidType: If it is not a tensor.
             InvalidArgument: If steps were not kept, or it has other rows or fewer steps.
         """
-        recorders = self._passes[-1].recorders if self._passes else {}
-        if not recorders or not all(recorder.has_calls for recorder in recorders.values()):
+        recorders = list(self._passes[-1].values()) if self._passes else []
+        if not recorders or not all(recorder.has_calls for recorder in recorders):
             raise InvalidArgument("select_beams: the steps were not kept; watch a generation with keep_qk=True")
-        if not isinstance(beam_indices, (Tensor, Sequence)) or isinstance(beam_indices, str):
-            raise InvalidType(f"beam_indices: expected a tensor (texts, steps), got {beam_indices!r:.80}")
-        sizes = [recorder.size() for recorder in recorders.values()]
-        batch, steps = (max(size[axis] for size in sizes) for axis in (0, 1))
-        rows = torch.as_tensor(beam_indices)
-        if (
-            not rows.numel()
-            or rows.ndim != 2
-            or rows.is_floating_point()
-            or rows.shape[1] < steps
-            or int(rows.max()) >= batch
-            or int(rows.min()) < -1
-        ):
+        batch, steps = (max(recorder.size()[axis] for recorder in recorders) for axis in (0, 1))
+        with Checks() as checks:
+            checks.tensor("beam_indices", beam_indices, "integer")
+        shape, (low, high) = tuple(beam_indices.shape), beam_indices.aminmax() if beam_indices.numel() else (-2, 0)
+        if len(shape) != 2 or shape[1] < steps or low < -1 or high >= batch:
             raise InvalidArgument(
-                f"beam_indices: expected (texts, steps) integers below {batch}, of at least {steps} steps, got "
-                f"{tuple(rows.shape)}" + (f" from {rows.min()} to {rows.max()}" if rows.numel() else "")
+                f"beam_indices: expected (texts, steps) indices from -1 to {batch - 1}, of at least {steps} steps, got "
+                f"{shape} from {int(low)} to {int(high)}"
             )
         layers = []
-        for recorder in recorders.values():
+        for recorder in recorders:
             beams = batch // recorder.size()[0]  # an encoder reads each text once
-            of_recorder = torch.where(rows < 0, rows, rows // beams).to(recorder.device)
-            layers.append(recorder.select_beams(of_recorder, self._measures).layer)
+            rows = torch.where(beam_indices < 0, beam_indices, beam_indices // beams).to(recorder.device)
+            layers.append(recorder.select_beams(rows, self._measures).layer)
         return Recording("", type(self.model).__name__, LayerList(layers))
 
     def _as_recording(self, forward_pass: ForwardPass) -> Recording:
         name = type(self.model).__name__
-        layers = LayerList((recorder.layer for recorder in forward_pass.recorders.values()), name)
+        layers = LayerList((recorder.layer for recorder in forward_pass.values()), name)
         return Recording("", name, layers)
 
     def __repr__(self) -> str:
-        kept = f"{self.nbytes / 2**20:,.1f} MiB"
-        return f"WatchResult({type(self.model).__name__}: {len(self._passes)} forward passes, {self.layers!r}, {kept})"
+        kept, plural = f"{self.nbytes / 2**20:,.1f} MiB", "" if len(self._passes) == 1 else "s"
+        return (
+            f"WatchResult({type(self.model).__name__}: {len(self._passes)} recording{plural}, {self.layers!r}, {kept})"
+        )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile
+from regard.ops.tree import map_tensors
 from regard.watching.call import AttentionCall
 
 MIN_FILE_BYTES = 2**16
@@ -57,20 +58,14 @@ class Retention:
             elif self.offload not in (None, "cpu") and not (str(self.offload) and Path(self.offload).is_dir()):
                 checks.fail(f"offload: expected 'cpu' or an existing folder, got {str(self.offload)!r}")
 
-    def store(self, name: str, call: AttentionCall) -> AttentionCall:
-        """Keep a call of a layer.
-
-        Returns:
-            AttentionCall: With its tensors where they are kept.
-
-        Raises:
-            InvalidArgument: If there would be more than `max_bytes`.
-        """
-        if self.offload is not None:
-            value = None if call.value is None else self._move(call.value)
-            call = replace(call, query=self._move(call.query), key=self._move(call.key), value=value).to_cpu()
-        self.count(name, call.tensors)
-        return call
+    def offloaded(self, call: AttentionCall) -> AttentionCall:
+        """A call with its tensors where they are kept."""
+        if self.offload is None:
+            return call
+        request = replace(call.request, query=self._move(call.query), key=self._move(call.key))
+        value = None if call.value is None else self._move(call.value)
+        valid = None if call.valid_queries is None else call.valid_queries.cpu()
+        return replace(call, request=map_tensors(request, Tensor.cpu), value=value, valid_queries=valid)
 
     def count(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Count tensors that are kept; one that several layers share, as a mask, counts once.
@@ -78,11 +73,13 @@ class Retention:
         Raises:
             InvalidArgument: If there would be more than `max_bytes`.
         """
+        if self.max_bytes is None:
+            return
         for tensor in tensors:
             if id(tensor) not in self._counted:
                 self._counted[id(tensor)] = ref(tensor, partial(self._forget, id(tensor), tensor.nbytes))
                 self._stored_bytes += tensor.nbytes
-        if self.max_bytes is not None and self._stored_bytes > self.max_bytes:
+        if self._stored_bytes > self.max_bytes:
             instead = "pass keep_qk=False" if self.keep_qk else "measure less"
             raise InvalidArgument(
                 f"max_bytes: with {name}, the watch would keep {self._stored_bytes:,} bytes, more than "

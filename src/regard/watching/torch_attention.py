@@ -16,7 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.errors import InvalidArgument
 from regard.ops.masks import Mask, Padding, as_mask
-from regard.ops.scores import ScaledDotProduct
+from regard.ops.request import make_request
+from regard.ops.scores import Bias, ScaledDotProduct
 from regard.watching.call import AttentionCall
 from regard.watching.module_inspection import MATRIX_PRODUCTS
 from regard.watching.transformers_attention import call_from_transformers, cast_as_autocast
@@ -50,6 +51,8 @@ class SdpaInterceptor(TorchFunctionMode):
 
     def _record(self, arguments: dict[str, Any]) -> None:
         listener, module = self.listener, self.listener.current_module
+        if listener.ignores(module):
+            return
         check_inputs(type(module).__name__, arguments["query"], arguments["key"])
         mask = arguments.get("attn_mask")
         if isinstance(mask, CausalBias):
@@ -149,7 +152,10 @@ def call_from_multihead_attention(module: nn.MultiheadAttention, args: Any, kwar
         rule = allowed if rule is None else rule & allowed
         more = None if mask.dtype == torch.bool else _finite_part(mask, added)
         bias = more if bias is None else bias if more is None else bias + more
-    return AttentionCall(query, key, rule, ScaledDotProduct(), bias, None, valid_queries=valid_queries, value=value)
+    score = ScaledDotProduct() if bias is None else ScaledDotProduct() + Bias(bias)
+    return AttentionCall(
+        make_request(query, key, mask=rule, score=score, offset=0), valid_queries=valid_queries, value=value
+    )
 
 
 def has_other_keys(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> bool:

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from regard.analysis.layer import AttentionKind
 from regard.errors import InvalidArgument
 from regard.ops.masks import Causal, Mask, Window
-from regard.ops.scores import ScaledDotProduct, Score, Sinks, SoftCap
+from regard.ops.request import make_request
+from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks, SoftCap
 from regard.watching.call import AttentionCall
 from regard.watching.registry import listener_for
 from regard.watching.transformers_masks import MaskRegistry, wrap_mask_function
@@ -96,7 +97,7 @@ def _wrap_attention(name: str, function: Callable[..., Any]) -> Callable[..., An
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **options: Any
     ) -> Any:
         listener = listener_for(module)
-        if listener is None:
+        if listener is None or listener.ignores(module):
             return function(module, query, key, value, attention_mask, *rest, **options)
         named = _parameter_names(function)[5:]
         arguments = dict(zip(named, rest, strict=False)) | options
@@ -205,16 +206,17 @@ def call_from_transformers(
         score = SoftCap(score, float(options["softcap"]))
     if options.get("s_aux") is not None:
         score = Sinks(score, options["s_aux"].to(query.dtype))
+    if bias is not None:
+        score = score + Bias(bias)
     scaling, is_self = options.get("scaling"), kind != "cross"
-    return AttentionCall(
+    q_offset, kv_offset = (origin.q_offset, origin.kv_offset) if is_self else (0, 0)
+    request = make_request(
         query,
         key.expand(query.shape[0], -1, -1, -1),
-        rule,
-        score,
-        bias,
-        None if scaling is None else float(scaling),
-        origin.q_offset if is_self else 0,
-        origin.kv_offset if is_self else 0,
-        origin.part_of_padding(origin.q_offset, queries) if is_self else None,
-        extra=origin.extra,
+        mask=rule,
+        score=score,
+        scale=None if scaling is None else float(scaling),
+        offset=q_offset - kv_offset,
     )
+    valid = origin.part_of_padding(q_offset, queries) if is_self else None
+    return AttentionCall(request, q_offset, kv_offset, valid, extra=origin.extra)

@@ -88,36 +88,11 @@ def watch(
         >>> result.layers.encoder[0].weights.shape, result.layers[1].measured["entropy"].shape
         (torch.Size([1, 4, 10, 10]), torch.Size([1, 4, 10]))
     """
-    return make_listener(
-        model,
-        measure,
-        layers=layers,
-        heads=heads,
-        keep_qk=keep_qk,
-        keep_values=keep_values,
-        offload=offload,
-        max_bytes=max_bytes,
-        ablate=ablate,
-        knockout=knockout,
-    )
-
-
-def make_listener(
-    model: nn.Module,
-    measure: MeasureLike = (),
-    *,
-    layers: Sequence[str] | None = None,
-    heads: Sequence[int] | None = None,
-    ablate: Mapping[str, Sequence[int]] | None = None,
-    knockout: Mapping[str, Pairs] | None = None,
-    preemptible: bool = False,
-    **options: Any,
-) -> Listener:
-    """The context manager of `watch`, which checks its arguments."""
     model = getattr(model, "_orig_mod", model)  # of a compiled model
     if not isinstance(model, nn.Module):
         raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    retention, interventions = Retention(**options), Interventions(ablate, knockout)
+    retention = Retention(keep_qk, keep_values, offload, max_bytes)
+    interventions = Interventions(ablate, knockout)
     names = [name for name, _ in model.named_modules()]
     layer_names = None if layers is None else _as_tuple("layers", [layers] if isinstance(layers, str) else layers, str)
     head_indices = None if heads is None else _as_tuple("heads", heads, int)
@@ -132,17 +107,11 @@ def make_listener(
         if not retention.keep_qk and not measures:
             checks.fail("keep_qk: False keeps only measures; pass measure=['entropy', 'received']")
         interventions.check(checks, names)
-    layer_names = None if layer_names is None else _attention_in(model, layer_names)
-    return Listener(model, measures, layer_names, head_indices, retention, interventions, preemptible)
-
-
-def _attention_in(model: nn.Module, names: Sequence[str]) -> list[str]:
-    """The names, and those of all modules below them."""
-    return [
-        name
-        for name, _ in model.named_modules()
-        if any(name == each or name.startswith(f"{each}.") or not each for each in names)
-    ]
+    if layer_names is not None:  # and all modules below them
+        layer_names = [
+            name for name in names if any(not top or f"{name}.".startswith(f"{top}.") for top in layer_names)
+        ]
+    return Listener(model, measures, layer_names, head_indices, retention, interventions)
 
 
 def _as_tuple(argument: str, values: Any, kind: type) -> tuple[Any, ...]:
