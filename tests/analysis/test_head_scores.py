@@ -29,12 +29,13 @@ def by_hand(weights: Tensor, tokens: tuple[str, ...], kind: str) -> dict[str, fl
     for i in range(size):
         others = [j for j in range(size) if tokens[j] == tokens[i] and (j < i if kind == "decoder" else j != i)]
         after = [j + 1 for j in others if j + 1 < size]
-        rows["first"].append(P[i, 0])
+        rows["first_token"].append(P[i, 0])
         rows["self"].append(P[i, i])
         rows["separator"].append(sum(P[i, j] for j in range(size) if tokens[j] == "[SEP]"))
         rows["entropy"].append(-sum(p * math.log(p) for p in P[i] if p > 0))
-        rows["distance"].append(sum(P[i, j] * abs(i - j) for j in range(size)))
-        for name, keys in (("previous", [i - 1]), ("next", [i + 1]), ("duplicate", others), ("induction", after)):
+        rows["mean_distance"].append(sum(P[i, j] * abs(i - j) for j in range(size)))
+        keys_of = {"previous_token": [i - 1], "next_token": [i + 1], "duplicate_token": others, "induction": after}
+        for name, keys in keys_of.items():
             if keys and all(0 <= j < size for j in keys):
                 rows[name].append(sum(P[i, j] for j in keys))
     return {name: float(sum(values) / len(values)) if values else math.nan for name, values in rows.items()}
@@ -55,7 +56,7 @@ def test_each_score_is_what_a_loop_finds(kind, words):
 def test_several_texts_are_one_mean_over_all_rows():
     texts = [recording("a b a b a", seed=1), recording("c d e c d f g", seed=2)]
     found = head_scores(texts)
-    for name, rows in (("self", (5, 7)), ("duplicate", (3, 2)), ("previous", (4, 6))):
+    for name, rows in (("self", (5, 7)), ("duplicate_token", (3, 2)), ("previous_token", (4, 6))):
         parts = [head_scores(text)[name] for text in texts]
         mean = [(a * rows[0] + b * rows[1]) / sum(rows) for a, b in zip(*parts, strict=True)]
         assert found[name] == pytest.approx(mean, abs=1e-6)
@@ -83,7 +84,7 @@ def test_cross_attention_tells_what_it_can():
     cross = Recording("", "", (Layer("c", "cross", weights, tuple("abc"), ("a", "b", "a", "b", "</s>")),))
     found = head_scores(cross)
     told = {name for name in HEAD_SCORES if not math.isnan(found[name][0])}
-    assert told == {"first", "separator", "entropy"}
+    assert told == {"first_token", "separator", "entropy"}
     assert found["separator"] == pytest.approx(weights.dense()[0, ..., 4].mean(1).tolist(), abs=1e-6)
 
 
@@ -96,7 +97,7 @@ def test_an_induction_head_is_found_on_tokens_that_come_twice():
     weights = regard.weights(scores[None, None], torch.eye(100)[None, None], scale=1.0)
     found = head_scores(Recording("", "", (Layer("a", "decoder", weights, tuple(tokens), tuple(tokens)),)))
     assert found["induction"] == pytest.approx([1.0], abs=1e-5)
-    assert found["duplicate"] == pytest.approx([0.0], abs=1e-5)
+    assert found["duplicate_token"] == pytest.approx([0.0], abs=1e-5)
 
 
 def test_what_is_no_recording_is_refused():

@@ -115,9 +115,9 @@ def test_other_files_and_uneven_columns_are_refused(tmp_path):
 
 def test_figures_show_the_numbers(made, tmp_path):
     scores = head_scores(made)
-    figure = plot_head_scores(scores, ["self", "entropy"])
+    figure = plot_head_scores(scores, ["self", "entropy", "mean_distance"])
     panels = [axis for axis in figure.axes if axis.images]
-    assert [panel.get_title() for panel in panels] == ["self", "entropy (nats)"]
+    assert [panel.get_title() for panel in panels] == ["self", "entropy (nats)", "mean distance (tokens)"]
     assert panels[0].images[0].get_array().tolist() == np.array(scores["self"]).reshape(2, 2).tolist()
     maps = plot_weights(made.layers["first"], [1])
     (panel,) = [axis for axis in maps.axes if axis.images]

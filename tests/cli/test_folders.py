@@ -75,7 +75,7 @@ def test_a_recurrent_translator_is_measured_and_its_one_head_told(regard, recurr
     done = regard("heads", TEXTS[0], "--model", recurrent)
     assert done.code == 0, done.err
     assert [row.split()[:2] for row in done.out.splitlines()[1:] if row] == [
-        [measure, "cross.0/0"] for measure in ("first", "separator", "entropy")
+        [measure, "cross.0/0"] for measure in ("first_token", "separator", "entropy")
     ]
 
 

@@ -25,14 +25,14 @@ def test_the_strongest_heads_and_all_by_a_score(regard, writer, tmp_path):
     done = regard("heads", "abc abc", "--model", writer)
     assert done.code == 0, done.err
     shown = {line.split()[0]: line.split()[1:] for line in done.out.splitlines()[1:]}
-    assert {"previous", "induction", "entropy"} <= set(shown)
-    done = regard("heads", "abc abc", "--model", writer, "--by", "previous")
+    assert {"previous_token", "induction", "entropy"} <= set(shown)
+    done = regard("heads", "abc abc", "--model", writer, "--by", "previous_token")
     assert done.code == 0, done.err
     header, *rows = [line.split() for line in done.out.splitlines()]
     column = [float(row[header.index("previous")]) for row in rows]
     assert column == sorted(column, reverse=True)
-    assert rows[0][0] == shown["previous"][0]
-    assert rows[0][header.index("previous")] == shown["previous"][1]
+    assert rows[0][0] == shown["previous_token"][0]
+    assert rows[0][header.index("previous")] == shown["previous_token"][1]
 
 
 def test_an_image_has_heads_too(regard, tmp_path):
@@ -42,8 +42,8 @@ def test_an_image_has_heads_too(regard, tmp_path):
     done = regard("heads", tmp_path / "a.png", "--model", tmp_path / "vit")
     assert done.code == 0, done.err
     shown = {line.split()[0] for line in done.out.splitlines()[1:]}
-    assert {"first", "previous", "entropy"} <= shown
-    assert not {"induction", "duplicate"} & shown  # of words
+    assert {"first_token", "previous_token", "entropy"} <= shown
+    assert not {"induction", "duplicate_token"} & shown  # of words
 
 
 def test_texts_of_a_file_and_a_table(regard, writer, tmp_path):

@@ -291,13 +291,14 @@ def test_what_heads_are_sorted_by_is_said_in_a_sentence(open_page, recording):
     page = open_page(recording)
     said = {
         "entropy": "the entropy in nats: the larger, the more evenly a row is spread",
-        "distance": "the distance between a token and what it attends to, in tokens",
+        "mean_distance": "the distance between a token and what it attends to, in tokens",
         "self": "the weight on the token itself",
     }
     for name, meaning in said.items():
         page.select_option("#sort", name)
         note = page.locator(".overview .controls .hint").text_content()
         assert note == f"The number is, on the mean over the rows, {meaning}."
+        assert page.locator("#sort option:checked").text_content() == name.replace("_", " ")
 
 
 def test_a_weight_that_is_too_small_to_be_written_is_said_to_be_less(open_page):

@@ -82,7 +82,7 @@ def test_thumbnails_and_scores(address, long_recording):
     row = expected["layer"].index("long") + 2
     scores = json.loads(get(f"{address}scores/0/2")[1])
     assert list(scores) == list(HEAD_SCORES)
-    assert scores["duplicate"] is None  # no word comes twice
+    assert scores["duplicate_token"] is None  # no word comes twice
     told = {name: score for name, score in scores.items() if score is not None}
     assert told == pytest.approx({name: expected[name][row] for name in told}, abs=1e-4)
 

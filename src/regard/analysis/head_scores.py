@@ -19,7 +19,17 @@ from regard.ops import WeightMatrix
 from regard.ops.masks import Documents, Padding
 from regard.ops.measures import Diagonal, Entropy, Mass, MeanDistance, Measure
 
-HEAD_SCORES = ("previous", "next", "self", "first", "separator", "duplicate", "induction", "entropy", "distance")
+HEAD_SCORES = (
+    "previous_token",
+    "next_token",
+    "self",
+    "first_token",
+    "separator",
+    "duplicate_token",
+    "induction",
+    "entropy",
+    "mean_distance",
+)
 """The scores of `head_scores`."""
 
 SEPARATOR_TOKENS = ("[SEP]", "</s>", "<sep>", "<eos>", "<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<end_of_turn>")
@@ -42,29 +52,29 @@ def head_scores(
 ) -> Columns:
     """Where the attention of each head goes: means over all rows that are not padding, of one recording or several.
 
-    ``previous``, ``next``, ``self``
+    ``previous_token``, ``next_token``, ``self``
         The weight on the token before, on the one after, on the token itself.
-    ``first``
+    ``first_token``
         The weight on the first token, which many heads use as a sink.
     ``separator``
         The weight on tokens that end or separate texts, such as ``[SEP]``.
-    ``duplicate``
+    ``duplicate_token``
         The weight on other occurrences of the same token (in a decoder: earlier ones), over rows that have one.
     ``induction``
         The weight on the token that followed another occurrence of the same token, over rows that have one: what a head
         would copy from.
     ``entropy``
         The entropy of the row, in nats.
-    ``distance``
+    ``mean_distance``
         The mean distance to the keys, in tokens.
 
-    Cross-attention has only ``first``, ``separator`` and ``entropy``. Scores without any row are NaN.
+    Cross-attention has only ``first_token``, ``separator`` and ``entropy``. Scores without any row are NaN.
 
     Args:
-        recordings: Of one model. Duplicate and induction mean most on random tokens that occur twice
+        recordings: Of one model. ``duplicate_token`` and ``induction`` mean most on random tokens that occur twice
             (`repeated_random_tokens`): what repeats in a natural text also follows from its grammar.
         tokens: (batch, tokens) Token ids or words of all recordings. Default: the tokens of their layers, if they are
-            named; else ``separator``, ``duplicate`` and ``induction`` are NaN.
+            named; else ``separator``, ``duplicate_token`` and ``induction`` are NaN.
         target_tokens: The same for the decoder, in a model with encoder and decoder.
         separator_tokens: The tokens that end or separate texts, as they occur in `tokens`.
         tokenizer: Of transformers; its special tokens are separators, too, also where `tokens` are ids.
@@ -89,7 +99,7 @@ def head_scores(
         >>> from regard.analysis import head_scores
         >>> scores = head_scores(regard.generation.Translator.load().record("Thank you."))
         >>> list(scores)[:5], len(scores["head"])
-        (['layer', 'kind', 'head', 'previous', 'next'], 80)
+        (['layer', 'kind', 'head', 'previous_token', 'next_token'], 80)
     """
     if tokenizer is not None:
         separator_tokens = {*separator_tokens, *tokenizer.all_special_tokens, *tokenizer.all_special_ids}
@@ -215,9 +225,9 @@ class HeadScoreAccumulator:
         extra = extra_measures or {}
         measures, rows_of = self._measures_and_rows(kind, weights, tokens)
         results = weights.detach().measure({**measures, **extra})
-        if "duplicate" in measures:  # other occurrences, and not what follows the token itself
-            results["duplicate"] = results["duplicate"] - results["self"]
-            results["induction"] = results["induction"] - results["next"]
+        if "duplicate_token" in measures:  # other occurrences, and not what follows the token itself
+            results["duplicate_token"] = results["duplicate_token"] - results["self"]
+            results["induction"] = results["induction"] - results["next_token"]
         sums = self._sums.setdefault((name, kind, tuple(range(heads) if head_indices is None else head_indices)), {})
         for score, rows in rows_of.items():
             total, count = sums.get(score, (0.0, 0))
@@ -250,7 +260,7 @@ class HeadScoreAccumulator:
         first = valid_keys.int().argmax(1, keepdim=True)  # after padding on the left
         last = keys - 1 - valid_keys.flip(1).int().argmax(1, keepdim=True)
         is_first = torch.zeros_like(valid_keys).scatter_(1, first, True)
-        measures: dict[str, Measure] = {"first": Mass(Padding(is_first)), "entropy": Entropy()}
+        measures: dict[str, Measure] = {"first_token": Mass(Padding(is_first)), "entropy": Entropy()}
         rows = dict.fromkeys(measures, valid)
         if tokens is not None:
             is_separator = [[token in self.separator_tokens for token in sequence] for sequence in tokens]
@@ -260,18 +270,19 @@ class HeadScoreAccumulator:
                 rows["separator"] = valid
         if is_self:
             position = torch.arange(queries, device=device) + weights.request.offset
-            measures |= {"previous": Diagonal(-1), "self": Diagonal(0), "next": Diagonal(1), "distance": MeanDistance()}
-            rows |= {"previous": valid & (position > first), "self": valid, "distance": valid}
-            rows["next"] = valid & (position < last)
+            measures |= {"self": Diagonal(0), "mean_distance": MeanDistance()}
+            rows |= {"self": valid, "mean_distance": valid}
+            measures |= {"previous_token": Diagonal(-1), "next_token": Diagonal(1)}
+            rows |= {"previous_token": valid & (position > first), "next_token": valid & (position < last)}
         if is_self and tokens is not None:
             parts = _token_repetitions(tokens, valid_keys.tolist())
             ids, earlier, others, followed = (part.to(device) for part in parts)
             column = position.clamp(0, keys - 1)
             query_ids = ids[:, column].where(position == column, -1)
-            measures["duplicate"] = Mass(Documents(ids, query_ids))
+            measures["duplicate_token"] = Mass(Documents(ids, query_ids))
             measures["induction"] = Mass(Documents(pad(ids[:, :-1], (1, 0), value=-1), query_ids))
             has_id, is_causal = valid & (query_ids >= 0), kind == "decoder"
-            rows["duplicate"] = has_id & ((earlier if is_causal else others)[:, column] > 0)
+            rows["duplicate_token"] = has_id & ((earlier if is_causal else others)[:, column] > 0)
             rows["induction"] = has_id & ((earlier if is_causal else followed)[:, column] > 0)
         return measures, rows
 

@@ -22,7 +22,7 @@ MAX_TICK_LABELS = 40
 """Axes with more entries are numbered."""
 MAX_LAYER_LABEL = 12
 """Layers with a longer name, in characters, are numbered."""
-UNITS = {"entropy": " (nats)", "distance": " (tokens)"}
+UNITS = {"entropy": " (nats)", "mean_distance": " (tokens)"}
 """Units of the scores that are not shares."""
 
 
@@ -63,7 +63,7 @@ def plot_head_scores(scores: Columns, which: str | Sequence[str] | None = None) 
         for layer, head, value in zip(scores["layer"], scores["head"], scores[name], strict=True):
             grid[layers.index(layer), head] = value
         image = panel.imshow(grid, vmin=0, vmax=None if name in UNITS else 1, cmap="viridis", aspect="auto")
-        panel.set(title=name + UNITS.get(name, ""), xlabel="head", ylabel="layer")
+        panel.set(title=name.replace("_", " ") + UNITS.get(name, ""), xlabel="head", ylabel="layer")
         panel.xaxis.get_major_locator().set_params(integer=True)
         if len(layers) <= MAX_TICK_LABELS and max(map(len, layers)) <= MAX_LAYER_LABEL:
             panel.set_yticks(range(len(layers)), layers, fontsize=7)

@@ -56,10 +56,10 @@ def heads(
 ) -> None:
     """Show what each head of a model does: where its attention goes, on average over the words of a text.
 
-    To the word before (previous), after (next), to itself (self), to the first, to marks as `[SEP]` (separator), to the
-    same word elsewhere (duplicate), to what came after it (induction); how spread it is (entropy, in nats), and how far
-    away (distance, in words). Duplicate and induction are measured on random words that come
-    twice; a translator's on the text. The words of an image are its patches.
+    To the word before (previous_token), after (next_token), to itself (self), to the first (first_token), to marks as
+    `[SEP]` (separator), to the same word elsewhere (duplicate_token), to what came after it (induction); how spread it
+    is (entropy, in nats), and how far away (mean_distance, in words). The scores duplicate_token and induction are
+    measured on random words that come twice; a translator's on the text. The words of an image are its patches.
 
         regard heads "The cat sat on the mat." --model gpt2/
         regard heads --file texts.txt --model minilm --by separator
@@ -88,7 +88,7 @@ def heads(
     if not isinstance(loaded, Translator) and not looks:
         again = head_scores(loaded.record_repeated_tokens())
         at = {pair: row for row, pair in enumerate(zip(again["layer"], again["head"], strict=True))}
-        for score in ("duplicate", "induction"):
+        for score in ("duplicate_token", "induction"):
             pairs = zip(scores["layer"], scores["head"], strict=True)
             scores[score] = [again[score][at[pair]] if pair in at else math.nan for pair in pairs]
     if output is not None:
@@ -160,7 +160,8 @@ def _all(scores: Columns, by: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("head", no_wrap=True)
     for score in told:
-        table.add_column(score, justify="right", no_wrap=True, style="bold" if score == by else None)
+        heading = score.removesuffix("_token").removeprefix("mean_")  # all names in full are too wide
+        table.add_column(heading, justify="right", no_wrap=True, style="bold" if score == by else None)
     for row in _order(scores, by):
         values = ("" if math.isnan(scores[score][row]) else f"{scores[score][row]:.2f}" for score in told)
         table.add_row(Text(_name(scores, row)), *values)

@@ -71,7 +71,7 @@ export const recording = {
   texts: {},
   sequences: [{ role: "source", tokens: tokens(8, "s") }, { role: "written", tokens: tokens(10, "w") }],
   layers: [
-    { name: "encoder.0", kind: "encoder", heads: [0, 1, 2], queries: tokens(8, "s"), keys: tokens(8, "s"), querySequence: 0, keySequence: 0, scores: { entropy: [2, 0.5, 1], first: [0, 0, 0] } },
-    { name: "cross.0", kind: "cross", heads: [0, 2, 5], queries: tokens(10, "w"), keys: tokens(8, "s"), querySequence: 1, keySequence: 0, scores: { entropy: [0.2, null, 1], first: [0, 0, 0] } },
+    { name: "encoder.0", kind: "encoder", heads: [0, 1, 2], queries: tokens(8, "s"), keys: tokens(8, "s"), querySequence: 0, keySequence: 0, scores: { entropy: [2, 0.5, 1], first_token: [0, 0, 0] } },
+    { name: "cross.0", kind: "cross", heads: [0, 2, 5], queries: tokens(10, "w"), keys: tokens(8, "s"), querySequence: 1, keySequence: 0, scores: { entropy: [0.2, null, 1], first_token: [0, 0, 0] } },
   ],
 };

@@ -27,7 +27,7 @@ const CHANGES = {
   scale: { scale: "log" },
   palette: { palette: "fire" },
   hidden: { hidden: ["first", "special"] },
-  sort: { sort: "first", least: 0.35 },
+  sort: { sort: "first_token", least: 0.35 },
   search: { search: "a, b & c=d #1 ö 👩‍👧 \u202e" },
   theme: { theme: "dark" },
 };

@@ -12,19 +12,19 @@ export const KINDS = [
   { kind: "decoder", title: "Decoder" },
 ];
 
-/** What heads are sorted by, and what the number is. Entropy and distance have no bound; the others are shares, from 0 to 1. */
+/** What heads are sorted by, and what the number is. Entropy and mean distance have no bound; the others are shares, from 0 to 1. */
 const SCORES = {
-  previous: "the weight on the token before",
-  next: "the weight on the token after",
+  previous_token: "the weight on the token before",
+  next_token: "the weight on the token after",
   self: "the weight on the token itself",
-  first: "the weight on the first token, which is often a sink",
+  first_token: "the weight on the first token, which is often a sink",
   separator: "the weight on marks such as [SEP]",
-  duplicate: "the weight on the same token at other places",
+  duplicate_token: "the weight on the same token at other places",
   induction: "the weight on what follows the same token at other places",
   entropy: "the entropy in nats: the larger, the more evenly a row is spread",
-  distance: "the distance between a token and what it attends to, in tokens",
+  mean_distance: "the distance between a token and what it attends to, in tokens",
 };
-const UNBOUNDED = ["entropy", "distance"];
+const UNBOUNDED = ["entropy", "mean_distance"];
 
 /** @param {HTMLElement} place @param {import("#data.js").Recording} recording @param {import("#state.js").Store} store */
 export function mountOverview(place, recording, store) {
@@ -146,7 +146,7 @@ class Controls {
     const names = Object.keys(SCORES).filter((name) => this.recording.layers.some(({ scores, heads }) => scores[name].length < heads.length || scores[name].some((score) => score !== null)));
     if (names.join() === this.names) return;
     this.names = names.join();
-    const options = [["order", "layer and head"], ...names.map((name) => [name, name])];
+    const options = [["order", "layer and head"], ...names.map((name) => [name, name.replace("_", " ")])];
     this.select.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
   }
 }
