@@ -345,7 +345,7 @@ SHORT = [
     (r"^transformers itself builds no", "transformers itself does not build it"),
     (r"^transformers itself does not run it", "transformers itself does not run it"),
     (r"\((?P<more>\w+)\):? computes attention in its own code", "computes attention in its own code"),
-    (r"it has no attention$", "no attention"),
+    (r"no attention was found in its code$", "no attention"),
     (r"it has no attention, or", "no attention, or in its own code"),
     (r"(?P<more>\w+) passes (?P<argument>\w+) to its attention function", "passes an argument that is not known"),
     (r"(?P<more>\w+) selects the keys that it attends to", "selects the keys that it attends to"),

@@ -213,6 +213,8 @@ def test_what_was_not_measured_is_named(bert):
             lambda seen: head_scores(seen.recording, separator_tokens="[SEP]"),
             "separator_tokens: expected a list of tokens",
         ),
+        (lambda seen: head_scores(seen.recording, tokenizer=3), "tokenizer: expected one of transformers, got int"),
+        (lambda seen: regard.watching.TransformersModel(3), "model: expected a model of transformers, got int"),
         (lambda seen: save_table({"a": 3}, "a.csv"), "columns: expected a list as 'a', got 3"),
         (lambda seen: regard.watch(seen.model, keep_values="no"), "keep_values: expected True or False, got 'no'"),
     ],
@@ -228,6 +230,8 @@ def test_tokens_may_be_ids_in_a_tensor(bert):
     with regard.watch(bert) as seen:
         bert(IDS)
     assert seen.recording.select(0, tokens=IDS[0]).layers[0].query_tokens[:3] == ("0", "1", "2")
+    with pytest.raises(InvalidArgument, match="target_tokens: the recording has no decoder"):
+        seen.recording.select(0, target_tokens=IDS[0])
 
 
 @pytest.mark.parametrize(

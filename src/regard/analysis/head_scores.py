@@ -102,6 +102,8 @@ def head_scores(
         (['layer', 'kind', 'head', 'previous_token', 'next_token'], 80)
     """
     if tokenizer is not None:
+        if not hasattr(tokenizer, "all_special_ids"):
+            raise InvalidType(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}")
         separator_tokens = {*separator_tokens, *tokenizer.all_special_tokens, *tokenizer.all_special_ids}
     sums = HeadScoreAccumulator(separator_tokens)
     of_encoder, of_decoder = _as_token_lists("tokens", tokens), _as_token_lists("target_tokens", target_tokens)

@@ -110,6 +110,8 @@ class Recording:
         with Checks() as checks:
             checks.integer("sequence", sequence, optional=True)
         tokens, target_tokens = _as_names("tokens", tokens), _as_names("target_tokens", target_tokens)
+        if target_tokens is not None and all(layer.kind == "encoder" for layer in self.layers):
+            raise InvalidArgument("target_tokens: the recording has no decoder; pass tokens=")
         layers = []
         for layer in self.layers:
             batch = layer.weights.shape[0]

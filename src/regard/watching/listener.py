@@ -375,7 +375,7 @@ class Listener:
         for name, module in self._not_recorded.items():
             return f"{name} ({type(module).__name__}) {OWN_CODE}"
         if not any(mentions_attention(type(module)) for module in self.model.modules()):
-            return "it has no attention"
+            return "no attention was found in its code"
         attention = {name: module for name, module in self.model.named_modules() if is_named_attention(type(module))}
         if attention and not any(id(module) in self._modules_run for module in attention.values()):
             return f"its attention was not called ({', '.join(list(attention)[:3])})"
