@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, overload
 
 from torch import Tensor
 
-from regard.checks import Checks
+from regard.checks import Checks, describe
 from regard.errors import InvalidArgument, InvalidType, did_you_mean
 from regard.ops.weight_matrix import WeightMatrix
 
@@ -210,35 +210,35 @@ def count_kinds(layers: Iterable[Layer]) -> str:
 def check_layer(checks: Checks, layer: Layer) -> None:
     """Check that the parts of a layer have the right types and fit each other."""
     where = f"layer {layer.name!r:.80}"
-    tokens, indices = {"query_tokens": layer._query_tokens, "key_tokens": layer._key_tokens}, layer._head_indices
-    expected = {
-        "name": (isinstance(layer.name, str), "a str"),
-        "weights": (isinstance(layer._weights, WeightMatrix), "a weight matrix, as regard.weights(query, key) returns"),
-        **{name: (each is None or _are(str, each), "a tuple of str, or None") for name, each in tokens.items()},
-        "measured": (isinstance(layer._measured, Mapping), "measures by name"),
-        "value": (layer._value is None or isinstance(layer._value, Tensor), "a tensor, or None"),
-        "head_indices": (indices is None or _are(int, indices), "a tuple of int, or None"),
-    }
-    before = len(checks.problems)
-    for name, (is_right, what) in expected.items():
-        if not is_right:
-            value = vars(layer).get(f"_{name}", vars(layer).get(name))
-            actual = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
-            checks.fail_type(f"{where}: {name}: expected {what}, got {actual}")
-    if len(checks.problems) > before:
+    weights, value, indices = layer._weights, layer._value, layer._head_indices
+    tokens = {"query_tokens": layer._query_tokens, "key_tokens": layer._key_tokens}
+    expected = [
+        ("name", layer.name, isinstance(layer.name, str), "a str"),
+        (
+            "weights",
+            weights,
+            isinstance(weights, WeightMatrix),
+            "a weight matrix, as regard.weights(query, key) returns",
+        ),
+        *((name, each, each is None or _are(str, each), "a tuple of str, or None") for name, each in tokens.items()),
+        ("measured", layer._measured, isinstance(layer._measured, Mapping), "measures by name"),
+        ("value", value, value is None or isinstance(value, Tensor), "a tensor, or None"),
+        ("head_indices", indices, indices is None or _are(int, indices), "a tuple of int, or None"),
+    ]
+    wrong = [(name, part, what) for name, part, is_right, what in expected if not is_right]
+    for name, part, what in wrong:
+        checks.fail_type(f"{where}: {name}: expected {what}, got {describe(part)}")
+    if wrong:
         return
-    checks.that(
-        layer.kind in ATTENTION_KINDS,
-        f"{where}: kind: expected one of {', '.join(ATTENTION_KINDS)}, got {layer.kind!r:.80}",
-    )
+    kinds = ", ".join(ATTENTION_KINDS)
+    checks.that(layer.kind in ATTENTION_KINDS, f"{where}: kind: expected one of {kinds}, got {layer.kind!r:.80}")
     batch, heads, *sizes = layer.weights.shape
     for (name, each), size in zip(tokens.items(), sizes, strict=True):
         if each is not None and len(each) != size:
             checks.fail(f"{where}: {name}: expected {size} tokens, as the weights have, got {len(each)}")
     if any(each is not None for each in tokens.values()) and batch != 1:
         checks.fail(f"{where}: weights: expected one sequence where tokens are named, got a batch of {batch}")
-    value = layer.value
-    if value is not None:
+    if isinstance(value, Tensor):
         shape = tuple(value.shape)
         fits = len(shape) == 4 and value.is_floating_point() and shape[0] == batch and shape[2] == sizes[1]
         if not fits or not shape[1] or heads % shape[1]:

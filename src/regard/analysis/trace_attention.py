@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ MAX_ELEMENTS = 10**6
 
 Traceable = MultiHeadAttention | SelfAttention | AdditiveAttention
 """The layers that can be traced."""
+
+Projection = tuple[Tensor, Tensor | None]
+"""A weight (heads, features, head_dim) and a bias (heads, head_dim)."""
 
 
 def trace(
@@ -93,9 +96,9 @@ def trace(
         checks.that(width == other, f"w_key: expected the width of w_query, {width}, got {other}")
         if tokens is not None and len(tokens) != len(table):
             checks.fail(f"tokens: expected a name for each of {len(table)} tokens, got {len(tokens)}")
-        heads = Projections(*(Projection(weight[None], None) for weight in projections.values()))
         _check_size(checks, 1, len(table), len(table), projections["w_value"].shape[1])
     builder = TraceBuilder(tokens, tokens)
+    heads = [(weight[None], None) for weight in projections.values()]
     query, key, value = _add_projections(builder, heads, table, table, table)
     output = attend(query[None], key[None], value[None], mask=mask, scale=scale)
     _add_attention(builder, output.weights, query, key, value)
@@ -174,37 +177,20 @@ def trace_layer(
     return Trace(title, tuple(builder.steps))
 
 
-class Projection(NamedTuple):
-    """A weight (heads, features, head_dim) and a bias (heads, head_dim)."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-class Projections(NamedTuple):
-    """Those of query, key and value."""
-
-    query: Projection
-    key: Projection
-    value: Projection
-
-
 def _add_multi_head(
     builder: TraceBuilder, layer: MultiHeadAttention, inputs: Sequence[Tensor], mask: MaskLike | None
 ) -> None:
     add = builder.add
     weights = layer.in_proj.weight.split(layer.widths)
     biases = (None,) * 3 if layer.in_proj.bias is None else layer.in_proj.bias.split(layer.widths)
-    by_head = [
-        Projection(
-            weight.unflatten(0, (-1, layer.head_dim)).mT,
-            None if bias is None else bias.unflatten(0, (-1, layer.head_dim)),
-        )
+    by_head = (-1, layer.head_dim)
+    projections = [
+        (weight.unflatten(0, by_head).mT, None if bias is None else bias.unflatten(0, by_head))
         for weight, bias in zip(weights, biases, strict=True)
     ]
     tables = [tensor[0] for tensor in inputs]
     tables += tables[-1:] * (3 - len(tables))
-    query, key, value = _add_projections(builder, Projections(*by_head), *tables)
+    query, key, value = _add_projections(builder, projections, *tables)
     joined: list[Tensor] = []
     layer.out_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
     output = layer(*inputs, mask=mask)
@@ -214,7 +200,7 @@ def _add_multi_head(
         query = add("rotated query", f"Q, {how}", "head query dim", request.query[0])
         key = add("rotated key", f"K, {how}", "head key dim", request.key[0])
     formula = _add_attention(builder, output.weights, query, key, value, layer.positions)
-    heads = joined[0].unflatten(1, (-1, layer.head_dim)).transpose(0, 1)
+    heads = joined[0].unflatten(1, by_head).transpose(0, 1)
     add("sum of weighted values", f"Σⱼ Pᵢⱼ {formula}", "head query dim", heads)
     add("heads joined", "the heads side by side", "query feature", joined[0])
     add("W_O", "output projection", "feature feature", layer.out_proj.weight.mT)
@@ -226,8 +212,8 @@ def _add_multi_head(
 
 def _add_self(builder: TraceBuilder, layer: SelfAttention, inputs: Sequence[Tensor], mask: MaskLike | None) -> None:
     (x,) = inputs
-    heads = Projections(*(Projection(part.weight.mT[None], None) for part in (layer.query, layer.key, layer.value)))
-    query, key, value = _add_projections(builder, heads, x[0], x[0], x[0])
+    projections = [(part.weight.mT[None], None) for part in (layer.query, layer.key, layer.value)]
+    query, key, value = _add_projections(builder, projections, x[0], x[0], x[0])
     output = layer(x, mask=mask)
     _add_attention(builder, output.weights, query, key, value)
     builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output)
@@ -256,32 +242,29 @@ def _add_additive(
 
 
 def _add_projections(
-    builder: TraceBuilder, heads: Projections, x: Tensor, memory: Tensor, values: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    builder: TraceBuilder, projections: Sequence[Projection], x: Tensor, memory: Tensor, values: Tensor
+) -> list[Tensor]:
     """Add the inputs and their projections, and return query, key and value, each (heads, tokens, head_dim)."""
     add = builder.add
+    of_key = "X" if memory is x else "Y"
+    of_value = of_key if values is memory else "Z"
     add("input", "X", "query feature", x)
-    if memory is not x:
+    if of_key == "Y":
         add("memory", "Y", "key feature", memory)
-    if values is not memory:
+    if of_value == "Z":
         add("values", "Z", "key feature", values)
-    for letter, projection in zip("QKV", heads, strict=True):
-        add(f"W_{letter}", f"projection of {letter}", "head feature dim", projection.weight)
-    for letter, projection in zip("QKV", heads, strict=True):
-        if projection.bias is not None:
-            add(f"b_{letter}", "its bias", "head dim", projection.bias)
-    source = "X" if memory is x else "Y"
-    sources = ("X", source, source if values is memory else "Z")
+    for letter, (weight, _) in zip("QKV", projections, strict=True):
+        add(f"W_{letter}", f"projection of {letter}", "head feature dim", weight)
+    for letter, (_, bias) in zip("QKV", projections, strict=True):
+        if bias is not None:
+            add(f"b_{letter}", "its bias", "head dim", bias)
     projected = []
-    for name, letter, letter_of, table, (weight, bias) in zip(
-        ("query", "key", "value"), "QKV", sources, (x, memory, values), heads, strict=True
-    ):
-        plus = "" if bias is None else f" + b_{letter}"
-        result = table @ weight + (0.0 if bias is None else bias[:, None])
-        axes = "head query dim" if letter == "Q" else "head key dim"
-        projected.append(add(name, f"{letter} = {letter_of} W_{letter}{plus}", axes, result))
-    query, key, value = projected
-    return query, key, value
+    steps = (("query", "Q", "X", x), ("key", "K", of_key, memory), ("value", "V", of_value, values))
+    for (name, letter, source, table), (weight, bias) in zip(steps, projections, strict=True):
+        formula = f"{letter} = {source} W_{letter}" + ("" if bias is None else f" + b_{letter}")
+        result = table @ weight if bias is None else table @ weight + bias[:, None]
+        projected.append(add(name, formula, f"head {'query' if name == 'query' else 'key'} dim", result))
+    return projected
 
 
 def _add_attention(
