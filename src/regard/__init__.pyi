@@ -10,7 +10,7 @@ from . import testing as testing
 from . import text as text
 from . import training as training
 from . import watching as watching
-from .analysis.recording import load as load
+from .analysis.recording_file import load as load
 from .analysis.trace_attention import trace as trace
 from .explore.show import show as show
 from .ops.attend import AttentionOutput as AttentionOutput

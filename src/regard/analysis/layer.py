@@ -104,16 +104,7 @@ class Layer:
 
     def replace(self, **changes: Any) -> Layer:
         """The same layer with other arguments of the constructor."""
-        arguments = {
-            "name": self.name,
-            "kind": self.kind,
-            "weights": self._weights,
-            "query_tokens": self._query_tokens,
-            "key_tokens": self._key_tokens,
-            "measured": self._measured,
-            "value": self._value,
-            "head_indices": self._head_indices,
-        }
+        arguments: dict[str, Any] = {name.removeprefix("_"): value for name, value in vars(self).items()}
         return Layer(**arguments | changes)
 
     def __repr__(self) -> str:
@@ -200,11 +191,8 @@ def check_head_indices(checks: Checks, layer: Layer, heads: Iterable[int]) -> No
 def count_kinds(layers: Iterable[Layer]) -> str:
     """How many layers there are of each kind: ``12 layers: 6 encoder, 6 cross``."""
     kinds = Counter(layer.kind for layer in layers)
-    return (
-        f"{sum(kinds.values())} layers"
-        + ("" if not kinds else ": ")
-        + ", ".join(f"{n} {kind}" for kind, n in kinds.items())
-    )
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f"{sum(kinds.values())} layers" + (f": {counts}" if counts else "")
 
 
 def check_layer(checks: Checks, layer: Layer) -> None:

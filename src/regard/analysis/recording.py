@@ -150,33 +150,6 @@ class Recording:
         return None if html_preview is None else html_preview(self)
 
 
-def load(path: str | os.PathLike[str]) -> Recording:
-    """Read a recording that `Recording.save` wrote.
-
-    Args:
-        path: Path of the file. It is data, and reading it runs no code: user-defined masks, scores and measures must be
-            defined in this process.
-
-    Raises:
-        InvalidFile: If it is missing, damaged, of a newer version, or not a recording, or if it names a class that is
-            not defined in this process.
-
-    Example:
-        >>> import regard, tempfile
-        >>> recording = regard.generation.Translator.load().record("Thank you.")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     recording.save(f"{folder}/thanks.regard")
-        ...     again = regard.load(f"{folder}/thanks.regard")
-        >>> again.layers.cross[0].query_tokens == recording.layers.cross[0].query_tokens
-        True
-    """
-    from regard.analysis.recording_file import load_recording
-
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidType(f"path: expected the path of a recording, got {path!r:.80}")
-    return load_recording(path)
-
-
 def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> Layer:
     """One sequence of a layer, detached, with the names of its tokens."""
     is_target = target_tokens is not None and layer.kind != "encoder"

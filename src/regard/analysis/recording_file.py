@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors import torch as safetensors
 from torch import Tensor
 
 from regard.analysis.layer import Layer, LayerList
 from regard.analysis.recording import Recording
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError, raise_problems
 from regard.files import atomic_write
 from regard.ops import WeightMatrix
 from regard.ops.masks import Mask, as_mask, to_spans
@@ -54,7 +54,7 @@ def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: to
     tensors: dict[str, Tensor] = {}
     header = {"version": VERSION, **{name: _encode(part, tensors, dtype) for name, part in fields.items()}}
     text = json.dumps(header)  # in ASCII: a token may hold half a surrogate pair, which UTF-8 cannot encode
-    data = save(tensors, {"regard": text, "checksum": checksum(text, tensors)})
+    data = safetensors.save(tensors, {"regard": text, "checksum": checksum(text, tensors)})
     with atomic_write(path) as file:
         file.write(data)
 
@@ -72,8 +72,28 @@ def _layer_fields(layer: Layer, dtype: torch.dtype | None) -> dict[str, Any]:
     return fields | {"head_indices": None if has_all_heads else layer.head_indices}
 
 
-def load_recording(path: str | os.PathLike[str]) -> Recording:
-    """Read a recording; see `regard.load`. The whole file is read at once, so later changes of it do no harm."""
+def load(path: str | os.PathLike[str]) -> Recording:
+    """Read a recording that `Recording.save` wrote.
+
+    Args:
+        path: Path of the file. It is data, and reading it runs no code: user-defined masks, scores and measures must be
+            defined in this process. It is read at once, so later changes of the file do no harm.
+
+    Raises:
+        InvalidFile: If it is missing, damaged, of a newer version, or not a recording, or if it names a class that is
+            not defined in this process.
+
+    Example:
+        >>> import regard, tempfile
+        >>> recording = regard.generation.Translator.load().record("Thank you.")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     recording.save(f"{folder}/thanks.regard")
+        ...     again = regard.load(f"{folder}/thanks.regard")
+        >>> again.layers.cross[0].query_tokens == recording.layers.cross[0].query_tokens
+        True
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidType(f"path: expected the path of a recording, got {path!r:.80}")
     file = Path(path)
     if file.is_dir():
         raise InvalidFile(f"{file}: is a folder; a recording is one file, *.regard")
@@ -89,7 +109,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
         version = header.get("version") if isinstance(header, dict) else None
         if version != VERSION:
             raise InvalidFile(f"{file}: expected a recording of version {VERSION}, got version {version!r}")
-        tensors = load(data)
+        tensors = safetensors.load(data)
         if metadata.get("checksum") != checksum(text, tensors):
             raise InvalidFile(f"{file}: is damaged: its checksum does not match its content")
         _check_classes(file, header)

@@ -21,7 +21,7 @@ from regard.nn import (
     RotaryPositions,
     SelfAttention,
 )
-from regard.ops import WeightMatrix, attend
+from regard.ops import AttentionOutput, WeightMatrix, attend
 from regard.ops import weights as weights_of
 from regard.ops.masks import MaskLike
 
@@ -152,13 +152,14 @@ def trace_layer(
     if not isinstance(layer, get_args(Traceable)):
         known = ", ".join(kind.__name__ for kind in get_args(Traceable))
         raise InvalidType(f"layer: expected one of {known}, got {type(layer).__name__}")
-    inputs = [tensor for tensor in (query, key, value) if tensor is not None]
+    inputs = {"query": query, "key": key, "value": value}
+    inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+    memory = inputs.get("key", query)
     key_tokens = tokens if key is None and key_tokens is None else key_tokens
-    memory = query if key is None else key
     with Checks() as checks:
-        for name, tensor, width in zip(("query", "key", "value"), inputs, _widths(layer), strict=False):
-            if tensor.ndim != 3 or tensor.shape[0] != 1 or tensor.shape[2] != width:
-                checks.fail(f"{name}: expected (1, tokens, {width}), one sequence, got {tuple(tensor.shape)}")
+        for name, tensor in inputs.items():
+            if tensor.ndim != 3 or tensor.shape[0] != 1:
+                checks.fail(f"{name}: expected (1, tokens, features), one sequence, got {tuple(tensor.shape)}")
         if isinstance(layer, SelfAttention) and key is not None:
             checks.fail("key: a SelfAttention attends to its input; leave it out")
         if isinstance(layer, AdditiveAttention) and value is not None:
@@ -167,20 +168,21 @@ def trace_layer(
         for name, names, tensor in (("tokens", tokens, query), ("key_tokens", key_tokens, memory)):
             if names is not None and len(names) != tensor.shape[1]:
                 checks.fail(f"{name}: expected a name for each of {tensor.shape[1]} tokens, got {len(names)}")
-        _check_size(checks, *_largest_step(layer, query.shape[1], memory.shape[1]))
     layer = copy.deepcopy(layer).double().cpu().eval()
-    inputs = [tensor.detach().double().cpu() for tensor in inputs]
+    tensors = [tensor.detach().double().cpu() for tensor in inputs.values()]
     add_steps = {MultiHeadAttention: _add_multi_head, SelfAttention: _add_self, AdditiveAttention: _add_additive}
     builder = TraceBuilder(tokens, key_tokens)
     with torch.no_grad():
-        next(add for kind, add in add_steps.items() if isinstance(layer, kind))(builder, layer, inputs, mask)
+        next(add for kind, add in add_steps.items() if isinstance(layer, kind))(builder, layer, tensors, mask)
     return Trace(title, tuple(builder.steps))
 
 
 def _add_multi_head(
     builder: TraceBuilder, layer: MultiHeadAttention, inputs: Sequence[Tensor], mask: MaskLike | None
 ) -> None:
-    add = builder.add
+    add, joined = builder.add, list[Tensor]()
+    layer.out_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+    output = _run(layer, inputs, mask)
     weights = layer.in_proj.weight.split(layer.widths)
     biases = (None,) * 3 if layer.in_proj.bias is None else layer.in_proj.bias.split(layer.widths)
     by_head = (-1, layer.head_dim)
@@ -191,9 +193,6 @@ def _add_multi_head(
     tables = [tensor[0] for tensor in inputs]
     tables += tables[-1:] * (3 - len(tables))
     query, key, value = _add_projections(builder, projections, *tables)
-    joined: list[Tensor] = []
-    layer.out_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
-    output = layer(*inputs, mask=mask)
     request = output.weights.request
     if isinstance(layer.positions, RotaryPositions):
         how = "each pair rotated by the angle of its position"
@@ -211,10 +210,10 @@ def _add_multi_head(
 
 
 def _add_self(builder: TraceBuilder, layer: SelfAttention, inputs: Sequence[Tensor], mask: MaskLike | None) -> None:
+    output = _run(layer, inputs, mask)
     (x,) = inputs
     projections = [(part.weight.mT[None], None) for part in (layer.query, layer.key, layer.value)]
     query, key, value = _add_projections(builder, projections, x[0], x[0], x[0])
-    output = layer(x, mask=mask)
     _add_attention(builder, output.weights, query, key, value)
     builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output)
 
@@ -222,15 +221,15 @@ def _add_self(builder: TraceBuilder, layer: SelfAttention, inputs: Sequence[Tens
 def _add_additive(
     builder: TraceBuilder, layer: AdditiveAttention, inputs: Sequence[Tensor], mask: MaskLike | None
 ) -> None:
-    add = builder.add
-    states, memory = (tensor[0] for tensor in (*inputs, *inputs)[:2])
+    add, inputs = builder.add, (*inputs, *inputs)[:2]
+    output = _run(layer, inputs, mask)
+    states, memory = (tensor[0] for tensor in inputs)
     add("input", "s", "query feature", states)
     add("memory", "h", "key feature", memory)
     add("W", "query projection", "feature dim", layer.query.weight.mT)
     add("U", "key projection", "feature dim", layer.key.weight.mT)
     add("b", "its bias", "dim", layer.key.bias)
     add("v", "output vector of the scoring network", "dim", layer.vector)
-    output = layer(states[None], memory[None], mask=mask)
     request = output.weights.request
     query = add("query", "s W", "query dim", request.query[0, 0])
     key = add("key", "h U + b", "key dim", request.key[0, 0])
@@ -298,25 +297,18 @@ def _add_attention(
     return formula
 
 
-def _widths(layer: Traceable) -> tuple[int, int, int]:
-    """The number of features of query, key and value."""
-    if isinstance(layer, AdditiveAttention):
-        return layer.query.in_features, layer.key.in_features, layer.key.in_features
-    width = layer.d_model if isinstance(layer, MultiHeadAttention) else layer.feature_size
-    return width, width, width
-
-
-def _largest_step(layer: Traceable, queries: int, keys: int) -> tuple[int, int, int, int]:
-    """Heads, queries, keys and features of the largest step."""
-    if isinstance(layer, AdditiveAttention):
-        return 1, queries, keys, max(layer.key.in_features, layer.key.out_features)
-    if isinstance(layer, MultiHeadAttention):
-        return layer.num_heads, queries, keys, layer.head_dim
-    return 1, queries, keys, layer.feature_size
+def _run(layer: Traceable, inputs: Sequence[Tensor], mask: MaskLike | None) -> AttentionOutput:
+    """The output of a layer, if its steps are small enough to look at."""
+    output = layer(*inputs, mask=mask)
+    _, heads, queries, keys = output.weights.shape
+    features = max(output.weights.request.key.shape[3], 0 if output.value is None else output.value.shape[3])
+    with Checks() as checks:
+        _check_size(checks, heads, queries, keys, features)
+    return output
 
 
 def _check_size(checks: Checks, heads: int, queries: int, keys: int, features: int) -> None:
-    """Check that the largest step is small enough to look at."""
+    """Check the size of the largest step."""
     elements = heads * queries * keys * features
     checks.that(
         elements <= MAX_ELEMENTS,
