@@ -152,7 +152,9 @@ def test_what_is_of_the_wrong_type_is_said():
         InvalidType, match="layer: expected one of MultiHeadAttention, SelfAttention, AdditiveAttention, got Linear"
     ):
         trace_layer(torch.nn.Linear(2, 2), torch.ones(1, 2, 2))
-    with pytest.raises(InvalidArgument, match=r"query: expected \(1, tokens, features\), one sequence, got \(2, 4, 3\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"query: expected \(1, tokens, features\), one sequence, got \(2, 4, 3\)"
+    ):
         trace_layer(SelfAttention(3), torch.ones(2, 4, 3))
     with pytest.raises(KeyError, match="no step is called 'softmax'; there are input, W_Q"):
         regard.trace()["softmax"]

@@ -48,7 +48,7 @@ def made(**changes: Any) -> Recording:
         (
             {"weights": torch.ones(1, 1, 3, 3)},
             InvalidType,
-            "weights: expected a weight matrix, as regard.weights(query, key) returns, got a tensor (1, 1, 3, 3)",
+            "weights: expected a weight matrix, as regard.weights(query, key) returns, got float32 (1, 1, 3, 3)",
         ),
         ({"weights": BATCH}, InvalidArgument, "expected one sequence where tokens are named, got a batch of 4"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import lightning as L
 import pytest
 import torch
@@ -105,3 +107,14 @@ def test_lightning_counts_steps_and_not_batches(tmp_path, monkeypatch):
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(rows(), batch_size=1))
     assert looks == list(range(0, trainer.global_step, 3))
+
+
+def test_a_training_that_failed_within_a_step_logs_nothing_later():
+    callback, failed = regard.watching.trainer_callback(every_n_steps=2), model()
+    callback.on_step_begin(None, SimpleNamespace(global_step=0), None, model=failed)
+    failed(**{name: torch.stack([row[name] for row in rows()]) for name in ("input_ids", "attention_mask")})
+    callback.on_train_begin(None, None, None, model=failed)
+    callback.on_step_end(None, SimpleNamespace(global_step=1), None)
+    assert callback.metrics == {}
+    with regard.watch(failed):  # the watch of the step has ended
+        failed(torch.randint(3, 90, (1, 5)))

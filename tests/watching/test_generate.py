@@ -132,3 +132,43 @@ def test_whispers_alignment_heads_give_tokens_by_frames():
     assert torch.allclose(found.weights, expected, atol=1e-5)
     assert found.target == tuple(map(str, words[1].tolist()))
     assert found.weights.shape == (words.shape[1], 15)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_cross_attention_alone_is_the_same_as_beside_the_others(name):
+    family, model = FAMILIES[name], built(name)
+    torch.manual_seed(2)
+    ids, mask = torch.randint(3, 90, (2, LENGTH)), padding("left")
+    options = {"input_ids": ids, "attention_mask": mask, "max_new_tokens": NEW, "do_sample": False, "num_beams": 1}
+    with regard.watch(model, ["received"]) as result:
+        model.generate(**options)
+    expected = result.layers.cross
+    with regard.watch(model, ["received"], layers=[layer.name for layer in expected]) as alone:
+        model.generate(**options)
+    assert len(alone.recordings) == 1
+    for layer, other in zip(alone.layers, expected, strict=True):
+        assert torch.equal(layer.weights.dense(), other.weights.dense())
+        assert torch.equal(layer.measured["received"], other.measured["received"])
+    # teacher forcing: the padding of the decoder's queries comes from its self-attention, which is not recorded
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids.flip(0)}
+    inputs["decoder_attention_mask"] = padding("right")
+    with regard.watch(model, ["received"], layers=[layer.name for layer in expected]) as alone, torch.no_grad():
+        model(**inputs)
+    counts = inputs["decoder_attention_mask"].sum(1)
+    for layer in alone.layers:
+        torch.testing.assert_close(layer.measured["received"].sum(-1), counts[:, None].expand(-1, 4).float())
+    assert family.both
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_knockout_of_cross_attention_hits_one_step(name):
+    model = built(name)
+    torch.manual_seed(3)
+    options = {"input_ids": torch.randint(3, 90, (1, LENGTH)), "max_new_tokens": NEW, "do_sample": False}
+    with regard.watch(model) as result:
+        model.generate(**options)
+    layer = result.layers.cross[0].name
+    with regard.watch(model, knockout={layer: [(2, 1)]}) as result:
+        model.generate(**options)
+    weights = result.layers[layer].weights.dense()
+    assert (weights == 0).nonzero()[:, 2:].unique(dim=0).tolist() == [[2, 1]]

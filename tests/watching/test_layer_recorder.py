@@ -61,12 +61,12 @@ def test_only_what_goes_on_from_another_call_waits():
     assert not steps.try_add(step(9, key[:, :, :9].clone()))  # a loss may be made of it
     with torch.no_grad():
         assert steps.try_add(step(9, last := key[:, :, :9].clone()))
-        call = steps.flush()
+        call = steps.take()
         assert call is not None
         assert call.key is last
         assert call.query.shape[2] == 2
         assert call.weights.dense().count_nonzero(-1)[0, 0].tolist() == [8, 9]
-        assert steps.flush() is None
+        assert steps.take() is None
         assert not steps.try_add(step(10, key[:, :, :10].clone()))
 
 
@@ -79,13 +79,13 @@ def test_a_cache_that_is_written_into_is_measured_at_once():
 
 @pytest.mark.parametrize("room", [0, 4])
 def test_a_prefill_that_was_changed_in_place_stays_refused_after_the_next_step(room):
-    recorder, retention = LayerRecorder("a", "decoder"), Retention()
+    recorder = LayerRecorder("a", "decoder", {}, Retention())
     query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6 + room, 4)
     prefill = AttentionCall(make_request(query, key, mask=Causal(), offset=0))
-    recorder.add(prefill, None, {}, retention)
+    recorder.add(prefill, None)
     query.mul_(2)
     longer = key if room else torch.cat([key, torch.randn(1, 2, 1, 4)], 2)
     step = AttentionCall(make_request(torch.randn(1, 2, 1, 4), longer, mask=Causal(), offset=6), q_offset=6)
-    recorder.add(step, "new_tokens", {}, retention)
+    recorder.add(step, "new_tokens")
     with pytest.raises(StaleView, match="changed in place"):
         _ = recorder.layer.weights

@@ -125,3 +125,20 @@ def test_a_function_that_is_set_during_a_watch_stays():
     finally:
         del ALL_ATTENTION_FUNCTIONS["sdpa"]
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
+
+
+def test_a_watch_that_cannot_begin_leaves_nothing(monkeypatch):
+    model = built("bert")
+    before = state(model)
+
+    def fail(*args):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("regard.watching.transformers_attention.install", fail)
+        with pytest.raises(Stopped), regard.watch(model):
+            pass
+    assert state(model) == before
+    with regard.watch(model) as result, torch.no_grad():
+        model(IDS)
+    assert len(result.layers) == 2

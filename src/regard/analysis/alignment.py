@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.analysis.layer import Layer, check_head_indices
+from regard.analysis.layer import Layer, check_head_indices, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems
@@ -86,6 +86,7 @@ def align(
     cross = recording.layers.cross
     if not cross:
         raise InvalidArgument(f"align: no cross-attention of {recording.model_name or 'the model'} was recorded")
+    require_one_sequence(cross)
     raise_problems(count_problems(num_heads=num_heads))
     if len({layer.weights.shape[2:] for layer in cross}) > 1:
         sizes = ", ".join(f"{layer.name} ({len(layer.query_tokens)} x {len(layer.key_tokens)})" for layer in cross)

@@ -188,6 +188,16 @@ def check_head_indices(checks: Checks, layer: Layer, heads: Iterable[int]) -> No
         checks.that(head in layer.head_indices, f"heads: {layer.name} has the heads {indices}, got {head!r}")
 
 
+def require_one_sequence(layers: Iterable[Layer]) -> None:
+    """Raise InvalidArgument if there is a batch of several sequences."""
+    for layer in layers:
+        batch = layer.weights.shape[0]
+        if batch != 1:
+            raise InvalidArgument(
+                f"recording: expected one sequence, got a batch of {batch}; select one with recording.select(0)"
+            )
+
+
 def count_kinds(layers: Iterable[Layer]) -> str:
     """How many layers there are of each kind: ``12 layers: 6 encoder, 6 cross``."""
     kinds = Counter(layer.kind for layer in layers)
@@ -215,7 +225,8 @@ def check_layer(checks: Checks, layer: Layer) -> None:
     ]
     wrong = [(name, part, what) for name, part, is_right, what in expected if not is_right]
     for name, part, what in wrong:
-        checks.fail_type(f"{where}: {name}: expected {what}, got {describe(part)}")
+        actual = describe(part) if isinstance(part, Tensor) else f"{part!r:.80}"
+        checks.fail_type(f"{where}: {name}: expected {what}, got {actual}")
     if wrong:
         return
     kinds = ", ".join(ATTENTION_KINDS)

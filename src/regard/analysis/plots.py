@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.analysis.head_scores import HEAD_SCORES, Columns
-from regard.analysis.layer import Layer, check_head_indices
+from regard.analysis.layer import Layer, check_head_indices, require_one_sequence
 from regard.checks import Checks
 from regard.errors import InvalidType, did_you_mean, require
 from regard.ops.measures import BlockMean
@@ -92,14 +92,11 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         raise InvalidType(f"layer: expected a Layer of a recording, got {type(layer).__name__}")
     if heads is not None and (isinstance(heads, str) or not isinstance(heads, Sequence)):
         raise InvalidType(f"heads: expected a list of head indices, got {heads!r:.80}")
+    require_one_sequence([layer])
     shown = layer.head_indices if heads is None else heads
     with Checks() as checks:
         checks.that(len(shown) > 0, "heads: expected at least one head")
         check_head_indices(checks, layer, shown)
-        batch = layer.weights.shape[0]
-        checks.that(
-            batch == 1, f"layer: expected one sequence, got a batch of {batch}; pass recording.select(0).layers[…]"
-        )
     weights = layer.weights.detach().at(heads=[layer.head_indices.index(head) for head in shown])
     queries, keys = weights.shape[2:]
     size = -(-max(queries, keys) // MAX_PIXELS)

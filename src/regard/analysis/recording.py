@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from typing_extensions import Self
 
 from regard.analysis.layer import Layer, LayerList, check_layer, count_kinds
 from regard.checks import Checks
@@ -73,10 +72,9 @@ class Recording:
         """Bytes of the queries and keys, and of the tensors of masks and scores."""
         return sum(layer.weights.nbytes for layer in self.layers)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Recording:
         """The same recording with other arguments of the constructor."""
-        names = ("title", "model_name", "layers", "texts", "image")
-        return type(self)(**{name: getattr(self, name) for name in names} | changes)
+        return replace(self, **changes)
 
     def select(
         self,
@@ -121,9 +119,7 @@ class Recording:
             if not 0 <= index < batch:
                 raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, got {index}")
             layers.append(_select(layer, index, tokens, target_tokens))
-        return Recording(
-            self.title if title is None else title, self.model_name, LayerList(layers), self.texts, self.image
-        )
+        return replace(self, title=self.title if title is None else title, layers=LayerList(layers))
 
     def save(self, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> None:
         """Write the recording as one file, which `regard.load` reads without the model.

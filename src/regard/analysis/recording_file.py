@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from regard.analysis.layer import Layer, LayerList
+from regard.analysis.layer import Layer, LayerList, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError, raise_problems
@@ -47,6 +47,7 @@ def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: to
     """Write a recording; see `Recording.save`."""
     if dtype is not None and dtype not in FLOATS:
         raise InvalidArgument(f"dtype: expected torch.float32, float16, bfloat16 or float64, got {dtype!r}")
+    require_one_sequence(recording.layers)
     layers = [_layer_fields(layer, dtype) for layer in recording.layers]
     fields = {"title": recording.title, "model_name": recording.model_name, "texts": recording.texts, "layers": layers}
     if recording.image is not None:
@@ -60,16 +61,17 @@ def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: to
 
 
 def _layer_fields(layer: Layer, dtype: torch.dtype | None) -> dict[str, Any]:
-    weights, value = layer.weights, layer.value
-    if weights.shape[0] != 1:
-        raise InvalidArgument(
-            f"save: expected one sequence, got a batch of {weights.shape[0]}; select one with recording.select(0)"
-        )
-    fields = {"name": layer.name, "kind": layer.kind, "weights": weights}
-    fields |= {"query_tokens": layer._query_tokens, "key_tokens": layer._key_tokens, "measured": layer.measured}
-    has_all_heads = layer.head_indices == tuple(range(weights.shape[1]))
-    fields |= {"value": value if value is None or dtype is None else value.to(dtype)}
-    return fields | {"head_indices": None if has_all_heads else layer.head_indices}
+    value = layer.value
+    return {
+        "name": layer.name,
+        "kind": layer.kind,
+        "weights": layer.weights,
+        "query_tokens": layer._query_tokens,
+        "key_tokens": layer._key_tokens,
+        "measured": layer.measured,
+        "value": value if value is None or dtype is None else value.to(dtype),
+        "head_indices": None if layer.head_indices == tuple(range(layer.weights.shape[1])) else layer.head_indices,
+    }
 
 
 def load(path: str | os.PathLike[str]) -> Recording:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from regard.analysis.head_scores import Columns
+from regard.analysis.layer import require_one_sequence
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require
@@ -112,12 +113,7 @@ def _check_recording(recording: object) -> None:
     if not isinstance(recording, Recording):
         hint = "; pass its .recording" if hasattr(recording, "recording") else ""
         raise InvalidType(f"recording: expected a Recording, got {type(recording).__name__}{hint}")
-    for layer in recording.layers:
-        batch = layer.weights.shape[0]
-        if batch != 1:
-            raise InvalidArgument(
-                f"recording: expected one sequence, got a batch of {batch}; select one with recording.select(0)"
-            )
+    require_one_sequence(recording.layers)
 
 
 def _named_tensors(name: str, result: Any) -> dict[str, Tensor]:

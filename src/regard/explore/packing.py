@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.analysis.head_scores import HEAD_SCORES, Columns, HeadScoreAccumulator
-from regard.analysis.layer import Layer
+from regard.analysis.layer import Layer, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.explore.codes import COARSE, ERROR, FINE, GROWTH, LAST, LINEAR, MASKED
@@ -227,11 +227,7 @@ def check(recording: Recording) -> None:
         raise InvalidType(f"recording: expected a Recording, got {type(recording).__name__}")
     if not recording.layers:
         raise InvalidArgument("recording: expected at least one layer, got none")
-    batch = max(layer.weights.shape[0] for layer in recording.layers)
-    if batch > 1:
-        raise InvalidArgument(
-            f"recording: expected one sequence, got a batch of {batch}; select one with recording.select(0)"
-        )
+    require_one_sequence(recording.layers)
 
 
 def check_pair(recording: Recording, compare_with: Recording) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from regard.errors import InvalidArgument
 from regard.ops import WeightMatrix
 from regard.ops.masks import DenseMask, Mask, Spans, to_dense, to_spans
-from regard.ops.measures import Measure
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import Bias
 from regard.ops.scores.base import Sum
@@ -30,7 +29,7 @@ class AttentionCall:
 
     Args:
         request: The request for its weights. Its keys include those of a KV cache.
-        q_offset: Position of the first query.
+        q_offset: Position of the first query; in cross-attention among the queries of the decoder.
         kv_offset: Position of the first key.
         valid_queries: (batch, queries) False where a query is padding; None if all are valid.
         value: (batch, kv_heads, keys, value_dim), if it is kept.
@@ -76,10 +75,6 @@ class AttentionCall:
     def weights(self) -> WeightMatrix:
         """The weight matrix."""
         return WeightMatrix(self.request, self.valid_queries)
-
-    def measure(self, measures: Mapping[str, Measure], weights: WeightMatrix | None = None) -> dict[str, Any]:
-        """The results of measures, from the weight matrix if the caller has it."""
-        return (self.weights if weights is None else weights).measure(measures) if measures else {}
 
     def select_heads(self, heads: Sequence[int]) -> AttentionCall:
         """Some heads, each with a key head of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.checks import Checks
 from regard.errors import require
@@ -54,6 +54,7 @@ def trainer_callback(every_n_steps: int = 100) -> TrainerCallback:
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
             stop_stale_watch(options["model"])  # of a training that failed within a step
+            self.listener = None
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
             if state.global_step % every_n_steps == 0:
@@ -109,13 +110,13 @@ def lightning_callback(every_n_steps: int = 100) -> Callback:
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             if self.listener is not None:
                 self.listener.__exit__(type(exception), exception, None)
+                self.listener = None
 
     return AttentionCallback()
 
 
 def start_watch(model: nn.Module) -> Listener:
     """Start a watch that keeps only what is logged. Its trainer may fail within a step, so another watch may end it."""
-    stop_stale_watch(model)
     listener = watch(model, MEASURES, keep_qk=False)
     assert isinstance(listener, Listener)
     listener.preemptible = True
@@ -133,41 +134,26 @@ def stop_stale_watch(model: nn.Module) -> None:
 def stop_watch(listener: Listener) -> dict[str, float]:
     """End a watch, and return the metrics of each layer over all forward passes."""
     listener.__exit__(None, None, None)
-    recorders: dict[str, list[LayerRecorder]] = {}
-    for forward_pass in listener.result._passes:
-        for recorder in forward_pass.values():
-            recorders.setdefault(recorder.name, []).append(recorder)
+    parts: dict[str, list[tuple[int, float, float, float]]] = {}
+    for recording in listener.result._passes:
+        for recorder in recording.values():
+            parts.setdefault(recorder.name, []).append(_metrics(recorder))
     metrics: dict[str, float] = {}
-    for name, of_layer in recorders.items():
-        rows = sum(_num_rows(recorder) for recorder in of_layer)
-        entropy = sum(float(_masked(recorder, recorder.layer.measured["entropy"]).sum()) for recorder in of_layer)
-        metrics[f"attention/{name}/entropy"] = entropy / max(rows, 1)
-        metrics[f"attention/{name}/max_logit"] = max(map(_max_logit, of_layer))
-        metrics[f"attention/{name}/max_received"] = max(map(_max_received, of_layer))
+    for name, of_layer in parts.items():
+        rows, entropy, logit, received = zip(*of_layer, strict=True)
+        metrics[f"attention/{name}/entropy"] = sum(entropy) / max(sum(rows), 1)
+        metrics[f"attention/{name}/max_logit"] = max(logit)
+        metrics[f"attention/{name}/max_received"] = max(received)
     return metrics
 
 
-def _masked(recorder: LayerRecorder, result: Tensor) -> Tensor:
-    """A result per row in float64, 0 where the query is padding."""
-    result, valid = result.detach().double(), recorder.valid_queries
-    return result if valid is None else result * valid[:, None]
-
-
-def _max_logit(recorder: LayerRecorder) -> float:
-    score, valid = recorder.layer.measured["max"].score.detach(), recorder.valid_queries
-    return float((score if valid is None else score.masked_fill(~valid[:, None], -torch.inf)).max())
-
-
-def _num_rows(recorder: LayerRecorder) -> int:
-    batch, heads, queries = recorder.layer.measured["entropy"].shape
-    valid = recorder.valid_queries
-    return heads * (batch * queries if valid is None else int(valid.sum()))
-
-
-def _max_received(recorder: LayerRecorder) -> float:
-    """The largest share of the weight of a sequence's rows that one of its keys receives."""
+def _metrics(recorder: LayerRecorder) -> tuple[int, float, float, float]:
+    """Of rows that are not padding: their number, the sum of their entropies, the highest score, the largest share."""
     measured, valid = recorder.layer.measured, recorder.valid_queries
-    received = measured["received"].detach()
-    rows = received.new_full((len(received),), measured["entropy"].shape[2])
-    rows = rows if valid is None else valid.sum(1).to(rows.dtype)
-    return float((received.amax((1, 2)) / rows.clamp(min=1)).max())
+    entropy, score = measured["entropy"].detach().double(), measured["max"].score.detach()
+    batch, heads, queries = entropy.shape
+    valid = entropy.new_ones(batch, queries, dtype=torch.bool) if valid is None else valid
+    mask = valid[:, None]  # (batch, 1, queries)
+    share = measured["received"].detach().amax((1, 2)) / valid.sum(1).clamp(min=1)
+    rows = heads * int(valid.sum())
+    return rows, float((entropy * mask).sum()), float(score.masked_fill(~mask, -torch.inf).max()), float(share.max())

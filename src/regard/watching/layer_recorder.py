@@ -34,14 +34,22 @@ class LayerRecorder:
     Args:
         name: The module, with ``#2`` and so on where a forward pass uses it several times.
         kind: Self-attention of an encoder or a decoder, or cross-attention.
+        measures: What to measure, by name.
+        retention: What to keep.
         head_indices: The heads that are recorded; None for all.
     """
 
-    def __init__(self, name: str, kind: AttentionKind, head_indices: tuple[int, ...] | None = None) -> None:
-        self.name, self._head_indices = name, head_indices
+    def __init__(
+        self,
+        name: str,
+        kind: AttentionKind,
+        measures: Mapping[str, Measure],
+        retention: Retention,
+        head_indices: tuple[int, ...] | None = None,
+    ) -> None:
+        self.name, self._measures, self._retention, self._head_indices = name, measures, retention, head_indices
         self.kind: AttentionKind = kind
         self._results: dict[str, Any] = {}
-        self._measures: Mapping[str, Measure] = {}
         self._calls: list[AttentionCall] = []
         self._concatenated: AttentionCall | None = None
         self._versions: list[TensorVersions] = []  # of the tensors of each call
@@ -82,29 +90,27 @@ class LayerRecorder:
         return self._calls[0].query.device
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all that is kept: queries, keys, values, masks, biases and measures."""
-        held = [*(tensor for call in self._calls for tensor in call.tensors), *tensors_in(self._results)]
-        return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in held}.values())
+    def tensors(self) -> list[Tensor]:
+        """All that is kept: queries, keys, values, masks, biases and measures."""
+        calls = self._calls if self._concatenated is None else [*self._calls, self._concatenated]
+        return [*(tensor for call in calls for tensor in call.tensors), *tensors_in(self._results)]
 
-    def size(self) -> tuple[int, int]:
-        """Batch size and number of calls."""
-        return len(self._calls[0].query), len(self._calls)
+    @property
+    def batch_size(self) -> int:
+        """The number of sequences."""
+        return len(self._calls[0].query)
 
-    def add(
-        self,
-        call: AttentionCall,
-        continuation: Continuation | None,
-        measures: Mapping[str, Measure],
-        retention: Retention,
-    ) -> WeightMatrix:
+    @property
+    def num_calls(self) -> int:
+        """The number of calls: of steps, in a generation."""
+        return len(self._calls)
+
+    def add(self, call: AttentionCall, continuation: Continuation | None) -> WeightMatrix:
         """Record one more call.
 
         Args:
             call: The call.
             continuation: How it continues the calls before; None for the first.
-            measures: What to measure, by name.
-            retention: What to keep.
 
         Returns:
             WeightMatrix: Of this call alone.
@@ -112,7 +118,7 @@ class LayerRecorder:
         Raises:
             InvalidArgument: If a measure of whole matrices would need all calls at once, or a limit is exceeded.
         """
-        weights, self._measures = call.weights, measures
+        weights = call.weights
         if not self._num_keys:  # a window may have dropped keys before the watch began
             self._first_kv_offset, self._extra = call.kv_offset, call.extra
         if continuation == "new_tokens":
@@ -123,42 +129,43 @@ class LayerRecorder:
                 [
                     f"measure '{name}': needs the whole matrix, but {self.name} is computed in several calls; compute "
                     "it afterwards: layer.weights.measure(...)"
-                    for name, measure in measures.items()
+                    for name, measure in self._measures.items()
                     if type(measure).result_index is not Measure.result_index
                 ]
             )
         if not is_measured:
-            self._pending.flush()
-        elif measures and not self._defer(call, continuation):
+            self._pending.take()  # and drop them: nothing can be measured any more
+        elif self._measures and not self._defer(call, continuation):
             self.flush()
-            self._merge(call.measure(measures, weights), self._key_offset(call, continuation))
-            retention.count(self.name, tensors_in(self._results))
+            self._merge(weights.measure(self._measures), self._key_offset(call, continuation))
+            self._retention.count(self.name, tensors_in(self._results))
             if continuation == "new_tokens":
                 self._pending.start_after(call)
         self._next_position, self._num_keys = call.stop, self._num_keys + call.key.shape[2]
         last = call.stop - call.kv_offset
         self._last_key = _fingerprint(call.key[:, :, last - 1 : last]) if self.kind != "cross" and last > 0 else None
         self._valid.append((call.valid_queries, call.query.shape[2]))
-        if retention.keep_qk:
+        if self._retention.keep_qk:
             if continuation == "new_tokens" and self._continuation is None:
-                self._trim_first(retention)
-            self._store(call.new_keys_only() if continuation == "new_tokens" else call.copy_of_cache(), retention)
+                self._trim_first()
+            self._calls.append(
+                self._store(call.new_keys_only() if continuation == "new_tokens" else call.copy_of_cache())
+            )
+            self._versions.append(TensorVersions(self._calls[-1].tensors))
             self._continuation, self._concatenated = continuation or self._continuation, None
         return weights
 
-    def _store(self, call: AttentionCall, retention: Retention) -> None:
-        call = retention.offloaded(call)
-        tensors = call.tensors
-        retention.count(self.name, tensors)
-        self._calls.append(call)
-        self._versions.append(TensorVersions(tensors))
+    def _store(self, call: AttentionCall) -> AttentionCall:
+        """A call where it is kept, counted."""
+        call = self._retention.offloaded(call)
+        self._retention.count(self.name, call.tensors)
+        return call
 
-    def _trim_first(self, retention: Retention) -> None:
+    def _trim_first(self) -> None:
         """Let go of the unused end of a static KV cache, which the first call covers."""
         trimmed = self._calls[0].without_unused_keys()
         if trimmed is not self._calls[0]:
-            self._calls[0] = retention.offloaded(trimmed)
-            retention.count(self.name, self._calls[0].tensors)
+            self._calls[0] = self._store(trimmed)
             with suppress(StaleView):  # a query that was changed before stays refused
                 self._check_versions()
                 self._versions[0] = TensorVersions(self._calls[0].tensors)
@@ -178,28 +185,27 @@ class LayerRecorder:
 
     def flush(self) -> None:
         """Measure the deferred decode steps, and let go of their keys."""
-        call = self._pending.flush()
+        call = self._pending.take()
         if call is not None:
             with torch.no_grad():  # as when the steps ran
-                self._merge(call.measure(self._measures), call.kv_offset - self._first_kv_offset)
+                self._merge(call.weights.measure(self._measures), call.kv_offset - self._first_kv_offset)
 
     def is_continued_by(self, call: AttentionCall) -> bool:
         """Whether a call continues this layer with new tokens, because the KV cache grew."""
-        return self.kind != "cross" and 0 < self._next_position == call.q_offset
+        return 0 < self._next_position == call.q_offset
 
-    def select_beams(self, rows: Tensor, measures: Mapping[str, Measure]) -> LayerRecorder:
+    def select_beams(self, rows: Tensor) -> LayerRecorder:
         """The sequences of a beam search.
 
         Args:
             rows: (sequences, steps) The row of the batch at each step, −1 where the sequence had ended.
-            measures: What to measure of them.
         """
         self._check_versions()
-        selected = LayerRecorder(self.name, self.kind, self._head_indices)
+        selected = LayerRecorder(self.name, self.kind, self._measures, self._retention, self._head_indices)
         selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
         selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
         selected._continuation, selected._extra = self._continuation, self._extra
-        selected._results = selected._concatenate().measure(measures)
+        selected._results = selected._concatenate().weights.measure(self._measures)
         return selected
 
     def _get_weights(self) -> WeightMatrix:
@@ -310,7 +316,7 @@ class PendingSteps:
         """Defer the calls that continue this one, which was measured."""
         self._key = call.key if _can_defer(call) else None
 
-    def flush(self) -> AttentionCall | None:
+    def take(self) -> AttentionCall | None:
         """The deferred calls as one; none is deferred any more."""
         calls, key = self._calls, self._key
         self._calls, self._key, self._num_queries = [], None, 0

@@ -33,9 +33,9 @@ from regard.watching.result import ForwardPass, LayerKey, WatchResult
 from regard.watching.retention import Retention
 from regard.watching.torch_attention import (
     SdpaInterceptor,
+    bind_arguments,
     call_from_multihead_attention,
     check_inputs,
-    has_other_keys,
 )
 from regard.watching.transformers_masks import MaskRegistry
 
@@ -88,23 +88,23 @@ class Listener:
             elif other is not None:
                 part = "" if other.model is self.model else f", as a part of {type(other.model).__name__}"
                 raise InvalidArgument(f"model: {type(module).__name__} is being watched already{part}; end that watch")
-        self.result = WatchResult(self.model, self._measures)
+        self.result = WatchResult(self.model)
         self._passes = self.result._passes
         self.interventions.reset()
         self._module_stack: list[nn.Module] = []
         self._num_recorded, self._num_recorded_at_entry = 0, list[int]()
         self._call_counts: Counter[int] = Counter()  # of each module, in this forward pass
-        self._recorded_this_forward: set[LayerKey] = set()
+        self._recorded_this_forward: dict[LayerKey, None] = {}  # in order
         self._pass_decided = False
         self._last_call: tuple[nn.Module, Tensor, Tensor] | None = None
-        self._decoder_valid_queries: Tensor | None = None
+        self._self_attention: tuple[int, int, Tensor | None] | None = None  # queries of the last: see locate_queries
         self._modules_run: set[int] = set()
         self._multiplies_softmax: set[int] = set()
         self._not_recorded: dict[str, nn.Module] = {}
         self._ran_backward = False
         with ExitStack() as stack:  # undone if it fails half way
-            registry.activate(self)
             stack.callback(registry.deactivate, self)
+            registry.activate(self)
             for module in self.model.modules():
                 if isinstance(module, torch.jit.ScriptModule):
                     continue  # it takes no hooks
@@ -177,10 +177,18 @@ class Listener:
         finally:
             self._sdpa_suspended = before
 
-    def attention_kind(self, module: nn.Module, is_causal: bool = False) -> AttentionKind:
-        """The kind of a layer; `is_causal` decides where its name and attributes do not."""
+    def attention_kind(
+        self, module: nn.Module, is_causal: bool = False, shape: tuple[int, int] | None = None
+    ) -> AttentionKind:
+        """The kind of a layer.
+
+        Args:
+            module: The layer.
+            is_causal: Whether it is called as a causal one, which decides where its name and attributes do not.
+            shape: (queries, keys) A causal mask of this shape means the same.
+        """
         if id(module) not in self._kinds:
-            name = self.module_names[id(module)]
+            name, is_causal = self.module_names[id(module)], is_causal or self.masks.is_causal(shape)
             self._kinds[id(module)] = attention_kind(name, module, self._module_stack, is_causal)
         return self._kinds[id(module)]
 
@@ -209,7 +217,17 @@ class Listener:
                 f"ablate and knockout: {name} is a {type(module).__name__}, which can be watched but not changed; "
                 "interventions need a model of transformers"
             )
-        self.record(module, self.attention_kind(module), call, separate_layers=separate_layers)
+        kind = self.attention_kind(module)
+        self.locate_queries(kind, call)
+        self.record(module, kind, call, separate_layers=separate_layers)
+
+    def locate_queries(self, kind: AttentionKind, call: AttentionCall) -> None:
+        """Give the queries of cross-attention the positions and the padding that they had in self-attention."""
+        count = call.query.shape[2]
+        if kind != "cross":
+            self._self_attention = count, call.q_offset, call.valid_queries
+        elif self._self_attention is not None and self._self_attention[0] == count:
+            _, call.q_offset, call.valid_queries = self._self_attention
 
     def record(
         self, module: nn.Module, kind: AttentionKind, call: AttentionCall, *, separate_layers: bool = False
@@ -231,7 +249,7 @@ class Listener:
             call.value = None
         if not self._is_recorded(name):
             return None
-        in_backward = torch._C._current_graph_task_id() != -1  # a checkpointed layer runs again
+        in_backward = _in_backward()
         if self._repeats_last(module, call):
             if self._passes and not in_backward:
                 next(reversed(self._passes[-1].values())).repeat()
@@ -246,25 +264,22 @@ class Listener:
             unknown = [head for head in self._heads if head >= count]
             raise_problems([f"heads: expected indices below {count}, the heads of {name}, got {h}" for h in unknown])
             call = call.select_heads(self._heads)
-        if kind == "cross":
-            valid = self._valid_queries_before(key) if in_backward else self._decoder_valid_queries
-            call.valid_queries = None if valid is None or valid.shape[1] != call.query.shape[2] else valid
-        else:
-            self._decoder_valid_queries = call.valid_queries
         self._ran_backward |= in_backward
         if in_backward:
-            call.measure(self._measures)  # checkpointing counts the tensors that this saves
-            return call.weights
+            weights = call.weights
+            weights.measure(self._measures)  # checkpointing counts the tensors that this saves
+            return weights
         recorders = self._recorders_for(key, call, kind)
         continuation: Continuation | None = None
         if key not in recorders:
-            recorders[key] = LayerRecorder(name if index == 1 else f"{name}#{index}", kind, self._heads)
+            name = name if index == 1 else f"{name}#{index}"
+            recorders[key] = LayerRecorder(name, kind, self._measures, self._retention, self._heads)
         elif key in self._recorded_this_forward:
             continuation = "chunk"
         else:
             continuation = "new_queries" if kind == "cross" else "new_tokens"
-        self._recorded_this_forward.add(key)
-        return recorders[key].add(call, continuation, self._measures, self._retention)
+        self._recorded_this_forward[key] = None
+        return recorders[key].add(call, continuation)
 
     def _before_forward(self, module: nn.Module, args: object) -> None:
         if not self._module_stack:
@@ -272,7 +287,9 @@ class Listener:
             self._call_counts.clear()
             self._recorded_this_forward.clear()
             self._multiplies_softmax.clear()
-            self._pass_decided, self._decoder_valid_queries = False, None
+            self._pass_decided = False
+            if not _in_backward():
+                self._self_attention = None
             if self._sdpa_mode is not None:
                 self._sdpa_mode.__enter__()
         self._module_stack.append(module)
@@ -296,14 +313,13 @@ class Listener:
 
     def _record_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Record a module as a whole, or notice that it computed attention which was not recorded."""
-        if self.ignores(module):
-            return
         if isinstance(module, REGARD_LAYERS) and isinstance(output, AttentionOutput):
             self.record_unchangeable(module, _call_from_regard(output))
         elif isinstance(module, nn.MultiheadAttention):
-            if has_other_keys(module, args, kwargs):
+            arguments = bind_arguments(module, args, kwargs)
+            if arguments["query"].shape[:-1] != arguments["key"].shape[:-1]:
                 self._kinds[id(module)] = "cross"
-            self.record_unchangeable(module, call_from_multihead_attention(module, args, kwargs))
+            self.record_unchangeable(module, call_from_multihead_attention(module, arguments))
         if self._num_recorded > self._num_recorded_at_entry[-1] or self._layer_names is not None:
             return
         name = self.module_names[id(module)]
@@ -328,16 +344,11 @@ class Listener:
             for one, other in pairs
         )
 
-    def _valid_queries_before(self, key: LayerKey) -> Tensor | None:
-        """The valid queries of a cross-attention when it ran before; in the backward pass it may run alone."""
-        recorder = self._passes[-1].get(key) if self._passes else None
-        return None if recorder is None else recorder.valid_queries
-
     def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> ForwardPass:
         """The recorders of the forward pass or generation that a call belongs to.
 
-        The first self-attention call of a forward pass decides whether the recording continues: it does if its query
-        offset is the number of tokens recorded for that layer, because the KV cache grew. If that layer is missing from
+        The first call of a forward pass decides whether the recording continues: it does if its query offset is the
+        number of tokens recorded for that layer, because the KV cache grew. If that layer is missing from
         the recording, as with LayerDrop, a new one starts when the whole model is running and layers of the same kind
         were recorded; otherwise the next layer decides.
         """
@@ -347,7 +358,7 @@ class Listener:
         if key in self._recorded_this_forward or self._pass_decided:
             return recorders
         if key in recorders:
-            self._pass_decided = kind != "cross"
+            self._pass_decided = True
             continues = recorders[key].is_continued_by(call)
         else:
             is_whole = not self._recorded_this_forward and self._module_stack[0] is self.model
@@ -383,6 +394,11 @@ class Listener:
             if not any(is_named_attention(type(part)) for part in module.modules() if part is not module):
                 return f"{name} ({type(module).__name__}) {OWN_CODE}"
         return "it has no attention, or computes it in its own code"
+
+
+def _in_backward() -> bool:
+    """Whether a backward pass is running, in which a checkpointed layer computes again."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _call_from_regard(output: AttentionOutput) -> AttentionCall:

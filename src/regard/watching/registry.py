@@ -22,9 +22,7 @@ def activate(listener: Listener) -> None:
     """Add a listener. With the first one, compiled code runs eagerly and transformers' functions are wrapped."""
     with _lock:
         if not _active:
-            with ExitStack() as stack:  # undone if it fails half way
-                stack.enter_context(torch.compiler.set_stance("force_eager"))  # hooks do not run in compiled code
-                _installed.push(stack.pop_all())
+            _installed.enter_context(torch.compiler.set_stance("force_eager"))  # hooks do not run in compiled code
         if sys.modules.get("transformers"):  # otherwise there are no models of it
             from regard.watching.transformers_attention import install
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -14,7 +13,6 @@ from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.ops.matrix import DENSE_LIMIT
-from regard.ops.measures import Measure
 from regard.watching.layer_recorder import LayerRecorder
 
 LayerKey = tuple[str, int]
@@ -30,12 +28,10 @@ class WatchResult:
 
     Args:
         model: The watched model.
-        measures: What is measured in each layer, by name.
     """
 
-    def __init__(self, model: nn.Module, measures: Mapping[str, Measure]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._measures = measures
         self._passes: list[ForwardPass] = []
 
     @property
@@ -100,7 +96,8 @@ class WatchResult:
     @property
     def nbytes(self) -> int:
         """Bytes of all that is kept: queries, keys, values, masks, biases and measures."""
-        return sum(recorder.nbytes for each in self._passes for recorder in each.values())
+        held = (tensor for each in self._passes for recorder in each.values() for tensor in recorder.tensors)
+        return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in held}.values())
 
     def select_beams(self, beam_indices: Int[Tensor, "texts steps"]) -> Recording:
         """What the texts that a beam search returned attended to, in the last forward pass.
@@ -119,7 +116,8 @@ class WatchResult:
         recorders = list(self._passes[-1].values()) if self._passes else []
         if not recorders or not all(recorder.has_calls for recorder in recorders):
             raise InvalidArgument("select_beams: the steps were not kept; watch a generation with keep_qk=True")
-        batch, steps = (max(recorder.size()[axis] for recorder in recorders) for axis in (0, 1))
+        batch = max(recorder.batch_size for recorder in recorders)
+        steps = max(recorder.num_calls for recorder in recorders)
         with Checks() as checks:
             checks.tensor("beam_indices", beam_indices, "integer")
         shape, (low, high) = tuple(beam_indices.shape), beam_indices.aminmax() if beam_indices.numel() else (-2, 0)
@@ -128,12 +126,12 @@ class WatchResult:
                 f"beam_indices: expected (texts, steps) indices from -1 to {batch - 1}, of at least {steps} steps, got "
                 f"{shape} from {int(low)} to {int(high)}"
             )
-        layers = []
-        for recorder in recorders:
-            beams = batch // recorder.size()[0]  # an encoder reads each text once
+        selected: ForwardPass = {}
+        for key, recorder in self._passes[-1].items():
+            beams = batch // recorder.batch_size  # an encoder reads each text once
             rows = torch.where(beam_indices < 0, beam_indices, beam_indices // beams).to(recorder.device)
-            layers.append(recorder.select_beams(rows, self._measures).layer)
-        return Recording("", type(self.model).__name__, LayerList(layers))
+            selected[key] = recorder.select_beams(rows)
+        return self._as_recording(selected)
 
     def _as_recording(self, forward_pass: ForwardPass) -> Recording:
         name = type(self.model).__name__

@@ -118,9 +118,13 @@ def _with_four_axes(query: Tensor, *others: Tensor | None) -> list[Any]:
     return tensors
 
 
-def call_from_multihead_attention(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> AttentionCall:
+def bind_arguments(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call of `nn.MultiheadAttention`, by name."""
+    return _FORWARD.bind(module, *args, **kwargs).arguments
+
+
+def call_from_multihead_attention(module: nn.MultiheadAttention, arguments: dict[str, Any]) -> AttentionCall:
     """The call that an `nn.MultiheadAttention` computes, projected again from its inputs."""
-    arguments = _FORWARD.bind(module, *args, **kwargs).arguments
     inputs = [arguments[name] for name in ("query", "key", "value")]
     if inputs[0].ndim == 2:
         inputs = [each[None] for each in inputs]
@@ -156,14 +160,6 @@ def call_from_multihead_attention(module: nn.MultiheadAttention, args: Any, kwar
     return AttentionCall(
         make_request(query, key, mask=rule, score=score, offset=0), valid_queries=valid_queries, value=value
     )
-
-
-def has_other_keys(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> bool:
-    """Whether there are more or fewer keys than queries, so that it is cross-attention whatever its name."""
-    arguments = _FORWARD.bind(module, *args, **kwargs).arguments
-    query, key = arguments["query"], arguments["key"]
-    axis = 1 if module.batch_first and query.ndim == 3 else 0
-    return query.shape[axis] != key.shape[axis]
 
 
 def _finite_part(mask: Tensor, added: int) -> Tensor | None:

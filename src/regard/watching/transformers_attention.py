@@ -97,16 +97,21 @@ def _wrap_attention(name: str, function: Callable[..., Any]) -> Callable[..., An
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **options: Any
     ) -> Any:
         listener = listener_for(module)
-        if listener is None or listener.ignores(module):
+        if listener is None:
             return function(module, query, key, value, attention_mask, *rest, **options)
         named = _parameter_names(function)[5:]
         arguments = dict(zip(named, rest, strict=False)) | options
-        is_causal = listener.masks.is_causal((query.shape[2], key.shape[2]))
-        kind = listener.attention_kind(module, is_causal)
+        kind = listener.attention_kind(module, shape=(query.shape[2], key.shape[2]))
         cast_query, cast_key, cast_value = cast_as_autocast(query, key, value)
-        call = call_from_transformers(
-            name, module, cast_query, cast_key, attention_mask, arguments, kind, listener.masks, named
-        )
+        try:
+            call = call_from_transformers(
+                name, module, cast_query, cast_key, attention_mask, arguments, kind, listener.masks, named
+            )
+        except InvalidArgument:
+            if listener.ignores(module):
+                return function(module, query, key, value, attention_mask, *rest, **options)
+            raise
+        listener.locate_queries(kind, call)
         call.value = cast_value.roll(call.extra, 2) if call.extra else cast_value
         layer = listener.module_names[id(module)]
         mask = listener.interventions.knock_out(layer, attention_mask, call, adds=name == "eager")

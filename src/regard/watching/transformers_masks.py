@@ -129,7 +129,7 @@ class MaskRegistry:
             self._of_tensors[mask] = self._find_similar(mask, shape, kind)
         return self._of_tensors[mask]
 
-    def is_causal(self, shape: tuple[int, int]) -> bool:
+    def is_causal(self, shape: tuple[int, int] | None) -> bool:
         """Whether the model made a causal mask of this shape in this forward pass."""
         origins = (*self._skipped, *(self._of_tensors[mask] for mask in self._strong_refs))
         return any(origin.pattern == "causal" and origin.shape == shape for origin in origins)

@@ -50,7 +50,8 @@ class TransformersModel:
     def __init__(self, model: Any, tokenizer: Any = None, processor: Any = None, name: str = "model") -> None:
         if not isinstance(model, nn.Module):
             raise InvalidType(f"model: expected a model of transformers, got {type(model).__name__}; see load(folder)")
-        self.model, self.tokenizer, self.processor, self.name = model.eval(), tokenizer, processor, name
+        self.model: Any = model.eval()
+        self.tokenizer, self.processor, self.name = tokenizer, processor, name
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> TransformersModel:
