@@ -138,7 +138,7 @@ class LayerRecorder:
         elif self._measures and not self._defer(call, continuation):
             self.flush()
             self._merge(weights.measure(self._measures), self._key_offset(call, continuation))
-            self._retention.count(self.name, tensors_in(self._results))
+            self._retention.count(self.name, self._results)
             if continuation == "new_tokens":
                 self._pending.start_after(call)
         self._next_position, self._num_keys = call.stop, self._num_keys + call.key.shape[2]
@@ -146,19 +146,23 @@ class LayerRecorder:
         self._last_key = _fingerprint(call.key[:, :, last - 1 : last]) if self.kind != "cross" and last > 0 else None
         self._valid.append((call.valid_queries, call.query.shape[2]))
         if self._retention.keep_qk:
-            if continuation == "new_tokens" and self._continuation is None:
-                self._trim_first()
-            self._calls.append(
-                self._store(call.new_keys_only() if continuation == "new_tokens" else call.copy_of_cache())
-            )
-            self._versions.append(TensorVersions(self._calls[-1].tensors))
+            if continuation == "new_tokens":
+                if self._continuation is None:
+                    self._trim_first()
+                stored = self._store(call.new_keys_only())
+                of_model = stored.query, stored.bias  # the rest are copies
+            else:
+                stored = self._store(call.copy_of_cache())
+                of_model = stored.tensors
+            self._calls.append(stored)
+            self._versions.append(TensorVersions(of_model))
             self._continuation, self._concatenated = continuation or self._continuation, None
         return weights
 
     def _store(self, call: AttentionCall) -> AttentionCall:
         """A call where it is kept, counted."""
         call = self._retention.offloaded(call)
-        self._retention.count(self.name, call.tensors)
+        self._retention.count(self.name, call)
         return call
 
     def _trim_first(self) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from weakref import ref
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile
-from regard.ops.tree import map_tensors
+from regard.ops.tree import map_tensors, tensors_in
 from regard.watching.call import AttentionCall
 
 MIN_FILE_BYTES = 2**16
@@ -67,15 +66,15 @@ class Retention:
         valid = None if call.valid_queries is None else call.valid_queries.cpu()
         return replace(call, request=map_tensors(request, Tensor.cpu), value=value, valid_queries=valid)
 
-    def count(self, name: str, tensors: Iterable[Tensor]) -> None:
-        """Count tensors that are kept; one that several layers share, as a mask, counts once.
+    def count(self, name: str, held: Any) -> None:
+        """Count the tensors in a call or in results; one that several layers share, as a mask, counts once.
 
         Raises:
             InvalidArgument: If there would be more than `max_bytes`.
         """
         if self.max_bytes is None:
             return
-        for tensor in tensors:
+        for tensor in tensors_in(held):
             if id(tensor) not in self._counted:
                 self._counted[id(tensor)] = ref(tensor, partial(self._forget, id(tensor), tensor.nbytes))
                 self._stored_bytes += tensor.nbytes
