@@ -135,7 +135,7 @@ def stop_watch(listener: Listener) -> dict[str, float]:
     """End a watch, and return the metrics of each layer over all forward passes."""
     listener.__exit__(None, None, None)
     parts: dict[str, list[tuple[int, float, float, float]]] = {}
-    for recording in listener.result._passes:
+    for recording in listener.result._recordings:
         for recorder in recording.values():
             parts.setdefault(recorder.name, []).append(_metrics(recorder))
     metrics: dict[str, float] = {}

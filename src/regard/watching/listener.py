@@ -29,7 +29,7 @@ from regard.watching.module_inspection import (
     mentions_attention,
     uses_only_attention_interface,
 )
-from regard.watching.result import ForwardPass, LayerKey, WatchResult
+from regard.watching.result import LayerKey, Recorders, WatchResult
 from regard.watching.retention import Retention
 from regard.watching.torch_attention import (
     SdpaInterceptor,
@@ -89,13 +89,13 @@ class Listener:
                 part = "" if other.model is self.model else f", as a part of {type(other.model).__name__}"
                 raise InvalidArgument(f"model: {type(module).__name__} is being watched already{part}; end that watch")
         self.result = WatchResult(self.model)
-        self._passes = self.result._passes
+        self._recordings = self.result._recordings
         self.interventions.reset()
         self._module_stack: list[nn.Module] = []
-        self._num_recorded, self._num_recorded_at_entry = 0, list[int]()
+        self._num_calls, self._num_calls_at_entry = 0, list[int]()
         self._call_counts: Counter[int] = Counter()  # of each module, in this forward pass
         self._recorded_this_forward: dict[LayerKey, None] = {}  # in order
-        self._pass_decided = False
+        self._continuation_decided = False
         self._last_call: tuple[nn.Module, Tensor, Tensor] | None = None
         self._self_attention: tuple[int, int, Tensor | None] | None = None  # queries of the last: see locate_queries
         self._modules_run: set[int] = set()
@@ -122,11 +122,11 @@ class Listener:
         self._is_active = False
         if self._module_stack:  # Ctrl-C ended a forward pass, after which torch calls no hooks
             self._module_stack.clear()
-            self._num_recorded_at_entry.clear()
+            self._num_calls_at_entry.clear()
             self._end_forward()
         if kind is not None:
             return
-        recorders = [recorder for each in self._passes for recorder in each.values()]
+        recorders = [recorder for each in self._recordings for recorder in each.values()]
         for recorder in recorders:
             recorder.flush()
         raise_problems(self.interventions.unapplied([recorder.name for recorder in recorders]))
@@ -243,7 +243,7 @@ class Listener:
         Returns:
             WeightMatrix: Of this call; None if the module is not to be recorded.
         """
-        self._num_recorded += 1
+        self._num_calls += 1
         name = self.module_names[id(module)]
         if not self._retention.keep_values:
             call.value = None
@@ -251,8 +251,8 @@ class Listener:
             return None
         in_backward = _in_backward()
         if self._repeats_last(module, call):
-            if self._passes and not in_backward:
-                next(reversed(self._passes[-1].values())).repeat()
+            if self._recordings and not in_backward:
+                next(reversed(self._recordings[-1].values())).repeat()
             return call.weights
         self._last_call = module, call.query, call.key
         index = max(self._call_counts[id(module)], 1)
@@ -287,7 +287,7 @@ class Listener:
             self._call_counts.clear()
             self._recorded_this_forward.clear()
             self._multiplies_softmax.clear()
-            self._pass_decided = False
+            self._continuation_decided = False
             if not _in_backward():
                 self._self_attention = None
             if self._sdpa_mode is not None:
@@ -295,7 +295,7 @@ class Listener:
         self._module_stack.append(module)
         self._call_counts[id(module)] += 1
         self._modules_run.add(id(module))
-        self._num_recorded_at_entry.append(self._num_recorded)
+        self._num_calls_at_entry.append(self._num_calls)
         if isinstance(module, nn.MultiheadAttention) and isinstance(args, tuple):
             check_inputs(type(module).__name__, *args)
 
@@ -307,7 +307,7 @@ class Listener:
                 self._record_output(module, args, kwargs, output)
         finally:
             self._module_stack.pop()
-            self._num_recorded_at_entry.pop()
+            self._num_calls_at_entry.pop()
             if not self._module_stack:
                 self._end_forward()
 
@@ -320,7 +320,7 @@ class Listener:
             if arguments["query"].shape[:-1] != arguments["key"].shape[:-1]:
                 self._kinds[id(module)] = "cross"
             self.record_unchangeable(module, call_from_multihead_attention(module, arguments))
-        if self._num_recorded > self._num_recorded_at_entry[-1] or self._layer_names is not None:
+        if self._num_calls > self._num_calls_at_entry[-1] or self._layer_names is not None:
             return
         name = self.module_names[id(module)]
         if id(module) in self._multiplies_softmax:
@@ -344,7 +344,7 @@ class Listener:
             for one, other in pairs
         )
 
-    def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> ForwardPass:
+    def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> Recorders:
         """The recorders of the forward pass or generation that a call belongs to.
 
         The first call of a forward pass decides whether the recording continues: it does if its query offset is the
@@ -352,13 +352,13 @@ class Listener:
         the recording, as with LayerDrop, a new one starts when the whole model is running and layers of the same kind
         were recorded; otherwise the next layer decides.
         """
-        if not self._passes:
-            self._passes.append({})
-        recorders = self._passes[-1]
-        if key in self._recorded_this_forward or self._pass_decided:
+        if not self._recordings:
+            self._recordings.append({})
+        recorders = self._recordings[-1]
+        if key in self._recorded_this_forward or self._continuation_decided:
             return recorders
         if key in recorders:
-            self._pass_decided = True
+            self._continuation_decided = True
             continues = recorders[key].is_continued_by(call)
         else:
             is_whole = not self._recorded_this_forward and self._module_stack[0] is self.model
@@ -366,8 +366,8 @@ class Listener:
         if not continues:
             for recorder in recorders.values():
                 recorder.flush()
-            self._passes.append({each: recorders.pop(each) for each in self._recorded_this_forward})
-        return self._passes[-1]
+            self._recordings.append({each: recorders.pop(each) for each in self._recorded_this_forward})
+        return self._recordings[-1]
 
     def _remedy(self, kind: type[nn.Module], options: Mapping[str, Any]) -> str:
         """What to do where a module's attention was not recorded."""

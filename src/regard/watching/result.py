@@ -19,7 +19,7 @@ LayerKey = tuple[str, int]
 """The name of a module, and which of its calls in one forward pass."""
 
 
-ForwardPass = dict[LayerKey, LayerRecorder]
+Recorders = dict[LayerKey, LayerRecorder]
 """The recorders of one forward pass, or of one generation, in the order in which the layers were computed."""
 
 
@@ -32,12 +32,12 @@ class WatchResult:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._passes: list[ForwardPass] = []
+        self._recordings: list[Recorders] = []
 
     @property
     def recordings(self) -> tuple[Recording, ...]:
         """A recording of each forward pass, in order. All steps of a generation are one."""
-        return tuple(self._as_recording(each) for each in self._passes)
+        return tuple(self._as_recording(each) for each in self._recordings)
 
     @property
     def recording(self) -> Recording:
@@ -46,14 +46,14 @@ class WatchResult:
         Raises:
             InvalidArgument: If the model has not run yet.
         """
-        if not self._passes:
+        if not self._recordings:
             raise InvalidArgument("nothing was recorded yet: call the model first")
-        return self._as_recording(self._passes[-1])
+        return self._as_recording(self._recordings[-1])
 
     @property
     def layers(self) -> LayerList:
         """The layers of the last forward pass: ``layers[0]``, ``layers["encoder.layer.0"]``, ``layers.encoder[1]``."""
-        return self.recording.layers if self._passes else LayerList((), type(self.model).__name__)
+        return self.recording.layers if self._recordings else LayerList((), type(self.model).__name__)
 
     def attentions(
         self, kind: AttentionKind | None = None, *, limit: int = DENSE_LIMIT
@@ -96,7 +96,7 @@ class WatchResult:
     @property
     def nbytes(self) -> int:
         """Bytes of all that is kept: queries, keys, values, masks, biases and measures."""
-        held = (tensor for each in self._passes for recorder in each.values() for tensor in recorder.tensors)
+        held = (tensor for each in self._recordings for recorder in each.values() for tensor in recorder.tensors)
         return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in held}.values())
 
     def select_beams(self, beam_indices: Int[Tensor, "texts steps"]) -> Recording:
@@ -113,7 +113,7 @@ class WatchResult:
             InvalidType: If it is not a tensor.
             InvalidArgument: If steps were not kept, or it has other rows or fewer steps.
         """
-        recorders = list(self._passes[-1].values()) if self._passes else []
+        recorders = list(self._recordings[-1].values()) if self._recordings else []
         if not recorders or not all(recorder.has_calls for recorder in recorders):
             raise InvalidArgument("select_beams: the steps were not kept; watch a generation with keep_qk=True")
         batch = max(recorder.batch_size for recorder in recorders)
@@ -126,20 +126,19 @@ class WatchResult:
                 f"beam_indices: expected (texts, steps) indices from -1 to {batch - 1}, of at least {steps} steps, got "
                 f"{shape} from {int(low)} to {int(high)}"
             )
-        selected: ForwardPass = {}
-        for key, recorder in self._passes[-1].items():
+        selected: Recorders = {}
+        for key, recorder in self._recordings[-1].items():
             beams = batch // recorder.batch_size  # an encoder reads each text once
             rows = torch.where(beam_indices < 0, beam_indices, beam_indices // beams).to(recorder.device)
             selected[key] = recorder.select_beams(rows)
         return self._as_recording(selected)
 
-    def _as_recording(self, forward_pass: ForwardPass) -> Recording:
+    def _as_recording(self, forward_pass: Recorders) -> Recording:
         name = type(self.model).__name__
         layers = LayerList((recorder.layer for recorder in forward_pass.values()), name)
         return Recording("", name, layers)
 
     def __repr__(self) -> str:
-        kept, plural = f"{self.nbytes / 2**20:,.1f} MiB", "" if len(self._passes) == 1 else "s"
-        return (
-            f"WatchResult({type(self.model).__name__}: {len(self._passes)} recording{plural}, {self.layers!r}, {kept})"
-        )
+        count, kept = len(self._recordings), f"{self.nbytes / 2**20:,.1f} MiB"
+        recordings = f"{count} recording{'' if count == 1 else 's'}"
+        return f"WatchResult({type(self.model).__name__}: {recordings}, {self.layers!r}, {kept})"

@@ -4,7 +4,8 @@ While a watch is open, each function in `ALL_ATTENTION_FUNCTIONS` and `ALL_MASK_
 the local mapping that transformers documents for this, by a wrapper that calls the original and passes its arguments to
 the listener; so is the dense attention of a model's own file, which is passed to `get_interface` as the default. The
 model's configuration does not change, because models branch on it: so a watched model computes exactly what it did
-before. That is also why the wrapper is not an attention implementation of its own.
+before. That is also why the wrapper is not an attention implementation of its own. Where a function returns no weights,
+the model gets the `WeightMatrix` in their place, so that ``output_attentions=True`` works with any implementation.
 """
 
 from __future__ import annotations

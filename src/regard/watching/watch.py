@@ -44,8 +44,8 @@ def watch(
             False keeps only the measures and, during a generation, the model's cache.
         keep_values: Whether to keep values with them, where the output of a head is a weighted sum of values.
         offload: Where to copy queries and keys: ``"cpu"``, or a folder for unnamed files, which disappear with them.
-            Offloaded tensors have no gradients. Default: no copies; if the model changes a tensor in place after the
-            attention call, reading the weights raises `StaleView`.
+            Offloaded tensors have no gradients. Default: no copies, except of what is written in place already, as a
+            static cache; if the model changes another tensor after the call, reading the weights raises `StaleView`.
         max_bytes: Largest number of bytes to keep, in all forward passes. Default: no limit.
         ablate: Heads whose output is set to 0, by module name. For models of transformers.
         knockout: Pairs of positions (query, key) that may not attend to each other, by module name. For models of
