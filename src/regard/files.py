@@ -10,7 +10,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidFile, InvalidType
+
+
+def as_path(path: str | os.PathLike[str], name: str = "path") -> Path:
+    """A path, or an error that names the argument.
+
+    Raises:
+        InvalidType: If it is neither a str nor a path.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidType(f"{name}: expected a path, got {path!r:.80}")
+    return Path(path)
 
 
 @contextmanager

@@ -208,7 +208,7 @@ def test_what_was_not_measured_is_named(bert):
         (lambda seen: seen.select_beams("x"), "beam_indices: expected"),
         (lambda seen: edge_table(seen), "recording: expected a Recording, got WatchResult; pass its .recording"),
         (lambda seen: seen.recording.select(0, title=3), "title: expected a str, got 3"),
-        (lambda seen: regard.load(3), "path: expected the path of a recording, got 3"),
+        (lambda seen: regard.load(3), "path: expected a path, got 3"),
         (
             lambda seen: head_scores(seen.recording, separator_tokens="[SEP]"),
             "separator_tokens: expected a list of tokens",

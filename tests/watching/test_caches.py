@@ -112,3 +112,26 @@ def test_a_static_cache_that_is_used_again_leaves_earlier_recordings_as_they_are
         model.generate(torch.randint(3, 90, (1, 5)), **options)
     for layer, weights in zip(seen.recordings[0].layers, before, strict=True):
         assert torch.equal(layer.weights.dense(), weights)
+
+
+@pytest.mark.parametrize("keep_qk", [True, False])
+def test_a_pass_that_continues_another_cache_is_a_recording_of_its_own(keep_qk):
+    model = built("llama")
+    torch.manual_seed(4)
+    first, second, more = torch.randint(3, 90, (1, 6)), torch.randint(3, 90, (1, 6)), torch.randint(3, 90, (1, 3))
+    if keep_qk:
+        second[0, -1] = first[0, -1]  # so that the last key of the first layer is the same
+    with regard.watch(model, ["received"], keep_qk=keep_qk) as result, torch.no_grad():
+        cache = model(first).past_key_values
+        model(second)
+        model(more, past_key_values=cache)
+    with regard.watch(model, ["received"]) as expected, torch.no_grad():
+        model(more, past_key_values=_cropped(cache, -3))
+    assert len(result.recordings) == 3
+    for layer, other in zip(result.layers, expected.layers, strict=True):
+        torch.testing.assert_close(layer.measured["received"], other.measured["received"])
+
+
+def _cropped(cache, tokens):
+    cache.crop(tokens)
+    return cache

@@ -158,7 +158,7 @@ def test_two_watches_on_one_model_are_refused_and_on_two_are_not():
         with pytest.raises(InvalidArgument, match="BertModel is being watched already"), regard.watch(one):
             pass
         with (
-            pytest.raises(InvalidArgument, match="BertEncoder is being watched already, as a part of BertModel"),
+            pytest.raises(InvalidArgument, match="BertEncoder is being watched already, as encoder of BertModel"),
             regard.watch(one.encoder),
         ):
             pass

@@ -53,7 +53,7 @@ def head_scores(
     """Where the attention of each head goes: means over all rows that are not padding, of one recording or several.
 
     ``previous_token``, ``next_token``, ``self``
-        The weight on the token before, on the one after, on the token itself.
+        The weight on the token before, on the one after, on the token itself; over rows that have one.
     ``first_token``
         The weight on the first token, which many heads use as a sink.
     ``separator``

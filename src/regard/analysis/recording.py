@@ -154,7 +154,7 @@ def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_token
     weights = layer.weights.detach()
     before = (layer._query_tokens, layer._key_tokens)
     query_tokens, key_tokens = (
-        _name_axis(layer.name, *names, known, size)
+        _name_axis(layer.name, layer.kind, *names, known, size)
         for names, known, size in zip((of_queries, of_keys), before, weights.shape[2:], strict=True)
     )
     part = slice(index, index + 1)
@@ -169,12 +169,12 @@ def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_token
 
 
 def _name_axis(
-    layer: str, argument: str, names: Sequence[str] | None, known: Sequence[str] | None, size: int
+    layer: str, kind: str, argument: str, names: Sequence[str] | None, known: Sequence[str] | None, size: int
 ) -> Sequence[str] | None:
     if names is None:
         return known
     if len(names) != size:
-        hint = "; pass target_tokens= for those of the decoder" if argument == "tokens" else ""
+        hint = "; pass target_tokens= for those of the decoder" if argument == "tokens" and kind == "cross" else ""
         if len(names) == size + 1:
             hint = "; leave out the last one, which a generation wrote but did not read"
         raise InvalidArgument(f"{argument}: expected {size} tokens for {layer}, got {len(names)}{hint}")

@@ -25,8 +25,8 @@ from torch import Tensor
 from regard.analysis.layer import Layer, LayerList, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError, raise_problems
-from regard.files import atomic_write
+from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems
+from regard.files import as_path, atomic_write
 from regard.ops import WeightMatrix
 from regard.ops.masks import Mask, as_mask, to_spans
 from regard.ops.measures import Measure
@@ -45,6 +45,7 @@ AXES = ("batch", "heads", "rows")
 
 def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
     """Write a recording; see `Recording.save`."""
+    path = as_path(path)
     if dtype is not None and dtype not in FLOATS:
         raise InvalidArgument(f"dtype: expected torch.float32, float16, bfloat16 or float64, got {dtype!r}")
     require_one_sequence(recording.layers)
@@ -94,9 +95,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
         >>> again.layers.cross[0].query_tokens == recording.layers.cross[0].query_tokens
         True
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidType(f"path: expected the path of a recording, got {path!r:.80}")
-    file = Path(path)
+    file = as_path(path)
     if file.is_dir():
         raise InvalidFile(f"{file}: is a folder; a recording is one file, *.regard")
     if not file.is_file():

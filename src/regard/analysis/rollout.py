@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.analysis.layer import Layer
+from regard.analysis.layer import Layer, check_head_indices
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require
 from regard.ops import WeightMatrix
@@ -38,7 +38,7 @@ def rollout(
         layers: The self-attention of each layer, from the input on: `Layer`s of a recording, or weight matrices (batch,
             heads, tokens, tokens).
         queries: Tokens of the last layer: an int, several, bools or a slice. Default: all.
-        head_fusion: ``"mean"``, ``"max"``, or the indices of heads whose mean is taken.
+        head_fusion: ``"mean"``, ``"max"``, or the heads whose mean is taken, by their indices in the model.
         residual_weight: The share r of the residual connection, from 0 to below 1.
 
     Returns:
@@ -62,11 +62,11 @@ def rollout(
         >>> regard.analysis.rollout(layers, queries=[0, 49]).shape
         torch.Size([1, 2, 50])
     """
-    matrices, rows = _validate(layers, queries, head_fusion, residual_weight)
+    matrices, rows, fusions = _validate(layers, queries, head_fusion, residual_weight)
     batch, _, tokens, _ = matrices[0].shape
     result = torch.eye(tokens, dtype=matrices[0].dtype, device=matrices[0].device)[rows].expand(batch, -1, -1)
-    for weights in reversed(matrices):
-        result = _propagate(weights, result, head_fusion, residual_weight)
+    for weights, fusion in zip(reversed(matrices), reversed(fusions), strict=True):
+        result = _propagate(weights, result, fusion, residual_weight)
     return result
 
 
@@ -125,7 +125,7 @@ def flow(
         >>> regard.analysis.flow(layers, queries=0).shape
         torch.Size([1, 1, 4])
     """
-    matrices, rows = _validate(layers, queries, "mean", residual_weight)
+    matrices, rows, _ = _validate(layers, queries, "mean", residual_weight)
     batch, _, tokens, _ = matrices[0].shape
     count = len(layers) * tokens**2
     if count > MAX_FLOW_EDGES:
@@ -155,8 +155,8 @@ def flow(
 
 def _validate(
     layers: Sequence[Layer | WeightMatrix], queries: Selection, head_fusion: HeadFusion, residual_weight: float
-) -> tuple[list[WeightMatrix], list[int]]:
-    """The weight matrices and the indices of the queries; raises every problem with the arguments."""
+) -> tuple[list[WeightMatrix], list[int], list[HeadFusion]]:
+    """The weight matrices, the indices of the queries, and the heads of each layer; raises every problem."""
     if not isinstance(layers, Sequence) or not all(isinstance(layer, (Layer, WeightMatrix)) for layer in layers):
         raise InvalidType(
             "layers: expected a list of layers or of weight matrices from the input on, as recording.layers.encoder, "
@@ -165,6 +165,7 @@ def _validate(
     if not layers:
         raise InvalidArgument("layers: expected at least one layer, got none")
     matrices = [layer.weights if isinstance(layer, Layer) else layer for layer in layers]
+    fusions: list[Any] = []
     first, _, tokens, _ = matrices[0].shape
     with Checks() as checks:
         for number, weights in enumerate(matrices):
@@ -174,11 +175,22 @@ def _validate(
             if (batch, rows) != (first, tokens):
                 wanted = f"expected batch {first} and {tokens} tokens, as in the first layer"
                 checks.fail(f"layers: {wanted}, got {batch} and {rows} in layer {number}")
+            fusions.append(_select_recorded(checks, layers[number], head_fusion))
             if not isinstance(head_fusion, str):
-                resolve_index(checks, f"head_fusion in layer {number}", head_fusion, heads, weights.device)
+                resolve_index(checks, f"head_fusion in layer {number}", fusions[-1], heads, weights.device)
         if isinstance(head_fusion, str) and head_fusion not in ("mean", "max"):
             checks.fail(f"head_fusion: expected 'mean', 'max' or indices of heads, got {head_fusion!r}")
         checks.number("residual_weight", residual_weight, low=0, below=1)
         rows = resolve_index(checks, "queries", slice(None) if queries is None else queries, tokens, matrices[0].device)
     assert rows is not None
-    return matrices, rows.tolist()
+    return matrices, rows.tolist(), fusions
+
+
+def _select_recorded(checks: Checks, layer: Layer | WeightMatrix, heads: Any) -> Any:
+    """Heads of the model by their indices among the recorded heads of a layer."""
+    heads = heads.tolist() if isinstance(heads, Tensor) else heads
+    listed = [heads] if isinstance(heads, int) else heads
+    if isinstance(layer, WeightMatrix) or not isinstance(listed, Sequence) or set(map(type, listed)) != {int}:
+        return heads
+    check_head_indices(checks, layer, listed)
+    return [layer.head_indices.index(head) for head in listed if head in layer.head_indices]

@@ -6,7 +6,6 @@ import csv
 import io
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from regard.analysis.layer import require_one_sequence
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require
-from regard.files import atomic_write
+from regard.files import as_path, atomic_write
 from regard.ops.measures import MeasureLike, as_measures
 
 SUFFIXES = (".csv", ".parquet")
@@ -152,9 +151,7 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
         if isinstance(column, str) or not hasattr(column, "__len__"):
             raise InvalidType(f"columns: expected a list as {name!r}, got {column!r:.80}")
     columns = {name: _as_list(column) for name, column in columns.items()}
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidType(f"path: expected a path, got {path!r:.80}")
-    path, lengths = Path(path), sorted({len(column) for column in columns.values()})
+    path, lengths = as_path(path), sorted({len(column) for column in columns.values()})
     with Checks() as checks:
         checks.that(path.suffix.lower() in SUFFIXES, f"path: expected *{' or *'.join(SUFFIXES)}, got {path.name!r}")
         checks.that(len(lengths) <= 1, f"columns: expected equal lengths, got {', '.join(map(str, lengths))}")

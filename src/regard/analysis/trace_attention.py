@@ -158,7 +158,7 @@ def trace_layer(
     key_tokens = tokens if key is None and key_tokens is None else key_tokens
     with Checks() as checks:
         for name, tensor in inputs.items():
-            if tensor.ndim != 3 or tensor.shape[0] != 1:
+            if checks.tensor(name, tensor) and (tensor.ndim != 3 or tensor.shape[0] != 1):
                 checks.fail(f"{name}: expected (1, tokens, features), one sequence, got {tuple(tensor.shape)}")
         if isinstance(layer, SelfAttention) and key is not None:
             checks.fail("key: a SelfAttention attends to its input; leave it out")

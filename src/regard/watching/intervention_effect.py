@@ -82,6 +82,8 @@ def intervention_effect(
         >>> effect.divergence.shape, bool((effect.divergence > 0).all())
         (torch.Size([1, 10]), True)
     """
+    if not isinstance(model, nn.Module):
+        raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(inputs, Mapping):
         raise InvalidType(f"inputs: expected a dict of the model's arguments by name, got {type(inputs).__name__}")
     if not ablate and not knockout:

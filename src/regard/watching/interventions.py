@@ -29,7 +29,8 @@ class Interventions:
     def __init__(
         self, ablate: Mapping[str, Sequence[int]] | None = None, knockout: Mapping[str, Pairs] | None = None
     ) -> None:
-        self.ablate, self.knockout = ablate or {}, knockout or {}
+        self.ablate: Mapping[str, Sequence[int]] = _as_lists(ablate)
+        self.knockout: Mapping[str, Pairs] = _as_lists(knockout)
         self.reset()
 
     def reset(self) -> None:
@@ -146,6 +147,13 @@ class Interventions:
             for query, key in pairs
             if (name, query, key) not in self._knocked_out
         ]
+
+
+def _as_lists(changes: Any) -> Any:
+    """The entries of each module; those of a tensor or an array as a list."""
+    if not isinstance(changes, Mapping):
+        return changes or {}
+    return {name: each.tolist() if hasattr(each, "tolist") else each for name, each in changes.items()}
 
 
 def _is_pair(value: object) -> bool:

@@ -194,9 +194,24 @@ class LayerRecorder:
             with torch.no_grad():  # as when the steps ran
                 self._merge(call.weights.measure(self._measures), call.kv_offset - self._first_kv_offset)
 
-    def is_continued_by(self, call: AttentionCall) -> bool:
-        """Whether a call continues this layer with new tokens, because the KV cache grew."""
-        return 0 < self._next_position == call.q_offset
+    def is_continued_by(self, call: AttentionCall, *, compare_keys: bool = False) -> bool:
+        """Whether a call continues this layer with new tokens, because the KV cache grew.
+
+        Args:
+            call: The call.
+            compare_keys: Whether its cache must also hold the keys that were recorded, or where they were not kept, the
+                last of them.
+        """
+        if not 0 < self._next_position == call.q_offset:
+            return False
+        if not compare_keys or self._inconsistency is not None:
+            return True
+        if self._calls and self._last_key is not None:
+            key = self._concatenate().key
+            held = call.key[:, :, : key.shape[2]].to(key.device)
+            if call.kv_offset == self._first_kv_offset and held.shape == key.shape:
+                return torch.equal(held, key)
+        return self._find_inconsistency(call) is None
 
     def select_beams(self, rows: Tensor) -> LayerRecorder:
         """The sequences of a beam search.

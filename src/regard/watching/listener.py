@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -31,12 +32,7 @@ from regard.watching.module_inspection import (
 )
 from regard.watching.result import LayerKey, Recorders, WatchResult
 from regard.watching.retention import Retention
-from regard.watching.torch_attention import (
-    SdpaInterceptor,
-    bind_arguments,
-    call_from_multihead_attention,
-    check_inputs,
-)
+from regard.watching.torch_attention import SdpaInterceptor, check_inputs, is_same_memory
 from regard.watching.transformers_masks import MaskRegistry
 
 REGARD_LAYERS = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
@@ -78,16 +74,17 @@ class Listener:
         self._kinds: dict[int, AttentionKind] = {}
         self._sdpa_mode = None if uses_only_attention_interface(model) else SdpaInterceptor(self)
         self._sdpa_suspended = False
-        self._is_active = False
+        self._is_active, self._thread = False, get_ident()
 
     def __enter__(self) -> WatchResult:
-        for module in self.model.modules():
+        for name, module in self.model.named_modules():
             other = registry.listener_for(module)
             if other is not None and other.preemptible:
                 other.__exit__(InterruptedError)
             elif other is not None:
-                part = "" if other.model is self.model else f", as a part of {type(other.model).__name__}"
-                raise InvalidArgument(f"model: {type(module).__name__} is being watched already{part}; end that watch")
+                place = other.module_names[id(module)]
+                where = f", as {place} of {type(other.model).__name__}" if place else ""
+                raise InvalidArgument(f"model: {_label(name, module)} is being watched already{where}; end that watch")
         self.result = WatchResult(self.model)
         self._recordings = self.result._recordings
         self.interventions.reset()
@@ -96,7 +93,7 @@ class Listener:
         self._call_counts: Counter[int] = Counter()  # of each module, in this forward pass
         self._recorded_this_forward: dict[LayerKey, None] = {}  # in order
         self._continuation_decided = False
-        self._last_call: tuple[nn.Module, Tensor, Tensor] | None = None
+        self._last_call: CallIdentity | None = None
         self._self_attention: tuple[int, int, Tensor | None] | None = None  # queries of the last: see locate_queries
         self._modules_run: set[int] = set()
         self._multiplies_softmax: set[int] = set()
@@ -165,8 +162,7 @@ class Listener:
     @property
     def intercepts_sdpa(self) -> bool:
         """Whether calls of SDPA are to be recorded: not those within a module that is recorded as a whole."""
-        recorded = (nn.MultiheadAttention, *REGARD_LAYERS)
-        return not self._sdpa_suspended and not any(isinstance(module, recorded) for module in self._module_stack)
+        return not self._sdpa_suspended and not any(isinstance(module, REGARD_LAYERS) for module in self._module_stack)
 
     @contextmanager
     def suspend_sdpa(self) -> Iterator[None]:
@@ -200,13 +196,19 @@ class Listener:
     def _is_recorded(self, name: str) -> bool:
         return self._layer_names is None or name in self._layer_names
 
+    def set_kind(self, module: nn.Module, kind: AttentionKind) -> None:
+        """Set the kind of a layer, whatever its name."""
+        self._kinds[id(module)] = kind
+
     def note_softmax_product(self) -> None:
         """The running module multiplies by the result of a softmax."""
         if self.intercepts_sdpa and self._module_stack:
             self._multiplies_softmax.add(id(self.current_module))
 
-    def record_unchangeable(self, module: nn.Module, call: AttentionCall, *, separate_layers: bool = False) -> None:
-        """Record a call of a module whose attention cannot be changed.
+    def record_unchangeable(
+        self, module: nn.Module, call: AttentionCall, mask: Tensor | None, *, separate_layers: bool = False
+    ) -> None:
+        """Record a call of a module whose attention cannot be changed; see `record`.
 
         Raises:
             InvalidArgument: If an intervention is meant to change it.
@@ -219,7 +221,7 @@ class Listener:
             )
         kind = self.attention_kind(module)
         self.locate_queries(kind, call)
-        self.record(module, kind, call, separate_layers=separate_layers)
+        self.record(module, kind, call, mask, separate_layers=separate_layers)
 
     def locate_queries(self, kind: AttentionKind, call: AttentionCall) -> None:
         """Give the queries of cross-attention the positions and the padding that they had in self-attention."""
@@ -230,7 +232,13 @@ class Listener:
             _, call.q_offset, call.valid_queries = self._self_attention
 
     def record(
-        self, module: nn.Module, kind: AttentionKind, call: AttentionCall, *, separate_layers: bool = False
+        self,
+        module: nn.Module,
+        kind: AttentionKind,
+        call: AttentionCall,
+        mask: Tensor | None,
+        *,
+        separate_layers: bool = False,
     ) -> WeightMatrix | None:
         """Record a call of a module.
 
@@ -238,6 +246,7 @@ class Listener:
             module: The module.
             kind: Its kind.
             call: The call.
+            mask: The mask that the attention function was called with.
             separate_layers: Whether several calls in one forward of the module are layers, not chunks of one.
 
         Returns:
@@ -250,11 +259,12 @@ class Listener:
         if not self._is_recorded(name):
             return None
         in_backward = _in_backward()
-        if self._repeats_last(module, call):
+        identity = CallIdentity(module, call, mask)
+        if identity == self._last_call:
             if self._recordings and not in_backward:
                 next(reversed(self._recordings[-1].values())).repeat()
             return call.weights
-        self._last_call = module, call.query, call.key
+        self._last_call = identity
         index = max(self._call_counts[id(module)], 1)
         while separate_layers and (name, index) in self._recorded_this_forward:
             index += 1
@@ -281,8 +291,15 @@ class Listener:
         self._recorded_this_forward[key] = None
         return recorders[key].add(call, continuation)
 
-    def _before_forward(self, module: nn.Module, args: object) -> None:
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_exporting():
+            raise InvalidArgument(f"{type(self.model).__name__} is being watched; export it after the watch")
+        if self._module_stack and self._thread != get_ident():
+            raise InvalidArgument(
+                f"{type(self.model).__name__} is being watched and runs in two threads at once; call it from one"
+            )
         if not self._module_stack:
+            self._thread = get_ident()
             self.masks.on_forward_start()
             self._call_counts.clear()
             self._recorded_this_forward.clear()
@@ -296,11 +313,11 @@ class Listener:
         self._call_counts[id(module)] += 1
         self._modules_run.add(id(module))
         self._num_calls_at_entry.append(self._num_calls)
-        if isinstance(module, nn.MultiheadAttention) and isinstance(args, tuple):
+        if isinstance(module, nn.MultiheadAttention):
             check_inputs(type(module).__name__, *args)
 
     def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if not self._module_stack:  # the watch ended within this forward pass
+        if not self._module_stack or self._thread != get_ident():  # the watch ended meanwhile, or two threads
             return
         try:
             if output is not None:  # it is None if forward raised
@@ -314,19 +331,14 @@ class Listener:
     def _record_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Record a module as a whole, or notice that it computed attention which was not recorded."""
         if isinstance(module, REGARD_LAYERS) and isinstance(output, AttentionOutput):
-            self.record_unchangeable(module, _call_from_regard(output))
-        elif isinstance(module, nn.MultiheadAttention):
-            arguments = bind_arguments(module, args, kwargs)
-            if arguments["query"].shape[:-1] != arguments["key"].shape[:-1]:
-                self._kinds[id(module)] = "cross"
-            self.record_unchangeable(module, call_from_multihead_attention(module, arguments))
-        if self._num_calls > self._num_calls_at_entry[-1] or self._layer_names is not None:
+            self.record_unchangeable(module, _call_from_regard(output), None)
+        if self._layer_names is not None:
             return
         name = self.module_names[id(module)]
         if id(module) in self._multiplies_softmax:
             self._not_recorded[name] = module
-        if computes_own_softmax(type(module)):
-            raise InvalidArgument(f"{name} ({type(module).__name__}): {OWN_CODE}{self._remedy(type(module), kwargs)}")
+        if self._num_calls == self._num_calls_at_entry[-1] and computes_own_softmax(type(module)):
+            raise InvalidArgument(f"{_label(name, module)}: {OWN_CODE}{self._remedy(type(module), kwargs)}")
 
     def _end_forward(self) -> None:
         self.masks.on_forward_end()
@@ -334,23 +346,13 @@ class Listener:
         if self._sdpa_mode is not None:
             self._sdpa_mode.__exit__(None, None, None)
 
-    def _repeats_last(self, module: nn.Module, call: AttentionCall) -> bool:
-        """Whether a call has the query and key of the one before, in the same memory, so the weights are the same."""
-        if self._last_call is None or self._last_call[0] is not module:
-            return False
-        pairs = zip(self._last_call[1:], (call.query, call.key), strict=True)
-        return all(
-            one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
-            for one, other in pairs
-        )
-
     def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> Recorders:
         """The recorders of the forward pass or generation that a call belongs to.
 
         The first call of a forward pass decides whether the recording continues: it does if its query offset is the
-        number of tokens recorded for that layer, because the KV cache grew. If that layer is missing from
-        the recording, as with LayerDrop, a new one starts when the whole model is running and layers of the same kind
-        were recorded; otherwise the next layer decides.
+        number of tokens recorded for that layer, because the KV cache grew. If another recording has as many tokens,
+        the keys must be the same, too. If that layer is missing from the recording, as with LayerDrop, a new one starts
+        when the whole model is running and layers of the same kind were recorded; otherwise the next layer decides.
         """
         if not self._recordings:
             self._recordings.append({})
@@ -359,7 +361,8 @@ class Listener:
             return recorders
         if key in recorders:
             self._continuation_decided = True
-            continues = recorders[key].is_continued_by(call)
+            is_ambiguous = any(each[key].is_continued_by(call) for each in self._recordings[:-1] if key in each)
+            continues = recorders[key].is_continued_by(call, compare_keys=is_ambiguous)
         else:
             is_whole = not self._recorded_this_forward and self._module_stack[0] is self.model
             continues = not (is_whole and any(recorder.kind == kind for recorder in recorders.values()))
@@ -379,12 +382,14 @@ class Listener:
 
     def _why_nothing(self) -> str:
         """Why nothing was recorded, as far as can be known."""
+        if isinstance(self.model, torch.jit.ScriptModule):
+            return "it is a ScriptModule, which takes no hooks; watch the module that it was made from"
         if not self._modules_run:
             return "the model was not called"
         if self._layer_names is not None:
             return "the modules in layers=[...] did not compute attention"
         for name, module in self._not_recorded.items():
-            return f"{name} ({type(module).__name__}) {OWN_CODE}"
+            return f"{_label(name, module)} {OWN_CODE}"
         if not any(mentions_attention(type(module)) for module in self.model.modules()):
             return "no attention was found in its code"
         attention = {name: module for name, module in self.model.named_modules() if is_named_attention(type(module))}
@@ -392,8 +397,32 @@ class Listener:
             return f"its attention was not called ({', '.join(list(attention)[:3])})"
         for name, module in attention.items():
             if not any(is_named_attention(type(part)) for part in module.modules() if part is not module):
-                return f"{name} ({type(module).__name__}) {OWN_CODE}"
+                return f"{_label(name, module)} {OWN_CODE}"
         return "it has no attention, or computes it in its own code"
+
+
+def _label(name: str, module: nn.Module) -> str:
+    return f"{name} ({type(module).__name__})" if name else type(module).__name__
+
+
+class CallIdentity:
+    """What the weights of a call follow from; calls that are equal here have the same weights.
+
+    It holds the tensors, so that their memory is not reused by others while it is compared.
+    """
+
+    def __init__(self, module: nn.Module, call: AttentionCall, mask: Tensor | None) -> None:
+        request = call.request
+        self.rules = module, request.scale, type(request.mask), type(request.score), mask is None
+        self.tensors = request.query, request.key, request.query if mask is None else mask
+        self.versions = [None if each.is_inference() else each._version for each in self.tensors]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, CallIdentity)
+            and (self.rules, self.versions) == (other.rules, other.versions)
+            and all(map(is_same_memory, self.tensors, other.tensors))
+        )
 
 
 def _in_backward() -> bool:

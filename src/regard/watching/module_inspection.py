@@ -52,15 +52,16 @@ def attention_kind(name: str, module: nn.Module, module_stack: Sequence[nn.Modul
 
 @cache
 def calls_sdpa(cls: type[nn.Module]) -> bool:
-    """Whether a class calls SDPA itself."""
-    return "scaled_dot_product_attention" in _names_in_methods(cls)
+    """Whether a class calls one of torch's attention functions itself."""
+    names = {"scaled_dot_product_attention", "multi_head_attention_forward"}
+    return issubclass(cls, nn.MultiheadAttention) or not _names_in_methods(cls).isdisjoint(names)
 
 
 @cache
 def computes_own_softmax(cls: type[nn.Module]) -> bool:
     """Whether a class that is named like attention computes a softmax, unless it calls a function that is recorded."""
-    names = {"softmax", "Softmax", "eager_attention_forward"}
-    return ATTENTION_NAME.search(cls.__name__) is not None and not _names_in_methods(cls).isdisjoint(names)
+    names = {"softmax", "Softmax", "eager_attention_forward", "flex_attention"}
+    return is_named_attention(cls) and not _names_in_methods(cls).isdisjoint(names)
 
 
 @cache
@@ -80,14 +81,15 @@ def mentions_attention(cls: type[nn.Module]) -> bool:
     return (
         is_named_attention(cls)
         or "softmax" in cls.__name__.lower()
-        or any("softmax" in name.lower() or "attention_forward" in name for name in _names_in_methods(cls))
+        or any(word in name.lower() for name in _names_in_methods(cls) for word in ("softmax", "attention"))
         or calls_sdpa(cls)
     )
 
 
 def is_named_attention(cls: type[nn.Module]) -> bool:
-    """Whether a class is named like attention and has a forward."""
-    return ATTENTION_NAME.search(cls.__name__) is not None and cls.forward is not nn.Module.forward
+    """Whether a class is named like attention and has a forward, or is a subclass of torch's attention."""
+    is_named = ATTENTION_NAME.search(cls.__name__) is not None or issubclass(cls, nn.MultiheadAttention)
+    return is_named and cls.forward is not nn.Module.forward
 
 
 def _names_in_methods(cls: type[nn.Module]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Record torch's own attention: calls of SDPA, and `nn.MultiheadAttention`."""
+"""Record torch's own attention: calls of SDPA and of `multi_head_attention_forward`, by `nn.MultiheadAttention`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
-from torch.nn.functional import linear, pad, scaled_dot_product_attention
+from torch.nn.functional import linear, multi_head_attention_forward, pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -29,11 +29,11 @@ SAME_ENTRIES = {"dropout", "to", "type_as", "float", "half", "bfloat16", "type",
 """Functions whose result has the entries of their argument, or some of them."""
 
 _SDPA_ARGS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-_FORWARD = inspect.signature(nn.MultiheadAttention.forward)
+_MULTI_HEAD = inspect.signature(multi_head_attention_forward)
 
 
 class SdpaInterceptor(TorchFunctionMode):
-    """Records calls of `scaled_dot_product_attention`, and notices attention that is computed without it."""
+    """Records calls of torch's attention functions, and notices attention that is computed without them."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
@@ -45,11 +45,24 @@ class SdpaInterceptor(TorchFunctionMode):
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) and result.ndim > 2:
             self._follow_softmax(getattr(func, "__name__", ""), args, result)
-        if func is scaled_dot_product_attention and self.listener.intercepts_sdpa:
-            self._record({"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs)
+        if not self.listener.intercepts_sdpa:
+            return result
+        if func is scaled_dot_product_attention:
+            self._record_sdpa({"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs)
+        elif func is multi_head_attention_forward:
+            self._record_multi_head(args, kwargs)
         return result
 
-    def _record(self, arguments: dict[str, Any]) -> None:
+    def _record_multi_head(self, args: Any, kwargs: Any) -> None:
+        bound = _MULTI_HEAD.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments, module = bound.arguments, self.listener.current_module
+        if arguments["query"].shape[:-1] != arguments["key"].shape[:-1]:
+            self.listener.set_kind(module, "cross")
+        call, mask = _call_from_multihead_attention(arguments), arguments["attn_mask"]
+        self.listener.record_unchangeable(module, call, mask, separate_layers=True)
+
+    def _record_sdpa(self, arguments: dict[str, Any]) -> None:
         listener, module = self.listener, self.listener.current_module
         if listener.ignores(module):
             return
@@ -57,14 +70,14 @@ class SdpaInterceptor(TorchFunctionMode):
         mask = arguments.get("attn_mask")
         if isinstance(mask, CausalBias):
             mask = _as_bool_mask(mask)
-        tensors = [arguments["query"], arguments["key"], arguments["value"], mask]
-        query, key, value, mask = _with_four_axes(*tensors)
+        tensors = _broadcast(*(arguments[name] for name in _SDPA_ARGS[:3]), has_groups=arguments.get("enable_gqa"))
+        query, key, value, mask = _with_four_axes(*tensors, mask)
         query, key, value = cast_as_autocast(query, key, value)
         options = {"is_causal": arguments["is_causal"], "scaling": arguments.get("scale")}
         kind = listener.attention_kind(module, bool(arguments["is_causal"]))
         call = call_from_transformers("sdpa", module, query, key, mask, options, kind, listener.masks)
         call.value = value
-        listener.record_unchangeable(module, call, separate_layers=True)
+        listener.record_unchangeable(module, call, mask, separate_layers=True)
 
     def _follow_softmax(self, name: str, args: Sequence[Any], result: Tensor) -> None:
         """Notice a matrix product with the result of a softmax: attention that is not recorded otherwise."""
@@ -103,6 +116,12 @@ def check_inputs(name: str, *inputs: object) -> None:
             raise InvalidArgument(f"{name}: calls under torch.vmap, torch.func.grad and the like cannot be watched")
 
 
+def _broadcast(*tensors: Tensor, has_groups: bool | None = False) -> list[Tensor]:
+    """Query, key and value with the same leading axes, which SDPA broadcasts; groups of heads stay as they are."""
+    lead = torch.broadcast_shapes(*(each.shape[:-2] if not has_groups else each.shape[:-3] for each in tensors))
+    return [each.expand(*lead, *each.shape[-3 if has_groups else -2 :]) for each in tensors]
+
+
 def _with_four_axes(query: Tensor, *others: Tensor | None) -> list[Any]:
     """Query, key, value and mask of SDPA as (batch, heads, tokens, width), whatever their leading axes are."""
     lead = query.shape[:-3]
@@ -118,36 +137,31 @@ def _with_four_axes(query: Tensor, *others: Tensor | None) -> list[Any]:
     return tensors
 
 
-def bind_arguments(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call of `nn.MultiheadAttention`, by name."""
-    return _FORWARD.bind(module, *args, **kwargs).arguments
-
-
-def call_from_multihead_attention(module: nn.MultiheadAttention, arguments: dict[str, Any]) -> AttentionCall:
-    """The call that an `nn.MultiheadAttention` computes, projected again from its inputs."""
+def _call_from_multihead_attention(arguments: dict[str, Any]) -> AttentionCall:
+    """The call that `multi_head_attention_forward` computes, projected again from its inputs."""
     inputs = [arguments[name] for name in ("query", "key", "value")]
     if inputs[0].ndim == 2:
-        inputs = [each[None] for each in inputs]
-    elif not module.batch_first:
-        inputs = [each.transpose(0, 1) for each in inputs]
-    query, *of_keys = (linear(each, *weights) for each, weights in zip(inputs, _projections(module), strict=True))
-    batch, heads, keys = len(query), module.num_heads, of_keys[0].shape[1]
-    if module.bias_k is not None and module.bias_v is not None:
-        biases = module.bias_k, module.bias_v
+        inputs = [each[:, None] for each in inputs]
+    inputs = [each.transpose(0, 1) for each in inputs]  # (batch, tokens, width)
+    projections = zip(inputs, _projections(arguments), strict=True)
+    query, *of_keys = (linear(each, *weights) for each, weights in projections)
+    batch, heads, keys = len(query), arguments["num_heads"], of_keys[0].shape[1]
+    biases = arguments["bias_k"], arguments["bias_v"]
+    if biases[0] is not None:
         of_keys = [torch.cat([part, b.expand(batch, -1, -1)], 1) for part, b in zip(of_keys, biases, strict=True)]
-    if module.add_zero_attn:
+    if arguments["add_zero_attn"]:
         of_keys = [torch.cat([part, part.new_zeros(batch, 1, part.shape[2])], 1) for part in of_keys]
     added = of_keys[0].shape[1] - keys  # keys that every query may attend to
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, *of_keys))
     rule: Mask | None = None
     bias: Tensor | None = None
     valid_queries: Tensor | None = None
-    mask, padding = arguments.get("attn_mask"), arguments.get("key_padding_mask")  # True where a key is forbidden
+    mask, padding = arguments["attn_mask"], arguments["key_padding_mask"]  # True where a key is forbidden
     if padding is not None:
         padding = padding[None] if padding.ndim == 1 else padding
         forbidden = padding if padding.dtype == torch.bool else padding == -torch.inf
         rule = Padding(pad(~forbidden, (0, added), value=True))
-        valid_queries = ~forbidden if arguments["query"] is arguments["key"] else None
+        valid_queries = ~forbidden if is_same_memory(arguments["query"], arguments["key"]) else None
         bias = None if padding.dtype == torch.bool else _finite_part(padding[:, None, None], added)
     if mask is not None:
         mask = mask.view(batch, heads, *mask.shape[1:]) if mask.ndim == 3 else mask[None, None]
@@ -162,15 +176,22 @@ def call_from_multihead_attention(module: nn.MultiheadAttention, arguments: dict
     )
 
 
+def is_same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same elements in memory."""
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+
+
 def _finite_part(mask: Tensor, added: int) -> Tensor | None:
     """What a float mask adds to the scores that it allows; None if nothing."""
     finite = mask.masked_fill(mask == -torch.inf, 0)
     return pad(finite, (0, added)) if bool(finite.any()) else None
 
 
-def _projections(module: nn.MultiheadAttention) -> tuple[tuple[Tensor, Tensor | None], ...]:
+def _projections(arguments: dict[str, Any]) -> tuple[tuple[Tensor, Tensor | None], ...]:
     """Weight and bias of the projections of query, key and value."""
-    width, bias, joint = module.embed_dim, module.in_proj_bias, module.in_proj_weight
-    separate = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
-    weights = separate if joint is None else joint.split(width)
-    return tuple(zip(weights, (None,) * 3 if bias is None else bias.split(width), strict=True))
+    if arguments["use_separate_proj_weight"]:
+        weights = [arguments[f"{letter}_proj_weight"] for letter in "qkv"]
+    else:
+        weights = arguments["in_proj_weight"].chunk(3)
+    bias = arguments["in_proj_bias"]
+    return tuple(zip(weights, (None,) * 3 if bias is None else bias.chunk(3), strict=True))

@@ -118,7 +118,7 @@ def _wrap_attention(name: str, function: Callable[..., Any]) -> Callable[..., An
         mask = listener.interventions.knock_out(layer, attention_mask, call, adds=name == "eager")
         with listener.suspend_sdpa():  # the function may call SDPA itself
             output, weights = function(module, query, key, value, mask, *rest, **options)
-            lazy_weights = listener.record(module, kind, call)
+            lazy_weights = listener.record(module, kind, call, attention_mask)
         if weights is None and not call.extra:  # with extra keys the model would expect another order
             weights = lazy_weights
         return listener.interventions.ablate_heads(layer, output), weights

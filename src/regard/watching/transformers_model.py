@@ -23,6 +23,7 @@ from regard.errors import (
     count_problems,
     raise_problems,
 )
+from regard.files import as_path
 from regard.text.lines import letter_objections
 from regard.text.pipeline import readable_piece
 from regard.watching.result import WatchResult
@@ -50,8 +51,11 @@ class TransformersModel:
     def __init__(self, model: Any, tokenizer: Any = None, processor: Any = None, name: str = "model") -> None:
         if not isinstance(model, nn.Module):
             raise InvalidType(f"model: expected a model of transformers, got {type(model).__name__}; see load(folder)")
+        if tokenizer is not None and not hasattr(tokenizer, "all_special_ids"):
+            raise InvalidType(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}")
         self.model: Any = model.eval()
-        self.tokenizer, self.processor, self.name = tokenizer, processor, name
+        self.tokenizer: Any = tokenizer
+        self.processor, self.name = processor, name
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> TransformersModel:
@@ -62,7 +66,8 @@ class TransformersModel:
                 neither a tokenizer nor an image processor.
             MissingExtra: If transformers is not installed.
         """
-        return cls(*load_checkpoint(Path(folder)), name=Path(folder).resolve().name)
+        folder = as_path(folder, "folder")
+        return cls(*load_checkpoint(folder), name=folder.resolve().name)
 
     def record(
         self, text: str | os.PathLike[str], target: str | None = None, *, max_new_tokens: int | None = None

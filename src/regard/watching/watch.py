@@ -66,9 +66,10 @@ def watch(
 
     **Limitations**
 
-    - The output is the same to the last bit, with one exception: hooks disable torch's fast path for
+    - The output is the same to the last bit, with one exception: a watch disables torch's fast path for
       `nn.TransformerEncoder` and `nn.MultiheadAttention` without gradients. Outputs at real tokens then agree to
       rounding (about 1e-7 in float32), and outputs at padding are no longer 0.
+    - A model is called from one thread at a time, and each sequence with a KV cache of its own has its own watch.
     - Rows of `weights` that may attend to no key are 0, where SDPA and dense attention may return uniform weights. Rows
       of a layer with attention sinks sum to less than 1.
     - `torch.compile` is disabled in the whole process while a watch is open.
