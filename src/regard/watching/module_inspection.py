@@ -81,7 +81,11 @@ def mentions_attention(cls: type[nn.Module]) -> bool:
     return (
         is_named_attention(cls)
         or "softmax" in cls.__name__.lower()
-        or any(word in name.lower() for name in _names_in_methods(cls) for word in ("softmax", "attention"))
+        or any(
+            word in name.lower()
+            for name in _names_in_methods(cls)
+            for word in ("softmax", "attention_forward", "flex_attention")
+        )
         or calls_sdpa(cls)
     )
 
