@@ -67,17 +67,16 @@ class Listener:
     ) -> None:
         self.model, self.interventions = model, interventions
         self.masks = MaskRegistry()
-        self.module_names = {id(module): name for name, module in model.named_modules()}
-        self.config_ids = {id(config) for module in model.modules() if (config := getattr(module, "config", None))}
+        self.module_names: Mapping[int, str] = {}  # by id; while the watch is open
         self._measures, self._retention = measures, retention
         self._layer_names, self._heads = layers, heads
         self._kinds: dict[int, AttentionKind] = {}
-        self._sdpa_mode = None if uses_only_attention_interface(model) else SdpaInterceptor(self)
         self._sdpa_suspended = False
         self._is_active, self._thread = False, get_ident()
 
     def __enter__(self) -> WatchResult:
-        for name, module in self.model.named_modules():
+        modules = dict(self.model.named_modules())
+        for name, module in modules.items() if registry.active_listeners() else ():
             other = registry.listener_for(module)
             if other is not None and other.preemptible:
                 other.__exit__(InterruptedError)
@@ -85,6 +84,11 @@ class Listener:
                 place = other.module_names[id(module)]
                 where = f", as {place} of {type(other.model).__name__}" if place else ""
                 raise InvalidArgument(f"model: {_label(name, module)} is being watched already{where}; end that watch")
+        self.module_names = {id(module): name for name, module in modules.items()}
+        self.config_ids = {id(vars(module)["config"]) for module in modules.values() if "config" in vars(module)}
+        self.classes = set(map(type, modules.values()))
+        only_interface = is_of_transformers(self.model) and uses_only_attention_interface(self.classes)
+        self._sdpa_mode = None if only_interface else SdpaInterceptor(self)
         self.result = WatchResult(self.model)
         self._recordings = self.result._recordings
         self.interventions.reset()
@@ -102,10 +106,10 @@ class Listener:
         with ExitStack() as stack:  # undone if it fails half way
             stack.callback(registry.deactivate, self)
             registry.activate(self)
-            for module in self.model.modules():
+            for module in modules.values():
                 if isinstance(module, torch.jit.ScriptModule):
                     continue  # it takes no hooks
-                is_leaf = next(module.children(), None) is None
+                is_leaf = not module._modules
                 if self._sdpa_mode is None and is_leaf and not isinstance(module, REGARD_LAYERS):
                     continue  # attention of transformers' models has submodules; hooks take time
                 stack.callback(module.register_forward_pre_hook(self._before_forward).remove)
@@ -141,8 +145,9 @@ class Listener:
 
     def _warn_of_checkpointing(self) -> None:
         """Say that the backward pass belongs inside, before torch says that it saved other tensors in recomputation."""
-        uses_checkpoints = any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules())
-        if uses_checkpoints and self.model.training and self._measures and not self._ran_backward:
+        if not self.model.training or not self._measures or self._ran_backward:
+            return
+        if any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules()):
             warnings.warn(
                 f"{type(self.model).__name__} uses gradient checkpointing: run loss.backward() inside the with block, "
                 "or it fails with a CheckpointError",

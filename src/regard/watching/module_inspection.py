@@ -6,7 +6,7 @@ import dis
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from types import CodeType
 
@@ -127,18 +127,19 @@ def _count_products(code: CodeType) -> int:
     )
 
 
-def uses_only_attention_interface(model: nn.Module) -> bool:
-    """Whether all attention of a model goes through transformers' interface, so that SDPA need not be intercepted."""
-    if not is_of_transformers(model):
-        return False
+def uses_only_attention_interface(classes: Collection[type[nn.Module]]) -> bool:
+    """Whether all attention of a model with modules of these classes goes through transformers' interface.
+
+    Then SDPA need not be intercepted.
+    """
     from transformers import PreTrainedModel
 
     return not any(
-        calls_sdpa(type(module))
+        calls_sdpa(cls)
         # one that is named like attention is refused if none of its calls was recorded
-        or (may_compute_weights(type(module)) and not computes_own_softmax(type(module)))
-        or (isinstance(module, PreTrainedModel) and not module._can_set_attn_implementation())
-        for module in model.modules()
+        or (may_compute_weights(cls) and not computes_own_softmax(cls))
+        or (issubclass(cls, PreTrainedModel) and not cls._can_set_attn_implementation())
+        for cls in classes
     )
 
 

@@ -26,7 +26,7 @@ def activate(listener: Listener) -> None:
         if sys.modules.get("transformers"):  # otherwise there are no models of it
             from regard.watching.transformers_attention import install
 
-            install(_installed, listener.model)
+            install(_installed, listener.classes)
         _active.append(listener)
 
 

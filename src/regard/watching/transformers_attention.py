@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -41,14 +41,19 @@ _wrapped: set[int] = set()
 """The ids of the interfaces that are wrapped."""
 
 
-def install(stack: ExitStack, model: nn.Module) -> None:
-    """Wrap the functions of the attention interfaces of a model that are not yet wrapped, until the stack closes."""
+def install(stack: ExitStack, classes: Collection[type[nn.Module]]) -> None:
+    """Wrap the functions of the attention interfaces of a model that are not yet wrapped, until the stack closes.
+
+    Args:
+        stack: What undoes it.
+        classes: Those of the model's modules.
+    """
     from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     # A file may have an interface of its own, and a class inherit from another file.
-    files = {base.__module__ for cls in set(map(type, model.modules())) for base in cls.__mro__}
+    files = {base.__module__ for cls in classes for base in cls.__mro__}
     own = (getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None) for name in files)
     interfaces = [ALL_ATTENTION_FUNCTIONS, *(each for each in own if isinstance(each, AttentionInterface))]
     for number, interface in {id(each): each for each in interfaces}.items():
