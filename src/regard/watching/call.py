@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -163,8 +164,7 @@ class AttentionCall:
         if isinstance(mask, Spans):
             return mask
         if mask is None:
-            starts = torch.zeros(1, 1, self.query.shape[2], 1, dtype=torch.int32, device=device)
-            return Spans(starts, starts + self.key.shape[2])
+            return _all_keys(self.query.shape[2], self.key.shape[2], device, torch.is_inference_mode_enabled())
         return to_spans(mask, self._full_shape, self.request.offset, device)
 
     def _dense_mask(self) -> Tensor:
@@ -176,6 +176,13 @@ class AttentionCall:
     def _full_shape(self) -> Shape:
         """(batch, heads, queries, keys) that mask and score were made for."""
         return self.request.full_shape or self.request.shape
+
+
+@lru_cache(maxsize=8)
+def _all_keys(queries: int, keys: int, device: torch.device, _: bool) -> Spans:
+    """A mask of ranges that allows all keys. The layers of a step share one; inference mode has its own."""
+    starts = torch.zeros(1, 1, queries, 1, dtype=torch.int32, device=device)
+    return Spans(starts, starts + keys)
 
 
 def _was_written_to(tensor: Tensor) -> bool:

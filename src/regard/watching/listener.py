@@ -297,13 +297,13 @@ class Listener:
         return recorders[key].add(call, continuation)
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.compiler.is_exporting():
-            raise InvalidArgument(f"{type(self.model).__name__} is being watched; export it after the watch")
         if self._module_stack and self._thread != get_ident():
             raise InvalidArgument(
                 f"{type(self.model).__name__} is being watched and runs in two threads at once; call it from one"
             )
         if not self._module_stack:
+            if torch.compiler.is_exporting():
+                raise InvalidArgument(f"{type(self.model).__name__} is being watched; export it after the watch")
             self._thread = get_ident()
             self.masks.on_forward_start()
             self._call_counts.clear()
