@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import copy
+import pickle
+from dataclasses import asdict, replace
 
-from regard.errors import InvalidType
+import pytest
+import torch
+
+from regard.errors import InvalidArgument, InvalidType
 from regard.models import (
     Bert,
+    BertConfig,
     Gat,
     Gpt,
     GptConfig,
@@ -14,7 +20,9 @@ from regard.models import (
     SaganCritic,
     SaganGenerator,
     Transformer,
+    TransformerConfig,
 )
+from regard.nn import BucketPositions, RelativePositions
 
 
 @pytest.mark.parametrize("model", [Bert, Gat, Gpt, RnnSearch, SaganCritic, SaganGenerator, Transformer])
@@ -22,3 +30,52 @@ from regard.models import (
 def test_a_configuration_of_another_kind_is_refused(model, config):
     with pytest.raises(InvalidType, match=rf"config must be a \w+Config, but is a {type(config).__name__}$"):
         model(config)
+
+
+def test_a_configuration_is_hashable_and_cannot_be_changed():
+    scaling = {"factor": 2.0}
+    config = GptConfig.llama(9, d_model=16, num_heads=2, rotary_scaling=scaling)
+    same = GptConfig.llama(9, d_model=16, num_heads=2, rotary_scaling={"factor": 2.0})
+    assert config == same
+    assert hash(config) == hash(same)
+    scaling["factor"] = 3.0
+    assert config.rotary_scaling == {"factor": 2.0}
+    with pytest.raises(TypeError, match="cannot be changed"):
+        config.rotary_scaling["factor"] = 3.0
+    for copied in (
+        copy.deepcopy(config),
+        pickle.loads(pickle.dumps(config)),
+        replace(config),
+        GptConfig(**asdict(config)),
+    ):
+        assert copied == config
+        assert hash(copied) == hash(config)
+
+
+def test_a_special_token_must_be_in_both_vocabularies():
+    message = "eos_id must be from 0 to tgt_vocab_size - 1 = 99, but is 500"
+    with pytest.raises(InvalidArgument, match=message):
+        TransformerConfig(1000, tgt_vocab_size=100, eos_id=500, tie_embeddings="none")
+
+
+@pytest.mark.parametrize("positions", ["relative", "t5"])
+def test_positions_in_attention_start_alike_in_every_model(positions):
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "positions": positions}
+    models = [
+        Gpt(GptConfig(9, num_layers=1, **sizes)),
+        Bert(BertConfig(9, num_layers=1, **sizes)),
+        Transformer(TransformerConfig(9, num_encoder_layers=1, num_decoder_layers=1, **sizes)),
+    ]
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, BucketPositions):
+                assert not module.table.any()
+            if isinstance(module, RelativePositions):  # Xavier's uniform distribution
+                bound = (6 / sum(module.of_keys.shape)) ** 0.5
+                assert bound / 2 < module.of_keys.abs().max() <= bound
+
+
+@pytest.mark.parametrize("words", [torch.tensor(3), torch.tensor([3, 4]), torch.zeros(2, 0, dtype=torch.int64)])
+def test_words_that_are_no_batch_are_refused(words):
+    with pytest.raises(InvalidArgument, match=r"words must be \(batch, tokens\)"):
+        Gpt(GptConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16))(words)

@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_refused():
         ({"d_hidden": 0}, "d_hidden must be at least 1"),
         ({"dropout": 1.5}, "dropout must be"),
         ({"tie_embeddings": "all"}, "needs one vocabulary, but vocab_size is 40 and tgt_vocab_size 30"),
-        ({"eos_id": 30}, "eos_id must be from 0 to vocab_size - 1 = 29"),
+        ({"eos_id": 30}, "eos_id must be from 0 to tgt_vocab_size - 1 = 29"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             dataclasses.replace(CONFIG, **keys)

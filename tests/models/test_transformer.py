@@ -248,7 +248,7 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there():
         ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, but is 0"),
         ({"d_model": 10**30, "num_heads": 1}, f"d_model must be at most 268435456, but is {10**30}"),
         ({"tgt_vocab_size": 2**28 + 1}, "tgt_vocab_size must be at most 268435456, but is 268435457"),
-        ({"dropout": None}, "dropout must be a number, but is None"),
+        ({"dropout": None}, "dropout must be a finite number, but is None"),
     ],
 )
 def test_a_config_that_cannot_be_built_says_why(changes, words):

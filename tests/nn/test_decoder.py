@@ -53,3 +53,12 @@ def test_parts_of_unequal_width_are_refused():
         DecoderLayer(MultiHeadAttention(16, 4), FeedForward(8, 32), cross_attention=MultiHeadAttention(12, 4))
     for part in ("feed_forward must have the width of attention, d_model=16, but has d_model=8", "d_model=12"):
         assert part in str(caught.value)
+
+
+def test_rows_that_cannot_be_dealt_out_to_the_sentences_are_refused():
+    decoder, hidden, memory = make_decoder("post"), torch.randn(3, 4, 16), torch.randn(2, 6, 16)
+    for module in (decoder, decoder.layers[0]):  # 12 tokens could be dealt out, but would mix sentences
+        with pytest.raises(
+            InvalidArgument, match="hidden: expected a multiple of the memory's 2 sentences as rows, got 3"
+        ):
+            module(hidden, memory)

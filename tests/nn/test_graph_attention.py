@@ -9,7 +9,7 @@ from torch.nn import functional
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import Gat, GatConfig
 from regard.nn import GraphAttention
-from regard.ops.masks import Neighbours
+from regard.ops.masks import Causal, Neighbours
 
 
 def random_graph(nodes: int, share: float) -> tuple[Neighbours, torch.Tensor]:
@@ -79,8 +79,9 @@ def test_what_does_not_fit_is_named():
         InvalidArgument, match=r"x must have the dtype of the weights, torch.float32, but has torch.int"
     ):
         GraphAttention(5, 2)(torch.zeros(3, 5, dtype=torch.int64), random_graph(3, 0.5)[0])
-    with pytest.raises(InvalidType, match=r"graph: expected a regard\.Neighbours\(query_idx, key_idx\), got Tensor"):
-        GraphAttention(5, 2)(torch.zeros(3, 5), torch.tensor([[0, 1], [1, 2]]))
+    for wrong in (torch.tensor([[0, 1], [1, 2]]), Causal()):
+        with pytest.raises(InvalidType, match=r"graph: expected a regard\.Neighbours\(query_idx, key_idx\), got "):
+            GraphAttention(5, 2)(torch.zeros(3, 5), wrong)
     with pytest.raises(InvalidType, match=r"x must be a torch\.Tensor, but is a list"):
         GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])
     with pytest.raises(InvalidArgument, match="num_classes must be at least 1, but is 0"):

@@ -20,7 +20,9 @@ def generate(
         str, typer.Argument(help="How the text begins; `-` reads it from standard input.", show_default="nothing")
     ] = "",
     *,
-    model: Annotated[Path, typer.Option(help="The folder of a model: a run's, or a GPT-2 or Llama checkpoint.")],
+    model: Annotated[
+        Path, typer.Option(help="The folder of a model: a run's, or a GPT-2, Llama, Mistral or Qwen2 checkpoint.")
+    ],
     dtype: Dtype = None,
     max_length: Annotated[
         int | None,

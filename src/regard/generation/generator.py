@@ -81,7 +81,7 @@ class Generator:
         """Read a model and its tokenizer from a folder.
 
         Args:
-            folder: As ``save_model`` writes it, or a GPT-2 or Llama of Hugging Face's transformers.
+            folder: As ``save_model`` writes it, or a GPT-2, Llama, Mistral or Qwen2 of Hugging Face's transformers.
             dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
 
         Raises:

@@ -14,7 +14,13 @@ from torch.nn import functional
 from regard.errors import InvalidType, count_problems, raise_problems
 from regard.models.config import checked, field_objections, size_objections, word_id_objections
 from regard.models.inputs import in_compute_dtype, length_objections, type_objections, word_objections
-from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
+from regard.models.positions import (
+    Positions,
+    attention_positions,
+    embedding_positions,
+    position_objections,
+    reset_attention_positions,
+)
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.encoder import Encoder, EncoderLayer
@@ -196,6 +202,7 @@ class Bert(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
             else:
                 nn.init.ones_(parameter)  # of norms
+        reset_attention_positions(self)
         with torch.no_grad():
             self.embedding.weight[self.config.pad_id] = 0
 

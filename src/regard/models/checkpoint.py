@@ -82,7 +82,7 @@ def save_model(
         tokenizer: Written into the same folder. Default: none.
         dtype: Of the stored weights. Default: the model's.
         layout: ``"regard"`` keeps all of these; ``"transformers"`` those that Hugging Face's library has, so that it
-            loads them: a `Bert`, a `Gpt` in the shape of GPT-2 or Llama, a `Transformer` as Marian.
+            loads them: a `Bert`, a `Gpt` in the shape of GPT-2, Llama, Mistral or Qwen2, a `Transformer` as Marian.
 
     Raises:
         InvalidType: If the folder is no path, or the tokenizer cannot be saved.
@@ -135,8 +135,8 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     """Read a model from a folder, in evaluation mode and on the CPU, with float32 weights.
 
     Args:
-        folder: As :func:`save_model` writes it, or a checkpoint of Hugging Face's transformers: a BERT, GPT-2, Llama or
-            Marian, in safetensors or torch's own files, whole or in parts.
+        folder: As :func:`save_model` writes it, or a checkpoint of Hugging Face's transformers: a BERT, RoBERTa, GPT-2,
+            Llama, Mistral, Qwen2 or Marian, in safetensors or torch's own files, whole or in parts.
 
     Returns:
         The model.
@@ -161,16 +161,14 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     if isinstance(kind, str) and kind in FORMATS and name is None:
         weights, form = read_weights(paths), FORMATS[kind]
         config = _their_config(folder, values | _said_of_generation(folder), form, weights)
-        _check_layers(folder, config, weights, source)
-        model = build_without_weights(lambda: build_model(config))
+        model = _build(folder, config, weights, source)
         weights = form.to_ours(config, weights, dict(model.named_parameters()), source)
         names = form.names(config)
         give_weights(model, weights, source, lambda ours, weight: names[ours].pieces(weight))
     else:
         config = _own_config(folder / CONFIG_FILE, values)
         weights = read_weights(paths)
-        _check_layers(folder, config, weights, source)
-        model = build_without_weights(lambda: build_model(config))
+        model = _build(folder, config, weights, source)
         give_weights(model, weights, source)
     return model.eval()
 
@@ -212,19 +210,40 @@ def architecture_of(folder: str | os.PathLike[str]) -> type[Any] | None:
     return ARCHITECTURES.get(str(values.get("architecture", theirs)), (None, None))[1]
 
 
-def _check_layers(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> None:
-    """Refuse more layers than there are tensors, before so many are built."""
+def _build(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> Any:
+    """Make the model of a configuration, without weights.
+
+    Raises:
+        InvalidCheckpoint: If it has more layers than there are tensors, or its positions more entries than any tensor:
+            before these are computed.
+    """
     names = ("num_encoder_layers", "num_decoder_layers", "num_layers")
     layers = sum(getattr(config, name, 0) for name in names)
     if layers > len(weights):
         came = f"{source} holds {len(weights)} tensors"
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} asks for {layers} layers, but {came}")
+    largest = max((size for weight in weights.values() for size in weight.shape), default=0)
+    if getattr(config, "positions", None) in ("rotary", "alibi"):
+        heads, width = config.num_heads, getattr(config, "head_width", config.d_model // config.num_heads)
+        if max(heads, width) > largest:
+            raise InvalidCheckpoint(
+                f"{folder / CONFIG_FILE} asks for d_model={config.d_model} in {heads} heads with head_dim={width}, but "
+                f"no tensor in {source} has an axis of more than {largest}"
+            )
+    try:
+        return build_without_weights(lambda: build_model(config))
+    except InvalidArgument as error:
+        raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {error}") from error
 
 
 def _format_of(model: Model) -> Format:
     """The kind of transformers' checkpoint that a model can be."""
     if isinstance(model, Gpt):
-        return FORMATS["llama" if model.config.norm == "rms" else "gpt2"]
+        if model.config.norm != "rms":
+            return FORMATS["gpt2"]
+        if model.config.sliding_window is not None:
+            return FORMATS["mistral"]
+        return FORMATS["qwen2" if model.config.attention_bias and not model.config.has_attention_out_bias else "llama"]
     if isinstance(model, RnnSearch):
         raise InvalidArgument("layout='transformers' has no place for an RnnSearch: use layout='regard'")
     return FORMATS["bert" if isinstance(model, Bert) else "marian"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -11,9 +11,23 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor, nn
 
 from regard.errors import InvalidType, raise_problems
-from regard.models.config import checked, field_objections, size_objections, word_id_objections
+from regard.models.config import (
+    LARGEST,
+    FrozenDict,
+    checked,
+    field_objections,
+    is_finite,
+    size_objections,
+    word_id_objections,
+)
 from regard.models.inputs import in_compute_dtype, start_objections, type_objections, word_objections
-from regard.models.positions import Positions, attention_positions, embedding_positions, position_objections
+from regard.models.positions import (
+    Positions,
+    attention_positions,
+    embedding_positions,
+    position_objections,
+    reset_attention_positions,
+)
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.cache import DecoderCache
 from regard.nn.dropout import Dropout, dropout_objections
@@ -21,7 +35,7 @@ from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
-from regard.ops.masks import Causal, Padding
+from regard.ops.masks import Causal, Padding, Window
 
 Norm = Literal["layer", "rms"]
 NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -44,6 +58,8 @@ class GptConfig:
         norm: ``"layer"`` or ``"rms"``; it stands before each sublayer, and behind the last layer.
         norm_eps: What is added to the variance.
         attention_bias: Whether attention's projections add a bias.
+        attention_out_bias: Whether the output projection does. Default: as attention_bias.
+        sliding_window: Number of tokens that each token attends to, itself and those before. Default: all.
         feed_forward_bias: Whether the maps of feed-forward networks do.
         positions: As in :class:`~regard.models.TransformerConfig`.
         max_distance: Distances beyond count as this one, for relative and t5. Default: 16 and 128.
@@ -79,11 +95,13 @@ class GptConfig:
     norm: Norm = "layer"
     norm_eps: float = 1e-5
     attention_bias: bool = True
+    attention_out_bias: bool | None = None
     feed_forward_bias: bool = True
+    sliding_window: int | None = None
     positions: Positions = "learned"
     max_distance: int | None = None
     rotary_base: float = 10000.0
-    rotary_scaling: dict[str, float] | None = None
+    rotary_scaling: Mapping[str, float] | None = None
     max_length: int = 1024
     tie_embeddings: bool = True
     dropout: float = 0.1
@@ -124,12 +142,18 @@ class GptConfig:
     def __post_init__(self) -> None:
         raise_problems(field_objections(self))
         object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON knows lists only
-        objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
+        if isinstance(self.rotary_scaling, dict):
+            object.__setattr__(self, "rotary_scaling", FrozenDict(self.rotary_scaling))
+        objections = size_objections(
+            self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length", "sliding_window"
+        )
         kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
         objections += head_objections(self.d_model, self.num_heads, kv_heads, self.head_dim)
         objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
         objections += choice_objections("activation", self.activation, get_args(Activation))
         objections += choice_objections("norm", self.norm, get_args(Norm))
+        if not objections and self.num_heads * self.head_width > LARGEST:
+            objections.append(f"head_dim must be at most {LARGEST // self.num_heads}, but is {self.head_width}")
         objections += _scaling_objections(self.rotary_scaling)
         if not self.norm_eps >= 0:
             objections.append(f"norm_eps must be at least 0, but is {self.norm_eps}")
@@ -147,6 +171,11 @@ class GptConfig:
     def head_width(self) -> int:
         """Width of a head."""
         return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def has_attention_out_bias(self) -> bool:
+        """Whether the output projection of attention adds a bias."""
+        return self.attention_bias if self.attention_out_bias is None else self.attention_out_bias
 
 
 class GptOutput(NamedTuple):
@@ -201,6 +230,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.num_layers) if ends else 0.02)
             else:
                 nn.init.ones_(parameter)  # of norms
+        reset_attention_positions(self)
 
     @property
     def attention_layers(self) -> dict[str, Any]:
@@ -216,17 +246,17 @@ class Gpt(nn.Module):
         """
         raise_problems(type_objections("words", words) + type_objections("starts", starts, optional=True), InvalidType)
         before = cache.length if cache else 0
-        raise_problems(
-            word_objections("words", words, self.config.vocab_size)
-            + start_objections(starts, words.shape, before + words.shape[-1])
-        )
+        raise_problems(word_objections("words", words, self.config.vocab_size))
+        raise_problems(start_objections(starts, words.shape, before + words.shape[1]))
         starts = None if starts is None else starts.long()  # which are subtracted: bytes would wrap
         embedded = self.positions(self.embedding(words), before if starts is None else before - starts)
         embedded = in_compute_dtype(embedded)
         mask = Causal() if cache is None else cache.extend(words.shape[0], 1, words.shape[1], words.device)
-        if starts is not None:
-            seen = ~Padding(starts)
-            mask = seen if mask is None else mask & seen
+        rules = [] if starts is None else [~Padding(starts)]
+        if self.config.sliding_window is not None:
+            rules.append(Window(self.config.sliding_window - 1, 0))
+        for rule in rules:
+            mask = rule if mask is None else mask & rule
         return self.decoder(self.dropout(embedded), mask=mask, cache=cache)
 
     def hidden(self, words: Tensor, starts: Tensor | None = None, *, cache: DecoderCache | None = None) -> Tensor:
@@ -294,6 +324,7 @@ def _layers(config: GptConfig) -> Encoder:
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
                 bias=config.attention_bias,
+                out_bias=config.has_attention_out_bias,
                 dropout=config.attention_dropout,
                 positions=positions,
             ),
@@ -322,7 +353,7 @@ def _scaling_objections(scaling: object) -> list[str]:
     objections = [
         f"rotary_scaling: {name} must be a number above 0, but is {value!r}"
         for name, value in scaling.items()
-        if type(value) not in (int, float) or not value > 0
+        if not is_finite(value) or not value > 0
     ]
     if not objections and len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
         objections.append("rotary_scaling: high_freq_factor must be above low_freq_factor")

@@ -19,6 +19,7 @@ from regard.nn.attention_positions import (
 )
 from regard.nn.feed_forward import choice_objections
 from regard.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from regard.ops.scores.bias import MAX_DISTANCE
 
 Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"]
 """Added to embeddings: ``sinusoidal`` (Vaswani 2017), ``learned``. In self-attention: ``relative`` (Shaw 2018),
@@ -104,7 +105,16 @@ def position_objections(positions: str, *, d_model: int, head_dim: int, max_dist
         objections.append(f"max_distance is for the positions {takers}, but they are {positions!r}: leave it out")
     elif max_distance is not None and least is not None and max_distance < least:
         objections.append(f"max_distance must be at least {least} for {positions} positions, but is {max_distance}")
+    elif max_distance is not None and positions == "t5" and max_distance > MAX_DISTANCE:
+        objections.append(f"max_distance must be at most {MAX_DISTANCE} for t5 positions, but is {max_distance}")
     return objections
+
+
+def reset_attention_positions(model: nn.Module) -> None:
+    """Draw the learned positions in self-attention anew, as their classes describe."""
+    for module in model.modules():
+        if isinstance(module, (RelativePositions, BucketPositions)):
+            module.reset_parameters()
 
 
 def computed_tables(model: nn.Module) -> None:

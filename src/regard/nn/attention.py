@@ -31,6 +31,7 @@ class MultiHeadAttention(nn.Module):
         num_heads: Number of query heads; divides d_model.
         num_kv_heads: Number of key and value heads; divides num_heads. Default: num_heads.
         bias: Whether the projections add a bias.
+        out_bias: Whether the output projection adds one. Default: as bias.
         dropout: Dropped share of the attention weights, in training.
         head_dim: Width of a head. Default: d_model / num_heads.
         positions: What tells how far a key is from a query, as `RelativePositions`. Default: nothing does.
@@ -55,6 +56,7 @@ class MultiHeadAttention(nn.Module):
         *,
         num_kv_heads: int | None = None,
         bias: bool = True,
+        out_bias: bool | None = None,
         dropout: float = 0.0,
         head_dim: int | None = None,
         positions: AttentionPositions | None = None,
@@ -67,7 +69,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.positions = positions
         self.in_proj = Linear(d_model, sum(self.widths), bias=bias)
-        self.out_proj = Linear(self.widths[0], d_model, bias=bias)
+        self.out_proj = Linear(self.widths[0], d_model, bias=bias if out_bias is None else out_bias)
         self.reset_parameters()
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.errors import raise_problems
+from regard.errors import InvalidArgument, raise_problems
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.encoder import final_norm, stack_objections, width_objections
@@ -83,6 +83,7 @@ class DecoderLayer(nn.Module):
             hidden (rows, tokens, d_model), and two AttentionOutput. Cross-attention has the rows of one sentence as
             queries of one batch element, so that keys and values of a sentence exist once, however many rows it has.
         """
+        _check_rows(hidden, memory)
         attended = self.attention(
             self.attention_residual.enter(hidden), mask=mask, cache=cache.self_attention if cache else None
         )
@@ -146,6 +147,7 @@ class Decoder(nn.Module):
             hidden (rows, tokens, d_model), and two AttentionOutput a layer. With a shared cache, self-attention too has
             the rows of one sentence as queries of one batch element, and the keys of all of them, most of them masked.
         """
+        _check_rows(hidden, memory)
         shape, mask = hidden.shape, Causal()
         if cache is not None:
             rows, tokens, _ = shape
@@ -160,3 +162,10 @@ class Decoder(nn.Module):
             attentions.append(attended)
             crosses.append(crossed)
         return self.norm(hidden).view(shape), tuple(attentions), tuple(crosses)
+
+
+def _check_rows(hidden: Tensor, memory: Tensor) -> None:
+    """Check that the rows can be dealt out to the sentences of the memory."""
+    rows, sentences = len(hidden), len(memory)
+    if not sentences or rows % sentences:
+        raise InvalidArgument(f"hidden: expected a multiple of the memory's {sentences} sentences as rows, got {rows}")

@@ -12,7 +12,7 @@ from regard.errors import InvalidType, count_problems, raise_problems
 from regard.nn.dropout import Dropout, dropout_objections
 from regard.nn.linear import dtype_objections
 from regard.ops import AttentionOutput, attend
-from regard.ops.masks import Mask, Neighbours
+from regard.ops.masks import Neighbours
 from regard.ops.scores import Additive
 
 
@@ -92,7 +92,7 @@ class GraphAttention(nn.Module):
         """
         if not isinstance(x, Tensor):
             raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
-        if not isinstance(graph, Mask):
+        if not isinstance(graph, Neighbours):
             raise InvalidType(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {type(graph).__name__}")
         objections = dtype_objections(self.project.weight, x=x)
         if x.ndim != 2 or x.shape[1] != self.in_features:

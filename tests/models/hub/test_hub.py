@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, MarianMTModel, PreTrainedModel
 
-from models.hub.theirs import BERTS, VOCAB, WORDS, bert, gpt2, llama, marian
+from models.hub.theirs import BERTS, ROBERTAS, VOCAB, WORDS, bert, gpt2, llama, marian, mistral, qwen2, roberta
+from regard.errors import InvalidCheckpoint
 from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.models.hub import FORMATS
 
@@ -60,6 +61,8 @@ GPTS = {
     "llama, biased": (llama, {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
     "llama, linear": (llama, {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0}}),
     "llama 3": (llama, {"rope_parameters": SCALED, "eos_token_id": [2, 5]}),
+    "mistral": (mistral, {"sliding_window": 7}),
+    "qwen2": (qwen2, {"eos_token_id": 2}),
 }
 
 
@@ -241,3 +244,69 @@ def test_sentence_embeddings_keep_their_pooling(tmp_path):
         mean = (hidden * REAL[..., None]).sum(1) / LENGTHS[:, None]
         expected = torch.nn.functional.normalize(mean) if normalised else hidden[:, 0]
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_gpt2_whose_special_tokens_lie_outside_its_vocabulary_is_read_with_a_warning(tmp_path):
+    theirs = gpt2(bos_token_id=50256, eos_token_id=50256)  # as `GPT2Config(vocab_size=61)` has them
+    theirs.save_pretrained(tmp_path)
+    with (
+        pytest.warns(UserWarning, match="bos_id: .*"),
+        pytest.warns(UserWarning, match=r"eos_ids: \[50256\] lies outside the vocabulary of 61 tokens and is ignored"),
+    ):
+        ours = load_model(tmp_path)
+    assert (ours.config.pad_id, ours.config.bos_id, ours.config.eos_ids) == (0, None, ())
+    torch.testing.assert_close(ours(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
+
+
+def test_a_llama_is_saved_whatever_its_dropout(tmp_path):
+    model = Gpt(GptConfig.llama(61, d_model=16, num_heads=4, num_layers=1, d_ff=32, dropout=0.1)).eval()
+    save_model(tmp_path, model, layout="transformers")
+    assert torch.equal(load_model(tmp_path)(WORDS).logits, model(WORDS).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", ROBERTAS)
+def test_robertas_are_read_and_saved_as_berts(tmp_path, head):
+    theirs = roberta(ROBERTAS[head], num_labels=3)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = load_model(tmp_path / "theirs")
+    words = torch.where(REAL.bool(), WORDS, 1)  # 1 is padding
+    expected = theirs(words, attention_mask=REAL)[0]
+    found = ours(words, LENGTHS).output
+    if head != "classes":
+        found, expected = (each[REAL.bool()] for each in (found, expected))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert ours.config.max_length == 38
+    save_model(tmp_path / "ours", ours, layout="transformers")
+    again = load_model(tmp_path / "ours")
+    assert torch.equal(again(words, LENGTHS).output, ours(words, LENGTHS).output)
+    kind = BERTS[head]
+    saved = loads_whole(kind, tmp_path / "ours")(words, attention_mask=REAL)[0]
+    if head != "classes":
+        saved = saved[REAL.bool()]
+    torch.testing.assert_close(saved, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_window_holds_in_a_generation_too(tmp_path):
+    theirs = mistral(sliding_window=7)
+    theirs.save_pretrained(tmp_path)
+    ours, words = load_model(tmp_path), torch.randint(3, 60, (2, 20))
+    cache, expected = ours.new_cache(), theirs(words).logits
+    steps = [ours.project(ours.hidden(part, cache=cache)) for part in words.split([9, 1, 1, 5, 4], 1)]
+    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-5)
+
+
+def test_a_mistral_without_a_window_is_a_llama(tmp_path):
+    theirs = mistral(sliding_window=None)
+    theirs.save_pretrained(tmp_path / "theirs")
+    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), layout="transformers")
+    assert json.loads((tmp_path / "ours/config.json").read_text())["model_type"] == "llama"
+    assert torch.equal(load_model(tmp_path / "ours")(WORDS).logits, load_model(tmp_path / "theirs")(WORDS).logits)
+
+
+def test_a_window_in_some_layers_only_is_refused(tmp_path):
+    qwen2(use_sliding_window=True).save_pretrained(tmp_path)
+    with pytest.raises(InvalidCheckpoint, match="use_sliding_window must be False, which is what this model can do"):
+        load_model(tmp_path)

@@ -63,7 +63,7 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
         (bert, {"hidden_size": "many"}, "hidden_size must be an int, but is 'many'"),
         (bert, {"hidden_size": 30}, "num_attention_heads must divide hidden_size, but hidden_size is 30"),
         (gpt2, {"n_layer": 0}, "n_layer must be at least 1, but is 0"),
-        (gpt2, {"pad_token_id": 61}, "pad_token_id must be from 0 to vocab_size - 1 = 60, but is 61"),
+        (gpt2, {"pad_token_id": -1}, "pad_token_id must be from 0 to vocab_size - 1 = 60, but is -1"),
         (llama, {"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads, but"),
         (llama, {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters must have factor for the type 'linear'"),
         (llama, {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "must have low_freq_factor, high_freq_.*"),
@@ -78,7 +78,11 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10.0}},
             "must be 'default' or .* but is 'yarn'",
         ),
-        (marian, {"decoder_attention_heads": 2}, "decoder_attention_heads must be 4, .* but is 2"),
+        (
+            marian,
+            {"decoder_attention_heads": 2},
+            "encoder_attention_heads and decoder_.* must be equal, but are 4 and 2",
+        ),
         (bert, {"type_vocab_size": 0}, "type_vocab_size must be at least 1, but is 0"),
         (
             lambda: bert(BERTS["classes"]),

@@ -18,7 +18,16 @@ from transformers import (
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    RobertaForTokenClassification,
+    RobertaModel,
 )
 
 VOCAB = 61
@@ -56,6 +65,26 @@ def llama(**changes: Any) -> PreTrainedModel:
     return _random(LlamaForCausalLM(config))
 
 
+def mistral(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 40, "head_dim": 8}
+    return _random(MistralForCausalLM(MistralConfig(**{**SIZES, **sizes, **changes})))
+
+
+def qwen2(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 40}
+    return _random(Qwen2ForCausalLM(Qwen2Config(**{**SIZES, **sizes, **changes})))
+
+
+def roberta(kind: type[PreTrainedModel] = RobertaModel, **changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
+    return _random(kind(RobertaConfig(**{**SIZES, "max_position_embeddings": 40, **sizes, **changes})))
+
+
 def marian(**changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
@@ -75,4 +104,10 @@ BERTS = {
     "pre-training": BertForPreTraining,
     "classes": BertForSequenceClassification,
     "token_classes": BertForTokenClassification,
+}
+ROBERTAS = {
+    "none": RobertaModel,
+    "masked_words": RobertaForMaskedLM,
+    "classes": RobertaForSequenceClassification,
+    "token_classes": RobertaForTokenClassification,
 }

@@ -31,6 +31,14 @@ class _Bert(Format):
     architecture = "bert"
     prefix = "bert."
     needless = re.compile(r"position_ids$|^cls\.seq_relationship\.")
+    heads: ClassVar = HEADS
+    word_head: ClassVar = {
+        "transform": "cls.predictions.transform.dense",
+        "norm": "cls.predictions.transform.LayerNorm",
+        "to_words": "cls.predictions.decoder",
+        "bias": "cls.predictions.bias",
+    }
+    """The names of the parts of the head that predicts words."""
     keys: ClassVar = {
         "vocab_size": ("vocab_size", 30522),
         "d_model": ("hidden_size", 768),
@@ -53,13 +61,13 @@ class _Bert(Format):
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        name = named_class(values) or "BertModel"
-        head = HEADS.get(name)
+        name = named_class(values) or next(iter(self.heads))
+        head = self.heads.get(name)
         if head == "classes":
             wanted["problem_type"] = (None, "single_label_classification")
         objections = demanded(values, wanted) + objects(values, "id2label")
         if head is None:
-            objections.append(f"architectures must be one of {', '.join(HEADS)}, but is {name!r}")
+            objections.append(f"architectures must be one of {', '.join(self.heads)}, but is {name!r}")
         if values.get("type_vocab_size") == 0:
             objections.append("type_vocab_size must be at least 1, but is 0")
         raise_problems(objections)
@@ -68,11 +76,23 @@ class _Bert(Format):
         fields = self.fields(values)
         fields["pad_id"] = fields["pad_id"] or 0
         return BertConfig(
-            **fields,
+            **self.with_max_length(fields),
             head=head,
             labels=tuple(str(labels[place]) for place in sorted(labels, key=int)) if "classes" in head else (),
             pooler=any(name.endswith("pooler.dense.weight") for name in tensors),
         )
+
+    def with_max_length(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields of the configuration, with the number of positions that tokens can have."""
+        return fields
+
+    def skipped_positions(self, config: BertConfig) -> int:
+        """The number of positions at the front that no token has."""
+        return 0
+
+    def classifier(self, config: BertConfig) -> dict[str, str]:
+        """The names of the pooler and of the map to classes."""
+        return {"pooler": f"{self.prefix}pooler.dense", "to_classes": "classifier"}
 
     def values(self, config: BertConfig) -> dict[str, Any]:
         objections = fixed(config, "BERT", norm="post", positions="learned")
@@ -89,25 +109,27 @@ class _Bert(Format):
         }
 
     def names(self, config: BertConfig) -> dict[str, Stored]:
+        embeddings, word_head, classifier = f"{self.prefix}embeddings", self.word_head, self.classifier(config)
+        positions = Stored((f"{embeddings}.position_embeddings.weight",), skip=self.skipped_positions(config))
         found = {
             "embedding.weight": Stored(
-                ("bert.embeddings.word_embeddings.weight",), or_else=("cls.predictions.decoder.weight",)
+                (f"{embeddings}.word_embeddings.weight",), or_else=(f"{word_head['to_words']}.weight",)
             ),
-            "positions.table": Stored(("bert.embeddings.position_embeddings.weight",)),
-            "types.weight": Stored(("bert.embeddings.token_type_embeddings.weight",)),
+            "positions.table": positions,
+            "types.weight": Stored((f"{embeddings}.token_type_embeddings.weight",)),
         }
         width = config.d_model
         for part in ("weight", "bias"):
-            found[f"embedding_norm.{part}"] = Stored((f"bert.embeddings.LayerNorm.{part}",))
+            found[f"embedding_norm.{part}"] = Stored((f"{embeddings}.LayerNorm.{part}",))
             if config.pooler or config.head == "classes":
-                found[f"pooler.{part}"] = Stored((f"bert.pooler.dense.{part}",))
+                found[f"pooler.{part}"] = Stored((f"{classifier['pooler']}.{part}",))
             if config.head in ("classes", "token_classes"):
-                found[f"to_classes.{part}"] = Stored((f"classifier.{part}",))
+                found[f"to_classes.{part}"] = Stored((f"{classifier['to_classes']}.{part}",))
             if config.head == "masked_words":
-                found[f"words.transform.{part}"] = Stored((f"cls.predictions.transform.dense.{part}",))
-                found[f"words.norm.{part}"] = Stored((f"cls.predictions.transform.LayerNorm.{part}",))
+                found[f"words.transform.{part}"] = Stored((f"{word_head['transform']}.{part}",))
+                found[f"words.norm.{part}"] = Stored((f"{word_head['norm']}.{part}",))
             for number in range(config.num_layers):
-                ours, layer = f"encoder.layers.{number}", f"bert.encoder.layer.{number}"
+                ours, layer = f"encoder.layers.{number}", f"{self.prefix}encoder.layer.{number}"
                 inputs = tuple(f"{layer}.attention.self.{name}.{part}" for name in ("query", "key", "value"))
                 found[f"{ours}.attention.in_proj.{part}"] = Stored(inputs, (width, width, width))
                 for name, module in {
@@ -119,8 +141,8 @@ class _Bert(Format):
                 }.items():
                     found[f"{ours}.{name}.{part}"] = Stored((f"{layer}.{module}.{part}",))
         if config.head == "masked_words":
-            older = ("cls.predictions.decoder.bias",)
-            found["words.to_words.bias"] = Stored(("cls.predictions.bias",), or_else=older)
+            older = (f"{word_head['to_words']}.bias",)
+            found["words.to_words.bias"] = Stored((word_head["bias"],), or_else=older)
         return found
 
     def to_theirs(self, config: BertConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -180,4 +202,39 @@ def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
     )
 
 
-BERT = _Bert()
+class _Roberta(_Bert):
+    """RoBERTa, a BERT whose positions begin behind that of padding. It is saved as a BERT."""
+
+    model_type = "roberta"
+    prefix = "roberta."
+    needless = re.compile(r"position_ids$")
+    heads: ClassVar = {
+        "RobertaModel": "none",
+        "RobertaForMaskedLM": "masked_words",
+        "RobertaForSequenceClassification": "classes",
+        "RobertaForTokenClassification": "token_classes",
+    }
+    keys: ClassVar = {**_Bert.keys, "vocab_size": ("vocab_size", 50265), "pad_id": ("pad_token_id", 1)}
+    word_head: ClassVar = {
+        "transform": "lm_head.dense",
+        "norm": "lm_head.layer_norm",
+        "to_words": "lm_head.decoder",
+        "bias": "lm_head.bias",
+    }
+
+    def with_max_length(self, fields: dict[str, Any]) -> dict[str, Any]:
+        length, pad_id = fields["max_length"], fields["pad_id"]
+        if type(length) is not int or type(pad_id) is not int:
+            return fields  # the configuration names what is wrong
+        return fields | {"max_length": length - pad_id - 1}
+
+    def skipped_positions(self, config: BertConfig) -> int:
+        return config.pad_id + 1
+
+    def classifier(self, config: BertConfig) -> dict[str, str]:
+        if config.head == "classes":
+            return {"pooler": "classifier.dense", "to_classes": "classifier.out_proj"}
+        return super().classifier(config)
+
+
+BERT, ROBERTA = _Bert(), _Roberta()

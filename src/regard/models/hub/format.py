@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Stored:
         rows: How many rows each of them has; one tensor needs none.
         transposed: Whether each is stored as (inputs, outputs).
         flat: Whether it is stored with a first axis of 1.
+        skip: Number of rows at the front that are stored, but not part of the parameter.
         or_else: Further names for the whole, in older files or of copies; where a file has several, all are the same.
     """
 
@@ -48,10 +50,13 @@ class Stored:
     rows: tuple[int, ...] = ()
     transposed: bool = False
     flat: bool = False
+    skip: int = 0
     or_else: tuple[str, ...] = ()
 
     def pieces(self, parameter: Tensor) -> dict[str, Tensor]:
         """A parameter as it is stored, by the names of its tensors."""
+        if self.skip:
+            parameter = torch.cat([parameter.new_zeros(self.skip, parameter.shape[1]), parameter])
         parts = parameter.split(self.rows) if self.rows else (parameter,)
         if self.transposed:
             parts = tuple(part.mT for part in parts)
@@ -63,7 +68,7 @@ class Stored:
         parts = [part.mT if self.transposed else part for part in parts]
         if len({part.dtype for part in parts}) > 1:
             parts = [part.float() for part in parts]  # some types have no common one
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[self.skip :]
 
 
 class Format(ABC):
@@ -107,7 +112,7 @@ class Format(ABC):
         values = {**values, **{key: values[alias] for alias, key in self.aliases.items() if alias in values}}
         found = {ours: values.get(key, default) for ours, (key, default) in self.keys.items()}
         name = found["activation"]
-        if name not in ACTIVATIONS:
+        if not isinstance(name, str) or name not in ACTIVATIONS:
             known = f"{', '.join(map(repr, ACTIVATIONS))}, but is {name!r}{did_you_mean(str(name), ACTIVATIONS)}"
             raise InvalidArgument(f"{self.keys['activation'][0]} must be one of {known}")
         return found | {"activation": ACTIVATIONS[name]}
@@ -239,6 +244,18 @@ def fixed(config: Any, form: str, **wanted: Any) -> list[str]:
         for name, value in wanted.items()
         if getattr(config, name) != value
     ]
+
+
+def drop_unknown_ids(fields: dict[str, Any]) -> None:
+    """Leave out special token ids beyond the vocabulary with a warning, as transformers reads such a checkpoint."""
+    size = fields["vocab_size"]
+    for name in ("pad_id", "bos_id", "eos_ids"):
+        ids = one_of(fields[name])
+        beyond = [each for each in ids if type(each) is int and type(size) is int and each >= size]
+        if beyond:
+            warnings.warn(f"{name}: {beyond} lies outside the vocabulary of {size} tokens and is ignored", stacklevel=2)
+            known = [each for each in ids if each not in beyond]
+            fields[name] = known if name == "eos_ids" else None
 
 
 def generation_file(config: Any) -> dict[str, Any]:

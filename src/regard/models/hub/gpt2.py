@@ -13,6 +13,7 @@ from regard.models.hub.format import (
     Stored,
     assumed_pad,
     demanded,
+    drop_unknown_ids,
     fixed,
     generation_file,
     of_another_head,
@@ -58,6 +59,7 @@ class _Gpt2(Format):
         }
         raise_problems(of_another_head(values, "GPT2LMHeadModel", "GPT2Model") + demanded(values, wanted))
         fields = self.fields(values)
+        drop_unknown_ids(fields)
         ends = one_of(fields["eos_ids"])
         fields |= {
             "d_ff": fields["d_ff"] or 4 * fields["d_model"],

@@ -1,9 +1,9 @@
-"""Llama as transformers keeps it: query, key and value apart, gate and inner map of the feed-forward network too."""
+"""Llama, Mistral and Qwen2 as transformers keeps them: query, key and value apart, and the gate of the MLP too."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from regard.errors import raise_problems
@@ -13,6 +13,7 @@ from regard.models.hub.format import (
     Stored,
     assumed_pad,
     demanded,
+    drop_unknown_ids,
     fixed,
     generation_file,
     objects,
@@ -26,6 +27,11 @@ _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_posit
 
 class _Llama(Format):
     model_type = "llama"
+    name: ClassVar = "Llama"
+    fixed: ClassVar[Mapping[str, Any]] = {"sliding_window": None, "attention_out_bias": None}
+    """Fields that all models of this kind have in common."""
+    demanded: ClassVar[Mapping[str, Collection[Any]]] = {}
+    """Values of config.json that our model can serve."""
     architecture = "gpt"
     prefix = "model."
     needless = re.compile(r"rotary_emb\.inv_freq$")
@@ -53,17 +59,15 @@ class _Llama(Format):
 
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
-        bare = ("LlamaModel",) if values.get("tie_word_embeddings") else ()  # else it has no map to words
-        objections = of_another_head(values, "LlamaForCausalLM", *bare)
+        bare = (f"{self.name}Model",) if values.get("tie_word_embeddings") else ()  # else it has no map to words
+        objections = of_another_head(values, f"{self.name}ForCausalLM", *bare) + demanded(values, self.demanded)
         raise_problems(objections + objects(values, "rope_scaling", "rope_parameters"))
         fields = self.fields(values)
+        drop_unknown_ids(fields)
         rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
         rope |= fields["rotary_scaling"] or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
-        objections = demanded({"the type of rotary scaling": kind}, {
-            "the type of rotary scaling": ("default", "linear", "llama3")
-        })  # fmt: skip
-        raise_problems(objections)
+        raise_problems(demanded({"rope_type": kind}, {"rope_type": ("default", "linear", "llama3")}))
         needed = {"default": (), "linear": _SCALING[:1], "llama3": _SCALING}[kind]
         missing = [name for name in needed if name not in rope]
         if missing:
@@ -74,19 +78,19 @@ class _Llama(Format):
             "attention_dropout": fields["attention_dropout"] or 0.0,
             "rotary_base": rope["rope_theta"],
             "rotary_scaling": scaling or None,
-            "pad_id": pad if pad is not None and pad >= 0 else assumed_pad(ends),
+            "pad_id": assumed_pad(ends) if pad is None or pad == -1 else pad,  # −1 in Llama 2
             "eos_ids": ends,
         }
-        return GptConfig.llama(**fields)
+        return GptConfig.llama(**fields, **self.fixed)
 
     def values(self, config: GptConfig) -> dict[str, Any]:
-        wanted = {"gated": True, "norm": "rms", "positions": "rotary", "dropout": 0.0}
-        raise_problems(fixed(config, "Llama", **wanted))
+        wanted = {"gated": True, "norm": "rms", "positions": "rotary", **self.fixed}
+        raise_problems(fixed(config, self.name, **wanted))
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
         return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
+            "architectures": [f"{self.name}ForCausalLM"],
+            "model_type": self.model_type,
             **self.their_values(config),
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
             "head_dim": config.head_width,
@@ -105,7 +109,7 @@ class _Llama(Format):
             found["to_words.weight"] = Stored(("lm_head.weight",))
         kv_width = config.head_width * (config.num_kv_heads or config.num_heads)
         widths = config.head_width * config.num_heads, kv_width, kv_width
-        biased = {"self_attn": config.attention_bias, "mlp": config.feed_forward_bias}
+        biases = {"attention.in_proj": config.attention_bias, "attention.out_proj": config.has_attention_out_bias}
         for number in range(config.num_layers):
             ours, layer = f"decoder.layers.{number}", f"model.layers.{number}"
             found[f"{ours}.attention_residual.norm.weight"] = Stored((f"{layer}.input_layernorm.weight",))
@@ -116,7 +120,7 @@ class _Llama(Format):
                 ("feed_forward.expand", "mlp", ("gate_proj", "up_proj"), (config.d_ff,) * 2),
                 ("feed_forward.contract", "mlp", ("down_proj",), ()),
             ):
-                for part in ("weight", "bias") if biased[module] else ("weight",):
+                for part in ("weight", "bias") if biases.get(name, config.feed_forward_bias) else ("weight",):
                     names = tuple(f"{layer}.{module}.{projection}.{part}" for projection in projections)
                     found[f"{ours}.{name}.{part}"] = Stored(names, rows)
         return found
@@ -125,4 +129,42 @@ class _Llama(Format):
         return generation_file(config)
 
 
-LLAMA = _Llama()
+class _Mistral(_Llama):
+    model_type = "mistral"
+    name = "Mistral"
+    fixed: ClassVar = {"attention_bias": False, "attention_out_bias": None, "feed_forward_bias": False}
+    keys: ClassVar = {
+        **{ours: key for ours, key in _Llama.keys.items() if not ours.endswith("_bias")},
+        "num_kv_heads": ("num_key_value_heads", 8),
+        "d_ff": ("intermediate_size", 14336),
+        "max_length": ("max_position_embeddings", 131072),
+        "sliding_window": ("sliding_window", 4096),
+    }
+
+
+class _Qwen2(_Llama):
+    model_type = "qwen2"
+    name = "Qwen2"
+    fixed: ClassVar = {
+        "attention_bias": True,
+        "attention_out_bias": False,
+        "feed_forward_bias": False,
+        "sliding_window": None,
+    }
+    demanded: ClassVar = {"use_sliding_window": (False,)}
+    keys: ClassVar = {
+        **{ours: key for ours, key in _Llama.keys.items() if not ours.endswith("_bias")},
+        "vocab_size": ("vocab_size", 151936),
+        "num_kv_heads": ("num_key_value_heads", 32),
+        "d_ff": ("intermediate_size", 22016),
+        "max_length": ("max_position_embeddings", 32768),
+        "bos_id": ("bos_token_id", None),
+        "eos_ids": ("eos_token_id", None),
+    }
+
+    def values(self, config: GptConfig) -> dict[str, Any]:
+        values = super().values(config)
+        return values if config.head_dim is not None else {key: values[key] for key in values if key != "head_dim"}
+
+
+LLAMA, MISTRAL, QWEN2 = _Llama(), _Mistral(), _Qwen2()

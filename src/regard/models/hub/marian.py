@@ -17,6 +17,10 @@ from regard.nn.positions import sinusoids
 _TABLE = "embed_positions.weight"
 
 
+_BOTH_SIDES = {"num_heads": "attention_heads", "d_ff": "ffn_dim"}
+"""Sizes that are the same in our encoder and decoder."""
+
+
 class _Marian(Format):
     model_type = "marian"
     architecture = "transformer"
@@ -50,17 +54,22 @@ class _Marian(Format):
     def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> TransformerConfig:
         fields = self.fields(values)
         wanted = {
-            "decoder_attention_heads": (fields["num_heads"],),
-            "decoder_ffn_dim": (fields["d_ff"],),
             "normalize_before": (False,),
             "normalize_embedding": (False,),
             "add_final_layer_norm": (False,),
         }
         ends = one_of(fields["eos_id"])
         several = [f"eos_token_id must be one word, which is what this model can do, but is {list(ends)}"]
-        raise_problems(
-            of_another_head(values, "MarianMTModel") + demanded(values, wanted) + (several if len(ends) > 1 else [])
-        )
+        sides = {
+            name: (fields[ours], values.get(f"decoder_{name}", fields[ours])) for ours, name in _BOTH_SIDES.items()
+        }
+        unequal = [
+            f"encoder_{name} and decoder_{name} must be equal, but are {one!r} and {other!r}"
+            for name, (one, other) in sides.items()
+            if one != other
+        ]
+        objections = of_another_head(values, "MarianMTModel") + demanded(values, wanted) + unequal
+        raise_problems(objections + (several if len(ends) > 1 else []))
         shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
         fields |= {
             "tgt_vocab_size": None if fields["tgt_vocab_size"] == fields["vocab_size"] else fields["tgt_vocab_size"],
