@@ -171,16 +171,18 @@ def call_nn():
     ):
         layer = nn.MultiHeadAttention(16, HEADS, num_kv_heads=KV_HEADS, positions=positions)
         layer(x, measure="entropy").output.sum().backward()
-    for norm in ("post", "pre"):
-        encoder = nn.Encoder(
-            [nn.EncoderLayer(attention(), nn.FeedForward(16, 32), norm=norm, dropout=0.1) for _ in range(2)]
-        )
+    for norm_first in (False, True):
+        layers = [
+            nn.TransformerLayer(attention(), nn.FeedForward(16, 32), norm_first=norm_first, dropout=0.1)
+            for _ in range(2)
+        ]
+        encoder = nn.TransformerStack(layers)
         encoder(x, mask=dense)[0].sum().backward()
-        layer = nn.DecoderLayer(
-            attention(), nn.FeedForward(16, 32, activation="gelu"), cross_attention=attention(), norm=norm
+        layer = nn.TransformerLayer(
+            attention(), nn.FeedForward(16, 32, activation="gelu"), cross_attention=attention(), norm_first=norm_first
         )
         layer(x, memory, mask=Causal(), memory_mask=torch.ones(KEYS, dtype=torch.bool))
-        decoder = nn.Decoder([layer])
+        decoder = nn.TransformerStack([layer], causal=True)
         decoder(x, memory, memory_mask=torch.ones(BATCH, 1, 1, KEYS, dtype=torch.bool))[0].sum().backward()
         decode(decoder.eval(), memory)
     additive = nn.AdditiveAttention(16, 6, 5)
@@ -236,8 +238,8 @@ def call_wrongly():
     from regard.ops.measures import Block
     from regard.ops.tile import KeyRange, Tile
 
-    with pytest.raises(TypeCheckError, match="parameter 'change'"):  # it would be broadcast
-        nn.Residual(8).leave(torch.ones(2, 3, 8), torch.ones(3, 8))
+    with pytest.raises(TypeCheckError, match="parameter 'output'"):  # it would be broadcast
+        nn.Residual(8).add_and_norm(torch.ones(2, 3, 8), torch.ones(3, 8))
     with pytest.raises(TypeCheckError, match="parameter 'x'"):
         dropout(torch.ones(2, dtype=torch.int64), 0.0)
     one = slice(0, 1)

@@ -6,20 +6,22 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument
-from regard.nn import Decoder, DecoderCache, DecoderLayer, FeedForward, MultiHeadAttention
+from regard.nn import DecoderCache, FeedForward, MultiHeadAttention, TransformerLayer, TransformerStack
 from regard.ops.masks import Padding
 
 
-def make_decoder(norm: str) -> Decoder:
+def make_decoder(norm: str) -> TransformerStack:
     torch.manual_seed(0)
-    return Decoder(
-        [
-            DecoderLayer(
-                MultiHeadAttention(16, 4), FeedForward(16, 32), cross_attention=MultiHeadAttention(16, 4), norm=norm
-            )
-            for _ in range(2)
-        ]
-    )
+    layers = [
+        TransformerLayer(
+            MultiHeadAttention(16, 4),
+            FeedForward(16, 32),
+            cross_attention=MultiHeadAttention(16, 4),
+            norm_first=norm == "pre",
+        )
+        for _ in range(2)
+    ]
+    return TransformerStack(layers, causal=True)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -42,16 +44,21 @@ def test_self_attention_sees_no_later_token():
 
 
 def test_a_stack_has_layers_and_all_are_alike():
-    with pytest.raises(InvalidArgument, match="layers must hold at least one layer, but is empty"):
-        Decoder([])
-    with pytest.raises(InvalidArgument, match=r"layers\[1\] has d_model=16 and norm='pre', but .*norm='post'"):
-        Decoder([make_decoder("post").layers[0], make_decoder("pre").layers[0]])
+    with pytest.raises(InvalidArgument, match="layers: expected at least one layer, got none"):
+        TransformerStack([])
+    with pytest.raises(
+        InvalidArgument, match=r"layers\[1\]: expected d_model=16 and norm_first=False.* got 16 and True"
+    ):
+        TransformerStack([make_decoder("post").layers[0], make_decoder("pre").layers[0]])
 
 
 def test_parts_of_unequal_width_are_refused():
     with pytest.raises(InvalidArgument) as caught:
-        DecoderLayer(MultiHeadAttention(16, 4), FeedForward(8, 32), cross_attention=MultiHeadAttention(12, 4))
-    for part in ("feed_forward must have the width of attention, d_model=16, but has d_model=8", "d_model=12"):
+        TransformerLayer(MultiHeadAttention(16, 4), FeedForward(8, 32), cross_attention=MultiHeadAttention(12, 4))
+    for part in (
+        "feed_forward: expected d_model=16, as self_attention has, got 8",
+        "cross_attention: expected d_model=16",
+    ):
         assert part in str(caught.value)
 
 
@@ -62,3 +69,11 @@ def test_rows_that_cannot_be_dealt_out_to_the_sentences_are_refused():
             InvalidArgument, match="hidden: expected a multiple of the memory's 2 sentences as rows, got 3"
         ):
             module(hidden, memory)
+
+
+def test_a_memory_is_for_cross_attention():
+    decoder, layer = make_decoder("post"), TransformerLayer(MultiHeadAttention(16, 4), FeedForward(16, 32))
+    with pytest.raises(InvalidArgument, match="memory: expected a tensor, because the layer has cross-attention"):
+        decoder(torch.randn(2, 4, 16))
+    with pytest.raises(InvalidArgument, match="memory: expected None, because the layer has no cross-attention"):
+        layer(torch.randn(2, 4, 16), torch.randn(2, 4, 16))

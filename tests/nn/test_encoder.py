@@ -7,13 +7,16 @@ import torch
 from torch import nn
 
 from regard.errors import InvalidArgument
-from regard.nn import Encoder, EncoderLayer, FeedForward, MultiHeadAttention
+from regard.nn import FeedForward, MultiHeadAttention, TransformerLayer, TransformerStack
 from regard.ops.masks import Padding
 
 
-def make_encoder(norm: str, dropout: float = 0.0) -> Encoder:
-    return Encoder(
-        [EncoderLayer(MultiHeadAttention(16, 4), FeedForward(16, 32), norm=norm, dropout=dropout) for _ in range(3)]
+def make_encoder(norm: str, dropout: float = 0.0) -> TransformerStack:
+    return TransformerStack(
+        [
+            TransformerLayer(MultiHeadAttention(16, 4), FeedForward(16, 32), norm_first=norm == "pre", dropout=dropout)
+            for _ in range(3)
+        ]
     )
 
 
@@ -23,7 +26,7 @@ def test_only_pre_norm_ends_in_one_more_norm():
 
 
 def test_each_layer_tells_its_attention():
-    hidden, attentions = make_encoder("post")(torch.randn(2, 5, 16), mask=Padding(torch.tensor([5, 3])))
+    hidden, attentions, _ = make_encoder("post")(torch.randn(2, 5, 16), mask=Padding(torch.tensor([5, 3])))
     assert hidden.shape == (2, 5, 16)
     assert [attended.weights.shape for attended in attentions] == [(2, 4, 5, 5)] * 3
     assert (attentions[2].weights.dense()[1, :, :, 3:] == 0).all()
@@ -35,23 +38,21 @@ def test_dropout_reaches_both_sublayers():
 
 
 def test_a_stack_has_layers_and_all_are_alike():
-    with pytest.raises(InvalidArgument, match="layers must hold at least one layer, but is empty"):
-        Encoder([])
+    with pytest.raises(InvalidArgument, match="layers: expected at least one layer, got none"):
+        TransformerStack([])
     layers = [
-        EncoderLayer(MultiHeadAttention(width, 4), FeedForward(width, 32), norm=norm)
+        TransformerLayer(MultiHeadAttention(width, 4), FeedForward(width, 32), norm_first=norm == "pre")
         for width, norm in ((16, "post"), (8, "post"), (16, "pre"))
     ]
     with pytest.raises(InvalidArgument) as caught:
-        Encoder(layers)
+        TransformerStack(layers)
     for part in (
-        "layers[1] has d_model=8 and norm='post', but layers[0] d_model=16 and norm='post'",
-        "layers[2] has d_model=16 and norm='pre'",
+        "layers[1]: expected d_model=16 and norm_first=False, as layers[0] has, got 8 and False",
+        "layers[2]: expected d_model=16 and norm_first=False, as layers[0] has, got 16 and True",
     ):
         assert part in str(caught.value)
 
 
 def test_parts_of_unequal_width_are_refused():
-    with pytest.raises(
-        InvalidArgument, match="feed_forward must have the width of attention, d_model=16, but has d_model=8"
-    ):
-        EncoderLayer(MultiHeadAttention(16, 4), FeedForward(8, 32))
+    with pytest.raises(InvalidArgument, match="feed_forward: expected d_model=16, as self_attention has, got 8"):
+        TransformerLayer(MultiHeadAttention(16, 4), FeedForward(8, 32))

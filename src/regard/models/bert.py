@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InvalidType, count_problems, raise_problems
-from regard.models.config import checked, field_objections, size_objections, word_id_objections
+from regard.models.config import NormOrder, checked, field_objections, size_objections, word_id_objections
 from regard.models.inputs import in_compute_dtype, length_objections, type_objections, word_objections
 from regard.models.positions import (
     Positions,
@@ -23,10 +23,9 @@ from regard.models.positions import (
 )
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.dropout import Dropout, dropout_objections
-from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import ACTIVATIONS, Activation, FeedForward, choice_objections
 from regard.nn.linear import Linear
-from regard.nn.residual import NormOrder
+from regard.nn.transformer_layer import TransformerLayer, TransformerStack
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 
@@ -162,8 +161,8 @@ class Bert(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_id)
         self.positions = embedding_positions(config.positions, config.d_model, config.max_length)
         self.types = nn.Embedding(config.num_types, config.d_model) if config.num_types else None
-        make_norm = partial(nn.LayerNorm, eps=config.norm_eps)
-        self.embedding_norm = make_norm(config.d_model)
+        norm_layer = partial(nn.LayerNorm, eps=config.norm_eps)
+        self.embedding_norm = norm_layer(config.d_model)
         self.dropout = Dropout(config.dropout)
         told = attention_positions(
             config.positions,
@@ -174,18 +173,18 @@ class Bert(nn.Module):
             max_distance=config.max_distance,
         )
         layers = [
-            EncoderLayer(
+            TransformerLayer(
                 MultiHeadAttention(
                     config.d_model, config.num_heads, dropout=config.attention_dropout, positions=positions
                 ),
                 FeedForward(config.d_model, config.d_ff, activation=config.activation),
-                norm=config.norm,
+                norm_first=config.norm == "pre",
                 dropout=config.dropout,
-                make_norm=make_norm,
+                norm_layer=norm_layer,
             )
             for positions in told
         ]
-        self.encoder = Encoder(layers, make_norm=make_norm)
+        self.encoder = TransformerStack(layers, norm_layer=norm_layer)
         pooled = config.pooler or config.head == "classes"
         self.pooler = Linear(config.d_model, config.d_model) if pooled else None
         self.words = MaskedWords(config, self.embedding) if config.head == "masked_words" else None
@@ -256,7 +255,7 @@ class Bert(nn.Module):
         if self.types is not None:  # the first kind where none is told
             embedded = embedded + (self.types.weight[0] if types is None else self.types(types))
         embedded = in_compute_dtype(self.embedding_norm(self.positions(embedded)))
-        return self.encoder(self.dropout(embedded), mask=None if lengths is None else Padding(lengths))
+        return self.encoder(self.dropout(embedded), mask=None if lengths is None else Padding(lengths))[:2]
 
     def answer(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
         """What the head makes of hidden states (batch, tokens, d_model); see :class:`BertOutput`."""

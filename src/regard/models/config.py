@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from regard.errors import InvalidType, count_problems
+
+NormOrder = Literal["post", "pre"]
 
 Config = TypeVar("Config")
 # Sizes beyond it are slips of the pen; below it, the bytes of every matrix can be counted in 63 bits.

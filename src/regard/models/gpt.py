@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any, Literal, NamedTuple, get_args
 
 from torch import Tensor, nn
@@ -31,11 +32,11 @@ from regard.models.positions import (
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.cache import DecoderCache
 from regard.nn.dropout import Dropout, dropout_objections
-from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.linear import Linear
+from regard.nn.transformer_layer import TransformerLayer, TransformerStack
 from regard.ops import AttentionOutput
-from regard.ops.masks import Causal, Padding, Window
+from regard.ops.masks import Padding, Window
 
 Norm = Literal["layer", "rms"]
 NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -251,13 +252,11 @@ class Gpt(nn.Module):
         starts = None if starts is None else starts.long()  # which are subtracted: bytes would wrap
         embedded = self.positions(self.embedding(words), before if starts is None else before - starts)
         embedded = in_compute_dtype(embedded)
-        mask = Causal() if cache is None else cache.extend(words.shape[0], 1, words.shape[1], words.device)
         rules = [] if starts is None else [~Padding(starts)]
         if self.config.sliding_window is not None:
             rules.append(Window(self.config.sliding_window - 1, 0))
-        for rule in rules:
-            mask = rule if mask is None else mask & rule
-        return self.decoder(self.dropout(embedded), mask=mask, cache=cache)
+        mask = reduce(and_, rules) if rules else None
+        return self.decoder(self.dropout(embedded), mask=mask, cache=cache)[:2]
 
     def hidden(self, words: Tensor, starts: Tensor | None = None, *, cache: DecoderCache | None = None) -> Tensor:
         """What :meth:`forward` maps to logits: for a loss that does without them, and for generation step by step.
@@ -303,9 +302,9 @@ class Gpt(nn.Module):
         return DecoderCache(self.config.num_layers, shared=False)
 
 
-def _layers(config: GptConfig) -> Encoder:
-    """The stack: self-attention and feed-forward as in an encoder; what makes it a decoder is the mask."""
-    make_norm = partial(NORMS[config.norm], eps=config.norm_eps)
+def _layers(config: GptConfig) -> TransformerStack:
+    """The stack of layers."""
+    norm_layer = partial(NORMS[config.norm], eps=config.norm_eps)
     told = attention_positions(
         config.positions,
         config.num_layers,
@@ -317,7 +316,7 @@ def _layers(config: GptConfig) -> Encoder:
         rotary_scaling=config.rotary_scaling,
     )
     layers = [
-        EncoderLayer(
+        TransformerLayer(
             MultiHeadAttention(
                 config.d_model,
                 config.num_heads,
@@ -335,13 +334,13 @@ def _layers(config: GptConfig) -> Encoder:
                 gated=config.gated,
                 bias=config.feed_forward_bias,
             ),
-            norm="pre",
+            norm_first=True,
             dropout=config.dropout,
-            make_norm=make_norm,
+            norm_layer=norm_layer,
         )
         for positions in told
     ]
-    return Encoder(layers, make_norm=make_norm)
+    return TransformerStack(layers, causal=True, norm_layer=norm_layer)
 
 
 def _scaling_objections(scaling: object) -> list[str]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from regard.models.positions import attention_positions
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.attention_positions import AttentionPositions
-from regard.nn.decoder import Decoder, DecoderLayer
-from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import FeedForward
+from regard.nn.transformer_layer import TransformerLayer, TransformerStack
 
 if TYPE_CHECKING:
     from regard.models.transformer import TransformerConfig
@@ -32,34 +31,22 @@ def make_feed_forward(config: TransformerConfig) -> FeedForward:
     return FeedForward(config.d_model, config.d_ff, activation=config.activation, dropout=config.activation_dropout)
 
 
-def make_encoder(config: TransformerConfig) -> Encoder:
-    """The encoder that a config describes."""
-    return Encoder(
+def make_stack(
+    config: TransformerConfig, num_layers: int, *, causal: bool, cross_attention: bool = False
+) -> TransformerStack:
+    """The encoder or the decoder that a config describes."""
+    return TransformerStack(
         [
-            EncoderLayer(
+            TransformerLayer(
                 make_attention(config, positions),
                 make_feed_forward(config),
-                norm=config.norm,
+                cross_attention=make_attention(config) if cross_attention else None,
+                norm_first=config.norm == "pre",
                 dropout=config.dropout,
             )
-            for positions in layer_positions(config, config.num_encoder_layers, causal=False)
-        ]
-    )
-
-
-def make_decoder(config: TransformerConfig) -> Decoder:
-    """The decoder that a config describes."""
-    return Decoder(
-        [
-            DecoderLayer(
-                make_attention(config, positions),
-                make_feed_forward(config),
-                cross_attention=make_attention(config),
-                norm=config.norm,
-                dropout=config.dropout,
-            )
-            for positions in layer_positions(config, config.num_decoder_layers, causal=True)
-        ]
+            for positions in layer_positions(config, num_layers, causal=causal)
+        ],
+        causal=causal,
     )
 
 

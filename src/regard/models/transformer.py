@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from regard.errors import raise_problems
-from regard.models.config import checked, field_objections, size_objections, two_sided_objections
+from regard.models.config import NormOrder, checked, field_objections, size_objections, two_sided_objections
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.inputs import in_compute_dtype
 from regard.models.positions import (
@@ -18,14 +18,13 @@ from regard.models.positions import (
     embedding_positions,
     position_objections,
 )
-from regard.models.stacks import make_decoder, make_encoder
+from regard.models.stacks import make_stack
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.attention_positions import BucketPositions, RelativePositions
 from regard.nn.cache import DecoderCache
 from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.positions import LearnedPositions
-from regard.nn.residual import NormOrder
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 
@@ -158,8 +157,8 @@ class Transformer(EncoderDecoder):
             )
             for _ in range(2)
         )
-        self.encoder = make_encoder(config)
-        self.decoder = make_decoder(config)
+        self.encoder = make_stack(config, config.num_encoder_layers, causal=False)
+        self.decoder = make_stack(config, config.num_decoder_layers, causal=True, cross_attention=True)
         self.to_words = self._make_to_words(bias=config.output_bias)
         self.reset_parameters()
 
@@ -199,7 +198,7 @@ class Transformer(EncoderDecoder):
 
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         embedded = self._embed(src, self.src_embedding, self.src_positions, 0)
-        return self.encoder(embedded, mask=None if src_lengths is None else Padding(src_lengths))
+        return self.encoder(embedded, mask=None if src_lengths is None else Padding(src_lengths))[:2]
 
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: DecoderCache | None

@@ -14,28 +14,22 @@ from regard.nn.attention_positions import (
 )
 from regard.nn.cache import DecoderCache, FixedCache, GrowingCache, LayerCache
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
-from regard.nn.decoder import Decoder, DecoderLayer
 from regard.nn.dropout import Dropout
-from regard.nn.encoder import Encoder, EncoderLayer
 from regard.nn.feed_forward import FeedForward
 from regard.nn.graph_attention import GraphAttention
 from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
 from regard.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
-from regard.nn.residual import Residual
 from regard.nn.self_attention import SelfAttention
 from regard.nn.self_attention_2d import SelfAttention2d
+from regard.nn.transformer_layer import Residual, StackOutput, TransformerLayer, TransformerStack
 
 __all__ = [
     "AdditiveAttention",
     "AlibiPositions",
     "AttentionPositions",
     "BucketPositions",
-    "Decoder",
     "DecoderCache",
-    "DecoderLayer",
     "Dropout",
-    "Encoder",
-    "EncoderLayer",
     "FeedForward",
     "FixedCache",
     "GraphAttention",
@@ -50,7 +44,10 @@ __all__ = [
     "SelfAttention",
     "SelfAttention2d",
     "SinusoidalPositions",
+    "StackOutput",
     "TokenLoss",
+    "TransformerLayer",
+    "TransformerStack",
     "alignment_loss",
     "coverage_loss",
     "divergence_loss",

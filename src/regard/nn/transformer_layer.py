@@ -1,0 +1,278 @@
+"""Transformer layers: attention and feed-forward networks in residual connections, and stacks of such layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard.checks import Checks
+from regard.nn.attention import MultiHeadAttention
+from regard.nn.cache import DecoderCache, LayerCache
+from regard.nn.dropout import Dropout
+from regard.nn.feed_forward import FeedForward
+from regard.ops import AttentionOutput
+from regard.ops.masks import Causal, Mask, as_mask
+
+NormLayer = Callable[[int], nn.Module]
+"""Makes a norm of a size: ``nn.LayerNorm``, ``nn.RMSNorm``, or one of these with another ``eps``."""
+
+
+class Residual(nn.Module):
+    """Residual connection with norm and dropout around a sublayer f.
+
+    - post-norm: norm(x + dropout(f(x))), as in the paper
+    - pre-norm: x + dropout(f(norm(x))), which trains deep stacks without warm-up
+
+    Call `pre_norm`, run the sublayer, then call `add_and_norm`. They are two methods because attention returns more
+    than a tensor.
+
+    Args:
+        d_model: Size of the hidden states.
+        norm_first: Whether the norm comes before the sublayer.
+        dropout: Dropout rate for the output of the sublayer.
+        norm_layer: Makes the norm. Default: ``nn.LayerNorm``.
+
+    Raises:
+        InvalidType: If norm_first is not a bool.
+        InvalidArgument: If dropout is not a probability.
+
+    Reference:
+        Vaswani et al. 2017, sections 3.1 and 5.4 (post-norm); Xiong et al. 2020, "On Layer Normalization in the
+        Transformer Architecture" (pre-norm).
+
+    Example:
+        >>> import torch
+        >>> residual, x = Residual(8), torch.ones(2, 5, 8)
+        >>> residual.add_and_norm(x, torch.tanh(residual.pre_norm(x))).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self, d_model: int, *, norm_first: bool = False, dropout: float = 0.0, norm_layer: NormLayer = nn.LayerNorm
+    ) -> None:
+        super().__init__()
+        with Checks() as checks:
+            if not isinstance(norm_first, bool):
+                checks.fail_type(f"norm_first: expected True or False, got {norm_first!r:.80}")
+        self.norm_first = norm_first
+        self.norm = norm_layer(d_model)
+        self.dropout = Dropout(dropout)
+
+    def pre_norm(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
+        """The input of the sublayer."""
+        return self.norm(x) if self.norm_first else x
+
+    def add_and_norm(
+        self, x: Float[Tensor, "*axes d_model"], output: Float[Tensor, "*axes d_model"]
+    ) -> Float[Tensor, "*axes d_model"]:
+        """Add the output of the sublayer to its input."""
+        total = x + self.dropout(output)
+        return total if self.norm_first else self.norm(total)
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention, cross-attention if there is one, and a feed-forward network, each in a residual connection.
+
+    Args:
+        self_attention: The self-attention.
+        feed_forward: The feed-forward network, of the same size.
+        cross_attention: The attention to the memory, of the same size. Default: none, as in an encoder or a GPT.
+        norm_first: Whether norms come before the sublayers (pre-norm) or after (post-norm, as in the paper).
+        dropout: Dropout rate for the output of each sublayer.
+        norm_layer: Makes the norms. Default: ``nn.LayerNorm``.
+
+    Raises:
+        InvalidArgument: If the sizes differ, or dropout is not a probability.
+
+    Reference:
+        Vaswani et al. 2017, section 3.1.
+
+    Example:
+        >>> import torch
+        >>> from regard.nn import FeedForward, MultiHeadAttention
+        >>> layer = TransformerLayer(
+        ...     MultiHeadAttention(16, 4), FeedForward(16, 64), cross_attention=MultiHeadAttention(16, 4)
+        ... )
+        >>> hidden, attention, cross_attention = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16), mask=Causal())
+        >>> hidden.shape, attention.weights.shape, cross_attention.weights.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]), torch.Size([2, 4, 5, 7]))
+    """
+
+    def __init__(
+        self,
+        self_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        *,
+        cross_attention: MultiHeadAttention | None = None,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        norm_layer: NormLayer = nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        d_model = self_attention.d_model
+        with Checks() as checks:
+            for name, part in (("feed_forward", feed_forward), ("cross_attention", cross_attention)):
+                if part is not None and part.d_model != d_model:
+                    checks.fail(f"{name}: expected d_model={d_model}, as self_attention has, got {part.d_model}")
+
+        def residual() -> Residual:
+            return Residual(d_model, norm_first=norm_first, dropout=dropout, norm_layer=norm_layer)
+
+        self.attention, self.attention_residual = self_attention, residual()
+        self.cross_attention = cross_attention
+        if cross_attention is not None:
+            self.cross_attention_residual = residual()
+        self.feed_forward, self.feed_forward_residual = feed_forward, residual()
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "rows tokens d_model"],
+        memory: Float[Tensor, "sentences keys d_model"] | None = None,
+        *,
+        mask: Mask | Bool[Tensor, "..."] | None = None,
+        memory_mask: Mask | Bool[Tensor, "..."] | None = None,
+        cache: LayerCache | None = None,
+    ) -> tuple[Float[Tensor, "rows tokens d_model"], AttentionOutput, AttentionOutput | None]:
+        """Compute the layer.
+
+        Args:
+            hidden: (rows, tokens, d_model); with a cache only the tokens that it does not hold yet.
+            memory: (sentences, keys, d_model), for cross-attention. The number of rows is a multiple of the number of
+                sentences; rows of one sentence are adjacent.
+            mask: Which tokens each token may attend to.
+            memory_mask: Which keys of the memory may be attended to.
+            cache: Grows by the tokens of this call; if it is shared, there is one row for each sentence.
+
+        Returns:
+            The hidden states (rows, tokens, d_model), the self-attention, and the cross-attention or None. In
+            cross-attention the rows of a sentence are queries of one batch entry, so its keys and values exist once.
+
+        Raises:
+            InvalidArgument: If there is a memory and no cross-attention, or the reverse, or the rows cannot be divided
+                among the sentences.
+        """
+        check_memory(hidden, memory, needs_memory=self.cross_attention is not None)
+        attention = self.attention(
+            self.attention_residual.pre_norm(hidden), mask=mask, cache=cache.self_attention if cache else None
+        )
+        hidden = self.attention_residual.add_and_norm(hidden, attention.output)
+        cross_attention = None
+        if self.cross_attention is not None and memory is not None:
+            query = self.cross_attention_residual.pre_norm(hidden)
+            cross_attention = self.cross_attention(
+                query.reshape(memory.shape[0], -1, query.shape[2]),  # (sentences, rows of each · tokens, d_model)
+                memory,
+                mask=memory_mask,
+                cache=cache.cross_attention if cache else None,
+            )
+            hidden = self.cross_attention_residual.add_and_norm(hidden, cross_attention.output.view(query.shape))
+        output = self.feed_forward(self.feed_forward_residual.pre_norm(hidden))
+        return self.feed_forward_residual.add_and_norm(hidden, output), attention, cross_attention
+
+
+class StackOutput(NamedTuple):
+    """The output of a stack of layers."""
+
+    hidden: Tensor
+    """(rows, tokens, d_model)"""
+    attentions: tuple[AttentionOutput, ...]
+    """The self-attention of each layer."""
+    cross_attentions: tuple[AttentionOutput, ...]
+    """The cross-attention of each layer; empty if there is none."""
+
+
+class TransformerStack(nn.Module):
+    """Layers one after another; after pre-norm layers comes one more norm.
+
+    Args:
+        layers: At least one, all of the same size and with the same norm order.
+        causal: Whether tokens attend only to themselves and to earlier ones, as in a decoder.
+        norm_layer: Makes the last norm. Default: ``nn.LayerNorm``.
+
+    Raises:
+        InvalidArgument: If there is no layer, or layers differ.
+
+    Example:
+        >>> import torch
+        >>> from regard.nn import FeedForward, MultiHeadAttention
+        >>> layers = [TransformerLayer(MultiHeadAttention(16, 4), FeedForward(16, 64)) for _ in range(2)]
+        >>> output = TransformerStack(layers, causal=True)(torch.randn(2, 5, 16))
+        >>> output.hidden.shape, len(output.attentions), len(output.cross_attentions)
+        (torch.Size([2, 5, 16]), 2, 0)
+    """
+
+    def __init__(
+        self, layers: Sequence[TransformerLayer], *, causal: bool = False, norm_layer: NormLayer = nn.LayerNorm
+    ) -> None:
+        super().__init__()
+        with Checks() as checks:
+            if checks.that(len(layers) > 0, "layers: expected at least one layer, got none"):
+                kinds = [(layer.attention.d_model, layer.attention_residual.norm_first) for layer in layers]
+                for number, (d_model, norm_first) in enumerate(kinds):
+                    checks.that(
+                        (d_model, norm_first) == kinds[0],
+                        f"layers[{number}]: expected d_model={kinds[0][0]} and norm_first={kinds[0][1]}, as layers[0] "
+                        f"has, got {d_model} and {norm_first}",
+                    )
+        self.layers = nn.ModuleList(layers)
+        self.causal = causal
+        has_norm = layers[0].attention_residual.norm_first
+        self.norm = norm_layer(layers[0].attention.d_model) if has_norm else nn.Identity()
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "rows tokens d_model"],
+        memory: Float[Tensor, "sentences keys d_model"] | None = None,
+        *,
+        mask: Mask | Bool[Tensor, "..."] | None = None,
+        memory_mask: Mask | Bool[Tensor, "..."] | None = None,
+        cache: DecoderCache | None = None,
+    ) -> StackOutput:
+        """Compute all layers.
+
+        Args:
+            hidden: (rows, tokens, d_model); with a cache only the tokens that it does not hold yet.
+            memory: As in `TransformerLayer`.
+            mask: Which tokens each token may attend to; a causal stack adds its own mask.
+            memory_mask: Which keys of the memory may be attended to.
+            cache: For a causal stack; it grows by the tokens of this call. With a shared cache, self-attention has the
+                rows of a sentence as queries of one batch entry, with the keys of all of them, most of them masked.
+
+        Raises:
+            InvalidArgument: As `TransformerLayer`.
+        """
+        shape = hidden.shape
+        check_memory(hidden, memory, needs_memory=self.layers[0].cross_attention is not None)
+        if self.causal:
+            rule: Mask | Tensor | None = Causal()
+            if cache is not None:
+                sentences = shape[0] if memory is None else memory.shape[0]
+                rule = cache.extend(sentences, shape[0] // sentences, shape[1], hidden.device)
+                if cache.shared:
+                    hidden = hidden.reshape(sentences, -1, shape[2])  # (sentences, rows of each · tokens, d_model)
+            mask = rule if mask is None else mask if rule is None else as_mask(rule) & as_mask(mask)
+        attentions, cross_attentions = [], []
+        layer_caches = [None] * len(self.layers) if cache is None else cache.layers
+        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
+            hidden, attention, cross_attention = layer(
+                hidden, memory, mask=mask, memory_mask=memory_mask, cache=layer_cache
+            )
+            attentions.append(attention)
+            if cross_attention is not None:
+                cross_attentions.append(cross_attention)
+        return StackOutput(self.norm(hidden).view(shape), tuple(attentions), tuple(cross_attentions))
+
+
+def check_memory(hidden: Tensor, memory: Tensor | None, *, needs_memory: bool) -> None:
+    """Check that there is a memory for cross-attention, and that the rows can be divided among its sentences."""
+    with Checks() as checks:
+        if (memory is not None) != needs_memory:
+            has = "has cross-attention" if needs_memory else "has no cross-attention"
+            checks.fail(f"memory: expected {'a tensor' if needs_memory else 'None'}, because the layer {has}")
+        elif memory is not None and (not len(memory) or len(hidden) % len(memory)):
+            checks.fail(
+                f"hidden: expected a multiple of the memory's {len(memory)} sentences as rows, got {len(hidden)}"
+            )
