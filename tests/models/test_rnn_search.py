@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused():
         model.decode(TGT, torch.zeros(2, 5, 9).double())
     with pytest.raises(InvalidArgument, match="tgt must hold words from 0"):
         model(SRC, SRC, LENGTHS)
-    with pytest.raises(InvalidArgument, match=r"key must have the shape \(batch, tokens, 8\)"):
+    with pytest.raises(InvalidArgument, match=r"key: expected shape \(batch, tokens, key_features=8\)"):
         AdditiveAttention(6, 8, 5)(torch.randn(1, 2, 6), torch.randn(1, 3, 6))
 
 

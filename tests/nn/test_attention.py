@@ -90,21 +90,19 @@ def test_a_filled_cache_stands_for_key_and_value():
 
 def test_the_wrong_cache_is_refused():
     attention, x = MultiHeadAttention(32, 4), torch.randn(2, 3, 32)
-    with pytest.raises(
-        InvalidArgument, match="must be a FixedCache in attention to a given key, but is a GrowingCache"
-    ):
+    with pytest.raises(InvalidArgument, match="cache: expected a FixedCache in attention to a key, got GrowingCache"):
         attention(x, x, x, cache=GrowingCache())
-    with pytest.raises(InvalidArgument, match="must be a GrowingCache in self-attention, but is a FixedCache"):
+    with pytest.raises(InvalidArgument, match="cache: expected a GrowingCache in self-attention, got FixedCache"):
         attention(x, cache=FixedCache())
 
 
 def test_another_dtype_than_that_of_the_weights_is_refused_unless_autocast_converts():
     attention, x = MultiHeadAttention(32, 4), torch.randn(2, 3, 32)
     with pytest.raises(
-        InvalidArgument, match=r"query must have the dtype of the weights, torch\.float32, but .*bfloat16"
+        InvalidArgument, match=r"query: expected the weights' dtype torch\.float32, got torch\.bfloat16"
     ):
         attention(x.bfloat16())
-    with pytest.raises(InvalidArgument, match=r"key must have the dtype of the weights, torch\.float32, but .*float64"):
+    with pytest.raises(InvalidArgument, match=r"key: expected the weights' dtype torch\.float32, got torch\.float64"):
         attention(x, x.double())
     with torch.autocast("cpu", torch.bfloat16):
         assert attention(x.bfloat16()).output.dtype == torch.bfloat16
@@ -113,9 +111,9 @@ def test_another_dtype_than_that_of_the_weights_is_refused_unless_autocast_conve
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ((32, 5, None), "num_heads must divide d_model, but d_model is 32 and num_heads 5"),
-        ((32, 4, 3), "num_kv_heads must divide num_heads, but they are 3 and 4"),
-        ((0, 4, -1), "num_kv_heads must be at least 1, but is -1"),
+        ((32, 5, None), "num_heads: expected a divisor of d_model=32, got 5"),
+        ((32, 4, 3), "num_kv_heads: expected a divisor of num_heads=4, got 3"),
+        ((0, 4, -1), "num_kv_heads: expected an int of at least 1, or None, got -1"),
     ],
 )
 def test_sizes_that_do_not_divide_are_named(sizes, words):
@@ -125,17 +123,17 @@ def test_sizes_that_do_not_divide_are_named(sizes, words):
 
 
 def test_a_dropout_of_one_is_refused():
-    with pytest.raises(InvalidArgument, match=r"dropout must be at least 0 and below 1, but is 1\.0"):
+    with pytest.raises(InvalidArgument, match=r"dropout: expected a finite number of at least 0 and below 1, got 1\.0"):
         MultiHeadAttention(32, 4, dropout=1.0)
 
 
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        (((2, 3, 31),), r"query must have the shape \(batch, tokens, d_model=32\), but has \(2, 3, 31\)"),
-        (((2, 3, 32), (4, 5, 32)), "query has a batch of 2, but key one of 4"),
-        (((2, 3, 32), (2, 5, 32), (2, 6, 32)), r"key has the shape \(2, 5, 32\), but value \(2, 6, 32\)"),
-        (((2, 3, 32), None, (2, 6, 32)), "value was given without key"),
+        (((2, 3, 31),), r"query: expected shape \(batch, tokens, d_model=32\), got \(2, 3, 31\)"),
+        (((2, 3, 32), (4, 5, 32)), "key: expected the query's batch 2, got 4"),
+        (((2, 3, 32), (2, 5, 32), (2, 6, 32)), r"value: expected the key's shape \(2, 5, 32\), got \(2, 6, 32\)"),
+        (((2, 3, 32), None, (2, 6, 32)), "value: expected None without key, got float32"),
     ],
 )
 def test_shapes_that_do_not_fit_are_named(shapes, words):

@@ -147,15 +147,17 @@ def test_order_matters_and_under_bfloat16_little_changes(kind):
 
 def test_what_does_not_fit_is_named():
     layer, x = MultiHeadAttention(32, HEADS, positions=make("alibi")), torch.randn(2, 9, 32)
-    with pytest.raises(InvalidArgument, match="key was given to a layer with AlibiPositions, which attends to itself"):
+    with pytest.raises(InvalidArgument, match="key: expected None with AlibiPositions, which are for self-attention"):
         layer(x, x)
-    with pytest.raises(InvalidArgument, match="max_distance must be at least 0, but is -1"):
+    with pytest.raises(InvalidArgument, match="max_distance: expected an int of at least 0, got -1"):
         RelativePositions(8, -1)
-    with pytest.raises(InvalidArgument, match="dims must be even and at least 2, but is 7"):
+    with pytest.raises(InvalidArgument, match="dims: expected an even int, got 7"):
         rotary_frequencies(7)
-    with pytest.raises(InvalidArgument, match="8 frequencies turn 16 entries, but heads have 8"):
+    with pytest.raises(
+        InvalidArgument, match="heads: expected head_dim of at least 16, twice the number of frequencies, got 8"
+    ):
         RotaryPositions(rotary_frequencies(16)).turn(torch.zeros(1, 1, 1, 8), 0)
-    with pytest.raises(InvalidArgument, match="frequencies must hold at least one"):
+    with pytest.raises(InvalidArgument, match="frequencies: expected at least one, got none"):
         RotaryPositions([])
     with pytest.raises(InvalidArgument, match=r"T5RelativeBias\.max_distance: expected an int of at least 9 .*, got 5"):
         BucketPositions(4, bidirectional=True, max_distance=5)

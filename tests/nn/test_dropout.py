@@ -29,5 +29,5 @@ def test_nothing_is_dropped_in_evaluation():
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
 def test_p_is_a_probability(p):
-    with pytest.raises(InvalidArgument, match=f"p must be at least 0 and below 1, but is {p}"):
+    with pytest.raises(InvalidArgument, match=f"p: expected a finite number of at least 0 and below 1, got {p}"):
         Dropout(p)

@@ -36,9 +36,9 @@ def test_all_objections_come_at_once():
     with pytest.raises(InvalidArgument) as caught:
         FeedForward(0, -4, activation="rely", dropout=2.0)  # pyright: ignore[reportArgumentType]
     for part in (
-        "d_model must be at least 1, but is 0",
-        "d_ff must be at least 1, but is -4",
-        "but is 'rely', did you mean 'relu'?",
-        "dropout must be at least 0 and below 1, but is 2.0",
+        "d_model: expected an int of at least 1, got 0",
+        "d_ff: expected an int of at least 1, got -4",
+        "activation: expected one of relu, gelu, gelu_tanh, silu, got 'rely', did you mean 'relu'?",
+        "dropout: expected a finite number of at least 0 and below 1, got 2.0",
     ):
         assert part in str(caught.value)

@@ -43,14 +43,14 @@ def test_the_table_is_not_stored():
 
 @pytest.mark.parametrize("d_model", [0, 7])
 def test_sinusoids_need_an_even_width(d_model):
-    with pytest.raises(InvalidArgument, match=f"even and positive .*is {d_model}"):
+    with pytest.raises(InvalidArgument, match=f"d_model: expected an .*, got {d_model}"):
         SinusoidalPositions(d_model)
 
 
 def test_learned_positions_end():
-    with pytest.raises(InvalidArgument, match="reaches position 11, but there are 10"):
+    with pytest.raises(InvalidArgument, match="x: expected positions below 10, got 10; shorten the sequence"):
         LearnedPositions(8, 10)(torch.zeros(1, 4, 8), offset=7)
-    with pytest.raises(InvalidArgument, match="max_length must be at least 1, but is 0"):
+    with pytest.raises(InvalidArgument, match="max_length: expected an int of at least 1, got 0"):
         LearnedPositions(8, 0)
 
 
@@ -59,10 +59,10 @@ def test_learned_positions_end():
 def test_positions_of_another_width_are_refused(positions, shape):
     with pytest.raises(InvalidArgument) as caught:
         positions(torch.zeros(shape))
-    assert str(caught.value) == f"x must have the shape (batch, tokens, d_model=8), but has {shape}"
+    assert str(caught.value) == f"x: expected shape (batch, tokens, d_model=8), got {shape}"
 
 
 @pytest.mark.parametrize("positions", [SinusoidalPositions(8), LearnedPositions(8, 10)])
 def test_an_offset_below_0_is_refused(positions):
-    with pytest.raises(InvalidArgument, match="offset must be at least 0, but is -1"):
+    with pytest.raises(InvalidArgument, match="offset: expected an int of at least 0, got -1"):
         positions(torch.zeros(1, 4, 8), offset=-1)

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.checks import Checks
+from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, WeightMatrix, attend, weights
 from regard.ops.masks import MaskLike
 from regard.ops.scores import Additive
@@ -25,7 +26,8 @@ class AdditiveAttention(nn.Module):
         d_attention: Width of the hidden layer.
 
     Raises:
-        InvalidArgument: If a size is below 1, or at a call with other widths.
+        InvalidType: If a size is not an int, or in a call if an input is not a tensor.
+        InvalidArgument: If a size is below 1, or in a call if an input has another shape.
 
     Memory: O((queries + keys) · d_attention).
 
@@ -42,9 +44,10 @@ class AdditiveAttention(nn.Module):
 
     def __init__(self, query_features: int, key_features: int, d_attention: int) -> None:
         super().__init__()
-        raise_problems(
-            count_problems(query_features=query_features, key_features=key_features, d_attention=d_attention)
-        )
+        with Checks() as checks:
+            checks.integer("query_features", query_features, low=1)
+            checks.integer("key_features", key_features, low=1)
+            checks.integer("d_attention", d_attention, low=1)
         self.query = nn.Linear(query_features, d_attention, bias=False)
         self.key = nn.Linear(key_features, d_attention)
         self.vector = nn.Parameter(torch.empty(d_attention))
@@ -101,14 +104,6 @@ class AdditiveAttention(nn.Module):
         return self.key(key)[:, None]
 
     def _check(self, query: Tensor, key: Tensor) -> None:
-        raise_problems(
-            [
-                f"{name} must have the shape (batch, tokens, {width}), but has {tuple(given.shape)}"
-                for name, given, width in (
-                    ("query", query, self.query.in_features),
-                    ("key", key, self.key.in_features),
-                )
-                if given.ndim != 3 or given.shape[2] != width
-            ],
-            InvalidArgument,
-        )
+        with Checks() as checks:
+            for name, x, size in (("query", query, self.query.in_features), ("key", key, self.key.in_features)):
+                check_input(checks, name, x, {"batch": None, "tokens": None, f"{name}_features": size})

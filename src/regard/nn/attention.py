@@ -7,11 +7,11 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.checks import Checks, describe
+from regard.errors import count_problems
 from regard.nn.attention_positions import AttentionPositions
 from regard.nn.cache import FixedCache, GrowingCache
-from regard.nn.dropout import dropout_objections
-from regard.nn.linear import Linear, dtype_objections
+from regard.nn.linear import Linear, check_input
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 from regard.ops.matmul import linear
@@ -37,7 +37,8 @@ class MultiHeadAttention(nn.Module):
         positions: What tells how far a key is from a query, as `RelativePositions`. Default: nothing does.
 
     Raises:
-        InvalidArgument: If the sizes do not divide each other or the dropout is no probability.
+        InvalidType: If a size is not an int or dropout is not a number.
+        InvalidArgument: If the sizes do not divide each other, or dropout is not a probability below 1.
 
     Reference:
         Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA" (num_kv_heads < num_heads).
@@ -62,9 +63,11 @@ class MultiHeadAttention(nn.Module):
         positions: AttentionPositions | None = None,
     ) -> None:
         super().__init__()
-        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        raise_problems(head_objections(d_model, num_heads, kv_heads, head_dim) + dropout_objections(dropout=dropout))
-        self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, kv_heads
+        with Checks() as checks:
+            check_heads(checks, d_model, num_heads, num_kv_heads, head_dim)
+            checks.number("dropout", dropout, low=0, below=1)
+        self.d_model, self.num_heads = d_model, num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = d_model // num_heads if head_dim is None else head_dim
         self.dropout = dropout
         self.positions = positions
@@ -115,6 +118,7 @@ class MultiHeadAttention(nn.Module):
             AttentionOutput: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
 
         Raises:
+            InvalidType: If query, key or value is not a tensor.
             InvalidArgument: If the shapes, the dtypes or the kind of cache do not fit.
         """
         self._check(query, key, value, cache)
@@ -171,28 +175,41 @@ class MultiHeadAttention(nn.Module):
         return projected.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
 
     def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: object) -> None:
-        objections = [
-            f"{name} must have the shape (batch, tokens, d_model={self.d_model}), but has {tuple(tensor.shape)}"
-            for name, tensor in (("query", query), ("key", key), ("value", value))
-            if tensor is not None and (tensor.ndim != 3 or tensor.shape[2] != self.d_model)
-        ]
-        objections += dtype_objections(self.in_proj.weight, query=query, key=key, value=value)
-        if self.positions is not None and key is not None:
-            kind = type(self.positions).__name__
-            objections.append(f"key was given to a layer with {kind}, which attends to itself only: leave key out")
-        wanted = GrowingCache if key is None else FixedCache
-        if cache is not None and not isinstance(cache, wanted):
-            kind = "self-attention" if key is None else "attention to a given key"
-            objections.append(f"cache must be a {wanted.__name__} in {kind}, but is a {type(cache).__name__}")
-        if value is not None and key is None:
-            objections.append("value was given without key: give both, or neither for self-attention")
-        if not objections and key is not None and key.shape[0] != query.shape[0]:
-            objections.append(f"query has a batch of {query.shape[0]}, but key one of {key.shape[0]}")
-        if not objections and key is not None and value is not None and key.shape != value.shape:
-            objections.append(
-                f"key has the shape {tuple(key.shape)}, but value {tuple(value.shape)}: they must be equal"
-            )
-        raise_problems(objections, InvalidArgument)
+        with Checks() as checks:
+            sizes, weight = {"batch": None, "tokens": None, "d_model": self.d_model}, self.in_proj.weight
+            for name, x in (("query", query), ("key", key), ("value", value)):
+                if x is not None or name == "query":
+                    check_input(checks, name, x, sizes, weight)
+            if self.positions is not None and key is not None:
+                kind = type(self.positions).__name__
+                checks.fail(f"key: expected None with {kind}, which are for self-attention, got {describe(key)}")
+            wanted = GrowingCache if key is None else FixedCache
+            if cache is not None and not isinstance(cache, wanted):
+                kind = "self-attention" if key is None else "attention to a key"
+                checks.fail(f"cache: expected a {wanted.__name__} in {kind}, got {describe(cache)}")
+            if value is not None and key is None:
+                checks.fail(f"value: expected None without key, got {describe(value)}; pass both or neither")
+            if not checks.problems and key is not None:
+                if key.shape[0] != query.shape[0]:
+                    checks.fail(f"key: expected the query's batch {query.shape[0]}, got {key.shape[0]}")
+                if value is not None and value.shape != key.shape:
+                    checks.fail(f"value: expected the key's shape {tuple(key.shape)}, got {tuple(value.shape)}")
+
+
+def check_heads(
+    checks: Checks, d_model: int, num_heads: int, num_kv_heads: int | None = None, head_dim: int | None = None
+) -> None:
+    """Check that num_heads divides d_model, unless head_dim is set, and that num_kv_heads divides num_heads."""
+    valid = [
+        checks.integer("d_model", d_model, low=1),
+        checks.integer("num_heads", num_heads, low=1),
+        checks.integer("num_kv_heads", num_kv_heads, low=1, optional=True),
+        checks.integer("head_dim", head_dim, low=1, optional=True),
+    ]
+    if all(valid) and head_dim is None and d_model % num_heads:
+        checks.fail(f"num_heads: expected a divisor of d_model={d_model}, got {num_heads}")
+    if all(valid) and num_kv_heads is not None and num_heads % num_kv_heads:
+        checks.fail(f"num_kv_heads: expected a divisor of num_heads={num_heads}, got {num_kv_heads}")
 
 
 def head_objections(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> list[str]:

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.checks import Checks
+from regard.errors import InvalidArgument
 from regard.ops import AttentionOutput, attend
 from regard.ops.measures import DistanceHistogram, as_measures
 from regard.ops.rotary import rotate
@@ -56,6 +57,7 @@ class RelativePositions(AttentionPositions):
         max_distance: k.
 
     Raises:
+        InvalidType: If a size is not an int.
         InvalidArgument: If a size is too small.
 
     Memory: O(queries · k) beside what the output takes: no vector is made for a pair of tokens.
@@ -73,7 +75,9 @@ class RelativePositions(AttentionPositions):
 
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:
         super().__init__()
-        raise_problems(count_problems(head_dim=head_dim) + count_problems(0, max_distance=max_distance))
+        with Checks() as checks:
+            checks.integer("head_dim", head_dim, low=1)
+            checks.integer("max_distance", max_distance, low=0)
         self.max_distance = max_distance
         self.of_keys = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
         self.of_values = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
@@ -112,7 +116,7 @@ class RotaryPositions(AttentionPositions):
             turn the first 2 · len(frequencies) entries of a head.
 
     Raises:
-        InvalidArgument: If there is no frequency, or at a call with narrower heads.
+        InvalidArgument: If there is no frequency, or in a call if heads are narrower.
 
     Angles are computed in float64 and kept in float32; a model that is moved to another dtype takes them along.
 
@@ -134,7 +138,7 @@ class RotaryPositions(AttentionPositions):
     def __init__(self, frequencies: Sequence[float]) -> None:
         super().__init__()
         if not frequencies:
-            raise InvalidArgument("frequencies must hold at least one, but is empty")
+            raise InvalidArgument("frequencies: expected at least one, got none")
         self.frequencies = tuple(frequencies)
         self.register_buffer("table", None, persistent=False)
         self.reset_table()
@@ -145,10 +149,10 @@ class RotaryPositions(AttentionPositions):
 
     def turn(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
         end = offset + heads.shape[2]
-        if 2 * len(self.frequencies) > heads.shape[3]:
+        dims, head_dim = 2 * len(self.frequencies), heads.shape[3]
+        if dims > head_dim:
             raise InvalidArgument(
-                f"{len(self.frequencies)} frequencies turn {2 * len(self.frequencies)} entries, but heads have "
-                f"{heads.shape[3]}"
+                f"heads: expected head_dim of at least {dims}, twice the number of frequencies, got {head_dim}"
             )
         if end > self.table.shape[1]:
             with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
@@ -170,7 +174,8 @@ class AlibiPositions(AttentionPositions):
         num_heads: Number of query heads.
 
     Raises:
-        InvalidArgument: If there is no head.
+        InvalidType: If num_heads is not an int.
+        InvalidArgument: If num_heads is below 1.
 
     Reference: Press, Smith, Lewis 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
     Extrapolation", section 3.
@@ -184,7 +189,8 @@ class AlibiPositions(AttentionPositions):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        raise_problems(count_problems(num_heads=num_heads))
+        with Checks() as checks:
+            checks.integer("num_heads", num_heads, low=1)
         self.num_heads = num_heads
         self.register_buffer("slopes", None, persistent=False)
         self.reset_table()
@@ -209,6 +215,7 @@ class BucketPositions(AttentionPositions):
         max_distance: Where the last bucket begins.
 
     Raises:
+        InvalidType: If a size is not an int.
         InvalidArgument: If a size is too small.
 
     Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
@@ -221,11 +228,14 @@ class BucketPositions(AttentionPositions):
 
     def __init__(self, num_heads: int, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        raise_problems(count_problems(num_heads=num_heads, buckets=buckets, max_distance=max_distance))
+        with Checks() as checks:
+            checks.integer("num_heads", num_heads, low=1)
+            checks.integer("buckets", buckets, low=1)
+            checks.integer("max_distance", max_distance, low=1)
         self.bidirectional, self.max_distance = bidirectional, max_distance
         self.table = nn.Parameter(torch.empty(buckets, num_heads))
         self.reset_parameters()
-        self.bias()  # says what does not fit
+        self.bias()  # which checks how the sizes fit together
 
     def reset_parameters(self) -> None:
         """All distances begin alike, at 0."""
@@ -243,13 +253,15 @@ def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
         base: The period of the slowest pair is nearly 2π · base.
 
     Raises:
-        InvalidArgument: If dims is odd or below 2, or base not above 0.
+        InvalidType: If dims is not an int or base is not a number.
+        InvalidArgument: If dims is odd or below 2, or base is not above 0.
 
     Example:
         >>> rotary_frequencies(4)
         [1.0, 0.01]
     """
-    objections = [] if dims >= 2 and dims % 2 == 0 else [f"dims must be even and at least 2, but is {dims}"]
-    objections += [] if base > 0 else [f"base must be above 0, but is {base}"]
-    raise_problems(objections)
+    with Checks() as checks:
+        if checks.integer("dims", dims, low=2) and dims % 2:
+            checks.fail(f"dims: expected an even int, got {dims}")
+        checks.number("base", base, above=0)
     return [base ** (-pair / dims) for pair in range(0, dims, 2)]

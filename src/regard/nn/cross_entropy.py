@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from regard.errors import raise_problems
+from regard.checks import Checks
+from regard.errors import InvalidArgument
+from regard.nn.linear import check_input
 from regard.ops.autograd import first_order_only
 
 # Logits that one block may hold: on a CPU few enough to stay in cache between the product that makes them, the softmax
@@ -57,6 +59,7 @@ def linear_cross_entropy(
         TokenLoss: Scalars; as in torch, the loss is NaN if no token counts, and its gradients are 0.
 
     Raises:
+        InvalidType: If an argument has a wrong type.
         InvalidArgument: If shapes, dtypes or values do not fit.
 
     Memory:
@@ -74,11 +77,11 @@ def linear_cross_entropy(
         >>> loss, tokens
         (tensor(1.3863), tensor(2))
     """
-    raise_problems(_objections(hidden, weight, target, label_smoothing, bias))
+    _check(hidden, weight, target, label_smoothing, bias)
     counted = target != ignore_index
     if not bool(counted.all()):
         hidden, target = hidden[counted], target[counted]
-    raise_problems(_target_objections(target, weight.shape[0]))
+    _check_target(target, weight.shape[0])
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -178,34 +181,24 @@ def _softmax(logits: Tensor, words: Tensor, chosen: Tensor) -> tuple[Tensor, Ten
     return probability, lse
 
 
-def _objections(
-    hidden: Tensor, weight: Tensor, target: Tensor, label_smoothing: float, bias: Tensor | None
-) -> list[str]:
-    objections = []
-    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[-1] != weight.shape[-1]:
-        objections.append(
-            "hidden must be (tokens, d_model) and weight (vocab, d_model), but they have the shapes "
-            f"{tuple(hidden.shape)} and {tuple(weight.shape)}"
-        )
-    if target.ndim != 1 or hidden.shape[:1] != target.shape:
-        objections.append(
-            f"target must be (tokens,) as hidden {tuple(hidden.shape)}, but has the shape {tuple(target.shape)}"
-        )
-    if target.dtype != torch.int64:
-        objections.append(f"target must have the dtype torch.int64, but has {target.dtype}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        objections.append(f"bias must be (vocab,) = {tuple(weight.shape[:1])}, but has the shape {tuple(bias.shape)}")
-    if not 0 <= label_smoothing <= 1:
-        objections.append(f"label_smoothing must be from 0 to 1, but is {label_smoothing}")
-    return objections
+def _check(hidden: Tensor, weight: Tensor, target: Tensor, label_smoothing: float, bias: Tensor | None) -> None:
+    with Checks() as checks:
+        if checks.number("label_smoothing", label_smoothing, low=0) and label_smoothing > 1:
+            checks.fail(f"label_smoothing: expected a number from 0 to 1, got {label_smoothing}")
+        if not all([checks.tensor("hidden", hidden), checks.tensor("weight", weight), checks.tensor("target", target)]):
+            return
+        if check_input(checks, "hidden", hidden, {"tokens": None, "d_model": None}):
+            check_input(checks, "weight", weight, {"vocab": None, "d_model": hidden.shape[1]})
+            check_input(checks, "target", target, {"tokens": hidden.shape[0]})
+        checks.that(target.dtype == torch.int64, f"target: expected the dtype torch.int64, got {target.dtype}")
+        if bias is not None:
+            checks.tensor("bias", bias, shapes={"(vocab,)": weight.shape[:1]})
 
 
-def _target_objections(target: Tensor, vocab: int) -> list[str]:
-    """Say which target is no word; only on a CPU, where looking does not make a device wait."""
-    if target.device.type != "cpu" or not target.numel():
-        return []
-    smallest, largest = target.aminmax()
-    if smallest >= 0 and largest < vocab:
-        return []
-    wrong = int(smallest if smallest < 0 else largest)
-    return [f"target must be from 0 to vocab - 1 = {vocab - 1} (or ignore_index), but holds {wrong}"]
+def _check_target(target: Tensor, vocab: int) -> None:
+    """Check that targets are words; only on a CPU, where looking does not make a device wait."""
+    if target.device.type == "cpu" and target.numel():
+        smallest, largest = (int(end) for end in target.aminmax())
+        if smallest < 0 or largest >= vocab:
+            wrong = smallest if smallest < 0 else largest
+            raise InvalidArgument(f"target: expected integers from 0 to {vocab - 1}, or ignore_index, got {wrong}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import raise_problems
+from regard.checks import Checks
 from regard.ops.dropout import dropout
 
 
@@ -19,6 +19,7 @@ class Dropout(nn.Module):
         p: The probability of a zero, at least 0 and below 1.
 
     Raises:
+        InvalidType: If p is not a number.
         InvalidArgument: If p is not a probability below 1.
 
     Reference:
@@ -32,7 +33,8 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
-        raise_problems(dropout_objections(p=p))
+        with Checks() as checks:
+            checks.number("p", p, low=0, below=1)
         self.p = p
 
     def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:

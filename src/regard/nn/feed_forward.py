@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import count_problems, did_you_mean, raise_problems
-from regard.nn.dropout import Dropout, dropout_objections
+from regard.checks import Checks
+from regard.errors import did_you_mean
+from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -42,7 +43,8 @@ class FeedForward(nn.Module):
         bias: Whether the maps add a bias.
 
     Raises:
-        InvalidArgument: If a size is not positive, the activation unknown or the dropout no probability.
+        InvalidType: If a size is not an int or dropout is not a number.
+        InvalidArgument: If a size is below 1, the activation is unknown, or dropout is not a probability below 1.
 
     Reference:
         Vaswani et al. 2017, eq. 2; Shazeer 2020, "GLU variants improve Transformer", eq. 6 (gated).
@@ -64,11 +66,11 @@ class FeedForward(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        raise_problems(
-            count_problems(d_model=d_model, d_ff=d_ff)
-            + choice_objections("activation", activation, get_args(Activation))
-            + dropout_objections(dropout=dropout)
-        )
+        with Checks() as checks:
+            checks.integer("d_model", d_model, low=1)
+            checks.integer("d_ff", d_ff, low=1)
+            checks.choice("activation", activation, ACTIVATIONS)
+            checks.number("dropout", dropout, low=0, below=1)
         self.d_model = d_model
         self.expand = Linear(d_model, 2 * d_ff if gated else d_ff, bias=bias)
         self.contract = Linear(d_ff, d_model, bias=bias)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidType, count_problems, raise_problems
-from regard.nn.dropout import Dropout, dropout_objections
-from regard.nn.linear import dtype_objections
+from regard.checks import Checks, describe
+from regard.nn.dropout import Dropout
+from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import Neighbours
 from regard.ops.scores import Additive
@@ -32,8 +32,10 @@ class GraphAttention(nn.Module):
         attention_dropout: Dropped share of the weights, in training.
 
     Raises:
-        InvalidArgument: If a size is below 1, a rate no probability, or at a call with another width or dtype.
-        InvalidType: At a call with something that is no tensor or no graph.
+        InvalidType: If a size is not an int or a rate is not a number, or in a call if x is not a tensor or graph is
+            not a `Neighbours`.
+        InvalidArgument: If a size is below 1 or a rate is not a probability below 1, or in a call if x has another
+            shape or dtype.
 
     Memory: O(nodes + edges), and so is the time.
 
@@ -59,10 +61,11 @@ class GraphAttention(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        raise_problems(
-            count_problems(in_features=in_features, head_dim=head_dim, num_heads=num_heads)
-            + dropout_objections(dropout=dropout, attention_dropout=attention_dropout)
-        )
+        with Checks() as checks:
+            for name, size in (("in_features", in_features), ("head_dim", head_dim), ("num_heads", num_heads)):
+                checks.integer(name, size, low=1)
+            for name, rate in (("dropout", dropout), ("attention_dropout", attention_dropout)):
+                checks.number(name, rate, low=0, below=1)
         self.in_features, self.head_dim, self.num_heads, self.joined = in_features, head_dim, num_heads, joined
         self.dropout, self.attention_dropout = Dropout(dropout), attention_dropout
         self.project = nn.Linear(in_features, num_heads * head_dim, bias=False)
@@ -90,15 +93,10 @@ class GraphAttention(nn.Module):
             AttentionOutput: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) of the mean; ``weights``
                 a view (1, num_heads, nodes, nodes).
         """
-        if not isinstance(x, Tensor):
-            raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
-        if not isinstance(graph, Neighbours):
-            raise InvalidType(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {type(graph).__name__}")
-        objections = dtype_objections(self.project.weight, x=x)
-        if x.ndim != 2 or x.shape[1] != self.in_features:
-            expected = f"(nodes, in_features={self.in_features})"
-            objections.append(f"x must have the shape {expected}, but has {tuple(x.shape)}")
-        raise_problems(objections)
+        with Checks() as checks:
+            check_input(checks, "x", x, {"nodes": None, "in_features": self.in_features}, self.project.weight)
+            if not isinstance(graph, Neighbours):
+                checks.fail_type(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {describe(graph)}")
         value = self.project(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
         query, key = (value @ vector[:, :, None] for vector in (self.of_query, self.of_key))  # (heads, nodes, 1)
         attended = attend(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.checks import Checks
 from regard.ops.matmul import linear
 
 
@@ -23,18 +27,18 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
-def dtype_objections(weight: Tensor, **inputs: Tensor | None) -> list[str]:
-    """Say which inputs that were given have another dtype than weights; autocast converts them all.
-
-    Example:
-        >>> import torch
-        >>> dtype_objections(torch.ones(2), x=torch.ones(2, dtype=torch.int64))
-        ['x must have the dtype of the weights, torch.float32, but has torch.int64: convert one of them']
-    """
-    if torch.is_autocast_enabled(weight.device.type):
-        return []
-    return [
-        f"{name} must have the dtype of the weights, {weight.dtype}, but has {given.dtype}: convert one of them"
-        for name, given in inputs.items()
-        if given is not None and given.dtype != weight.dtype
-    ]
+def check_input(
+    checks: Checks, name: str, x: Any, sizes: Mapping[str, int | None], weight: Tensor | None = None
+) -> bool:
+    """Check a tensor's shape, where None allows any size, and its dtype, unless autocast converts it."""
+    if not checks.tensor(name, x):
+        return False
+    valid = x.ndim == len(sizes) and all(
+        size is None or size == own for size, own in zip(sizes.values(), x.shape, strict=True)
+    )
+    if not valid:
+        axes = ", ".join(axis if size is None else f"{axis}={size}" for axis, size in sizes.items())
+        checks.fail(f"{name}: expected shape ({axes}), got {tuple(x.shape)}")
+    if weight is not None and x.dtype != weight.dtype and not torch.is_autocast_enabled(weight.device.type):
+        return checks.fail(f"{name}: expected the weights' dtype {weight.dtype}, got {x.dtype}; convert it with .to()")
+    return valid

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from regard.checks import broadcastable_to
-from regard.errors import InvalidArgument, InvalidType, raise_problems
+from regard.checks import Checks, describe
 from regard.ops import WeightMatrix
 from regard.ops.indexing import SelectCells
 from regard.ops.measures import Received
@@ -19,8 +18,6 @@ from regard.ops.measures.divergence import KLDivergence
 
 Rows = Shaped[Tensor, "..."] | None
 """How much each row counts, broadcastable to (batch, heads, queries); None counts all alike."""
-
-EXPECTED = "expected a weight matrix, as AttentionOutput.weights"
 
 
 def entropy_loss(
@@ -38,7 +35,7 @@ def entropy_loss(
 
     Raises:
         InvalidArgument: If neither bound is given, the floor lies above the ceiling, or row_weights do not fit.
-        InvalidType: If weights is no weight matrix.
+        InvalidType: If weights is not a weight matrix.
 
     Reference: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", section 3.
 
@@ -48,11 +45,12 @@ def entropy_loss(
         >>> regard.nn.entropy_loss(W, ceiling=1.0)
         tensor(0.3863)
     """
-    _check(weights, row_weights=row_weights)
-    if floor is None and ceiling is None:
-        raise InvalidArgument("entropy_loss: expected a floor, a ceiling or both, in nats; got none")
-    if floor is not None and ceiling is not None and floor > ceiling:
-        raise InvalidArgument(f"entropy_loss: the floor, {floor}, lies above the ceiling, {ceiling}")
+    with Checks() as checks:
+        _check(checks, weights, row_weights=row_weights)
+        if floor is None and ceiling is None:
+            checks.fail("floor, ceiling: expected at least one of them, in nats, got neither")
+        elif floor is not None and ceiling is not None and floor > ceiling:
+            checks.fail(f"floor: expected at most the ceiling {ceiling}, got {floor}")
     entropy = weights.entropy()
     outside = torch.zeros_like(entropy)
     if floor is not None:
@@ -74,7 +72,7 @@ def alignment_loss(
 
     Raises:
         InvalidArgument: If keys or row_weights do not fit the matrix.
-        InvalidType: If weights is no weight matrix, or keys are no integers.
+        InvalidType: If weights is not a weight matrix, or keys are not integers.
 
     Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 3.3.
 
@@ -84,15 +82,13 @@ def alignment_loss(
         >>> regard.nn.alignment_loss(W, torch.tensor([[3, -1]]))  # log 4
         tensor(1.3863)
     """
-    _check(weights, row_weights=row_weights)
-    batch, heads, queries, size = weights.shape
-    if not isinstance(keys, Tensor) or keys.is_floating_point() or keys.dtype == torch.bool:
-        came = keys.dtype if isinstance(keys, Tensor) else type(keys).__name__
-        raise InvalidType(f"keys: expected the number of each query's key as integers, got {came}")
-    if tuple(keys.shape) != (batch, queries):
-        raise InvalidArgument(f"keys: expected (batch, queries) = {(batch, queries)}, got {tuple(keys.shape)}")
-    if keys.device.type == "cpu" and keys.numel() and int(keys.max()) >= size:  # elsewhere a device would have to wait
-        raise InvalidArgument(f"keys: {int(keys.max())} is out of range; there are {size}, numbered 0 to {size - 1}")
+    with Checks() as checks:
+        if _check(checks, weights, row_weights=row_weights):
+            batch, heads, queries, size = weights.shape
+            valid = checks.tensor("keys", keys, "integer", shapes={"(batch, queries)": (batch, queries)})
+            if valid and keys.device.type == "cpu" and keys.numel():  # elsewhere a device would have to wait
+                last = int(keys.max())
+                checks.that(last < size, f"keys: expected indices below {size}, the number of keys, got {last}")
     aligned = keys >= 0
     at = keys.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
     found = weights.measure({"score": SelectCells("scores", at), "lse": "lse"})
@@ -115,7 +111,7 @@ def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows
 
     Raises:
         InvalidArgument: If row_weights or keys do not fit the matrix.
-        InvalidType: If weights is no weight matrix.
+        InvalidType: If weights is not a weight matrix.
 
     Reference: Xu et al. 2015, "Show, Attend and Tell", equation 14 (doubly stochastic attention).
 
@@ -125,7 +121,8 @@ def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows
         >>> regard.nn.coverage_loss(W)
         tensor(1.)
     """
-    _check(weights, row_weights=row_weights, keys=keys)
+    with Checks() as checks:
+        _check(checks, weights, row_weights=row_weights, keys=keys)
     received = weights.measure(Received(row_weights))["received"]
     return _mean((1 - received).square(), keys)
 
@@ -145,7 +142,7 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
 
     Raises:
         InvalidArgument: If the shapes or devices differ, or row_weights do not fit.
-        InvalidType: If one is no weight matrix.
+        InvalidType: If weights or other is not a weight matrix.
 
     Reference: Kullback and Leibler 1951, "On Information and Sufficiency"; Wang et al. 2020, "MiniLM", equation 3.
 
@@ -155,14 +152,11 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
         >>> bool(regard.nn.divergence_loss(W, W).abs() < 1e-6)
         True
     """
-    _check(weights, row_weights=row_weights)
-    if not isinstance(other, WeightMatrix):
-        raise InvalidType(f"other: {EXPECTED}, got {type(other).__name__}")
-    if other.shape != weights.shape or other.device != weights.device:
-        raise InvalidArgument(
-            f"other: has (batch, heads, queries, keys) = {tuple(other.shape)} on {other.device}, expected "
-            f"{tuple(weights.shape)} on {weights.device}"
-        )
+    with Checks() as checks:
+        if all([_check(checks, weights, row_weights=row_weights), _check_matrix(checks, "other", other)]):
+            shape, device = tuple(weights.shape), weights.device
+            if other.shape != weights.shape or other.device != device:
+                checks.fail(f"other: expected shape {shape} on {device}, got {tuple(other.shape)} on {other.device}")
     divergence = weights.measure(KLDivergence(other))["kl_divergence"]
     return _mean(divergence, _row_weights(weights, row_weights))
 
@@ -183,20 +177,18 @@ def _mean(values: Tensor, weights: Rows) -> Tensor:
     return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
-def _check(weights: object, **counts: Rows) -> None:
-    """Refuse what is no matrix, and what says how much its rows, or its keys, count but does not fit it."""
-    if not isinstance(weights, WeightMatrix):
-        raise InvalidType(f"weights: {EXPECTED}, got {type(weights).__name__}")
+def _check(checks: Checks, weights: WeightMatrix, **counts: Rows) -> bool:
+    """Check the matrix, and that the weights of its rows or keys can be expanded to them."""
+    if not _check_matrix(checks, "weights", weights):
+        return False
     batch, heads, queries, keys = weights.shape
-    wrong = []
     for name, given in counts.items():
-        axes, shape = ("keys", (batch, heads, keys)) if name == "keys" else ("queries", (batch, heads, queries))
-        if given is None:
-            continue
-        if not isinstance(given, Tensor):
-            wrong.append(f"{name}: expected a tensor, got {type(given).__name__}")
-        elif not broadcastable_to(given, shape):
-            wrong.append(f"{name}: {tuple(given.shape)} does not broadcast to (batch, heads, {axes}) = {shape}")
-        elif given.device != weights.device:
-            wrong.append(f"{name}: lies on {given.device}, the weights on {weights.device}")
-    raise_problems(wrong, InvalidArgument)
+        axis, size = ("keys", keys) if name == "keys" else ("queries", queries)
+        if given is not None and checks.tensor(name, given, device=weights.device):
+            checks.broadcastable(name, given, f"(batch, heads, {axis})", (batch, heads, size))
+    return True
+
+
+def _check_matrix(checks: Checks, name: str, value: object) -> bool:
+    expected = "a weight matrix, as AttentionOutput.weights"
+    return isinstance(value, WeightMatrix) or checks.fail_type(f"{name}: expected {expected}, got {describe(value)}")

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.checks import Checks
+from regard.errors import InvalidArgument
 
 
 class SinusoidalPositions(nn.Module):
@@ -21,7 +22,8 @@ class SinusoidalPositions(nn.Module):
         interleaved: False puts all sines before all cosines, as tensor2tensor and Marian have them.
 
     Raises:
-        InvalidArgument: If d_model is odd or not positive, or at a call with another width or an offset below 0.
+        InvalidType: If d_model is not an int, or in a call if x is not a tensor or offset is not integer.
+        InvalidArgument: If d_model is odd or below 2, or in a call if x has another width or offset is below 0.
 
     Memory:
         O(longest sequence seen × d_model): the table grows as it is needed.
@@ -40,8 +42,9 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, *, interleaved: bool = True) -> None:
         super().__init__()
-        if d_model < 1 or d_model % 2:
-            raise InvalidArgument(f"d_model must be even and positive for sinusoidal positions, but is {d_model}")
+        with Checks() as checks:
+            if checks.integer("d_model", d_model, low=2) and d_model % 2:
+                checks.fail(f"d_model: expected an even int for sinusoidal positions, got {d_model}")
         self.d_model, self.interleaved = d_model, interleaved
         self.register_buffer("table", None, persistent=False)
         self.reset_table()
@@ -57,7 +60,7 @@ class SinusoidalPositions(nn.Module):
 
         An offset may be one for each sequence, (batch,); what lies before position 0 counts as position 0.
         """
-        raise_problems(call_objections(x, self.d_model, offset))
+        _check_call(x, self.d_model, offset)
         end = last_offset(offset) + x.shape[-2]
         if end > self.table.shape[0]:
             with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
@@ -73,8 +76,9 @@ class LearnedPositions(nn.Module):
         max_length: Number of positions.
 
     Raises:
-        InvalidArgument: If a size is not positive, or at a call with another width, with an offset below 0 or past the
-            last position.
+        InvalidType: If a size is not an int, or in a call if x is not a tensor or offset is not integer.
+        InvalidArgument: If a size is below 1, or in a call if x has another width, offset is below 0, or a token lies
+            past the last position.
 
     Reference:
         Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
@@ -87,7 +91,9 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
-        raise_problems(count_problems(d_model=d_model, max_length=max_length))
+        with Checks() as checks:
+            checks.integer("d_model", d_model, low=1)
+            checks.integer("max_length", max_length, low=1)
         self.d_model = d_model
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
@@ -99,12 +105,12 @@ class LearnedPositions(nn.Module):
 
         An offset may be one for each sequence, (batch,); what lies before position 0 counts as position 0.
         """
-        raise_problems(call_objections(x, self.d_model, offset))
+        _check_call(x, self.d_model, offset)
         end = last_offset(offset) + x.shape[-2]
         if end > self.table.shape[0]:
             raise InvalidArgument(
-                f"a sequence reaches position {end}, but there are {self.table.shape[0]} learned positions: "
-                "shorten it, or build the model with a larger max_length"
+                f"x: expected positions below {self.table.shape[0]}, got {end - 1}; shorten the sequence or build the "
+                "model with a larger max_length"
             )
         return x + rows_from(self.table, offset, x.shape[-2]).to(x.dtype)
 
@@ -137,17 +143,16 @@ def rows_from(table: Tensor, offset: int | Tensor, count: int) -> Tensor:
     return table[(offset[:, None] + torch.arange(count, device=offset.device)).clamp(min=0)]
 
 
-def call_objections(x: Tensor, d_model: int, offset: int | Tensor) -> list[str]:
-    """Say why no positions can be added to x from an offset on."""
-    objections = []
-    if x.ndim < 2 or x.shape[-1] != d_model:
-        objections.append(f"x must have the shape (batch, tokens, d_model={d_model}), but has {tuple(x.shape)}")
-    if isinstance(offset, Tensor):
-        if offset.shape != x.shape[:1] or offset.is_floating_point():
-            objections.append(f"offset must be {x.shape[0]} integers (batch,), but has {tuple(offset.shape)}")
-    elif offset < 0:
-        objections.append(f"offset must be at least 0, but is {offset}")
-    return objections
+def _check_call(x: Tensor, d_model: int, offset: int | Tensor) -> None:
+    with Checks() as checks:
+        if not checks.tensor("x", x):
+            return
+        if x.ndim < 2 or x.shape[-1] != d_model:
+            checks.fail(f"x: expected shape (batch, tokens, d_model={d_model}), got {tuple(x.shape)}")
+        if isinstance(offset, Tensor):
+            checks.tensor("offset", offset, "integer", shapes={"(batch,)": x.shape[:1]})
+        else:
+            checks.integer("offset", offset, low=0)
 
 
 def sinusoids(length: int, d_model: int, *, interleaved: bool = True) -> Float[Tensor, "length d_model"]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.checks import Checks
+from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 
@@ -22,7 +23,8 @@ class SelfAttention(nn.Module):
         feature_size: Width of the input, of query, key and value, and of the output.
 
     Raises:
-        InvalidArgument: If feature_size is below 1, or an input has another width.
+        InvalidType: If feature_size is not an int, or in a call if x is not a tensor.
+        InvalidArgument: If feature_size is below 1, or in a call if x has another shape.
 
     Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
 
@@ -59,7 +61,8 @@ class SelfAttention(nn.Module):
 
     def __init__(self, feature_size: int) -> None:
         super().__init__()
-        raise_problems(count_problems(feature_size=feature_size))
+        with Checks() as checks:
+            checks.integer("feature_size", feature_size, low=1)
         self.feature_size = feature_size
         self.query = nn.Linear(feature_size, feature_size, bias=False)
         self.key = nn.Linear(feature_size, feature_size, bias=False)
@@ -80,10 +83,8 @@ class SelfAttention(nn.Module):
             AttentionOutput: ``output`` (batch, tokens, feature_size); ``weights`` a view (batch, 1, tokens, tokens),
                 of the same query and key.
         """
-        if x.ndim != 3 or x.shape[2] != self.feature_size:
-            raise InvalidArgument(
-                f"x must have the shape (batch, tokens, feature_size={self.feature_size}), but has {tuple(x.shape)}"
-            )
+        with Checks() as checks:
+            check_input(checks, "x", x, {"batch": None, "tokens": None, "feature_size": self.feature_size})
         query, key, value = (project(x)[:, None] for project in (self.query, self.key, self.value))
         attended = attend(query, key, value, mask=mask)
         return replace(attended, output=attended.output[:, 0])

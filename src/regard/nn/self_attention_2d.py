@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
-from regard.nn.linear import dtype_objections
+from regard.checks import Checks
+from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, attend
 
 
@@ -26,9 +26,9 @@ class SelfAttention2d(nn.Module):
         spectral: Whether the largest singular value of each convolution is held at 1.
 
     Raises:
-        InvalidArgument: If reduction does not divide channels, or at a call with another number of channels, no
-            image, no place, or another dtype than the weights'.
-        InvalidType: At a call with no tensor.
+        InvalidType: If a size is not an int, or in a call if x is not a tensor.
+        InvalidArgument: If a size is below 1 or reduction does not divide channels, or in a call if x has another
+            shape, an empty axis, or another dtype than the weights.
 
     Memory: O(height · width · channels): the weights of all pairs of places are not stored.
 
@@ -49,9 +49,10 @@ class SelfAttention2d(nn.Module):
 
     def __init__(self, channels: int, *, reduction: int = REDUCTION, spectral: bool = False) -> None:
         super().__init__()
-        raise_problems(count_problems(channels=channels, reduction=reduction))
-        if channels % reduction:
-            raise InvalidArgument(f"reduction must divide channels, but they are {reduction} and {channels}")
+        with Checks() as checks:
+            valid = [checks.integer("channels", channels, low=1), checks.integer("reduction", reduction, low=1)]
+            if all(valid) and channels % reduction:
+                checks.fail(f"reduction: expected a divisor of channels={channels}, got {reduction}")
         self.channels = channels
         inner = channels // reduction
         maps = [nn.Conv2d(channels, inner, 1, bias=False) for _ in range(3)] + [
@@ -70,13 +71,10 @@ class SelfAttention2d(nn.Module):
             AttentionOutput: ``output`` (batch, channels, height, width); ``weights`` a view (batch, 1, places, places),
                 where places are counted row by row.
         """
-        if not isinstance(x, Tensor):
-            raise InvalidType(f"x must be a torch.Tensor, but is a {type(x).__name__}")
-        objections = dtype_objections(self.gamma, x=x)
-        if x.ndim != 4 or x.shape[1] != self.channels or 0 in x.shape:
-            expected = f"(batch, channels={self.channels}, height, width)"
-            objections.append(f"x must have the shape {expected}, none of them 0, but has {tuple(x.shape)}")
-        raise_problems(objections)
+        with Checks() as checks:
+            sizes = {"batch": None, "channels": self.channels, "height": None, "width": None}
+            if check_input(checks, "x", x, sizes, self.gamma) and 0 in x.shape:
+                checks.fail(f"x: expected no empty axis in (batch, channels, height, width), got {tuple(x.shape)}")
         query, key, value = (each(x).flatten(2).mT[:, None] for each in (self.query, self.key, self.value))
         attended = attend(query, key, value, scale=1.0)  # (batch, 1, places, inner)
         seen = attended.output[:, 0].mT.unflatten(2, x.shape[2:])
