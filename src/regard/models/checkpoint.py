@@ -32,7 +32,14 @@ from regard.models.hub.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, wi
 from regard.models.hub.format import GENERATION_FILE, one_of
 from regard.models.rnn_search import RnnSearch, RnnSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.weights import build_without_weights, give_weights, read_weights, weight_files
+from regard.models.weights import (
+    WeightSource,
+    assign_weights,
+    build_without_weights,
+    import_weights,
+    read_weights,
+    weight_files,
+)
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -162,14 +169,15 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
         weights, form = read_weights(paths), FORMATS[kind]
         config = _their_config(folder, values | _said_of_generation(folder), form, weights)
         model = _build(folder, config, weights, source)
-        weights = form.to_ours(config, weights, dict(model.named_parameters()), source)
-        names = form.names(config)
-        give_weights(model, weights, source, lambda ours, weight: names[ours].pieces(weight))
+        options = {"prefix": form.prefix, "ignored": form.needless}
+        weights = import_weights(form.names(config), weights, model, source, **options)
     else:
         config = _own_config(folder / CONFIG_FILE, values)
         weights = read_weights(paths)
         model = _build(folder, config, weights, source)
-        give_weights(model, weights, source)
+        names = {name: WeightSource((name,)) for name, _ in model.named_parameters()}
+        weights = import_weights(names, weights, model, source)
+    assign_weights(model, weights)
     return model.eval()
 
 

@@ -1,12 +1,14 @@
-"""Weights from a file: a model is built without any, and given those of the file if they fit one to one."""
+"""Weights from files: read them, check that they fit a model, and assign them to a model that was built without any."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,67 +100,112 @@ def build_without_weights(build: Callable[[], Model]) -> Model:
         return build()
 
 
-def give_weights(
-    model: nn.Module,
-    weights: dict[str, Tensor],
-    path: Path,
-    pieces: Callable[[str, Tensor], Mapping[str, Tensor]] = lambda name, weight: {name: weight},
-) -> None:
-    """Give a model that was built without weights those of a file, in float32 and on the CPU.
-
-    Modules that shared a parameter share the new one.
+@dataclass(frozen=True)
+class WeightSource:
+    """The stored tensors that a parameter is made of.
 
     Args:
-        model: As from :func:`build_without_weights`.
-        weights: As from :func:`read_weights`; they are copied.
+        names: The stored tensors, concatenated along the rows.
+        rows: The number of rows of each of them; not needed for one tensor.
+        transposed: Whether each is stored as (inputs, outputs).
+        leading_axis: Whether it is stored with a first axis of 1.
+        skip: Number of rows at the front that are stored, but not part of the parameter.
+        aliases: Other names of the parameter, in older files or for tied copies, which must be equal.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...] = ()
+    transposed: bool = False
+    leading_axis: bool = False
+    skip: int = 0
+    aliases: tuple[str, ...] = ()
+
+    def split(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The stored tensors of a parameter, by name."""
+        if self.skip:
+            parameter = torch.cat([parameter.new_zeros(self.skip, parameter.shape[1]), parameter])
+        parts = parameter.split(self.rows) if self.rows else (parameter,)
+        if self.transposed:
+            parts = tuple(part.mT for part in parts)
+        return {name: part[None] if self.leading_axis else part for name, part in zip(self.names, parts, strict=True)}
+
+    def merge(self, stored: Sequence[Tensor]) -> Tensor:
+        """The parameter that stored tensors make."""
+        parts = [part[0] if self.leading_axis else part for part in stored]
+        parts = [part.mT if self.transposed else part for part in parts]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[self.skip :]
+
+
+def import_weights(
+    sources: Mapping[str, WeightSource],
+    tensors: Mapping[str, Tensor],
+    model: nn.Module,
+    path: Path,
+    *,
+    prefix: str = "",
+    ignored: re.Pattern[str] | None = None,
+) -> dict[str, Tensor]:
+    """The parameters of a model from the tensors of a file, in float32 and copied.
+
+    Args:
+        sources: The stored tensors of each parameter, by the name of the parameter.
+        tensors: The tensors of the file, by name.
+        model: The model, for the shapes.
         path: The file, for messages.
-        pieces: The tensors that a weight has in the file, by their names there, for messages.
+        prefix: What names may lack, as in files of a model without a head.
+        ignored: Names of tensors that are not parameters.
 
     Raises:
-        InvalidCheckpoint: With the name of every tensor that is missing, not part of the model, of another shape, not
-            of floating-point numbers, or not finite.
+        InvalidCheckpoint: With the name of every tensor that is missing, superfluous, of another shape, not
+            floating-point, not finite, or different from a tied copy.
     """
     parameters = dict(model.named_parameters())
-    objections = [
-        f"{path}: {name} {tuple(weight.shape)} is not part of the model"
-        for name, weight in weights.items()
-        if name not in parameters
+    modern = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): name for name in tensors}
+    problems, weights, used = [], {}, set()
+    for parameter, source in sources.items():
+        stored = []
+        for name, part in source.split(parameters[parameter]).items():
+            shape = tuple(part.shape)
+            known = [each for full in (name, *source.aliases) for each in (full, full.removeprefix(prefix))]
+            found = [modern[each] for each in dict.fromkeys(known) if each in modern]
+            used.update(found)
+            if not found:
+                problems.append(f"{path}: {name} is missing, expected with the shape {shape}")
+                continue
+            first, *copies = found
+            tensor = tensors[first]
+            problems += [
+                f"{path}: {copy} differs from {first}, but in this model they are one"
+                for copy in copies
+                if not torch.equal(tensors[copy], tensor)
+            ]
+            if tensor.dtype not in FLOATING:
+                problems.append(f"{path}: {first} has the dtype {tensor.dtype}, but weights are floating-point numbers")
+            elif tuple(tensor.shape) != shape:
+                actual = tuple(tensor.shape)
+                problems.append(f"{path}: {first} has the shape {actual}, but the configuration gives {shape}")
+            else:
+                stored.append(tensor.to(torch.float32, copy=True))  # later changes of the file do not reach the model
+                if not bool(stored[-1].isfinite().all()):
+                    problems.append(f"{path}: {first} holds NaN or numbers that are infinite in float32")
+        if len(stored) == len(source.names):
+            weights[parameter] = source.merge(stored)
+    problems += [
+        f"{path}: {name} {tuple(tensor.shape)} is not part of the model"
+        for name, tensor in tensors.items()
+        if name not in used and not (ignored and ignored.search(name))
     ]
-    given: dict[nn.Parameter, nn.Parameter] = {}
-    for name, parameter in parameters.items():
-        objection = _objection(weights.get(name), parameter)
-        if objection is None:
-            weight = weights[name].to(torch.float32, copy=True)  # a change of the file must not reach the model
-            given[parameter] = nn.Parameter(weight)
-            if not bool(weight.isfinite().all()):
-                objections += [
-                    f"{path}: {stored} holds NaN or numbers that are infinite in float32"
-                    for stored, piece in pieces(name, weight).items()
-                    if not bool(piece.isfinite().all())
-                ]
-        else:
-            objections.append(f"{path}: {name} {objection}")
-    raise_problems(objections, InvalidCheckpoint, limit=None)
+    raise_problems(problems, InvalidCheckpoint, limit=None)
+    return weights
+
+
+def assign_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Assign weights to a model from `build_without_weights`; modules that shared a parameter share the new one."""
+    new = {parameter: nn.Parameter(weights[name]) for name, parameter in model.named_parameters()}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            setattr(module, name, given[parameter])
+            setattr(module, name, new[parameter])
     computed_tables(model)
-
-
-def _objection(weight: Tensor | None, parameter: nn.Parameter) -> str | None:
-    shape = tuple(parameter.shape)
-    if weight is None:
-        return f"is missing, expected with the shape {shape}"
-    if tuple(weight.shape) != shape:
-        return f"has the shape {tuple(weight.shape)}, but the configuration gives {shape}"
-    return dtype_objection(weight)
-
-
-def dtype_objection(weight: Tensor) -> str | None:
-    """Say that a stored tensor holds no numbers that weights can be."""
-    if weight.dtype in FLOATING:
-        return None
-    return f"has the dtype {weight.dtype}, but weights are floating-point numbers"
 
 
 class _NothingDrawn(TorchFunctionMode):

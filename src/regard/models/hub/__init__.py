@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from regard.models.hub.bert import BERT, ROBERTA
-from regard.models.hub.format import Format, Stored
+from regard.models.hub.format import Format
 from regard.models.hub.gpt2 import GPT2
 from regard.models.hub.llama import LLAMA, MISTRAL, QWEN2
 from regard.models.hub.marian import MARIAN
@@ -16,4 +16,4 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 """By what config.json calls them."""
 
-__all__ = ["FORMATS", "Format", "Stored"]
+__all__ = ["FORMATS", "Format"]

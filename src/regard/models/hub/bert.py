@@ -14,7 +14,8 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, raise_problems
 from regard.models.bert import BertConfig, Head, Pooling
-from regard.models.hub.format import Format, Stored, demanded, fixed, named_class, objects
+from regard.models.hub.format import Format, demanded, fixed, named_class, objects
+from regard.models.weights import WeightSource
 
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 HEADS: dict[str, Head] = {
@@ -108,30 +109,30 @@ class _Bert(Format):
             **({"id2label": labels, "label2id": {label: int(at) for at, label in labels.items()}} if labels else {}),
         }
 
-    def names(self, config: BertConfig) -> dict[str, Stored]:
+    def names(self, config: BertConfig) -> dict[str, WeightSource]:
         embeddings, word_head, classifier = f"{self.prefix}embeddings", self.word_head, self.classifier(config)
-        positions = Stored((f"{embeddings}.position_embeddings.weight",), skip=self.skipped_positions(config))
+        positions = WeightSource((f"{embeddings}.position_embeddings.weight",), skip=self.skipped_positions(config))
         found = {
-            "embedding.weight": Stored(
-                (f"{embeddings}.word_embeddings.weight",), or_else=(f"{word_head['to_words']}.weight",)
+            "embedding.weight": WeightSource(
+                (f"{embeddings}.word_embeddings.weight",), aliases=(f"{word_head['to_words']}.weight",)
             ),
             "positions.table": positions,
-            "types.weight": Stored((f"{embeddings}.token_type_embeddings.weight",)),
+            "types.weight": WeightSource((f"{embeddings}.token_type_embeddings.weight",)),
         }
         width = config.d_model
         for part in ("weight", "bias"):
-            found[f"embedding_norm.{part}"] = Stored((f"{embeddings}.LayerNorm.{part}",))
+            found[f"embedding_norm.{part}"] = WeightSource((f"{embeddings}.LayerNorm.{part}",))
             if config.pooler or config.head == "classes":
-                found[f"pooler.{part}"] = Stored((f"{classifier['pooler']}.{part}",))
+                found[f"pooler.{part}"] = WeightSource((f"{classifier['pooler']}.{part}",))
             if config.head in ("classes", "token_classes"):
-                found[f"to_classes.{part}"] = Stored((f"{classifier['to_classes']}.{part}",))
+                found[f"to_classes.{part}"] = WeightSource((f"{classifier['to_classes']}.{part}",))
             if config.head == "masked_words":
-                found[f"words.transform.{part}"] = Stored((f"{word_head['transform']}.{part}",))
-                found[f"words.norm.{part}"] = Stored((f"{word_head['norm']}.{part}",))
+                found[f"words.transform.{part}"] = WeightSource((f"{word_head['transform']}.{part}",))
+                found[f"words.norm.{part}"] = WeightSource((f"{word_head['norm']}.{part}",))
             for number in range(config.num_layers):
                 ours, layer = f"encoder.layers.{number}", f"{self.prefix}encoder.layer.{number}"
                 inputs = tuple(f"{layer}.attention.self.{name}.{part}" for name in ("query", "key", "value"))
-                found[f"{ours}.attention.in_proj.{part}"] = Stored(inputs, (width, width, width))
+                found[f"{ours}.attention.in_proj.{part}"] = WeightSource(inputs, (width, width, width))
                 for name, module in {
                     "attention.out_proj": "attention.output.dense",
                     "attention_residual.norm": "attention.output.LayerNorm",
@@ -139,10 +140,10 @@ class _Bert(Format):
                     "feed_forward.contract": "output.dense",
                     "feed_forward_residual.norm": "output.LayerNorm",
                 }.items():
-                    found[f"{ours}.{name}.{part}"] = Stored((f"{layer}.{module}.{part}",))
+                    found[f"{ours}.{name}.{part}"] = WeightSource((f"{layer}.{module}.{part}",))
         if config.head == "masked_words":
             older = (f"{word_head['to_words']}.bias",)
-            found["words.to_words.bias"] = Stored((word_head["bias"],), or_else=older)
+            found["words.to_words.bias"] = WeightSource((word_head["bias"],), aliases=older)
         return found
 
     def to_theirs(self, config: BertConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

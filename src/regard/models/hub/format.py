@@ -6,16 +6,13 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, did_you_mean, raise_problems
-from regard.models.weights import dtype_objection
+from regard.errors import InvalidArgument, did_you_mean
+from regard.models.weights import WeightSource
 
 GENERATION_FILE = "generation_config.json"
 ACTIVATIONS = {
@@ -31,44 +28,6 @@ ACTIVATIONS = {
 
 
 _HEAD = re.compile(r"(For[A-Z]\w*|DoubleHeadsModel|LMHeadModel|MTModel|Model)$")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Where a parameter is stored.
-
-    Args:
-        names: The tensors that, one above another, make it.
-        rows: How many rows each of them has; one tensor needs none.
-        transposed: Whether each is stored as (inputs, outputs).
-        flat: Whether it is stored with a first axis of 1.
-        skip: Number of rows at the front that are stored, but not part of the parameter.
-        or_else: Further names for the whole, in older files or of copies; where a file has several, all are the same.
-    """
-
-    names: tuple[str, ...]
-    rows: tuple[int, ...] = ()
-    transposed: bool = False
-    flat: bool = False
-    skip: int = 0
-    or_else: tuple[str, ...] = ()
-
-    def pieces(self, parameter: Tensor) -> dict[str, Tensor]:
-        """A parameter as it is stored, by the names of its tensors."""
-        if self.skip:
-            parameter = torch.cat([parameter.new_zeros(self.skip, parameter.shape[1]), parameter])
-        parts = parameter.split(self.rows) if self.rows else (parameter,)
-        if self.transposed:
-            parts = tuple(part.mT for part in parts)
-        return {name: part[None] if self.flat else part for name, part in zip(self.names, parts, strict=True)}
-
-    def joined(self, pieces: list[Tensor]) -> Tensor:
-        """The parameter that stored tensors make."""
-        parts = [piece[0] if self.flat else piece for piece in pieces]
-        parts = [part.mT if self.transposed else part for part in parts]
-        if len({part.dtype for part in parts}) > 1:
-            parts = [part.float() for part in parts]  # some types have no common one
-        return (parts[0] if len(parts) == 1 else torch.cat(parts))[self.skip :]
 
 
 class Format(ABC):
@@ -128,7 +87,7 @@ class Format(ABC):
         return re.sub(r"\w+", lambda word: self.keys.get(word[0], word)[0], message)
 
     @abstractmethod
-    def names(self, config: Any) -> dict[str, Stored]:
+    def names(self, config: Any) -> dict[str, WeightSource]:
         """Where each parameter of the model is stored, by our name for it."""
 
     def files(self, config: Any) -> dict[str, Any]:
@@ -139,59 +98,10 @@ class Format(ABC):
         """Further tensors, which are no parameters of ours."""
         return {}
 
-    def to_ours(
-        self, config: Any, tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], path: Path
-    ) -> dict[str, Tensor]:
-        """Take the tensors of a file for the parameters that they make.
-
-        Args:
-            config: Our configuration.
-            tensors: Those of the file, by its names.
-            parameters: Those of our model, by our names, for their shapes.
-            path: The file, for messages.
-
-        Raises:
-            InvalidCheckpoint: With the name of every tensor that is missing, left over, of another shape, or not of
-                floating-point numbers.
-        """
-        modern = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): name for name in tensors}
-        objections, found, used = [], {}, set()
-        for ours, stored in self.names(config).items():
-            shapes = {name: tuple(piece.shape) for name, piece in stored.pieces(parameters[ours]).items()}
-            pieces = []
-            for name, shape in shapes.items():
-                known = [spelt for each in (name, *stored.or_else) for spelt in (each, each.removeprefix(self.prefix))]
-                held = [modern[each] for each in dict.fromkeys(known) if each in modern]
-                if not held:
-                    objections.append(f"{path}: {name} is missing, expected with the shape {shape}")
-                    continue
-                there, *copies = held
-                used.update(held)
-                pieces.append(tensors[there])
-                objections += [
-                    f"{path}: {copy} differs from {there}, but in this model they are one"
-                    for copy in copies
-                    if not torch.equal(tensors[copy], tensors[there])
-                ]
-                odd = dtype_objection(tensors[there])
-                objections += [] if odd is None else [f"{path}: {there} {odd}"]
-                if tuple(tensors[there].shape) != shape:
-                    came = tuple(tensors[there].shape)
-                    objections.append(f"{path}: {there} has the shape {came}, but the configuration gives {shape}")
-            if len(pieces) == len(shapes) and not objections:
-                found[ours] = stored.joined(pieces)
-        objections += [
-            f"{path}: {name} {tuple(tensor.shape)} is not part of the model"
-            for name, tensor in tensors.items()
-            if name not in used and not self.needless.search(name)
-        ]
-        raise_problems(objections, InvalidCheckpoint, limit=None)
-        return found
-
     def to_theirs(self, config: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors that a file is to hold, by its names."""
         names = self.names(config)
-        pieces = (names[ours].pieces(parameter) for ours, parameter in parameters.items())
+        pieces = (names[ours].split(parameter) for ours, parameter in parameters.items())
         return {name: piece for each in pieces for name, piece in each.items()} | self.tables(config)
 
 

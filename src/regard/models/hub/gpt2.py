@@ -10,7 +10,6 @@ from regard.errors import raise_problems
 from regard.models.gpt import GptConfig
 from regard.models.hub.format import (
     Format,
-    Stored,
     assumed_pad,
     demanded,
     drop_unknown_ids,
@@ -20,6 +19,7 @@ from regard.models.hub.format import (
     one_of,
     special_words,
 )
+from regard.models.weights import WeightSource
 
 
 class _Gpt2(Format):
@@ -89,10 +89,10 @@ class _Gpt2(Format):
             "tie_word_embeddings": True,
         }
 
-    def names(self, config: GptConfig) -> dict[str, Stored]:
+    def names(self, config: GptConfig) -> dict[str, WeightSource]:
         found = {
-            "embedding.weight": Stored(("transformer.wte.weight",), or_else=("lm_head.weight",)),
-            "positions.table": Stored(("transformer.wpe.weight",)),
+            "embedding.weight": WeightSource(("transformer.wte.weight",), aliases=("lm_head.weight",)),
+            "positions.table": WeightSource(("transformer.wpe.weight",)),
         }
         maps = {
             "attention.in_proj": "attn.c_attn",
@@ -102,11 +102,11 @@ class _Gpt2(Format):
         }
         norms = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
         for part in ("weight", "bias"):
-            found[f"decoder.norm.{part}"] = Stored((f"transformer.ln_f.{part}",))
+            found[f"decoder.norm.{part}"] = WeightSource((f"transformer.ln_f.{part}",))
             for layer in range(config.num_layers):
                 for ours, name in {**maps, **norms}.items():
                     transposed = part == "weight" and ours in maps
-                    stored = Stored((f"transformer.h.{layer}.{name}.{part}",), transposed=transposed)
+                    stored = WeightSource((f"transformer.h.{layer}.{name}.{part}",), transposed=transposed)
                     found[f"decoder.layers.{layer}.{ours}.{part}"] = stored
         return found
 

@@ -10,7 +10,6 @@ from regard.errors import raise_problems
 from regard.models.gpt import GptConfig
 from regard.models.hub.format import (
     Format,
-    Stored,
     assumed_pad,
     demanded,
     drop_unknown_ids,
@@ -21,6 +20,7 @@ from regard.models.hub.format import (
     one_of,
     special_words,
 )
+from regard.models.weights import WeightSource
 
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
@@ -98,22 +98,24 @@ class _Llama(Format):
             **special_words(config),
         }
 
-    def names(self, config: GptConfig) -> dict[str, Stored]:
+    def names(self, config: GptConfig) -> dict[str, WeightSource]:
         found = {
-            "embedding.weight": Stored(
-                ("model.embed_tokens.weight",), or_else=("lm_head.weight",) if config.tie_embeddings else ()
+            "embedding.weight": WeightSource(
+                ("model.embed_tokens.weight",), aliases=("lm_head.weight",) if config.tie_embeddings else ()
             ),
-            "decoder.norm.weight": Stored(("model.norm.weight",)),
+            "decoder.norm.weight": WeightSource(("model.norm.weight",)),
         }
         if not config.tie_embeddings:
-            found["to_words.weight"] = Stored(("lm_head.weight",))
+            found["to_words.weight"] = WeightSource(("lm_head.weight",))
         kv_width = config.head_width * (config.num_kv_heads or config.num_heads)
         widths = config.head_width * config.num_heads, kv_width, kv_width
         biases = {"attention.in_proj": config.attention_bias, "attention.out_proj": config.has_attention_out_bias}
         for number in range(config.num_layers):
             ours, layer = f"decoder.layers.{number}", f"model.layers.{number}"
-            found[f"{ours}.attention_residual.norm.weight"] = Stored((f"{layer}.input_layernorm.weight",))
-            found[f"{ours}.feed_forward_residual.norm.weight"] = Stored((f"{layer}.post_attention_layernorm.weight",))
+            found[f"{ours}.attention_residual.norm.weight"] = WeightSource((f"{layer}.input_layernorm.weight",))
+            found[f"{ours}.feed_forward_residual.norm.weight"] = WeightSource(
+                (f"{layer}.post_attention_layernorm.weight",)
+            )
             for name, module, projections, rows in (
                 ("attention.in_proj", "self_attn", ("q_proj", "k_proj", "v_proj"), widths),
                 ("attention.out_proj", "self_attn", ("o_proj",), ()),
@@ -122,7 +124,7 @@ class _Llama(Format):
             ):
                 for part in ("weight", "bias") if biases.get(name, config.feed_forward_bias) else ("weight",):
                     names = tuple(f"{layer}.{module}.{projection}.{part}" for projection in projections)
-                    found[f"{ours}.{name}.{part}"] = Stored(names, rows)
+                    found[f"{ours}.{name}.{part}"] = WeightSource(names, rows)
         return found
 
     def files(self, config: GptConfig) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import raise_problems
-from regard.models.hub.format import GENERATION_FILE, Format, Stored, demanded, fixed, of_another_head, one_of
+from regard.models.hub.format import GENERATION_FILE, Format, demanded, fixed, of_another_head, one_of
 from regard.models.transformer import TransformerConfig
+from regard.models.weights import WeightSource
 from regard.nn.positions import sinusoids
 
 _TABLE = "embed_positions.weight"
@@ -103,19 +104,19 @@ class _Marian(Format):
             "forced_eos_token_id": config.eos_id,
         }
 
-    def names(self, config: TransformerConfig) -> dict[str, Stored]:
+    def names(self, config: TransformerConfig) -> dict[str, WeightSource]:
         shared, final = "model.shared.weight", "lm_head.weight"
         source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
         if config.tie_embeddings == "all":
-            found = {"src_embedding.weight": Stored((shared,), or_else=(source, target, final))}
+            found = {"src_embedding.weight": WeightSource((shared,), aliases=(source, target, final))}
         else:
-            found = {"src_embedding.weight": Stored((source,)), "tgt_embedding.weight": Stored((target,))}
+            found = {"src_embedding.weight": WeightSource((source,)), "tgt_embedding.weight": WeightSource((target,))}
         if config.tie_embeddings == "decoder":
-            found["tgt_embedding.weight"] = Stored((target,), or_else=(final,))
+            found["tgt_embedding.weight"] = WeightSource((target,), aliases=(final,))
         if config.tie_embeddings == "none":
-            found["to_words.weight"] = Stored((final,))
+            found["to_words.weight"] = WeightSource((final,))
         if config.output_bias:
-            found["to_words.bias"] = Stored(("final_logits_bias",), flat=True)
+            found["to_words.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
         sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
         layers = [f"{side}.layers.{number}" for side, count in sides for number in range(count)]
         for layer in layers:
@@ -132,10 +133,10 @@ class _Marian(Format):
             for part in ("weight", "bias"):
                 for ours, name in attentions.items():
                     inputs = tuple(f"model.{layer}.{name}.{each}_proj.{part}" for each in "qkv")
-                    found[f"{layer}.{ours}.in_proj.{part}"] = Stored(inputs, (config.d_model,) * 3)
-                    found[f"{layer}.{ours}.out_proj.{part}"] = Stored((f"model.{layer}.{name}.out_proj.{part}",))
+                    found[f"{layer}.{ours}.in_proj.{part}"] = WeightSource(inputs, (config.d_model,) * 3)
+                    found[f"{layer}.{ours}.out_proj.{part}"] = WeightSource((f"model.{layer}.{name}.out_proj.{part}",))
                 for ours, name in rest.items():
-                    found[f"{layer}.{ours}.{part}"] = Stored((f"model.{layer}.{name}.{part}",))
+                    found[f"{layer}.{ours}.{part}"] = WeightSource((f"model.{layer}.{name}.{part}",))
         return found
 
     def tables(self, config: TransformerConfig) -> dict[str, Tensor]:
