@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cli.conftest import SENTENCES
-from models.hub.theirs import gpt2, llama, marian
+from models.huggingface.theirs import gpt2, llama, marian
 from regard.generation import Translator
 from regard.models import RnnSearch, RnnSearchConfig, save_model
 from regard.text.pipeline import PipelineTokenizer

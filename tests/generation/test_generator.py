@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from generation.writer import LINE, trained_writer
-from models.hub.theirs import gpt2, llama
+from models.huggingface.theirs import gpt2, llama
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.generation import Generator, Sampling
 from regard.models import Gpt, GptConfig, Transformer, TransformerConfig, save_model

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from models.hub.theirs import BERTS, bert
+from models.huggingface.theirs import BERTS, bert
 from regard.errors import InvalidArgument, InvalidType
 from regard.generation import Reader
 from regard.models import Bert, BertConfig, load_model

@@ -27,9 +27,9 @@ from regard.errors import (
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt, GptConfig
-from regard.models.hub import FORMATS, Format
-from regard.models.hub.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
-from regard.models.hub.format import GENERATION_FILE, one_of
+from regard.models.huggingface import CONVERTERS, CheckpointConverter
+from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
+from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
 from regard.models.rnn_search import RnnSearch, RnnSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.weights import (
@@ -120,9 +120,9 @@ def save_model(
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     files: dict[str, Any] = {}
     if layout == "transformers":
-        form = _format_of(model)
-        config = form.values(model.config)
-        weights, files = form.to_theirs(model.config, weights), form.files(model.config)
+        converter = _converter_of(model)
+        config = converter.write_config(model.config)
+        weights, files = converter.export_weights(model.config, weights), converter.extra_files(model.config)
     else:
         config = {"architecture": kinds[type(model)], **asdict(model.config)}
     weights = {name: weight.to("cpu", dtype or weight.dtype).contiguous() for name, weight in weights.items()}
@@ -165,14 +165,14 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     values = _read_json(folder / CONFIG_FILE)
     source = paths[0] if len(paths) == 1 else folder
     name, kind = values.get("architecture"), values.get("model_type")
-    if isinstance(kind, str) and kind in FORMATS and name is None:
-        weights, form = read_weights(paths), FORMATS[kind]
-        config = _their_config(folder, values | _said_of_generation(folder), form, weights)
+    if isinstance(kind, str) and kind in CONVERTERS and name is None:
+        weights, converter = read_weights(paths), CONVERTERS[kind]
+        config = _huggingface_config(folder, values | _read_generation_config(folder), converter, weights)
         model = _build(folder, config, weights, source)
-        options = {"prefix": form.prefix, "ignored": form.needless}
-        weights = import_weights(form.names(config), weights, model, source, **options)
+        options = {"prefix": converter.prefix, "ignored": converter.ignored_weights}
+        weights = import_weights(converter.weight_map(config), weights, model, source, **options)
     else:
-        config = _own_config(folder / CONFIG_FILE, values)
+        config = _native_config(folder / CONFIG_FILE, values)
         weights = read_weights(paths)
         model = _build(folder, config, weights, source)
         names = {name: WeightSource((name,)) for name, _ in model.named_parameters()}
@@ -213,8 +213,8 @@ def architecture_of(folder: str | os.PathLike[str]) -> type[Any] | None:
         values = _read_json(folder / CONFIG_FILE)
     except InvalidCheckpoint:
         return None
-    form = FORMATS.get(str(values.get("model_type")))
-    theirs = None if form is None else form.architecture
+    converter = CONVERTERS.get(str(values.get("model_type")))
+    theirs = None if converter is None else converter.architecture
     return ARCHITECTURES.get(str(values.get("architecture", theirs)), (None, None))[1]
 
 
@@ -244,17 +244,19 @@ def _build(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> 
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE}: {error}") from error
 
 
-def _format_of(model: Model) -> Format:
+def _converter_of(model: Model) -> CheckpointConverter:
     """The kind of transformers' checkpoint that a model can be."""
     if isinstance(model, Gpt):
         if model.config.norm != "rms":
-            return FORMATS["gpt2"]
+            return CONVERTERS["gpt2"]
         if model.config.sliding_window is not None:
-            return FORMATS["mistral"]
-        return FORMATS["qwen2" if model.config.attention_bias and not model.config.has_attention_out_bias else "llama"]
+            return CONVERTERS["mistral"]
+        return CONVERTERS[
+            "qwen2" if model.config.attention_bias and not model.config.has_attention_out_bias else "llama"
+        ]
     if isinstance(model, RnnSearch):
         raise InvalidArgument("layout='transformers' has no place for an RnnSearch: use layout='regard'")
-    return FORMATS["bert" if isinstance(model, Bert) else "marian"]
+    return CONVERTERS["bert" if isinstance(model, Bert) else "marian"]
 
 
 @contextmanager
@@ -307,10 +309,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def _own_config(path: Path, values: dict[str, Any]) -> Any:
+def _native_config(path: Path, values: dict[str, Any]) -> Any:
     name = values.pop("architecture", None)
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        known = f"one of {', '.join(map(repr, ARCHITECTURES))}, or model_type one of {', '.join(map(repr, FORMATS))}"
+        known = f"one of {', '.join(map(repr, ARCHITECTURES))}, or model_type one of {', '.join(map(repr, CONVERTERS))}"
         came = repr(name) if name is not None or "model_type" not in values else f"model_type {values['model_type']!r}"
         raise InvalidCheckpoint(f"{path}: architecture must be {known}, but is {came}")
     config_type, _ = ARCHITECTURES[name]
@@ -327,26 +329,28 @@ def _own_config(path: Path, values: dict[str, Any]) -> Any:
         raise InvalidCheckpoint(f"{path}: {error}") from error
 
 
-def _said_of_generation(folder: Path) -> dict[str, Any]:
+def _read_generation_config(folder: Path) -> dict[str, Any]:
     """The words that begin and end what is generated, where a checkpoint keeps them in a file of their own."""
     path = folder / GENERATION_FILE
     said = _read_json(path) if path.is_file() else {}
     keys = ("bos_token_id", "eos_token_id", "decoder_start_token_id")
     found = {key: said[key] for key in keys if said.get(key) is not None}
-    wrong = {key: ids for key, ids in found.items() if not all(type(word) is int for word in one_of(ids))}
+    wrong = {key: ids for key, ids in found.items() if not all(type(word) is int for word in as_tuple(ids))}
     raise_problems(
         [f"{path}: {key} must be the id of a word, but is {ids!r}" for key, ids in wrong.items()], InvalidCheckpoint
     )
     return found
 
 
-def _their_config(folder: Path, values: dict[str, Any], form: Format, weights: dict[str, Any]) -> Any:
+def _huggingface_config(
+    folder: Path, values: dict[str, Any], converter: CheckpointConverter, weights: dict[str, Any]
+) -> Any:
     try:
-        config = form.config(values, weights)
+        config = converter.read_config(values, weights)
         if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
             config = with_pooling(config, folder)
     except InvalidArgument as error:
-        raise UnsupportedCheckpoint(f"{folder / CONFIG_FILE}: {form.their_words(str(error))}") from error
+        raise UnsupportedCheckpoint(f"{folder / CONFIG_FILE}: {converter.use_checkpoint_names(str(error))}") from error
     except (OSError, TypeError, ValueError, AttributeError, LookupError) as error:  # a list for a number, no file
-        raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {form.model_type}: {error}") from error
+        raise InvalidCheckpoint(f"{folder / CONFIG_FILE} does not read as a {converter.model_type}: {error}") from error
     return config

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from regard.errors import raise_problems
-from regard.models.hub.format import GENERATION_FILE, Format, demanded, fixed, of_another_head, one_of
+from regard.models.huggingface.converter import (
+    GENERATION_FILE,
+    CheckpointConverter,
+    as_tuple,
+    check_architecture,
+    require_fields,
+    require_values,
+)
 from regard.models.transformer import TransformerConfig
 from regard.models.weights import WeightSource
 from regard.nn.positions import sinusoids
@@ -22,12 +29,12 @@ _BOTH_SIDES = {"num_heads": "attention_heads", "d_ff": "ffn_dim"}
 """Sizes that are the same in our encoder and decoder."""
 
 
-class _Marian(Format):
+class _Marian(CheckpointConverter):
     model_type = "marian"
     architecture = "transformer"
     prefix = "model."
-    needless = re.compile(r"embed_positions\.weight$|^model\.shared\.weight$")
-    keys: ClassVar = {
+    ignored_weights = re.compile(r"embed_positions\.weight$|^model\.shared\.weight$")
+    config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 58101),
         "tgt_vocab_size": ("decoder_vocab_size", None),
         "d_model": ("d_model", 1024),
@@ -46,20 +53,20 @@ class _Marian(Format):
         "eos_id": ("eos_token_id", 0),
     }
 
-    aliases: ClassVar = {
+    attribute_map: ClassVar = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
 
-    def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> TransformerConfig:
-        fields = self.fields(values)
+    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> TransformerConfig:
+        fields = self.read_fields(values)
         wanted = {
             "normalize_before": (False,),
             "normalize_embedding": (False,),
             "add_final_layer_norm": (False,),
         }
-        ends = one_of(fields["eos_id"])
+        ends = as_tuple(fields["eos_id"])
         several = [f"eos_token_id must be one word, which is what this model can do, but is {list(ends)}"]
         sides = {
             name: (fields[ours], values.get(f"decoder_{name}", fields[ours])) for ours, name in _BOTH_SIDES.items()
@@ -69,7 +76,7 @@ class _Marian(Format):
             for name, (one, other) in sides.items()
             if one != other
         ]
-        objections = of_another_head(values, "MarianMTModel") + demanded(values, wanted) + unequal
+        objections = check_architecture(values, "MarianMTModel") + require_values(values, wanted) + unequal
         raise_problems(objections + (several if len(ends) > 1 else []))
         shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
         fields |= {
@@ -85,8 +92,8 @@ class _Marian(Format):
             output_bias=True,
         )
 
-    def values(self, config: TransformerConfig) -> dict[str, Any]:
-        objections = fixed(config, "Marian", norm="post", positions="sinusoidal")
+    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
+        objections = require_fields(config, "Marian", norm="post", positions="sinusoidal")
         if config.num_kv_heads not in (None, config.num_heads):
             objections.append(f"num_kv_heads must be num_heads in a checkpoint of Marian, but is {config.num_kv_heads}")
         raise_problems(objections)
@@ -94,7 +101,7 @@ class _Marian(Format):
             "architectures": ["MarianMTModel"],
             "model_type": "marian",
             "is_encoder_decoder": True,
-            **self.their_values(config),
+            **self.write_fields(config),
             "decoder_vocab_size": config.target_vocab_size,
             "decoder_attention_heads": config.num_heads,
             "decoder_ffn_dim": config.d_ff,
@@ -104,7 +111,7 @@ class _Marian(Format):
             "forced_eos_token_id": config.eos_id,
         }
 
-    def names(self, config: TransformerConfig) -> dict[str, WeightSource]:
+    def weight_map(self, config: TransformerConfig) -> dict[str, WeightSource]:
         shared, final = "model.shared.weight", "lm_head.weight"
         source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
         if config.tie_embeddings == "all":
@@ -139,7 +146,7 @@ class _Marian(Format):
                     found[f"{layer}.{ours}.{part}"] = WeightSource((f"model.{layer}.{name}.{part}",))
         return found
 
-    def tables(self, config: TransformerConfig) -> dict[str, Tensor]:
+    def extra_weights(self, config: TransformerConfig) -> dict[str, Tensor]:
         """The table of positions, and the final bias where there is none."""
         table = sinusoids(config.max_length, config.d_model, interleaved=config.interleaved_sinusoids)
         found = {f"model.{side}.{_TABLE}": table.clone() for side in ("encoder", "decoder")}
@@ -147,7 +154,7 @@ class _Marian(Format):
             found["final_logits_bias"] = torch.zeros(1, config.target_vocab_size)
         return found
 
-    def files(self, config: TransformerConfig) -> dict[str, Any]:
+    def extra_files(self, config: TransformerConfig) -> dict[str, Any]:
         """How transformers is to search."""
         return {
             GENERATION_FILE: {

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, raise_problems
 from regard.models.bert import BertConfig, Head, Pooling
-from regard.models.hub.format import Format, demanded, fixed, named_class, objects
+from regard.models.huggingface.converter import (
+    CheckpointConverter,
+    architecture_name,
+    require_fields,
+    require_objects,
+    require_values,
+)
 from regard.models.weights import WeightSource
 
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
@@ -27,11 +33,11 @@ HEADS: dict[str, Head] = {
 }
 
 
-class _Bert(Format):
+class _Bert(CheckpointConverter):
     model_type = "bert"
     architecture = "bert"
     prefix = "bert."
-    needless = re.compile(r"position_ids$|^cls\.seq_relationship\.")
+    ignored_weights = re.compile(r"position_ids$|^cls\.seq_relationship\.")
     heads: ClassVar = HEADS
     word_head: ClassVar = {
         "transform": "cls.predictions.transform.dense",
@@ -40,7 +46,7 @@ class _Bert(Format):
         "bias": "cls.predictions.bias",
     }
     """The names of the parts of the head that predicts words."""
-    keys: ClassVar = {
+    config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 30522),
         "d_model": ("hidden_size", 768),
         "num_heads": ("num_attention_heads", 12),
@@ -55,18 +61,18 @@ class _Bert(Format):
         "pad_id": ("pad_token_id", 0),
     }
 
-    def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> BertConfig:
+    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> BertConfig:
         wanted = {
             "position_embedding_type": ("absolute",),
             "is_decoder": (False,),
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        name = named_class(values) or next(iter(self.heads))
+        name = architecture_name(values) or next(iter(self.heads))
         head = self.heads.get(name)
         if head == "classes":
             wanted["problem_type"] = (None, "single_label_classification")
-        objections = demanded(values, wanted) + objects(values, "id2label")
+        objections = require_values(values, wanted) + require_objects(values, "id2label")
         if head is None:
             objections.append(f"architectures must be one of {', '.join(self.heads)}, but is {name!r}")
         if values.get("type_vocab_size") == 0:
@@ -74,7 +80,7 @@ class _Bert(Format):
         raise_problems(objections)
         assert head is not None
         labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-        fields = self.fields(values)
+        fields = self.read_fields(values)
         fields["pad_id"] = fields["pad_id"] or 0
         return BertConfig(
             **self.with_max_length(fields),
@@ -95,8 +101,8 @@ class _Bert(Format):
         """The names of the pooler and of the map to classes."""
         return {"pooler": f"{self.prefix}pooler.dense", "to_classes": "classifier"}
 
-    def values(self, config: BertConfig) -> dict[str, Any]:
-        objections = fixed(config, "BERT", norm="post", positions="learned")
+    def write_config(self, config: BertConfig) -> dict[str, Any]:
+        objections = require_fields(config, "BERT", norm="post", positions="learned")
         if not config.num_types:
             objections.append("num_types must be at least 1 in a checkpoint of BERT, but is 0")
         raise_problems(objections)
@@ -105,11 +111,11 @@ class _Bert(Format):
         return {
             "architectures": [next(name for name, each in HEADS.items() if each == head)],
             "model_type": "bert",
-            **self.their_values(config),
+            **self.write_fields(config),
             **({"id2label": labels, "label2id": {label: int(at) for at, label in labels.items()}} if labels else {}),
         }
 
-    def names(self, config: BertConfig) -> dict[str, WeightSource]:
+    def weight_map(self, config: BertConfig) -> dict[str, WeightSource]:
         embeddings, word_head, classifier = f"{self.prefix}embeddings", self.word_head, self.classifier(config)
         positions = WeightSource((f"{embeddings}.position_embeddings.weight",), skip=self.skipped_positions(config))
         found = {
@@ -146,16 +152,16 @@ class _Bert(Format):
             found["words.to_words.bias"] = WeightSource((word_head["bias"],), aliases=older)
         return found
 
-    def to_theirs(self, config: BertConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def export_weights(self, config: BertConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of a file; a bare model's have no prefix, and always a pooler."""
-        found = super().to_theirs(config, parameters)
+        found = super().export_weights(config, parameters)
         if config.head not in ("none", "embedding"):
             return found
         unused = {} if config.pooler else {"weight": torch.eye(config.d_model), "bias": torch.zeros(config.d_model)}
         found |= {f"{self.prefix}pooler.dense.{part}": tensor for part, tensor in unused.items()}
         return {name.removeprefix(self.prefix): tensor for name, tensor in found.items()}
 
-    def files(self, config: BertConfig) -> dict[str, Any]:
+    def extra_files(self, config: BertConfig) -> dict[str, Any]:
         """What sentence-transformers wants to know of an embedding."""
         if config.head != "embedding":
             return {}
@@ -192,7 +198,7 @@ def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
     if len(modes) != 1 or not modes <= known.keys():
         raise InvalidArgument(f"{POOLING_FILE}: expected one of {', '.join(known)}, got {', '.join(sorted(modes))}")
     said = json.loads((folder / SENTENCE_FILE).read_text()) if (folder / SENTENCE_FILE).is_file() else {}
-    raise_problems([f"{SENTENCE_FILE}: {each}" for each in demanded(said, {"do_lower_case": (False, None)})])
+    raise_problems([f"{SENTENCE_FILE}: {each}" for each in require_values(said, {"do_lower_case": (False, None)})])
     longest = said.get("max_seq_length")
     return replace(
         config,
@@ -208,14 +214,14 @@ class _Roberta(_Bert):
 
     model_type = "roberta"
     prefix = "roberta."
-    needless = re.compile(r"position_ids$")
+    ignored_weights = re.compile(r"position_ids$")
     heads: ClassVar = {
         "RobertaModel": "none",
         "RobertaForMaskedLM": "masked_words",
         "RobertaForSequenceClassification": "classes",
         "RobertaForTokenClassification": "token_classes",
     }
-    keys: ClassVar = {**_Bert.keys, "vocab_size": ("vocab_size", 50265), "pad_id": ("pad_token_id", 1)}
+    config_keys: ClassVar = {**_Bert.config_keys, "vocab_size": ("vocab_size", 50265), "pad_id": ("pad_token_id", 1)}
     word_head: ClassVar = {
         "transform": "lm_head.dense",
         "norm": "lm_head.layer_norm",

@@ -8,34 +8,34 @@ from typing import Any, ClassVar
 
 from regard.errors import raise_problems
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import (
-    Format,
-    assumed_pad,
-    demanded,
+from regard.models.huggingface.converter import (
+    CheckpointConverter,
+    as_tuple,
+    check_architecture,
+    default_pad_id,
     drop_unknown_ids,
-    fixed,
-    generation_file,
-    objects,
-    of_another_head,
-    one_of,
-    special_words,
+    generation_config,
+    require_fields,
+    require_objects,
+    require_values,
+    special_token_ids,
 )
 from regard.models.weights import WeightSource
 
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
-class _Llama(Format):
+class _Llama(CheckpointConverter):
     model_type = "llama"
     name: ClassVar = "Llama"
-    fixed: ClassVar[Mapping[str, Any]] = {"sliding_window": None, "attention_out_bias": None}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"sliding_window": None, "attention_out_bias": None}
     """Fields that all models of this kind have in common."""
-    demanded: ClassVar[Mapping[str, Collection[Any]]] = {}
+    allowed_values: ClassVar[Mapping[str, Collection[Any]]] = {}
     """Values of config.json that our model can serve."""
     architecture = "gpt"
     prefix = "model."
-    needless = re.compile(r"rotary_emb\.inv_freq$")
-    keys: ClassVar = {
+    ignored_weights = re.compile(r"rotary_emb\.inv_freq$")
+    config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 32000),
         "d_model": ("hidden_size", 4096),
         "num_heads": ("num_attention_heads", 32),
@@ -57,48 +57,50 @@ class _Llama(Format):
         "eos_ids": ("eos_token_id", 2),
     }
 
-    def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
+    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
         bare = (f"{self.name}Model",) if values.get("tie_word_embeddings") else ()  # else it has no map to words
-        objections = of_another_head(values, f"{self.name}ForCausalLM", *bare) + demanded(values, self.demanded)
-        raise_problems(objections + objects(values, "rope_scaling", "rope_parameters"))
-        fields = self.fields(values)
+        objections = check_architecture(values, f"{self.name}ForCausalLM", *bare) + require_values(
+            values, self.allowed_values
+        )
+        raise_problems(objections + require_objects(values, "rope_scaling", "rope_parameters"))
+        fields = self.read_fields(values)
         drop_unknown_ids(fields)
         rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
         rope |= fields["rotary_scaling"] or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
-        raise_problems(demanded({"rope_type": kind}, {"rope_type": ("default", "linear", "llama3")}))
+        raise_problems(require_values({"rope_type": kind}, {"rope_type": ("default", "linear", "llama3")}))
         needed = {"default": (), "linear": _SCALING[:1], "llama3": _SCALING}[kind]
         missing = [name for name in needed if name not in rope]
         if missing:
             raise_problems([f"rope_parameters must have {', '.join(missing)} for the type {kind!r}, but is {rope!r}"])
         scaling = {name: rope[name] for name in needed}
-        ends, pad = one_of(fields["eos_ids"]), fields["pad_id"]
+        ends, pad = as_tuple(fields["eos_ids"]), fields["pad_id"]
         fields |= {
             "attention_dropout": fields["attention_dropout"] or 0.0,
             "rotary_base": rope["rope_theta"],
             "rotary_scaling": scaling or None,
-            "pad_id": assumed_pad(ends) if pad is None or pad == -1 else pad,  # −1 in Llama 2
+            "pad_id": default_pad_id(ends) if pad is None or pad == -1 else pad,  # −1 in Llama 2
             "eos_ids": ends,
         }
-        return GptConfig.llama(**fields, **self.fixed)
+        return GptConfig.llama(**fields, **self.fixed_fields)
 
-    def values(self, config: GptConfig) -> dict[str, Any]:
-        wanted = {"gated": True, "norm": "rms", "positions": "rotary", **self.fixed}
-        raise_problems(fixed(config, self.name, **wanted))
+    def write_config(self, config: GptConfig) -> dict[str, Any]:
+        wanted = {"gated": True, "norm": "rms", "positions": "rotary", **self.fixed_fields}
+        raise_problems(require_fields(config, self.name, **wanted))
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
         return {
             "architectures": [f"{self.name}ForCausalLM"],
             "model_type": self.model_type,
-            **self.their_values(config),
+            **self.write_fields(config),
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
             "head_dim": config.head_width,
             "rope_parameters": {"rope_theta": config.rotary_base, "rope_type": kind, **scaling},
-            **special_words(config),
+            **special_token_ids(config),
         }
 
-    def names(self, config: GptConfig) -> dict[str, WeightSource]:
+    def weight_map(self, config: GptConfig) -> dict[str, WeightSource]:
         found = {
             "embedding.weight": WeightSource(
                 ("model.embed_tokens.weight",), aliases=("lm_head.weight",) if config.tie_embeddings else ()
@@ -127,16 +129,16 @@ class _Llama(Format):
                     found[f"{ours}.{name}.{part}"] = WeightSource(names, rows)
         return found
 
-    def files(self, config: GptConfig) -> dict[str, Any]:
-        return generation_file(config)
+    def extra_files(self, config: GptConfig) -> dict[str, Any]:
+        return generation_config(config)
 
 
 class _Mistral(_Llama):
     model_type = "mistral"
     name = "Mistral"
-    fixed: ClassVar = {"attention_bias": False, "attention_out_bias": None, "feed_forward_bias": False}
-    keys: ClassVar = {
-        **{ours: key for ours, key in _Llama.keys.items() if not ours.endswith("_bias")},
+    fixed_fields: ClassVar = {"attention_bias": False, "attention_out_bias": None, "feed_forward_bias": False}
+    config_keys: ClassVar = {
+        **{ours: key for ours, key in _Llama.config_keys.items() if not ours.endswith("_bias")},
         "num_kv_heads": ("num_key_value_heads", 8),
         "d_ff": ("intermediate_size", 14336),
         "max_length": ("max_position_embeddings", 131072),
@@ -147,15 +149,15 @@ class _Mistral(_Llama):
 class _Qwen2(_Llama):
     model_type = "qwen2"
     name = "Qwen2"
-    fixed: ClassVar = {
+    fixed_fields: ClassVar = {
         "attention_bias": True,
         "attention_out_bias": False,
         "feed_forward_bias": False,
         "sliding_window": None,
     }
-    demanded: ClassVar = {"use_sliding_window": (False,)}
-    keys: ClassVar = {
-        **{ours: key for ours, key in _Llama.keys.items() if not ours.endswith("_bias")},
+    allowed_values: ClassVar = {"use_sliding_window": (False,)}
+    config_keys: ClassVar = {
+        **{ours: key for ours, key in _Llama.config_keys.items() if not ours.endswith("_bias")},
         "vocab_size": ("vocab_size", 151936),
         "num_kv_heads": ("num_key_value_heads", 32),
         "d_ff": ("intermediate_size", 22016),
@@ -164,8 +166,8 @@ class _Qwen2(_Llama):
         "eos_ids": ("eos_token_id", None),
     }
 
-    def values(self, config: GptConfig) -> dict[str, Any]:
-        values = super().values(config)
+    def write_config(self, config: GptConfig) -> dict[str, Any]:
+        values = super().write_config(config)
         return values if config.head_dim is not None else {key: values[key] for key in values if key != "head_dim"}
 
 

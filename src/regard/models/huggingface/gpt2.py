@@ -8,26 +8,26 @@ from typing import Any, ClassVar
 
 from regard.errors import raise_problems
 from regard.models.gpt import GptConfig
-from regard.models.hub.format import (
-    Format,
-    assumed_pad,
-    demanded,
+from regard.models.huggingface.converter import (
+    CheckpointConverter,
+    as_tuple,
+    check_architecture,
+    default_pad_id,
     drop_unknown_ids,
-    fixed,
-    generation_file,
-    of_another_head,
-    one_of,
-    special_words,
+    generation_config,
+    require_fields,
+    require_values,
+    special_token_ids,
 )
 from regard.models.weights import WeightSource
 
 
-class _Gpt2(Format):
+class _Gpt2(CheckpointConverter):
     model_type = "gpt2"
     architecture = "gpt"
     prefix = "transformer."
-    needless = re.compile(r"\.attn\.(masked_)?bias$")
-    keys: ClassVar = {
+    ignored_weights = re.compile(r"\.attn\.(masked_)?bias$")
+    config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 50257),
         "d_model": ("n_embd", 768),
         "num_heads": ("n_head", 12),
@@ -43,32 +43,32 @@ class _Gpt2(Format):
         "eos_ids": ("eos_token_id", 50256),
     }
 
-    aliases: ClassVar = {
+    attribute_map: ClassVar = {
         "hidden_size": "n_embd",
         "max_position_embeddings": "n_positions",
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     }
 
-    def config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
+    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         wanted = {
             "scale_attn_weights": (True,),
             "scale_attn_by_inverse_layer_idx": (False,),
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        raise_problems(of_another_head(values, "GPT2LMHeadModel", "GPT2Model") + demanded(values, wanted))
-        fields = self.fields(values)
+        raise_problems(check_architecture(values, "GPT2LMHeadModel", "GPT2Model") + require_values(values, wanted))
+        fields = self.read_fields(values)
         drop_unknown_ids(fields)
-        ends = one_of(fields["eos_ids"])
+        ends = as_tuple(fields["eos_ids"])
         fields |= {
             "d_ff": fields["d_ff"] or 4 * fields["d_model"],
-            "pad_id": assumed_pad(ends) if fields["pad_id"] is None else fields["pad_id"],
+            "pad_id": default_pad_id(ends) if fields["pad_id"] is None else fields["pad_id"],
             "eos_ids": ends,
         }
         return GptConfig(**fields)
 
-    def values(self, config: GptConfig) -> dict[str, Any]:
+    def write_config(self, config: GptConfig) -> dict[str, Any]:
         wanted = {
             "num_kv_heads": None,
             "head_dim": None,
@@ -79,17 +79,17 @@ class _Gpt2(Format):
             "positions": "learned",
             "tie_embeddings": True,
         }
-        raise_problems(fixed(config, "GPT-2", **wanted))
+        raise_problems(require_fields(config, "GPT-2", **wanted))
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
-            **self.their_values(config),
+            **self.write_fields(config),
             "embd_pdrop": config.dropout,
-            **special_words(config),
+            **special_token_ids(config),
             "tie_word_embeddings": True,
         }
 
-    def names(self, config: GptConfig) -> dict[str, WeightSource]:
+    def weight_map(self, config: GptConfig) -> dict[str, WeightSource]:
         found = {
             "embedding.weight": WeightSource(("transformer.wte.weight",), aliases=("lm_head.weight",)),
             "positions.table": WeightSource(("transformer.wpe.weight",)),
@@ -110,8 +110,8 @@ class _Gpt2(Format):
                     found[f"decoder.layers.{layer}.{ours}.{part}"] = stored
         return found
 
-    def files(self, config: GptConfig) -> dict[str, Any]:
-        return generation_file(config)
+    def extra_files(self, config: GptConfig) -> dict[str, Any]:
+        return generation_config(config)
 
 
 GPT2 = _Gpt2()

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, MarianMTModel, PreTrainedModel
 
-from models.hub.theirs import BERTS, ROBERTAS, VOCAB, WORDS, bert, gpt2, llama, marian, mistral, qwen2, roberta
+from models.huggingface.theirs import BERTS, ROBERTAS, VOCAB, WORDS, bert, gpt2, llama, marian, mistral, qwen2, roberta
 from regard.errors import InvalidCheckpoint
 from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig, load_model, save_model
-from regard.models.hub import FORMATS
+from regard.models.huggingface import CONVERTERS
 
 LENGTHS = torch.tensor([9, 5, 2])
 REAL = (torch.arange(9) < LENGTHS[:, None]).long()
@@ -181,10 +181,13 @@ def test_a_class_may_be_spelt_in_more_than_one_way(tmp_path, make, name):
     torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", CONVERTERS)
 def test_what_a_configuration_leaves_out_is_as_there(kind):
-    form = FORMATS[kind]
-    empty, full = (form.values(form.config(values, {})) for values in ({}, AutoConfig.for_model(kind).to_dict()))
+    converter = CONVERTERS[kind]
+    empty, full = (
+        converter.write_config(converter.read_config(values, {}))
+        for values in ({}, AutoConfig.for_model(kind).to_dict())
+    )
     assert empty == full
 
 
