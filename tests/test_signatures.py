@@ -211,15 +211,20 @@ def call_nn():
 @torch.no_grad()
 def decode(decoder, memory):
     """Decode with two beams per sentence, both of which continue the first one; then one sentence ends."""
-    from regard.nn import DecoderCache
+    from regard.nn import DecoderCache, SharedBeamCache
 
-    cache, rows = DecoderCache(1), torch.arange(2 * BATCH)
+    cache, rows = SharedBeamCache(1), torch.arange(2 * BATCH)
     for tokens in (2, *[1] * 10):
         decoder(torch.randn(2 * BATCH, tokens, 16), memory, cache=cache)
-        cache.reorder(rows // 2 * 2)
-    cache.keep(torch.tensor([0, 2]), torch.tensor([0, 1, 4, 5]))
+        cache.reorder_cache(rows // 2 * 2)
+    cache.batch_select_indices(torch.tensor([0, 2]), torch.tensor([0, 1, 4, 5]))
     decoder(torch.randn(4, 1, 16), memory[[0, 2]], cache=cache)
-    greedy = DecoderCache(1)
+    own = DecoderCache(1)
+    own.advance(BATCH, 2, 1, memory.device)
+    own.batch_repeat_interleave(1)
+    own.reorder_cache(torch.arange(BATCH))
+    own.batch_select_indices(torch.tensor([0]), torch.tensor([0]))
+    greedy = SharedBeamCache(1)
     for tokens in (3, 1):
         decoder(torch.randn(BATCH, tokens, 16), memory, cache=greedy)
 

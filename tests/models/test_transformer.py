@@ -225,7 +225,7 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there():
     memory, cache = model.encode(src, lengths), model.new_cache()
     model.decode(tgt[:, :5], memory, lengths, cache=cache)
     rows = torch.tensor([1, 1, 5, 4])  # the second sentence leaves
-    cache.keep(torch.tensor([0, 2]), rows)
+    cache.batch_select_indices(torch.tensor([0, 2]), rows)
     kept = torch.tensor([0, 2])
     step = model.decode(tgt[rows, 5:6], memory[kept], lengths[kept], cache=cache)
     whole = model.decode(tgt[rows, :6], memory[kept], lengths[kept])

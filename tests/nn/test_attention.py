@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.errors import InvalidArgument
-from regard.nn import FixedCache, GrowingCache, MultiHeadAttention
+from regard.nn import CrossAttentionCache, KVCache, MultiHeadAttention
 from regard.ops.masks import Causal, Padding
 
 
@@ -75,7 +75,7 @@ def test_step_by_step_with_a_cache_equals_all_at_once():
     torch.manual_seed(0)
     attention, x = MultiHeadAttention(32, 4, num_kv_heads=2), torch.randn(2, 9, 32)
     whole = attention(x, mask=Causal())
-    cache = GrowingCache(capacity=2)
+    cache = KVCache(capacity=2)
     steps = [attention(x[:, i : i + 3], mask=Causal(), cache=cache) for i in (0, 3, 6)]
     torch.testing.assert_close(torch.cat([step.output for step in steps], dim=1), whole.output)
     torch.testing.assert_close(steps[-1].weights.dense(), whole.weights.dense()[:, :, 6:])
@@ -83,17 +83,19 @@ def test_step_by_step_with_a_cache_equals_all_at_once():
 
 def test_a_filled_cache_stands_for_key_and_value():
     attention, x, memory = MultiHeadAttention(32, 4), torch.randn(2, 1, 32), torch.randn(2, 7, 32)
-    cache = FixedCache()
+    cache = CrossAttentionCache()
     first = attention(x, memory, cache=cache).output
     torch.testing.assert_close(attention(x, torch.full_like(memory, torch.nan), cache=cache).output, first)
 
 
 def test_the_wrong_cache_is_refused():
     attention, x = MultiHeadAttention(32, 4), torch.randn(2, 3, 32)
-    with pytest.raises(InvalidArgument, match="cache: expected a FixedCache in attention to a key, got GrowingCache"):
-        attention(x, x, x, cache=GrowingCache())
-    with pytest.raises(InvalidArgument, match="cache: expected a GrowingCache in self-attention, got FixedCache"):
-        attention(x, cache=FixedCache())
+    with pytest.raises(
+        InvalidArgument, match="cache: expected a CrossAttentionCache in attention to a key, got KVCache"
+    ):
+        attention(x, x, x, cache=KVCache())
+    with pytest.raises(InvalidArgument, match="cache: expected a KVCache in self-attention, got CrossAttentionCache"):
+        attention(x, cache=CrossAttentionCache())
 
 
 def test_another_dtype_than_that_of_the_weights_is_refused_unless_autocast_converts():

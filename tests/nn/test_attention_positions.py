@@ -10,7 +10,7 @@ from regard.errors import InvalidArgument
 from regard.nn import (
     AlibiPositions,
     BucketPositions,
-    GrowingCache,
+    KVCache,
     MultiHeadAttention,
     RelativePositions,
     RotaryPositions,
@@ -118,7 +118,7 @@ def test_biases_are_those_of_bloom():
 def test_step_by_step_with_a_cache_equals_all_at_once(kind):
     layer, x = MultiHeadAttention(32, HEADS, positions=make(kind)), torch.randn(2, 9, 32)
     whole = layer(x, mask=Causal())
-    cache = GrowingCache(capacity=2)
+    cache = KVCache(capacity=2)
     steps = [layer(x[:, i : i + 3], mask=Causal(), cache=cache) for i in (0, 3, 6)]
     torch.testing.assert_close(torch.cat([step.output for step in steps], dim=1), whole.output)
     torch.testing.assert_close(steps[-1].weights.dense(), whole.weights.dense()[:, :, 6:])

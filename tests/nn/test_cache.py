@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.nn import DecoderCache, FixedCache, GrowingCache
+from regard.nn import CrossAttentionCache, KVCache, SharedBeamCache
 from regard.ops.masks import Causal
 
 
 def test_what_is_appended_comes_back_in_order():
-    cache, key, value = GrowingCache(capacity=1), torch.randn(3, 2, 11, 4), torch.randn(3, 2, 11, 5)
+    cache, key, value = KVCache(capacity=1), torch.randn(3, 2, 11, 4), torch.randn(3, 2, 11, 5)
     for step in range(11):
         keys, values = cache.append(key[:, :, step : step + 1], value[:, :, step : step + 1])
         assert torch.equal(keys, key[:, :, : step + 1])
@@ -24,11 +24,11 @@ def test_what_is_appended_comes_back_in_order():
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_a_beam_sees_the_words_that_it_goes_on_from(beams, tokens):
     """Each entry is a number that its key holds, and each row keeps the list of those that are its own."""
-    generator, cache, count = torch.Generator().manual_seed(0), DecoderCache(1), 2
+    generator, cache, count = torch.Generator().manual_seed(0), SharedBeamCache(1), 2
     own: list[list[int]] = [[] for _ in range(2 * beams)]
     entries, most = 0, 0
     for _ in range(60):
-        mask = cache.extend(count, beams, tokens, torch.device("cpu"))
+        mask = cache.advance(count, beams, tokens, torch.device("cpu"))
         numbers = torch.arange(entries, entries + beams * tokens, dtype=torch.float32)
         new = numbers[None, None, :, None].expand(count, 1, -1, 1)
         keys, values = cache.layers[0].self_attention.append(new, -new)
@@ -44,59 +44,59 @@ def test_a_beam_sees_the_words_that_it_goes_on_from(beams, tokens):
         assert beams > 1 or isinstance(mask, Causal if tokens > 1 else type(None))
         entries += beams * tokens
         rows = torch.randint(0, beams, (count, beams), generator=generator) + beams * torch.arange(count)[:, None]
-        cache.reorder(rows.flatten())
+        cache.reorder_cache(rows.flatten())
         own = [list(own[row]) for row in rows.flatten().tolist()]
     assert cache.length == 60 * tokens
     assert most < 60 * tokens * beams or beams == 1  # what no beam sees was dropped
 
 
 def test_an_empty_cache_may_be_reordered():
-    cache = DecoderCache(2)
-    cache.reorder(torch.tensor([1, 0]))
-    cache.keep(torch.tensor([0]), torch.tensor([0, 1]))
+    cache = SharedBeamCache(2)
+    cache.reorder_cache(torch.tensor([1, 0]))
+    cache.batch_select_indices(torch.tensor([0]), torch.tensor([0, 1]))
     assert cache.length == 0
 
 
 def test_sentences_leave_both_caches():
-    cache, key = DecoderCache(1), torch.randn(4, 2, 3, 4)
+    cache, key = SharedBeamCache(1), torch.randn(4, 2, 3, 4)
     cache.layers[0].self_attention.append(key[:2], key[2:])
     cache.layers[0].cross_attention.fill(key[:2], key[2:])
-    cache.keep(torch.tensor([1]), torch.tensor([2, 3]))
+    cache.batch_select_indices(torch.tensor([1]), torch.tensor([2, 3]))
     fixed = cache.layers[0].cross_attention
-    assert fixed.held is not None
-    assert torch.equal(fixed.held[0], key[1:2])
-    assert torch.equal(fixed.held[1], key[3:4])
+    assert fixed.key_value is not None
+    assert torch.equal(fixed.key_value[0], key[1:2])
+    assert torch.equal(fixed.key_value[1], key[3:4])
     grown = cache.layers[0].self_attention.append(key[:1], key[:1])
     assert torch.equal(grown[0], torch.cat([key[1:2], key[:1]], dim=2))
     assert torch.equal(grown[1], torch.cat([key[3:4], key[:1]], dim=2))
 
 
 def test_sentences_that_do_not_fit_are_refused():
-    cache = GrowingCache()
+    cache = KVCache()
     cache.append(torch.zeros(4, 1, 1, 2), torch.zeros(4, 1, 1, 2))
-    with pytest.raises(InvalidArgument, match="holds 4 sentences, but the new key has 3"):
+    with pytest.raises(InvalidArgument, match="key: expected rows = 4, as in the cache, got 3"):
         cache.append(torch.zeros(3, 1, 1, 2), torch.zeros(3, 1, 1, 2))
 
 
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_a_cache_without_room_is_refused(capacity):
-    with pytest.raises(InvalidArgument, match=f"capacity must be at least 1, but is {capacity}"):
-        GrowingCache(capacity)
+    with pytest.raises(InvalidArgument, match=f"capacity: expected an int of at least 1, got {capacity}"):
+        KVCache(capacity)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ((3, 2, 1, 4), (3, 2, 1, 5), "holds 4 sentences, but the new key has 3"),
-        ((4, 1, 1, 4), (4, 1, 1, 5), "holds kv_heads 2 of a key, but the new one has 1"),
-        ((4, 2, 1, 1), (4, 2, 1, 5), "holds dim 4 of a key, but the new one has 1"),
-        ((4, 2, 1, 4), (4, 2, 1, 1), "holds dim 5 of a value, but the new one has 1"),
-        ((4, 2, 1, 4), (4, 2, 2, 5), r"key has the shape \(4, 2, 1, 4\) and value \(4, 2, 2, 5\)"),
-        ((4, 2, 4), (4, 2, 5), r"but key has the shape \(4, 2, 4\)"),
+        ((3, 2, 1, 4), (3, 2, 1, 5), "key: expected rows = 4, as in the cache, got 3"),
+        ((4, 1, 1, 4), (4, 1, 1, 5), "key: expected kv_heads = 2, as in the cache, got 1"),
+        ((4, 2, 1, 1), (4, 2, 1, 5), "key: expected dim = 4, as in the cache, got 1"),
+        ((4, 2, 1, 4), (4, 2, 1, 1), "value: expected dim = 5, as in the cache, got 1"),
+        ((4, 2, 1, 4), (4, 2, 2, 5), r"expected \(rows, .* got \(4, 2, 1, 4\) and \(4, 2, 2, 5\)"),
+        ((4, 2, 4), (4, 2, 5), r"got \(4, 2, 4\) and \(4, 2, 5\)"),
     ],
 )
 def test_a_refused_append_changes_nothing(key, value, words):
-    cache = GrowingCache()
+    cache = KVCache()
     first = torch.randn(4, 2, 3, 4), torch.randn(4, 2, 3, 5)
     cache.append(*first)
     with pytest.raises(InvalidArgument, match=words):
@@ -109,8 +109,8 @@ def test_a_refused_append_changes_nothing(key, value, words):
 
 
 def test_what_requires_grad_is_refused_unless_gradients_are_off():
-    cache, key = GrowingCache(), torch.ones(1, 1, 1, 2, requires_grad=True)
-    with pytest.raises(InvalidArgument, match="GrowingCache is for inference, but the new key or value requires grad"):
+    cache, key = KVCache(), torch.ones(1, 1, 1, 2, requires_grad=True)
+    with pytest.raises(InvalidArgument, match=r"expected tensors without grad in a cache; decode under torch\.no_grad"):
         cache.append(key, key)
     assert cache.length == 0
     with torch.no_grad():
@@ -119,32 +119,32 @@ def test_what_requires_grad_is_refused_unless_gradients_are_off():
 
 
 def test_rows_that_do_not_fit_are_refused():
-    cache = DecoderCache(1)
-    cache.extend(2, 5, 1, torch.device("cpu"))
-    with pytest.raises(InvalidArgument, match="holds 2 sentences of 5 rows, but 2 of 4 go on"):
-        cache.extend(2, 4, 1, torch.device("cpu"))
+    cache = SharedBeamCache(1)
+    cache.advance(2, 5, 1, torch.device("cpu"))
+    with pytest.raises(InvalidArgument, match="expected the 2 sentences of 5 rows that it holds, got 2 of 4"):
+        cache.advance(2, 4, 1, torch.device("cpu"))
 
 
 def test_an_empty_fixed_cache_keeps_nothing():
-    cache = FixedCache()
-    cache.keep(torch.tensor([0]))
-    assert cache.held is None
+    cache = CrossAttentionCache()
+    cache.batch_select_indices(torch.tensor([0]))
+    assert cache.key_value is None
 
 
 def test_on_a_cpu_16_bits_are_kept_as_float32():
     key = torch.randn(2, 1, 3, 4, dtype=torch.bfloat16)
-    for stored in (*GrowingCache().append(key, key), *FixedCache().fill(key, key)):
+    for stored in (*KVCache().append(key, key), *CrossAttentionCache().fill(key, key)):
         assert stored.dtype == torch.float32
         assert torch.equal(stored, key.float())
-    assert GrowingCache().append(key.double(), key.double())[0].dtype == torch.float64
+    assert KVCache().append(key.double(), key.double())[0].dtype == torch.float64
 
 
 def test_what_a_quarter_of_the_entries_hold_for_nobody_is_dropped():
-    cache, attention = DecoderCache(1), GrowingCache()
+    cache, attention = SharedBeamCache(1), KVCache()
     cache.layers[0].self_attention = attention
     for step in range(12):
-        cache.extend(1, 4, 1, torch.device("cpu"))
+        cache.advance(1, 4, 1, torch.device("cpu"))
         attention.append(torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2))
         # Three beams go on from themselves; the last one always from the first, so that a quarter serves nobody.
-        cache.reorder(torch.tensor([0, 1, 2, 0]))
+        cache.reorder_cache(torch.tensor([0, 1, 2, 0]))
         assert attention.length == (24 if step == 7 else 4 * (step + 1) if step < 7 else 24 + 4 * (step - 7))

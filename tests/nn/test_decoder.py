@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument
-from regard.nn import DecoderCache, FeedForward, MultiHeadAttention, TransformerLayer, TransformerStack
+from regard.nn import FeedForward, MultiHeadAttention, SharedBeamCache, TransformerLayer, TransformerStack
 from regard.ops.masks import Padding
 
 
@@ -29,7 +29,7 @@ def make_decoder(norm: str) -> TransformerStack:
 @torch.no_grad()
 def test_any_steps_with_a_cache_equal_all_at_once(norm, steps):
     decoder, hidden, memory = make_decoder(norm), torch.randn(4, 7, 16), torch.randn(2, 6, 16)
-    mask, cache = Padding(torch.tensor([6, 3])), DecoderCache(2)
+    mask, cache = Padding(torch.tensor([6, 3])), SharedBeamCache(2)
     whole, _, crosses = decoder(hidden, memory, memory_mask=mask)
     outputs = [decoder(part, memory, memory_mask=mask, cache=cache)[0] for part in hidden.split(steps, dim=1)]
     torch.testing.assert_close(torch.cat(outputs, dim=1), whole)

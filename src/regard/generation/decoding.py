@@ -127,7 +127,7 @@ class Decoding(ABC, Generic[Model]):
         """Make as many rows of each sentence's as there are beams."""
         self.words = self.words.repeat_interleave(self.beams, 0)
         if self.cache is not None:
-            self.cache.spread(self.beams)
+            self.cache.batch_repeat_interleave(self.beams)
 
     def go_on(self, words: Tensor, rows: Tensor | None = None, staying: Tensor | None = None) -> None:
         """Append a word to each row.
@@ -144,9 +144,9 @@ class Decoding(ABC, Generic[Model]):
             self.keep(staying)
         if self.cache is not None and rows is not None:
             if staying is None:
-                self.cache.reorder(rows)
+                self.cache.reorder_cache(rows)
             else:
-                self.cache.keep(staying, rows)
+                self.cache.batch_select_indices(staying, rows)
         before = self.words if rows is None else self.words.index_select(0, rows)
         self.words = torch.cat([before, words.unsqueeze(1)], dim=1)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import InvalidType, raise_problems
 from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
+from regard.nn.cache import Cache
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
@@ -69,7 +70,7 @@ class EncoderDecoder(nn.Module, ABC):
         """The layers that attend, by kind and number: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"`` and so on."""
 
     @abstractmethod
-    def new_cache(self) -> Any:
+    def new_cache(self) -> Cache:
         """An empty cache for :meth:`decode`."""
 
     @abstractmethod

@@ -299,7 +299,7 @@ class Gpt(nn.Module):
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`hidden`, in which each row has its own keys."""
-        return DecoderCache(self.config.num_layers, shared=False)
+        return DecoderCache(self.config.num_layers)
 
 
 def _layers(config: GptConfig) -> TransformerStack:

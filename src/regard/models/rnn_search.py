@@ -208,18 +208,18 @@ class RecurrentCache:
         self.state: Tensor | None = None  # (rows, d_hidden)
         self.key: Tensor | None = None  # (sentences, 1, source, d_attention)
 
-    def spread(self, beams: int) -> None:
+    def batch_repeat_interleave(self, beams: int) -> None:
         """Make of the one row of each sentence so many, which go on from it."""
         if self.state is not None:
             self.state = self.state.repeat_interleave(beams, 0)
 
-    def reorder(self, rows: Tensor) -> None:
+    def reorder_cache(self, rows: Tensor) -> None:
         """Let row i go on from row ``rows[i]`` of the same sentence."""
         if self.state is not None:
             self.state = self.state.index_select(0, rows)
 
-    def keep(self, sentences: Tensor, rows: Tensor) -> None:
+    def batch_select_indices(self, sentences: Tensor, rows: Tensor) -> None:
         """Go on with some sentences only, whose row i goes on from row ``rows[i]``, counted before others left."""
         if self.key is not None:
             self.key = self.key.index_select(0, sentences)
-        self.reorder(rows)
+        self.reorder_cache(rows)

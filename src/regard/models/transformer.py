@@ -21,7 +21,7 @@ from regard.models.positions import (
 from regard.models.stacks import make_stack
 from regard.nn.attention import MultiHeadAttention, head_objections
 from regard.nn.attention_positions import BucketPositions, RelativePositions
-from regard.nn.cache import DecoderCache
+from regard.nn.cache import DecoderCache, SharedBeamCache
 from regard.nn.dropout import dropout_objections
 from regard.nn.feed_forward import Activation, FeedForward, choice_objections
 from regard.nn.positions import LearnedPositions
@@ -194,7 +194,8 @@ class Transformer(EncoderDecoder):
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`decode`."""
-        return DecoderCache(self.config.num_decoder_layers, shared=self.config.positions not in IN_ATTENTION)
+        kind = DecoderCache if self.config.positions in IN_ATTENTION else SharedBeamCache
+        return kind(self.config.num_decoder_layers)
 
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         embedded = self._embed(src, self.src_embedding, self.src_positions, 0)

@@ -12,7 +12,7 @@ from regard.nn.attention_positions import (
     RotaryPositions,
     rotary_frequencies,
 )
-from regard.nn.cache import DecoderCache, FixedCache, GrowingCache, LayerCache
+from regard.nn.cache import Cache, CrossAttentionCache, DecoderCache, KVCache, LayerCache, SharedBeamCache
 from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import FeedForward
@@ -28,12 +28,13 @@ __all__ = [
     "AlibiPositions",
     "AttentionPositions",
     "BucketPositions",
+    "Cache",
+    "CrossAttentionCache",
     "DecoderCache",
     "Dropout",
     "FeedForward",
-    "FixedCache",
     "GraphAttention",
-    "GrowingCache",
+    "KVCache",
     "LayerCache",
     "LearnedPositions",
     "MultiHeadAttention",
@@ -43,6 +44,7 @@ __all__ = [
     "RotaryPositions",
     "SelfAttention",
     "SelfAttention2d",
+    "SharedBeamCache",
     "SinusoidalPositions",
     "StackOutput",
     "TokenLoss",

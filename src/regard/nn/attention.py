@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.checks import Checks, describe
 from regard.errors import count_problems
 from regard.nn.attention_positions import AttentionPositions
-from regard.nn.cache import FixedCache, GrowingCache
+from regard.nn.cache import CrossAttentionCache, KVCache
 from regard.nn.linear import Linear, check_input
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
@@ -99,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: MaskLike | None = None,
         measure: MeasureLike = (),
-        cache: GrowingCache | FixedCache | None = None,
+        cache: KVCache | CrossAttentionCache | None = None,
         offset: int | None = None,
     ) -> AttentionOutput:
         """Attend from query to key.
@@ -110,8 +110,8 @@ class MultiHeadAttention(nn.Module):
             value: (batch, keys, d_model). Default: key.
             mask: As in :func:`regard.attend`.
             measure: As in :func:`regard.attend`.
-            cache: In self-attention a GrowingCache, to which this call's keys are appended; in cross-attention a
-                FixedCache, which the first call fills and from which later calls read.
+            cache: In self-attention a KVCache, to which this call's keys are appended; in cross-attention a
+                CrossAttentionCache, which the first call fills and from which later calls read.
             offset: Position of the first query, as in :func:`regard.attend`. Default: behind what the cache holds.
 
         Returns:
@@ -128,10 +128,10 @@ class MultiHeadAttention(nn.Module):
                 [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1
             )
             if self.positions is not None:
-                first = cache.length if isinstance(cache, GrowingCache) else 0  # place of the first new key
+                first = cache.length if isinstance(cache, KVCache) else 0  # place of the first new key
                 query_heads = self.positions.turn(query_heads, first if offset is None else offset)
                 key_heads = self.positions.turn(key_heads, first)
-            if isinstance(cache, GrowingCache):
+            if isinstance(cache, KVCache):
                 key_heads, value_heads = cache.append(key_heads, value_heads)
         else:
             query_heads, key_heads, value_heads = self._project(query, key, value, cache)
@@ -148,20 +148,20 @@ class MultiHeadAttention(nn.Module):
         return replace(attended, output=self.out_proj(joined))
 
     def _project(
-        self, query: Tensor, key: Tensor, value: Tensor | None, cache: GrowingCache | FixedCache | None
+        self, query: Tensor, key: Tensor, value: Tensor | None, cache: KVCache | CrossAttentionCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of query, key and value where query and key differ; a filled cache stands for key and value."""
         key_row = self.widths[0]
         value_row = key_row + self.widths[1]
         query_heads = self._heads(self._linear(query, slice(key_row)))
-        if isinstance(cache, FixedCache) and cache.held is not None:
-            return query_heads, *cache.held
+        if isinstance(cache, CrossAttentionCache) and cache.key_value is not None:
+            return query_heads, *cache.key_value
         if value is None:
             key_heads, value_heads = self._heads(self._linear(key, slice(key_row, None))).chunk(2, dim=1)
         else:
             key_heads = self._heads(self._linear(key, slice(key_row, value_row)))
             value_heads = self._heads(self._linear(value, slice(value_row, None)))
-        if isinstance(cache, FixedCache):
+        if isinstance(cache, CrossAttentionCache):
             key_heads, value_heads = cache.fill(key_heads, value_heads)
         return query_heads, key_heads, value_heads
 
@@ -183,7 +183,7 @@ class MultiHeadAttention(nn.Module):
             if self.positions is not None and key is not None:
                 kind = type(self.positions).__name__
                 checks.fail(f"key: expected None with {kind}, which are for self-attention, got {describe(key)}")
-            wanted = GrowingCache if key is None else FixedCache
+            wanted = KVCache if key is None else CrossAttentionCache
             if cache is not None and not isinstance(cache, wanted):
                 kind = "self-attention" if key is None else "attention to a key"
                 checks.fail(f"cache: expected a {wanted.__name__} in {kind}, got {describe(cache)}")

@@ -250,8 +250,8 @@ class TransformerStack(nn.Module):
             rule: Mask | Tensor | None = Causal()
             if cache is not None:
                 sentences = shape[0] if memory is None else memory.shape[0]
-                rule = cache.extend(sentences, shape[0] // sentences, shape[1], hidden.device)
-                if cache.shared:
+                rule = cache.advance(sentences, shape[0] // sentences, shape[1], hidden.device)
+                if cache.shares_beams:
                     hidden = hidden.reshape(sentences, -1, shape[2])  # (sentences, rows of each · tokens, d_model)
             mask = rule if mask is None else mask if rule is None else as_mask(rule) & as_mask(mask)
         attentions, cross_attentions = [], []
