@@ -103,4 +103,7 @@ def test_a_model_that_none_of_ours_is_is_refused_before_its_texts_are_read(regar
     (tmp_path / "texts").write_text("a text without a tab\n")
     done = regard("evaluate", tmp_path / "texts", "--model", tmp_path)
     assert (done.code, done.out) == (2, "")
-    assert "model_type one of 'bert', 'gpt2', 'llama', 'marian', but is model_type 't5'" in done.err
+    assert (
+        "model_type one of 'bert', 'gpt2', 'llama', 'marian', 'mistral', 'qwen2', 'roberta', but is model_type 't5'"
+        in done.err
+    )
