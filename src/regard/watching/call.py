@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import InvalidArgument
 from regard.ops import WeightMatrix
@@ -183,6 +183,31 @@ def _all_keys(queries: int, keys: int, device: torch.device, _: bool) -> Spans:
     """A mask of ranges that allows all keys. The layers of a step share one; inference mode has its own."""
     starts = torch.zeros(1, 1, queries, 1, dtype=torch.int32, device=device)
     return Spans(starts, starts + keys)
+
+
+class CallIdentity:
+    """What the weights of a call follow from; calls that are equal here have the same weights.
+
+    It holds the tensors, so that their memory is not reused by others while it is compared.
+    """
+
+    def __init__(self, module: nn.Module, call: AttentionCall, mask: Tensor | None) -> None:
+        request = call.request
+        self.rules = module, request.scale, type(request.mask), type(request.score), mask is None
+        self.tensors = request.query, request.key, request.query if mask is None else mask
+        self.versions = [None if each.is_inference() else each._version for each in self.tensors]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, CallIdentity)
+            and (self.rules, self.versions) == (other.rules, other.versions)
+            and all(map(is_same_memory, self.tensors, other.tensors))
+        )
+
+
+def is_same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same elements in memory."""
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
 def _was_written_to(tensor: Tensor) -> bool:

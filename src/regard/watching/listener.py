@@ -18,27 +18,24 @@ from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, Sel
 from regard.ops import AttentionOutput, WeightMatrix
 from regard.ops.measures import Measure
 from regard.watching import registry
-from regard.watching.call import AttentionCall, Continuation
+from regard.watching.call import AttentionCall, CallIdentity, Continuation
 from regard.watching.interventions import Interventions
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.module_inspection import (
     attention_kind,
-    calls_sdpa,
     computes_own_softmax,
-    is_named_attention,
     is_of_transformers,
-    mentions_attention,
+    may_attend,
     uses_only_attention_interface,
 )
+from regard.watching.refusals import OWN_CODE, label, remedy, why_no_attention
 from regard.watching.result import LayerKey, Recorders, WatchResult
 from regard.watching.retention import Retention
-from regard.watching.torch_attention import SdpaInterceptor, check_inputs, is_same_memory
+from regard.watching.torch_attention import SdpaInterceptor, check_inputs
 from regard.watching.transformers_masks import MaskRegistry
 
 REGARD_LAYERS = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
 """The layers of this library, whose output has the weights."""
-
-OWN_CODE = "computes attention in its own code, which cannot be recorded"
 
 
 class Listener:
@@ -83,7 +80,7 @@ class Listener:
             elif other is not None:
                 place = other.module_names[id(module)]
                 where = f", as {place} of {type(other.model).__name__}" if place else ""
-                raise InvalidArgument(f"model: {_label(name, module)} is being watched already{where}; end that watch")
+                raise InvalidArgument(f"model: {label(name, module)} is being watched already{where}; end that watch")
         self.module_names = {id(module): name for name, module in modules.items()}
         self.config_ids = {id(vars(module)["config"]) for module in modules.values() if "config" in vars(module)}
         self.classes = set(map(type, modules.values()))
@@ -106,12 +103,12 @@ class Listener:
         with ExitStack() as stack:  # undone if it fails half way
             stack.callback(registry.deactivate, self)
             registry.activate(self)
-            for module in modules.values():
+            # Hooks take time; where SDPA is intercepted, any module may call it.
+            hooked = modules if self._sdpa_mode is not None else _with_attention(modules)
+            for name in hooked:
+                module = modules[name]
                 if isinstance(module, torch.jit.ScriptModule):
                     continue  # it takes no hooks
-                is_leaf = not module._modules
-                if self._sdpa_mode is None and is_leaf and not isinstance(module, REGARD_LAYERS):
-                    continue  # attention of transformers' models has submodules; hooks take time
                 stack.callback(module.register_forward_pre_hook(self._before_forward).remove)
                 after = module.register_forward_hook(self._after_forward, with_kwargs=True, always_call=True)
                 stack.callback(after.remove)
@@ -343,7 +340,17 @@ class Listener:
         if id(module) in self._multiplies_softmax:
             self._not_recorded[name] = module
         if self._num_calls == self._num_calls_at_entry[-1] and computes_own_softmax(type(module)):
-            raise InvalidArgument(f"{_label(name, module)}: {OWN_CODE}{self._remedy(type(module), kwargs)}")
+            raise InvalidArgument(f"{label(name, module)}: {OWN_CODE}{remedy(self.model, type(module), kwargs)}")
+
+    def _why_nothing(self) -> str:
+        """Why nothing was recorded, as far as can be known."""
+        if not self._modules_run and not isinstance(self.model, torch.jit.ScriptModule):
+            return "the model was not called"
+        if self._layer_names is not None:
+            return "the modules in layers=[...] did not compute attention"
+        for name, module in self._not_recorded.items():
+            return f"{label(name, module)} {OWN_CODE}"
+        return why_no_attention(self.model, self._modules_run)
 
     def _end_forward(self) -> None:
         self.masks.on_forward_end()
@@ -377,57 +384,15 @@ class Listener:
             self._recordings.append({each: recorders.pop(each) for each in self._recorded_this_forward})
         return self._recordings[-1]
 
-    def _remedy(self, kind: type[nn.Module], options: Mapping[str, Any]) -> str:
-        """What to do where a module's attention was not recorded."""
-        if options.get("output_attentions"):
-            return " with output_attentions=True; leave that out, because the watch gives the weights"
-        if calls_sdpa(kind) and is_of_transformers(self.model):
-            return '; watch it after model.set_attn_implementation("sdpa"), or exclude it by passing layers=[...]'
-        return "; exclude it by passing layers=[...]"
 
-    def _why_nothing(self) -> str:
-        """Why nothing was recorded, as far as can be known."""
-        if isinstance(self.model, torch.jit.ScriptModule):
-            return "it is a ScriptModule, which takes no hooks; watch the module that it was made from"
-        if not self._modules_run:
-            return "the model was not called"
-        if self._layer_names is not None:
-            return "the modules in layers=[...] did not compute attention"
-        for name, module in self._not_recorded.items():
-            return f"{_label(name, module)} {OWN_CODE}"
-        if not any(mentions_attention(type(module)) for module in self.model.modules()):
-            return "no attention was found in its code"
-        attention = {name: module for name, module in self.model.named_modules() if is_named_attention(type(module))}
-        if attention and not any(id(module) in self._modules_run for module in attention.values()):
-            return f"its attention was not called ({', '.join(list(attention)[:3])})"
-        for name, module in attention.items():
-            if not any(is_named_attention(type(part)) for part in module.modules() if part is not module):
-                return f"{_label(name, module)} {OWN_CODE}"
-        return "it has no attention, or computes it in its own code"
-
-
-def _label(name: str, module: nn.Module) -> str:
-    return f"{name} ({type(module).__name__})" if name else type(module).__name__
-
-
-class CallIdentity:
-    """What the weights of a call follow from; calls that are equal here have the same weights.
-
-    It holds the tensors, so that their memory is not reused by others while it is compared.
-    """
-
-    def __init__(self, module: nn.Module, call: AttentionCall, mask: Tensor | None) -> None:
-        request = call.request
-        self.rules = module, request.scale, type(request.mask), type(request.score), mask is None
-        self.tensors = request.query, request.key, request.query if mask is None else mask
-        self.versions = [None if each.is_inference() else each._version for each in self.tensors]
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, CallIdentity)
-            and (self.rules, self.versions) == (other.rules, other.versions)
-            and all(map(is_same_memory, self.tensors, other.tensors))
-        )
+def _with_attention(modules: Mapping[str, nn.Module]) -> set[str]:
+    """The names of a model and its children, of the modules that may attend, and of all modules around these."""
+    names = {name for name in modules if "." not in name}
+    for name, module in modules.items():
+        if isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
+            parts = name.split(".")
+            names.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return names
 
 
 def _in_backward() -> bool:

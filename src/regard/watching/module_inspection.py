@@ -65,6 +65,12 @@ def computes_own_softmax(cls: type[nn.Module]) -> bool:
 
 
 @cache
+def may_attend(cls: type[nn.Module]) -> bool:
+    """Whether a class calls transformers' attention interface or is named like attention."""
+    return is_named_attention(cls) or "ALL_ATTENTION_FUNCTIONS" in _names_in_methods(cls)
+
+
+@cache
 def may_compute_weights(cls: type[nn.Module]) -> bool:
     """Whether a class has a softmax and two matrix products: of query and key, and of weights and value.
 

@@ -18,7 +18,7 @@ from regard.errors import InvalidArgument
 from regard.ops.masks import Mask, Padding, as_mask
 from regard.ops.request import make_request
 from regard.ops.scores import Bias, ScaledDotProduct
-from regard.watching.call import AttentionCall
+from regard.watching.call import AttentionCall, is_same_memory
 from regard.watching.module_inspection import MATRIX_PRODUCTS
 from regard.watching.transformers_attention import call_from_transformers, cast_as_autocast
 
@@ -174,11 +174,6 @@ def _call_from_multihead_attention(arguments: dict[str, Any]) -> AttentionCall:
     return AttentionCall(
         make_request(query, key, mask=rule, score=score, offset=0), valid_queries=valid_queries, value=value
     )
-
-
-def is_same_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same elements in memory."""
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
 def _finite_part(mask: Tensor, added: int) -> Tensor | None:
