@@ -101,7 +101,7 @@ def test_models_that_do_not_write_are_refused(prompts):
     model = Bert(BertConfig(61, d_model=32, num_heads=4, num_layers=1, d_ff=48)).eval()
     with pytest.raises(InvalidType, match="model must be a Gpt or a translator, which write, but is a Bert"):
         greedy(model, *prompts)
-    with pytest.raises(InvalidType, match=r"prompts must be a torch\.Tensor, but is a list"):
+    with pytest.raises(InvalidType, match=r"prompts: expected a tensor, got list"):
         sample(Gpt(GptConfig(61, **SMALL)).eval(), [[1, 2]])
 
 
@@ -134,12 +134,12 @@ def test_a_text_goes_on_until_the_positions_end(prompts):
     [
         ((1, 40), None, "a prompt has 40 words, but must leave room within the model's max_length 40"),
         ((2, 3), [3, 0], "lengths must be at least 1, but a prompt is empty"),
-        ((2, 3), [3, 4], "lengths must be from 0 to the 3 tokens of prompts, but holds 4"),
+        ((2, 3), [3, 4], "lengths: expected values from 0 to the 3 tokens of prompts, got 4"),
     ],
 )
 def test_prompts_that_do_not_fit_are_refused(shape, lengths, words):
     model = Gpt(GptConfig(61, **SMALL)).eval()
     with pytest.raises(InvalidArgument, match=words):
         greedy(model, torch.ones(shape, dtype=torch.int64), None if lengths is None else torch.tensor(lengths))
-    with pytest.raises(InvalidArgument, match="prompts must hold words from 0 to vocab_size - 1 = 60, but holds 61"):
+    with pytest.raises(InvalidArgument, match="prompts: expected values from 0 to vocab_size - 1 = 60, got 61"):
         greedy(model, torch.tensor([[61]]))

@@ -28,7 +28,7 @@ from regard.nn import BucketPositions, RelativePositions
 @pytest.mark.parametrize("model", [Bert, Gat, Gpt, RnnSearch, SaganCritic, SaganGenerator, Transformer])
 @pytest.mark.parametrize("config", [3, {"vocab_size": 9}, GptConfig])
 def test_a_configuration_of_another_kind_is_refused(model, config):
-    with pytest.raises(InvalidType, match=rf"config must be a \w+Config, but is a {type(config).__name__}$"):
+    with pytest.raises(InvalidType, match=rf"config: expected a \w+Config, got {type(config).__name__}$"):
         model(config)
 
 
@@ -53,7 +53,7 @@ def test_a_configuration_is_hashable_and_cannot_be_changed():
 
 
 def test_a_special_token_must_be_in_both_vocabularies():
-    message = "eos_id must be from 0 to tgt_vocab_size - 1 = 99, but is 500"
+    message = "eos_id: expected an id below tgt_vocab_size=100, got 500"
     with pytest.raises(InvalidArgument, match=message):
         TransformerConfig(1000, tgt_vocab_size=100, eos_id=500, tie_embeddings="none")
 
@@ -77,5 +77,5 @@ def test_positions_in_attention_start_alike_in_every_model(positions):
 
 @pytest.mark.parametrize("words", [torch.tensor(3), torch.tensor([3, 4]), torch.zeros(2, 0, dtype=torch.int64)])
 def test_words_that_are_no_batch_are_refused(words):
-    with pytest.raises(InvalidArgument, match=r"words must be \(batch, tokens\)"):
+    with pytest.raises(InvalidArgument, match=r"words: expected shape \(batch, tokens\)"):
         Gpt(GptConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16))(words)

@@ -132,19 +132,19 @@ def test_a_saved_model_is_the_same_when_it_is_loaded(tmp_path, tying):
 
 def test_what_does_not_fit_is_refused():
     for keys, words in (
-        ({"d_hidden": 0}, "d_hidden must be at least 1"),
-        ({"dropout": 1.5}, "dropout must be"),
-        ({"tie_embeddings": "all"}, "needs one vocabulary, but vocab_size is 40 and tgt_vocab_size 30"),
-        ({"eos_id": 30}, "eos_id must be from 0 to tgt_vocab_size - 1 = 29"),
+        ({"d_hidden": 0}, "d_hidden: expected an int of at least 1"),
+        ({"dropout": 1.5}, "dropout: expected"),
+        ({"tie_embeddings": "all"}, "vocab_size=40 and tgt_vocab_size=30, got 'all', which needs one vocabulary"),
+        ({"eos_id": 30}, "eos_id: expected an id below tgt_vocab_size=30, got 30"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             dataclasses.replace(CONFIG, **keys)
     model = drawn()
-    with pytest.raises(InvalidArgument, match="src_lengths must be from 1 to the 5 tokens of src, but holds 0"):
+    with pytest.raises(InvalidArgument, match="src_lengths: expected values from 1 to the 5 tokens of src, got 0"):
         model(SRC, TGT, torch.tensor([5, 0]))
-    with pytest.raises(InvalidArgument, match=r"memory must be \(sentences, source, 10\)"):
+    with pytest.raises(InvalidArgument, match=r"memory: expected shape \(sentences, source, 10\)"):
         model.decode(TGT, torch.zeros(2, 5, 9).double())
-    with pytest.raises(InvalidArgument, match="tgt must hold words from 0"):
+    with pytest.raises(InvalidArgument, match="tgt: expected values from 0"):
         model(SRC, SRC, LENGTHS)
     with pytest.raises(InvalidArgument, match=r"key: expected shape \(batch, tokens, key_features=8\)"):
         AdditiveAttention(6, 8, 5)(torch.randn(1, 2, 6), torch.randn(1, 3, 6))

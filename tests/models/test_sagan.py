@@ -106,19 +106,21 @@ def test_what_no_folder_can_hold_is_refused(tmp_path):
 
 def test_what_does_not_fit_is_refused():
     for keys, words in (
-        ({"image_size": 12}, "image_size must be 8, 16, 32 and so on, each twice the last, but is 12"),
-        ({"attention_size": 5}, "attention_size must be one of 4, 8, 16 or None, but is 5"),
-        ({"width": 3}, "width must make channels that 8 divides where attention is, but makes 6"),
-        ({"num_classes": 0}, "num_classes must be at least 1"),
+        ({"image_size": 12}, "image_size: expected 8, 16, 32 and so on, each twice the last, got 12"),
+        ({"attention_size": 5}, "attention_size: expected one of 4, 8, 16, or None, got 5"),
+        ({"width": 3}, "width: expected channels that 8 divides where attention is, got 6"),
+        ({"num_classes": 0}, "num_classes: expected an int of at least 1"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             SaganConfig(**{**vars(SMALL), **keys})
     generator, critic = SaganGenerator(SMALL), SaganCritic(SMALL)
-    with pytest.raises(InvalidArgument, match=r"latent must be \(batch, d_latent=6\), but has \(3, 5\)"):
+    with pytest.raises(InvalidArgument, match=r"latent: expected shape \(batch, d_latent\) = \(3, 6\), got \(3, 5\)"):
         generator(torch.randn(3, 5), LABELS)
-    with pytest.raises(InvalidArgument, match="labels must be from 0 to num_classes - 1 = 3, but holds 4"):
+    with pytest.raises(InvalidArgument, match="labels: expected values from 0 to num_classes - 1 = 3, got 4"):
         generator(torch.randn(1, 6), torch.tensor([4]))
-    with pytest.raises(InvalidArgument, match=r"images must be \(batch, image_channels=3, 16, 16\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"images: expected shape \(batch, image_channels, .*\) = \(3, 3, 16, 16\), got"
+    ):
         critic(torch.randn(3, 1, 16, 16), LABELS)
-    with pytest.raises(InvalidArgument, match="labels must be 3 integers"):
+    with pytest.raises(InvalidArgument, match="labels: expected 3 integers"):
         critic(torch.randn(3, 3, 16, 16), LABELS[:2])

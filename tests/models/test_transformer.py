@@ -235,20 +235,29 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"d_model": 33}, "num_heads must divide d_model, but d_model is 33 and num_heads 4"),
-        ({"d_model": 15, "num_heads": 3}, "d_model must be even for sinusoidal positions, but is 15"),
-        ({"num_encoder_layers": 0}, "num_encoder_layers must be at least 1, but is 0"),
-        ({"dropout": 1.2}, r"dropout must be at least 0 and below 1, but is 1\.2"),
-        ({"activation": "swish"}, "activation must be one of 'relu', 'gelu', 'gelu_tanh', 'silu', but is 'swish'"),
-        ({"tie_embeddings": "al"}, "but is 'al', did you mean 'all'"),
-        ({"tgt_vocab_size": 70}, "vocab_size is 60 and tgt_vocab_size 70"),
-        ({"eos_id": 60}, "eos_id must be from 0 to vocab_size - 1 = 59, but is 60"),
-        ({"bos_id": 2}, "eos_id must differ from pad_id and bos_id, but they are 2, 0, 2"),
-        ({"d_ff": "48"}, "d_ff must be an int, but is '48'"),
-        ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, but is 0"),
-        ({"d_model": 10**30, "num_heads": 1}, f"d_model must be at most 268435456, but is {10**30}"),
-        ({"tgt_vocab_size": 2**28 + 1}, "tgt_vocab_size must be at most 268435456, but is 268435457"),
-        ({"dropout": None}, "dropout must be a finite number, but is None"),
+        ({"d_model": 33}, "num_heads: expected a divisor of d_model=33, got 4"),
+        ({"d_model": 15, "num_heads": 3}, "d_model: expected an even number for sinusoidal positions, got 15"),
+        ({"num_encoder_layers": 0}, "num_encoder_layers: expected an int of at least 1 and at most 268435456, got 0"),
+        ({"dropout": 1.2}, r"dropout: expected a finite number of at least 0 and below 1, got 1\.2"),
+        ({"activation": "swish"}, "activation: expected one of relu, gelu, gelu_tanh, silu, got 'swish'"),
+        ({"tie_embeddings": "al"}, "tie_embeddings: expected one of all, decoder, none, got 'al', did you mean 'all'"),
+        (
+            {"tgt_vocab_size": 70},
+            "tie_embeddings: expected 'decoder' or 'none' for vocab_size=60 and tgt_vocab_size=70, got 'all'",
+        ),
+        ({"eos_id": 60}, "eos_id: expected an id below vocab_size=60, got 60"),
+        ({"bos_id": 2}, "eos_id: expected another id than pad_id=0 and bos_id=2, got 2"),
+        ({"d_ff": "48"}, "d_ff: expected an int of at least 1 and at most 268435456, got '48'"),
+        ({"num_kv_heads": 0}, "num_kv_heads: expected an int of at least 1 and at most 268435456, or None, got 0"),
+        (
+            {"d_model": 10**30, "num_heads": 1},
+            f"d_model: expected an int of at least 1 and at most 268435456, got {10**30}",
+        ),
+        (
+            {"tgt_vocab_size": 2**28 + 1},
+            "tgt_vocab_size: expected an int of at least 1 and at most 268435456, or None, got 268435457",
+        ),
+        ({"dropout": None}, "dropout: expected a finite number of at least 0 and below 1, got None"),
     ],
 )
 def test_a_config_that_cannot_be_built_says_why(changes, words):
@@ -259,24 +268,54 @@ def test_a_config_that_cannot_be_built_says_why(changes, words):
 def test_all_objections_to_a_config_come_at_once():
     with pytest.raises(InvalidArgument) as caught:
         TransformerConfig(0, d_ff=-1, norm="middle", pad_id=5)  # pyright: ignore[reportArgumentType]
-    for part in ("vocab_size must be at least 1, but is 0", "d_ff must be", "'middle'", "pad_id must be"):
+    for part in (
+        "vocab_size: expected an int of at least 1 and at most 268435456, got 0",
+        "d_ff: expected",
+        "'middle'",
+        "pad_id: expected",
+    ):
         assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("src", "tgt", "lengths", "words"),
     [
-        (torch.zeros(2, 5), torch.ones(2, 3).long(), None, r"src must have the dtype .* but has torch\.float32"),
-        (torch.ones(5).long(), torch.ones(2, 3).long(), None, r"src must be \(batch, tokens\) .* \(5,\)"),
-        (torch.ones(2, 0).long(), torch.ones(2, 3).long(), None, r"at least one token, but has the shape \(2, 0\)"),
-        (torch.ones(0, 5).long(), torch.ones(0, 3).long(), None, r"src .*its batch is empty: its shape is \(0, 5\)"),
-        (torch.ones(2, 5).long(), torch.ones(0, 3).long(), None, r"tgt .*its batch is empty: its shape is \(0, 3\)"),
-        (torch.ones(2, 5).long(), torch.ones(2, 3).long(), torch.ones(2).bool(), r"2 integers .* dtype torch\.bool"),
-        (torch.full((2, 5), 60), torch.ones(2, 3).long(), None, "vocab_size - 1 = 59, but holds 60"),
-        (torch.ones(2, 5).long(), torch.full((2, 3), -1), None, "tgt must hold words from 0 .*but holds -1"),
-        (torch.ones(2, 5).long(), torch.ones(3, 3).long(), None, "multiple of memory's 2 sentences as rows, but has 3"),
-        (torch.ones(2, 5).long(), torch.ones(2, 3).long(), torch.tensor([5, 6]), "the 5 tokens of src, but holds 6"),
-        (torch.ones(2, 5).long(), torch.ones(2, 3).long(), torch.tensor([5]), r"must be 2 integers .* shape \(1,\)"),
+        (
+            torch.zeros(2, 5),
+            torch.ones(2, 3).long(),
+            None,
+            r"src: expected the dtype int64 or int32, got float32 \(2, 5\)",
+        ),
+        (torch.ones(5).long(), torch.ones(2, 3).long(), None, r"src: expected shape \(batch, tokens\) .* \(5,\)"),
+        (torch.ones(2, 0).long(), torch.ones(2, 3).long(), None, r"src: .* without an empty axis, got \(2, 0\)"),
+        (torch.ones(0, 5).long(), torch.ones(0, 3).long(), None, r"src: .* without an empty axis, got \(0, 5\)"),
+        (torch.ones(2, 5).long(), torch.ones(0, 3).long(), None, r"tgt: .* without an empty axis, got \(0, 3\)"),
+        (
+            torch.ones(2, 5).long(),
+            torch.ones(2, 3).long(),
+            torch.ones(2).bool(),
+            r"expected 2 integers .* got bool \(2,\)",
+        ),
+        (
+            torch.full((2, 5), 60),
+            torch.ones(2, 3).long(),
+            None,
+            "src: expected values from 0 to vocab_size - 1 = 59, got 60",
+        ),
+        (torch.ones(2, 5).long(), torch.full((2, 3), -1), None, "tgt: expected values from 0 .* got -1"),
+        (torch.ones(2, 5).long(), torch.ones(3, 3).long(), None, "multiple of the memory's 2 sentences as rows, got 3"),
+        (
+            torch.ones(2, 5).long(),
+            torch.ones(2, 3).long(),
+            torch.tensor([5, 6]),
+            "src_lengths: expected values from 0 to the 5 tokens of src, got 6",
+        ),
+        (
+            torch.ones(2, 5).long(),
+            torch.ones(2, 3).long(),
+            torch.tensor([5]),
+            r"src_lengths: expected 2 integers \(batch,\), got int64 \(1,\)",
+        ),
     ],
 )
 def test_input_that_does_not_fit_is_named(src, tgt, lengths, words):
@@ -285,11 +324,9 @@ def test_input_that_does_not_fit_is_named(src, tgt, lengths, words):
 
 
 def test_memory_that_does_not_fit_is_named():
-    with pytest.raises(
-        InvalidArgument, match=r"memory must be \(sentences, source, 32\), as encode gives it, but has \(2, 5, 31\)"
-    ):
+    with pytest.raises(InvalidArgument, match=r"memory: expected shape \(sentences, source, 32\) .*, got \(2, 5, 31\)"):
         small().decode(torch.ones(2, 3).long(), torch.zeros(2, 5, 31))
-    with pytest.raises(InvalidArgument, match=r"memory .*its batch is empty: its shape is \(0, 5, 32\)"):
+    with pytest.raises(InvalidArgument, match=r"memory: .* with at least one sentence, .* got \(0, 5, 32\)"):
         small().decode(torch.ones(2, 3).long(), torch.zeros(0, 5, 32))
 
 
@@ -297,8 +334,8 @@ def test_lists_are_no_tensors():
     with pytest.raises(InvalidType) as caught:
         small()([[5, 6]], torch.ones(1, 3).long(), [2])  # pyright: ignore[reportArgumentType]
     for name in ("src", "src_lengths"):
-        assert f"{name} must be a torch.Tensor, but is a list: make one with torch.tensor" in str(caught.value)
+        assert f"{name}: expected a tensor, got list" in str(caught.value)
     with pytest.raises(InvalidType) as caught:
         small().decode(None, [[0.0]], (2,))  # pyright: ignore[reportArgumentType]
-    for part in ("tgt must be a torch.Tensor, but is a NoneType", "memory must be", "src_lengths must be"):
+    for part in ("tgt: expected a tensor, got NoneType", "memory: expected", "src_lengths: expected"):
         assert part in str(caught.value)

@@ -56,7 +56,7 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("optimizer.betas", [0.9, 1.5], "optimizer.betas: should be less than 1, but is 1.5"),
         ("optimizer.learning_rate", "high", "unable to parse string as a number, but is 'high'"),
         ("model.norm", "mid", "model.norm: should be 'post' or 'pre', but is 'mid'"),
-        ("model.d_model", 30, "model: num_heads must divide d_model, but d_model is 30 and num_heads 8"),
+        ("model.d_model", 30, "model: num_heads: expected a divisor of d_model=30, got 8"),
         ("vocabulary.size", 100, "vocabulary.size: should be greater than or equal to 259, but is 100"),
         ("data.max_length", 9000, "data.max_length: should be at most 7999, so that"),
         ("model", {"positions": "learned", "max_length": 99}, "data.max_length: should be at most 98, so that"),

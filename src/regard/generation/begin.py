@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.checks import Checks
 from regard.errors import InvalidType, raise_problems
 from regard.generation.decoding import Decoding, Generating
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import Gpt
-from regard.models.inputs import length_objections, type_objections, word_objections
+from regard.models.inputs import check_ids, check_lengths
 
 
 class Translating(Decoding[EncoderDecoder]):
@@ -101,14 +102,10 @@ class Continuing(Decoding[Gpt]):
         min_length: int = 0,
         cache: bool = True,
     ) -> None:
-        raise_problems(
-            type_objections("prompts", prompts) + type_objections("lengths", lengths, optional=True), InvalidType
-        )
-        raise_problems(
-            _objections(model, max_length, min_length)
-            + word_objections("prompts", prompts, model.config.vocab_size)
-            + length_objections(lengths, prompts.shape, name="lengths", of="prompts")
-        )
+        with Checks() as checks:
+            checks.problems += _objections(model, max_length, min_length)
+            check_ids(checks, "prompts", prompts, model.config.vocab_size)
+            check_lengths(checks, "lengths", lengths, "prompts", prompts)
         given = prompts.new_full((prompts.shape[0],), prompts.shape[1]) if lengths is None else lengths
         given = given.long()
         raise_problems(_prompt_objections(model, given, prompts.shape[1]))

@@ -5,25 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import InvalidType, count_problems, raise_problems
-from regard.models.config import NormOrder, checked, field_objections, size_objections, word_id_objections
-from regard.models.inputs import in_compute_dtype, length_objections, type_objections, word_objections
+from regard.checks import Checks
+from regard.models.config import (
+    MAX_SIZE,
+    Count,
+    Epsilon,
+    NormOrder,
+    Range,
+    Rate,
+    Size,
+    TokenId,
+    check_below,
+    checked,
+    validate,
+)
+from regard.models.inputs import check_ids, check_lengths, in_compute_dtype
 from regard.models.positions import (
     Positions,
     attention_positions,
+    check_layers,
     embedding_positions,
-    position_objections,
     reset_attention_positions,
 )
-from regard.nn.attention import MultiHeadAttention, head_objections
-from regard.nn.dropout import Dropout, dropout_objections
-from regard.nn.feed_forward import ACTIVATIONS, Activation, FeedForward, choice_objections
+from regard.nn.attention import MultiHeadAttention
+from regard.nn.dropout import Dropout
+from regard.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from regard.nn.linear import Linear
 from regard.nn.transformer_layer import TransformerLayer, TransformerStack
 from regard.ops import AttentionOutput
@@ -70,56 +82,40 @@ class BertConfig:
         12
     """
 
-    vocab_size: int
-    d_model: int = 768
-    num_heads: int = 12
-    num_layers: int = 12
-    d_ff: int = 3072
+    vocab_size: Size
+    d_model: Size = 768
+    num_heads: Size = 12
+    num_layers: Size = 12
+    d_ff: Size = 3072
     activation: Activation = "gelu"
     norm: NormOrder = "post"
-    norm_eps: float = 1e-12
+    norm_eps: Epsilon = 1e-12
     positions: Positions = "learned"
-    max_distance: int | None = None
-    max_length: int = 512
-    cut_length: int | None = None
-    num_types: int = 2
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    max_distance: Count | None = None
+    max_length: Size = 512
+    cut_length: Annotated[int, Range(2, MAX_SIZE)] | None = None
+    num_types: Count = 2
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
     head: Head = "none"
     labels: tuple[str, ...] = ()
     pooler: bool = False
     pooling: Pooling = "mean"
     normalised: bool = True
-    pad_id: int = 0
+    pad_id: TokenId = 0
 
     def __post_init__(self) -> None:
-        raise_problems(field_objections(self))
-        object.__setattr__(self, "labels", tuple(self.labels))  # JSON knows lists only
-        objections = size_objections(self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length")
-        objections += count_problems(least=2, cut_length=self.cut_length)
-        objections += head_objections(self.d_model, self.num_heads, self.num_heads)
-        objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        for name, choices in (("activation", Activation), ("norm", NormOrder), ("head", Head), ("pooling", Pooling)):
-            objections += choice_objections(name, getattr(self, name), get_args(choices))
-        if self.num_types < 0:
-            objections.append(f"num_types must be at least 0, but is {self.num_types}")
-        if not self.norm_eps >= 0:
-            objections.append(f"norm_eps must be at least 0, but is {self.norm_eps}")
-        if self.head in ("classes", "token_classes") and len(self.labels) < 2:
-            objections.append(
-                f"labels must name at least two classes for the head {self.head!r}, but are {self.labels}"
-            )
-        if len(set(self.labels)) < len(self.labels):
-            objections.append(f"labels must differ, but are {self.labels}")
-        if not objections:
-            if self.cut_length is not None and self.cut_length > self.max_length:
-                objections.append(f"cut_length must be at most max_length, {self.max_length}, but is {self.cut_length}")
-            head_dim = self.d_model // self.num_heads
-            objections += position_objections(
-                self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance
-            )
-            objections += word_id_objections(self.vocab_size, pad_id=self.pad_id)
-        raise_problems(objections)
+        with Checks() as checks:
+            if validate(self, checks):
+                object.__setattr__(self, "labels", tuple(self.labels))  # JSON has only lists
+                check_below(checks, "vocab_size", self.vocab_size, pad_id=self.pad_id)
+                if self.head in ("classes", "token_classes") and len(self.labels) < 2:
+                    checks.fail(f"labels: expected at least two names for head={self.head!r}, got {self.labels}")
+                if len(set(self.labels)) < len(self.labels):
+                    checks.fail(f"labels: expected different names, got {self.labels}")
+                if self.cut_length is not None and self.cut_length > self.max_length:
+                    checks.fail(f"cut_length: expected at most max_length={self.max_length}, got {self.cut_length}")
+            check_layers(checks, self)
 
 
 class BertOutput(NamedTuple):
@@ -237,20 +233,14 @@ class Bert(nn.Module):
 
         Arguments and errors are those of :meth:`forward`.
         """
-        given = {"lengths": lengths, "types": types}
-        optional = [each for name, value in given.items() for each in type_objections(name, value, optional=True)]
-        raise_problems(type_objections("words", words) + optional, InvalidType)
-        objections = word_objections("words", words, self.config.vocab_size)
-        objections += length_objections(lengths, words.shape, name="lengths", of="words")
+        checks, num_types = Checks(), self.config.num_types
+        valid = check_ids(checks, "words", words, self.config.vocab_size)
+        check_lengths(checks, "lengths", lengths, "words", words)
         if types is not None and self.types is None:
-            objections.append("types were given, but the model knows none: its num_types is 0")
-        elif types is not None:
-            objections += word_objections("types", types, self.config.num_types, limit="num_types")
-            if types.shape != words.shape:
-                objections.append(
-                    f"types must have the shape of words, {tuple(words.shape)}, but has {tuple(types.shape)}"
-                )
-        raise_problems(objections)
+            checks.fail("types: expected None, because the model has num_types=0, got a value; leave it out")
+        elif types is not None and check_ids(checks, "types", types, num_types, "num_types") and valid:
+            checks.tensor("types", types, shapes={"of words": words.shape})
+        checks.raise_problems()
         embedded = self.embedding(words)
         if self.types is not None:  # the first kind where none is told
             embedded = embedded + (self.types.weight[0] if types is None else self.types(types))
@@ -293,7 +283,7 @@ class Bert(nn.Module):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
+            InvalidType: If an argument is not a tensor.
         """
         hidden, found = self.states(words, lengths, types)
         return BertOutput(self.answer(hidden, lengths), hidden, found if attentions else None)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.errors import InvalidType, raise_problems
-from regard.models.inputs import length_objections, memory_objections, type_objections, word_objections
+from regard.checks import Checks
+from regard.models.inputs import check_ids, check_lengths
 from regard.nn.cache import Cache
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
@@ -95,7 +95,7 @@ class EncoderDecoder(nn.Module, ABC):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
+            InvalidType: If an argument is not a tensor.
         """
         self._check_source(src, src_lengths)
         return self._encode(src, src_lengths)[0]
@@ -114,7 +114,7 @@ class EncoderDecoder(nn.Module, ABC):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
+            InvalidType: If an argument is not a tensor.
         """
         self._check_target(tgt, memory, src_lengths)
         return self._decode(tgt, memory, src_lengths, cache)[0]
@@ -157,7 +157,7 @@ class EncoderDecoder(nn.Module, ABC):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
+            InvalidType: If an argument is not a tensor.
         """
         hidden, found = self.states(src, tgt, src_lengths)
         return EncoderDecoderOutput(self.project(hidden), found if attentions else None)
@@ -177,14 +177,19 @@ class EncoderDecoder(nn.Module, ABC):
                 embedding.weight[self.config.pad_id] = 0
 
     def _check_source(self, src: Tensor, src_lengths: Tensor | None) -> None:
-        raise_problems(
-            type_objections("src", src) + type_objections("src_lengths", src_lengths, optional=True), InvalidType
-        )
-        lengths = length_objections(src_lengths, src.shape, least=self.shortest)
-        raise_problems(word_objections("src", src, self.config.vocab_size) + lengths)
+        with Checks() as checks:
+            check_ids(checks, "src", src, self.config.vocab_size)
+            check_lengths(checks, "src_lengths", src_lengths, "src", src, self.shortest)
 
     def _check_target(self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None) -> None:
-        types = type_objections("tgt", tgt) + type_objections("memory", memory)
-        raise_problems(types + type_objections("src_lengths", src_lengths, optional=True), InvalidType)
-        words = word_objections("tgt", tgt, self.config.target_vocab_size)
-        raise_problems(words + memory_objections(tgt, memory, self.memory_width, src_lengths))
+        with Checks() as checks:
+            valid = check_ids(checks, "tgt", tgt, self.config.target_vocab_size)
+            check_lengths(checks, "src_lengths", src_lengths, "memory", memory)
+            if not checks.tensor("memory", memory):
+                return
+            if memory.ndim != 3 or memory.shape[2] != self.memory_width or not len(memory):
+                axes = f"(sentences, source, {self.memory_width}) with at least one sentence"
+                checks.fail(f"memory: expected shape {axes}, as encode returns it, got {tuple(memory.shape)}")
+            elif valid and len(tgt) % len(memory):
+                sentences = f"the memory's {len(memory)} sentences"
+                checks.fail(f"tgt: expected a multiple of {sentences} as rows, got {len(tgt)}")

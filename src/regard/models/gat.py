@@ -9,9 +9,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import raise_problems
-from regard.models.config import checked, field_objections, size_objections
-from regard.nn.dropout import dropout_objections
+from regard.checks import Checks
+from regard.models.config import Rate, Size, checked, validate
 from regard.nn.graph_attention import GraphAttention
 from regard.ops import AttentionOutput
 from regard.ops.masks import Neighbours
@@ -34,19 +33,17 @@ class GatConfig:
         InvalidArgument: With everything that does not fit.
     """
 
-    num_features: int
-    num_classes: int
-    head_dim: int = 8
-    num_heads: int = 8
-    out_heads: int = 1
-    dropout: float = 0.6
-    attention_dropout: float = 0.6
+    num_features: Size
+    num_classes: Size
+    head_dim: Size = 8
+    num_heads: Size = 8
+    out_heads: Size = 1
+    dropout: Rate = 0.6
+    attention_dropout: Rate = 0.6
 
     def __post_init__(self) -> None:
-        raise_problems(field_objections(self))
-        sizes = ("num_features", "num_classes", "head_dim", "num_heads", "out_heads")
-        rates = dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        raise_problems(size_objections(self, *sizes) + rates)
+        with Checks() as checks:
+            validate(self, checks)
 
 
 class GatOutput(NamedTuple):

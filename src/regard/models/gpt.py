@@ -7,32 +7,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from regard.errors import InvalidType, raise_problems
+from regard.checks import Checks
 from regard.models.config import (
-    LARGEST,
+    MAX_SIZE,
+    Count,
+    Epsilon,
     FrozenDict,
+    Positive,
+    Rate,
+    Size,
+    TokenId,
+    check_below,
     checked,
-    field_objections,
-    is_finite,
-    size_objections,
-    word_id_objections,
+    validate,
 )
-from regard.models.inputs import in_compute_dtype, start_objections, type_objections, word_objections
+from regard.models.inputs import check_ids, check_integers, in_compute_dtype
 from regard.models.positions import (
     Positions,
     attention_positions,
+    check_layers,
     embedding_positions,
-    position_objections,
     reset_attention_positions,
 )
-from regard.nn.attention import MultiHeadAttention, head_objections
+from regard.nn.attention import MultiHeadAttention
 from regard.nn.cache import DecoderCache
-from regard.nn.dropout import Dropout, dropout_objections
-from regard.nn.feed_forward import Activation, FeedForward, choice_objections
+from regard.nn.dropout import Dropout
+from regard.nn.feed_forward import Activation, FeedForward
 from regard.nn.linear import Linear
 from regard.nn.transformer_layer import TransformerLayer, TransformerStack
 from regard.ops import AttentionOutput
@@ -84,32 +88,32 @@ class GptConfig:
         (12, 'rms')
     """
 
-    vocab_size: int
-    d_model: int = 768
-    num_heads: int = 12
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    num_layers: int = 12
-    d_ff: int = 3072
+    vocab_size: Size
+    d_model: Size = 768
+    num_heads: Size = 12
+    num_kv_heads: Size | None = None
+    head_dim: Size | None = None
+    num_layers: Size = 12
+    d_ff: Size = 3072
     activation: Activation = "gelu_tanh"
     gated: bool = False
     norm: Norm = "layer"
-    norm_eps: float = 1e-5
+    norm_eps: Epsilon = 1e-5
     attention_bias: bool = True
     attention_out_bias: bool | None = None
     feed_forward_bias: bool = True
-    sliding_window: int | None = None
+    sliding_window: Size | None = None
     positions: Positions = "learned"
-    max_distance: int | None = None
-    rotary_base: float = 10000.0
-    rotary_scaling: Mapping[str, float] | None = None
-    max_length: int = 1024
+    max_distance: Count | None = None
+    rotary_base: Positive = 10000.0
+    rotary_scaling: Mapping[str, Positive] | None = None
+    max_length: Size = 1024
     tie_embeddings: bool = True
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    pad_id: int = 0
-    bos_id: int | None = None
-    eos_ids: tuple[int, ...] = ()
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
+    pad_id: TokenId = 0
+    bos_id: TokenId | None = None
+    eos_ids: tuple[TokenId, ...] = ()
 
     @classmethod
     def llama(cls, vocab_size: int, **changes: Any) -> GptConfig:
@@ -141,32 +145,17 @@ class GptConfig:
         return cls(vocab_size, **{**shape, **changes})
 
     def __post_init__(self) -> None:
-        raise_problems(field_objections(self))
-        object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON knows lists only
-        if isinstance(self.rotary_scaling, dict):
-            object.__setattr__(self, "rotary_scaling", FrozenDict(self.rotary_scaling))
-        objections = size_objections(
-            self, "vocab_size", "d_model", "num_layers", "d_ff", "max_length", "sliding_window"
-        )
-        kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-        objections += head_objections(self.d_model, self.num_heads, kv_heads, self.head_dim)
-        objections += dropout_objections(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        objections += choice_objections("activation", self.activation, get_args(Activation))
-        objections += choice_objections("norm", self.norm, get_args(Norm))
-        if not objections and self.num_heads * self.head_width > LARGEST:
-            objections.append(f"head_dim must be at most {LARGEST // self.num_heads}, but is {self.head_width}")
-        objections += _scaling_objections(self.rotary_scaling)
-        if not self.norm_eps >= 0:
-            objections.append(f"norm_eps must be at least 0, but is {self.norm_eps}")
-        if not self.rotary_base > 0:
-            objections.append(f"rotary_base must be above 0, but is {self.rotary_base}")
-        if not objections:
-            objections += position_objections(
-                self.positions, d_model=self.d_model, head_dim=self.head_width, max_distance=self.max_distance
-            )
-            words = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_ids": self.eos_ids}
-            objections += word_id_objections(self.vocab_size, **words)
-        raise_problems(objections)
+        with Checks() as checks:
+            if validate(self, checks):
+                object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON has only lists
+                if self.rotary_scaling is not None:
+                    object.__setattr__(self, "rotary_scaling", FrozenDict(self.rotary_scaling))
+                    _check_scaling(checks, self.rotary_scaling)
+                specials = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_ids": max(self.eos_ids, default=None)}
+                check_below(checks, "vocab_size", self.vocab_size, **specials)
+            check_layers(checks, self, self.num_kv_heads, self.head_dim)
+            if not checks.problems and self.num_heads * self.head_width > MAX_SIZE:
+                checks.fail(f"head_dim: expected at most {MAX_SIZE // self.num_heads}, got {self.head_width}")
 
     @property
     def head_width(self) -> int:
@@ -245,10 +234,11 @@ class Gpt(nn.Module):
 
         Arguments and errors are those of :meth:`hidden`.
         """
-        raise_problems(type_objections("words", words) + type_objections("starts", starts, optional=True), InvalidType)
-        before = cache.length if cache else 0
-        raise_problems(word_objections("words", words, self.config.vocab_size))
-        raise_problems(start_objections(starts, words.shape, before + words.shape[1]))
+        checks, before = Checks(), cache.length if cache else 0
+        if check_ids(checks, "words", words, self.config.vocab_size) and starts is not None:
+            last = before + words.shape[1] - 1
+            check_integers(checks, "starts", starts, words.shape[0], 0, last, f"the last position {last}")
+        checks.raise_problems()
         starts = None if starts is None else starts.long()  # which are subtracted: bytes would wrap
         embedded = self.positions(self.embedding(words), before if starts is None else before - starts)
         embedded = in_compute_dtype(embedded)
@@ -271,7 +261,7 @@ class Gpt(nn.Module):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
+            InvalidType: If an argument is not a tensor.
         """
         return self.states(words, starts, cache=cache)[0]
 
@@ -292,7 +282,7 @@ class Gpt(nn.Module):
 
         Raises:
             InvalidArgument: If shapes, dtypes or words do not fit.
-            InvalidType: If an argument is no tensor.
+            InvalidType: If an argument is not a tensor.
         """
         hidden, found = self.states(words, starts)
         return GptOutput(self.project(hidden), found if attentions else None)
@@ -343,17 +333,10 @@ def _layers(config: GptConfig) -> TransformerStack:
     return TransformerStack(layers, causal=True, norm_layer=norm_layer)
 
 
-def _scaling_objections(scaling: object) -> list[str]:
-    if scaling is None:
-        return []
+def _check_scaling(checks: Checks, scaling: Mapping[str, float]) -> None:
     every = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
-    if not isinstance(scaling, dict) or set(scaling) not in ({"factor"}, every):
-        return [f"rotary_scaling must have the key 'factor', or all of {', '.join(sorted(every))}, but is {scaling!r}"]
-    objections = [
-        f"rotary_scaling: {name} must be a number above 0, but is {value!r}"
-        for name, value in scaling.items()
-        if not is_finite(value) or not value > 0
-    ]
-    if not objections and len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
-        objections.append("rotary_scaling: high_freq_factor must be above low_freq_factor")
-    return objections
+    if set(scaling) not in ({"factor"}, every):
+        keys = f"the key 'factor', or all of {', '.join(sorted(every))}"
+        checks.fail(f"rotary_scaling: expected {keys}, got {scaling!r}")
+    elif len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
+        checks.fail(f"rotary_scaling: expected high_freq_factor above low_freq_factor, got {scaling!r}")

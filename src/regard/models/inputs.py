@@ -1,80 +1,67 @@
-"""What can be wrong with the words that a model is given, and the dtype that their embeddings go on in."""
+"""Checks of what a model is given, and the dtype in which its embeddings continue.
+
+Values are checked on the CPU only: on other devices that would be a synchronization.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+from regard.checks import Checks, describe
+
+INDICES = (torch.int64, torch.int32)
+INTEGERS = (*INDICES, torch.int16, torch.int8, torch.uint8)
 
 
-def type_objections(name: str, value: object, *, optional: bool = False) -> list[str]:
-    """Say that a value is no tensor, and, if it may be left out, not None either."""
-    if isinstance(value, Tensor) or (optional and value is None):
-        return []
-    return [f"{name} must be a torch.Tensor, but is a {type(value).__name__}: make one with torch.tensor"]
+def check_ids(checks: Checks, name: str, ids: Tensor, size: int, limit: str = "vocab_size") -> bool:
+    """Check a batch of ids, (batch, tokens), below a size, which messages call `limit`."""
+    if not checks.tensor(name, ids):
+        return False
+    if ids.ndim != 2 or 0 in ids.shape:
+        return checks.fail(f"{name}: expected shape (batch, tokens) without an empty axis, got {tuple(ids.shape)}")
+    if ids.dtype not in INDICES:
+        return checks.fail(f"{name}: expected the dtype int64 or int32, got {describe(ids)}; convert it with .long()")
+    return _check_values(checks, name, ids, 0, size - 1, f"{limit} - 1 = {size - 1}")
 
 
-def word_objections(name: str, words: Tensor, vocab_size: int, limit: str = "vocab_size") -> list[str]:
-    """Say what is wrong with a batch of words.
-
-    Values are looked at on a CPU only, where no device has to wait for the answer.
-    """
-    if words.ndim != 2 or words.shape[1] == 0:
-        return [f"{name} must be (batch, tokens) with at least one token, but has the shape {tuple(words.shape)}"]
-    if words.shape[0] == 0:
-        return [f"{name} must hold at least one sequence, but its batch is empty: its shape is {tuple(words.shape)}"]
-    if words.dtype not in (torch.int64, torch.int32):
-        return [f"{name} must have the dtype torch.int64 or torch.int32, but has {words.dtype}"]
-    if words.device.type == "cpu" and words.numel():
-        smallest, largest = (int(bound) for bound in words.aminmax())
-        if smallest < 0 or largest >= vocab_size:
-            wrong = smallest if smallest < 0 else largest
-            return [f"{name} must hold words from 0 to {limit} - 1 = {vocab_size - 1}, but holds {wrong}"]
-    return []
-
-
-def length_objections(
-    lengths: Tensor | None, shape: torch.Size, *, name: str = "src_lengths", of: str = "src", least: int = 0
-) -> list[str]:
-    """Say what is wrong with the lengths of sequences of a shape (batch, tokens, ...); values on a CPU only."""
-    if lengths is None or len(shape) < 2:
-        return []
-    if lengths.shape != shape[:1] or lengths.dtype not in INTEGERS:
-        came = f"the shape {tuple(lengths.shape)} and the dtype {lengths.dtype}"
-        return [f"{name} must be {shape[0]} integers (batch,), but has {came}"]
-    if lengths.device.type == "cpu" and lengths.numel():
-        smallest, largest = (int(bound) for bound in lengths.aminmax())
-        if smallest < least or largest > shape[1]:
-            wrong = smallest if smallest < least else largest
-            return [f"{name} must be from {least} to the {shape[1]} tokens of {of}, but holds {wrong}"]
-    return []
+def check_integers(
+    checks: Checks,
+    name: str,
+    values: Tensor,
+    batch: int,
+    low: int,
+    high: int,
+    limit: str,
+    dtypes: Collection[torch.dtype] = INTEGERS,
+) -> bool:
+    """Check one integer from `low` to `high`, which messages call `limit`, for each entry of a batch."""
+    if not checks.tensor(name, values):
+        return False
+    if values.shape != (batch,) or values.dtype not in dtypes:
+        return checks.fail(f"{name}: expected {batch} integers (batch,), got {describe(values)}")
+    return _check_values(checks, name, values, low, high, limit)
 
 
-def memory_objections(tgt: Tensor, memory: Tensor, width: int, src_lengths: Tensor | None) -> list[str]:
-    """Say what is wrong with what an encoder gave, for target words of a shape (rows, target)."""
-    if memory.ndim != 3 or memory.shape[2] != width:
-        return [f"memory must be (sentences, source, {width}), as encode gives it, but has {tuple(memory.shape)}"]
-    if memory.shape[0] == 0:
-        return [f"memory must hold at least one sentence, but its batch is empty: its shape is {tuple(memory.shape)}"]
-    if tgt.ndim and tgt.shape[0] % memory.shape[0]:
-        return [f"tgt must have a multiple of memory's {memory.shape[0]} sentences as rows, but has {tgt.shape[0]}"]
-    return length_objections(src_lengths, memory.shape)
+def check_lengths(checks: Checks, name: str, lengths: Tensor | None, of: str, tokens: Tensor, low: int = 0) -> bool:
+    """Check the lengths of sequences (batch, tokens, ...), which messages call `of`; None is valid."""
+    if lengths is None:
+        return True
+    if not isinstance(tokens, Tensor) or tokens.ndim < 2:
+        return checks.tensor(name, lengths)
+    batch, width = tokens.shape[:2]
+    return check_integers(checks, name, lengths, batch, low, width, f"the {width} tokens of {of}")
 
 
-def start_objections(starts: Tensor | None, shape: torch.Size, keys: int) -> list[str]:
-    """Say what is wrong with the beginnings of sequences of a shape (batch, tokens) that see so many keys."""
-    if starts is None or len(shape) != 2:
-        return []
-    if starts.shape != shape[:1] or starts.dtype not in INTEGERS:
-        came = f"the shape {tuple(starts.shape)} and the dtype {starts.dtype}"
-        return [f"starts must be {shape[0]} integers (batch,), but has {came}"]
-    if starts.device.type == "cpu" and starts.numel():
-        smallest, largest = (int(bound) for bound in starts.aminmax())
-        if smallest < 0 or largest >= keys:
-            wrong = smallest if smallest < 0 else largest
-            return [f"starts must be from 0 to the last place, {keys - 1}, but holds {wrong}"]
-    return []
+def _check_values(checks: Checks, name: str, values: Tensor, low: int, high: int, limit: str) -> bool:
+    if values.device.type == "cpu" and values.numel():
+        smallest, largest = (int(bound) for bound in values.aminmax())
+        if smallest < low or largest > high:
+            wrong = smallest if smallest < low else largest
+            return checks.fail(f"{name}: expected values from {low} to {limit}, got {wrong}")
+    return True
 
 
 def in_compute_dtype(embedded: Tensor) -> Tensor:

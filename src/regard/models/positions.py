@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from regard.checks import Checks
+from regard.models.config import Range
+from regard.nn.attention import check_heads
 from regard.nn.attention_positions import (
     AlibiPositions,
     AttentionPositions,
@@ -17,7 +20,6 @@ from regard.nn.attention_positions import (
     RotaryPositions,
     rotary_frequencies,
 )
-from regard.nn.feed_forward import choice_objections
 from regard.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.ops.scores.bias import MAX_DISTANCE
 
@@ -27,6 +29,8 @@ Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "t5"
 
 IN_ATTENTION: tuple[Positions, ...] = ("relative", "rotary", "alibi", "t5")
 FARTHEST = {"relative": 16, "t5": 128}  # distances beyond are one, where the configuration does not say
+# Of the 32 buckets of T5 8 in each of two directions hold one distance; in one direction 16.
+DISTANCES = {"relative": Range(0), "t5": Range(17, MAX_DISTANCE)}
 
 
 def embedding_positions(
@@ -90,24 +94,22 @@ def slowed(frequencies: Sequence[float], scaling: Mapping[str, float]) -> list[f
     return found
 
 
-def position_objections(positions: str, *, d_model: int, head_dim: int, max_distance: int | None) -> list[str]:
-    """Say what is wrong with a word for positions beside the sizes of a model."""
-    objections = choice_objections("positions", positions, get_args(Positions))
-    if objections:
-        return objections
-    if positions == "sinusoidal" and d_model % 2:
-        objections.append(f"d_model must be even for sinusoidal positions, but is {d_model}")
-    if positions == "rotary" and head_dim % 2:
-        objections.append(f"the width of a head must be even for rotary positions, but is {head_dim}")
-    least = {"relative": 0, "t5": 17}.get(positions)  # of 32 buckets in two directions 8 hold one distance; of 32, 16
-    if max_distance is not None and least is None:
-        takers = " and ".join(map(repr, FARTHEST))
-        objections.append(f"max_distance is for the positions {takers}, but they are {positions!r}: leave it out")
-    elif max_distance is not None and least is not None and max_distance < least:
-        objections.append(f"max_distance must be at least {least} for {positions} positions, but is {max_distance}")
-    elif max_distance is not None and positions == "t5" and max_distance > MAX_DISTANCE:
-        objections.append(f"max_distance must be at most {MAX_DISTANCE} for t5 positions, but is {max_distance}")
-    return objections
+def check_layers(checks: Checks, config: Any, num_kv_heads: int | None = None, head_dim: int | None = None) -> None:
+    """Check heads and positions of a configuration, if its fields have no problem yet."""
+    if not checks.problems:
+        check_heads(checks, config.d_model, config.num_heads, num_kv_heads, head_dim)
+    if checks.problems:
+        return
+    width = config.d_model // config.num_heads if head_dim is None else head_dim
+    positions, distance = config.positions, config.max_distance
+    if positions == "sinusoidal" and config.d_model % 2:
+        checks.fail(f"d_model: expected an even number for sinusoidal positions, got {config.d_model}")
+    if positions == "rotary" and width % 2:
+        checks.fail(f"positions: expected an even head_dim for 'rotary', got {width}; change d_model or num_heads")
+    if distance is not None and positions not in DISTANCES:
+        checks.fail(f"max_distance: expected None for {positions} positions, got {distance}; leave it out")
+    elif distance is not None and distance not in DISTANCES[positions]:
+        checks.fail(f"max_distance: expected an int {DISTANCES[positions]} for {positions} positions, got {distance}")
 
 
 def reset_attention_positions(model: nn.Module) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.errors import raise_problems
-from regard.models.config import checked, field_objections, size_objections, two_sided_objections
+from regard.checks import Checks
+from regard.models.config import Rate, Size, TokenId, check_translator, checked, validate
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.inputs import in_compute_dtype
 from regard.models.transformer import Tying
 from regard.nn.additive_attention import AdditiveAttention
-from regard.nn.dropout import dropout_objections
-from regard.nn.feed_forward import choice_objections
 from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
@@ -48,27 +46,22 @@ class RnnSearchConfig:
         1000
     """
 
-    vocab_size: int
-    tgt_vocab_size: int | None = None
-    d_model: int = 620
-    d_hidden: int = 1000
-    d_attention: int | None = None
-    dropout: float = 0.0
-    max_length: int = 1024
+    vocab_size: Size
+    tgt_vocab_size: Size | None = None
+    d_model: Size = 620
+    d_hidden: Size = 1000
+    d_attention: Size | None = None
+    dropout: Rate = 0.0
+    max_length: Size = 1024
     tie_embeddings: Tying = "none"
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
+    pad_id: TokenId = 0
+    bos_id: TokenId = 1
+    eos_id: TokenId = 2
 
     def __post_init__(self) -> None:
-        raise_problems(field_objections(self))
-        sizes = ("vocab_size", "tgt_vocab_size", "d_model", "d_hidden", "d_attention", "max_length")
-        raise_problems(
-            size_objections(self, *sizes)
-            + dropout_objections(dropout=self.dropout)
-            + choice_objections("tie_embeddings", self.tie_embeddings, get_args(Tying))
-            + two_sided_objections(self)
-        )
+        with Checks() as checks:
+            if validate(self, checks):
+                check_translator(checks, self)
 
     @property
     def target_vocab_size(self) -> int:

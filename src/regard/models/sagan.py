@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
-from regard.errors import InvalidArgument, raise_problems
-from regard.models.config import checked, field_objections, size_objections
+from regard.checks import Checks
+from regard.models.config import Size, checked, validate
+from regard.models.inputs import INDICES, check_integers
 from regard.nn.self_attention_2d import SelfAttention2d
 from regard.ops import AttentionOutput
 
@@ -42,28 +43,25 @@ class SaganConfig:
         (4, 8, 16, 32)
     """
 
-    image_size: int = 128
-    image_channels: int = 3
-    num_classes: int = 1000
-    d_latent: int = 128
-    width: int = 64
-    attention_size: int | None = None
+    image_size: Size = 128
+    image_channels: Size = 3
+    num_classes: Size = 1000
+    d_latent: Size = 128
+    width: Size = 64
+    attention_size: Size | None = None
 
     def __post_init__(self) -> None:
-        raise_problems(field_objections(self))
-        raise_problems(size_objections(self, "image_size", "image_channels", "num_classes", "d_latent", "width"))
-        objections = []
-        if self.image_size not in self.sizes[1:]:
-            objections.append(f"image_size must be 8, 16, 32 and so on, each twice the last, but is {self.image_size}")
-        elif self.attention_size is not None and self.attention_size not in self.sizes:
-            known = ", ".join(map(str, self.sizes))
-            objections.append(f"attention_size must be one of {known} or None, but is {self.attention_size}")
-        elif self.attention_size is not None and self.channels(self.attention_size) % SelfAttention2d.REDUCTION:
-            channels, divisor = self.channels(self.attention_size), SelfAttention2d.REDUCTION
-            objections.append(
-                f"width must make channels that {divisor} divides where attention is, but makes {channels}"
-            )
-        raise_problems(objections)
+        with Checks() as checks:
+            validate(self, checks)
+        size, divisor = self.attention_size, SelfAttention2d.REDUCTION
+        with Checks() as checks:
+            if self.image_size not in self.sizes[1:]:
+                checks.fail(f"image_size: expected 8, 16, 32 and so on, each twice the last, got {self.image_size}")
+            elif size is not None and size not in self.sizes:
+                checks.fail(f"attention_size: expected one of {', '.join(map(str, self.sizes))}, or None, got {size}")
+            elif size is not None and self.channels(size) % divisor:
+                channels = self.channels(size)
+                checks.fail(f"width: expected channels that {divisor} divides where attention is, got {channels}")
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -138,11 +136,8 @@ class SaganGenerator(nn.Module):
         Raises:
             InvalidArgument: If shapes or classes do not fit.
         """
-        if latent.ndim != 2 or latent.shape[1] != self.config.d_latent:
-            raise InvalidArgument(
-                f"latent must be (batch, d_latent={self.config.d_latent}), but has {tuple(latent.shape)}"
-            )
-        raise_problems(_label_objections(labels, len(latent), self.config.num_classes))
+        config = self.config
+        _check_batch("latent", latent, "(batch, d_latent)", (config.d_latent,), labels, config.num_classes)
         x = self.begin(latent).unflatten(1, (-1, SMALLEST, SMALLEST))
         x, attended = _attend(self.attention, self.config, x)
         for block in self.blocks:
@@ -199,11 +194,9 @@ class SaganCritic(nn.Module):
         Raises:
             InvalidArgument: If shapes or classes do not fit.
         """
-        size = self.config.image_size
-        if images.ndim != 4 or images.shape[1:] != (self.config.image_channels, size, size):
-            needed = f"(batch, image_channels={self.config.image_channels}, {size}, {size})"
-            raise InvalidArgument(f"images must be {needed}, but has {tuple(images.shape)}")
-        raise_problems(_label_objections(labels, len(images), self.config.num_classes))
+        shape = self.config.image_channels, self.config.image_size, self.config.image_size
+        axes = "(batch, image_channels, image_size, image_size)"
+        _check_batch("images", images, axes, shape, labels, self.config.num_classes)
         x, attended = _attend(self.attention, self.config, self.begin(images))
         for block in self.blocks:
             x, found = _attend(self.attention, self.config, block(x))
@@ -290,12 +283,9 @@ def _doubled(x: Tensor) -> Tensor:
     return functional.interpolate(x, scale_factor=2)
 
 
-def _label_objections(labels: Tensor, batch: int, num_classes: int) -> list[str]:
-    if labels.shape != (batch,) or labels.dtype not in (torch.int64, torch.int32):
-        return [f"labels must be {batch} integers (batch,), but has {tuple(labels.shape)} of {labels.dtype}"]
-    if labels.device.type == "cpu" and batch:
-        smallest, largest = (int(bound) for bound in labels.aminmax())
-        if smallest < 0 or largest >= num_classes:
-            wrong = smallest if smallest < 0 else largest
-            return [f"labels must be from 0 to num_classes - 1 = {num_classes - 1}, but holds {wrong}"]
-    return []
+def _check_batch(name: str, batch: Tensor, axes: str, shape: tuple[int, ...], labels: Tensor, num_classes: int) -> None:
+    """Check a batch of this shape, which messages call `axes`, and the label of each entry."""
+    with Checks() as checks:
+        if checks.tensor(name, batch) and checks.tensor(name, batch, shapes={axes: (*batch.shape[:1], *shape)}):
+            last = num_classes - 1
+            check_integers(checks, "labels", labels, len(batch), 0, last, f"num_classes - 1 = {last}", INDICES)

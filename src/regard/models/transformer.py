@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from regard.errors import raise_problems
-from regard.models.config import NormOrder, checked, field_objections, size_objections, two_sided_objections
+from regard.checks import Checks
+from regard.models.config import Count, NormOrder, Rate, Size, TokenId, check_translator, checked, validate
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.inputs import in_compute_dtype
-from regard.models.positions import (
-    IN_ATTENTION,
-    Positions,
-    embedding_positions,
-    position_objections,
-)
+from regard.models.positions import IN_ATTENTION, Positions, check_layers, embedding_positions
 from regard.models.stacks import make_stack
-from regard.nn.attention import MultiHeadAttention, head_objections
+from regard.nn.attention import MultiHeadAttention
 from regard.nn.attention_positions import BucketPositions, RelativePositions
 from regard.nn.cache import DecoderCache, SharedBeamCache
-from regard.nn.dropout import dropout_objections
-from regard.nn.feed_forward import Activation, FeedForward, choice_objections
+from regard.nn.feed_forward import Activation, FeedForward
 from regard.nn.positions import LearnedPositions
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
@@ -70,50 +64,35 @@ class TransformerConfig:
         6
     """
 
-    vocab_size: int
-    tgt_vocab_size: int | None = None
-    d_model: int = 512
-    num_heads: int = 8
-    num_kv_heads: int | None = None
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    d_ff: int = 2048
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
+    vocab_size: Size
+    tgt_vocab_size: Size | None = None
+    d_model: Size = 512
+    num_heads: Size = 8
+    num_kv_heads: Size | None = None
+    num_encoder_layers: Size = 6
+    num_decoder_layers: Size = 6
+    d_ff: Size = 2048
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    activation_dropout: Rate = 0.0
     activation: Activation = "relu"
     norm: NormOrder = "post"
     positions: Positions = "sinusoidal"
-    max_distance: int | None = None
-    max_length: int = 1024
+    max_distance: Count | None = None
+    max_length: Size = 1024
     tie_embeddings: Tying = "all"
     scale_embeddings: bool = True
     interleaved_sinusoids: bool = True
     output_bias: bool = False
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
+    pad_id: TokenId = 0
+    bos_id: TokenId = 1
+    eos_id: TokenId = 2
 
     def __post_init__(self) -> None:
-        raise_problems(field_objections(self))
-        sizes = ("vocab_size", "tgt_vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff")
-        objections = size_objections(self, *sizes, "max_length")
-        kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-        objections += head_objections(self.d_model, self.num_heads, kv_heads)
-        objections += dropout_objections(
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            activation_dropout=self.activation_dropout,
-        )
-        objections += choice_objections("activation", self.activation, get_args(Activation))
-        objections += choice_objections("norm", self.norm, get_args(NormOrder))
-        objections += choice_objections("tie_embeddings", self.tie_embeddings, get_args(Tying))
-        if not objections:
-            head_dim = self.d_model // self.num_heads
-            objections += position_objections(
-                self.positions, d_model=self.d_model, head_dim=head_dim, max_distance=self.max_distance
-            )
-        raise_problems(objections + two_sided_objections(self))
+        with Checks() as checks:
+            if validate(self, checks):
+                check_translator(checks, self)
+            check_layers(checks, self, self.num_kv_heads)
 
     @property
     def target_vocab_size(self) -> int:
