@@ -22,8 +22,7 @@ from transformers import BertForMaskedLM, GenerationConfig, GPT2LMHeadModel, Pre
 
 from regard.generation import greedy
 from regard.generation.dtypes import fastest_dtype
-from regard.models import Bert, BertConfig, Gpt, GptConfig, save_model
-from regard.nn import linear_cross_entropy
+from regard.models import GPT, Bert, BertConfig, GPTConfig, save_model
 
 SEED, ROUNDS = 0, 5
 VOCAB, SIZES = 8000, {"d_model": 384, "num_heads": 6, "num_layers": 6, "d_ff": 1536}
@@ -65,12 +64,12 @@ def same_loss(
 
 def training() -> None:
     words = torch.randint(3, VOCAB, (ROWS, TOKENS + 1))
-    gpt = Gpt(GptConfig(VOCAB, max_length=TOKENS, **SIZES))
+    gpt = GPT(GPTConfig(VOCAB, max_seq_len=TOKENS, **SIZES))
     gpt2 = theirs_of(gpt, GPT2LMHeadModel)
 
     def gpt_loss() -> Tensor:
-        hidden = gpt.hidden(words[:, :-1]).flatten(0, 1)
-        return linear_cross_entropy(hidden, gpt.to_words.weight, words[:, 1:].flatten()).loss
+        hidden, _ = gpt.forward_features(words[:, :-1])
+        return gpt.lm_head.loss(hidden, words[:, 1:]).loss
 
     def gpt2_loss() -> Tensor:
         logits = gpt2(words[:, :-1]).logits
@@ -78,14 +77,13 @@ def training() -> None:
 
     told = torch.rand(ROWS, TOKENS) < 0.15
     read, labels = words[:, :-1].masked_fill(told, 4), words[:, :-1].masked_fill(~told, -100)
-    bert = Bert(BertConfig(VOCAB, max_length=TOKENS, head="masked_words", **SIZES))
+    bert = Bert(BertConfig(VOCAB, max_seq_len=TOKENS, head="masked_lm", **SIZES))
     hf_bert = theirs_of(bert, BertForMaskedLM)
 
     def bert_loss() -> Tensor:
-        head = bert.words
-        assert head is not None
-        hidden = head.before_words(bert.states(read)[0][told])
-        return linear_cross_entropy(hidden, head.to_words.weight, words[:, :-1][told], bias=head.to_words.bias).loss
+        assert bert.mlm_head is not None
+        hidden, _ = bert.forward_features(read)
+        return bert.mlm_head.loss(hidden[told], words[:, :-1][told]).loss
 
     def hf_bert_loss() -> Tensor:
         return hf_bert(read, labels=labels).loss
@@ -102,11 +100,11 @@ def training() -> None:
 
 
 def generation() -> None:
-    gpt = Gpt(GptConfig(50257, max_length=1024)).eval()
+    gpt = GPT(GPTConfig(50257, max_seq_len=1024)).eval()
     found, dtypes = {}, {"float32": (torch.float32, torch.float32), "default": (fastest_dtype(), torch.float32)}
     floors = {}
     for name, (our_dtype, their_dtype) in dtypes.items():
-        ours = Gpt(gpt.config).eval()
+        ours = GPT(gpt.config).eval()
         ours.load_state_dict(gpt.state_dict())
         ours.to(our_dtype)
         theirs = theirs_of(gpt, GPT2LMHeadModel, dtype=their_dtype).eval()
@@ -126,7 +124,7 @@ def generation() -> None:
     report("generation", found, SEED, prompt=PROMPT, new=NEW, dtype=str(fastest_dtype()), **told)
 
 
-def generate(model: Gpt, prompts: Tensor) -> Callable[[], Any]:
+def generate(model: GPT, prompts: Tensor) -> Callable[[], Any]:
     return lambda: greedy(model, prompts, max_length=NEW, min_length=NEW)
 
 
@@ -140,10 +138,12 @@ def generate_with_transformers(model: PreTrainedModel, prompts: Tensor) -> Calla
     return run
 
 
-def floor_share(model: Gpt, work: Callable[[], object]) -> float:
+def floor_share(model: GPT, work: Callable[[], object]) -> float:
     """How large a part of the time it takes to read all weights for each word is of the time that generation takes."""
     parameters = list(model.parameters())  # a tied weight counts once: it is read once for all words of the vocabulary
-    embeddings = {id(model.embedding.weight)} if model.to_words.weight is not model.embedding.weight else set()
+    embeddings = (
+        {id(model.token_embedding.weight)} if model.lm_head.weight is not model.token_embedding.weight else set()
+    )
     size = sum(each.numel() * each.element_size() for each in parameters if id(each) not in embeddings)
     block = torch.zeros(size // 4)
 

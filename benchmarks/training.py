@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.models import Transformer, TransformerConfig
-from regard.nn import linear_cross_entropy
 from regard.nn.positions import sinusoids
 
 SEED, ROUNDS, STEPS = 0, 5, 2
@@ -53,8 +52,8 @@ class Stock(nn.Module):
         self.register_buffer("positions", sinusoids(512, D_MODEL))
         self.dropout = nn.Dropout(DROPOUT)
         self.transformer = nn.Transformer(D_MODEL, HEADS, LAYERS, LAYERS, D_FF, DROPOUT, batch_first=True)
-        self.to_words = nn.Linear(D_MODEL, VOCAB, bias=False)
-        self.to_words.weight = self.embedding.weight
+        self.lm_head = nn.Linear(D_MODEL, VOCAB, bias=False)
+        self.lm_head.weight = self.embedding.weight
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt: Tensor) -> Tensor:
         padding = torch.arange(src.shape[1]) >= src_lengths[:, None]
@@ -67,7 +66,7 @@ class Stock(nn.Module):
             memory_key_padding_mask=padding,
             tgt_is_causal=True,
         )
-        return self.to_words(hidden)
+        return self.lm_head(hidden)
 
     def embed(self, words: Tensor) -> Tensor:
         return self.dropout(self.embedding(words) * math.sqrt(D_MODEL) + self.positions[: words.shape[1]])
@@ -81,10 +80,8 @@ def stock_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 def our_loss(model: Transformer, batch: Batch) -> Tensor:
     src, src_lengths, tgt, words = batch
-    hidden = model.hidden(src, tgt, src_lengths)
-    return linear_cross_entropy(
-        hidden.flatten(0, 1), model.to_words.weight, words.flatten(), label_smoothing=SMOOTHING, ignore_index=PAD
-    ).loss
+    hidden, _ = model.forward_features(src, tgt, src_lengths)
+    return model.lm_head.loss(hidden, words, label_smoothing=SMOOTHING, ignore_index=PAD).loss
 
 
 def trainer(model: nn.Module, loss_of: Callable[..., Tensor], batches: list[Batch]) -> Callable[[], None]:

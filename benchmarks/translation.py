@@ -41,7 +41,7 @@ def make_model() -> Transformer:
         activation="silu",
         interleaved_sinusoids=False,
         output_bias=True,
-        max_length=512,
+        max_seq_len=512,
         pad_id=PAD,
         bos_id=PAD,
         eos_id=EOS,

@@ -56,7 +56,7 @@ def rightly_aligned(folder: Path, run: Path) -> float:
     for batch in BatchLoader(corpus, 4000):
         assert batch.aligned is not None
         with torch.no_grad():
-            cross = model(batch.src, batch.tgt, batch.src_lengths, attentions=True).attentions.cross[-1].weights
+            cross = model(batch.src, batch.tgt, batch.src_lengths, output_attentions=True).attentions.cross[-1].weights
         strongest = cross.at(heads=0).topk(1).indices[:, 0, :, 0]
         right += int((strongest == batch.aligned)[batch.aligned >= 0].sum())
         total += int((batch.aligned >= 0).sum())

@@ -89,7 +89,7 @@ def architecture(place: Path) -> dict[str, object]:
         "d_model": config.d_model,
         "heads": config.num_heads,
         "d_ff": config.d_ff,
-        "norm": config.norm,
+        "norm": "pre" if config.norm_first else "post",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "megabytes": (place / "model.safetensors").stat().st_size / 1e6,
         "vocabulary": config.vocab_size,

@@ -187,11 +187,11 @@ def train_features(data: Images, epochs: int = 20) -> nn.Module:
     device, classes = data.images.device, int(data.labels.max()) + 1
     layers = [nn.Conv2d(data.images.shape[1], 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU()]
     features = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(256, 64)).to(device)
-    to_classes = nn.Sequential(nn.ReLU(), nn.Linear(64, classes)).to(device)
-    optimizer = torch.optim.Adam([*features.parameters(), *to_classes.parameters()], lr=1e-3)
+    classifier = nn.Sequential(nn.ReLU(), nn.Linear(64, classes)).to(device)
+    optimizer = torch.optim.Adam([*features.parameters(), *classifier.parameters()], lr=1e-3)
     for _ in range(epochs):
         for chosen in torch.randperm(len(data.images), device=device).split(64):
-            logits = to_classes(features(data.images[chosen]))
+            logits = classifier(features(data.images[chosen]))
             _descend(optimizer, functional.cross_entropy(logits, data.labels[chosen]))
     return features.eval().requires_grad_(False)
 

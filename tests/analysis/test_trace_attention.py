@@ -11,7 +11,8 @@ import torch
 import regard
 from regard.analysis import trace_layer
 from regard.errors import InvalidArgument, InvalidType
-from regard.models.positions import attention_positions
+from regard.models.config import TransformerLayerConfig
+from regard.models.layers import attention_positions
 from regard.nn import MultiHeadAttention, SelfAttention
 from regard.ops.masks import Causal
 
@@ -73,10 +74,11 @@ def test_values_of_their_own_are_a_step():
 
 @pytest.mark.parametrize("positions", ["relative", "rotary", "alibi", "t5"])
 def test_positions_are_steps_of_their_own(positions):
-    (told,) = attention_positions(positions, 1, num_heads=4, head_dim=4, causal=True, max_distance=None)
-    for parameter in told.parameters():
+    config = TransformerLayerConfig(d_model=16, num_heads=4, positions=positions)
+    (module,) = attention_positions(config, 1, causal=True)
+    for parameter in module.parameters():
         torch.nn.init.normal_(parameter)
-    layer = MultiHeadAttention(16, 4, num_kv_heads=2, positions=told).double().eval()
+    layer = MultiHeadAttention(16, 4, num_kv_heads=2, positions=module).double().eval()
     x = torch.randn(1, 5, 16, dtype=torch.float64)
     expected, found = layer(x, mask=Causal()), trace_layer(layer, x, mask=Causal())
     torch.testing.assert_close(found["output"], expected.output[0])

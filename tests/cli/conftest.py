@@ -34,7 +34,7 @@ def model(tmp_path_factory) -> Path:
         num_encoder_layers=2,
         num_decoder_layers=2,
         d_ff=32,
-        max_length=32,
+        max_seq_len=32,
     )
     save_model(folder, Transformer(config), tokenizer)
     return folder

@@ -172,9 +172,9 @@ def test_a_language_model_is_measured_on_a_text(regard, tmp_path):
 def test_a_masked_language_model_is_measured_on_texts(regard, tmp_path):
     tokenizer = PipelineTokenizer.train(["good", "bad"], 270)
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
-    model = Bert(BertConfig(270, head="masked_words", **sizes))
+    model = Bert(BertConfig(270, head="masked_lm", **sizes))
     with torch.no_grad():
-        model.words.to_words.bias[tokenizer.encode(["aaa"])[0][-1]] = 9.0  # all is an a
+        model.mlm_head.decoder.bias[tokenizer.encode(["aaa"])[0][-1]] = 9.0  # all is an a
     save_model(tmp_path, model, tokenizer)
     (tmp_path / "test.txt").write_text("aaaaaaaaaaaaaaaaaaaaaaaa\n\n" * 20)
     found = json.loads(regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json").out)
@@ -187,18 +187,20 @@ def test_a_masked_language_model_is_measured_on_texts(regard, tmp_path):
     (tmp_path / "test.txt").write_text("\n")
     done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
     assert (done.code, "expected texts, one a line, but the file is empty" in done.err) == (2, True)
-    save_model(tmp_path, model.with_head("token_classes", ["a", "b"]), tokenizer)
+    save_model(tmp_path, model.with_head("token_classification", ["a", "b"]), tokenizer)
     done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
-    told = "a BERT with the head 'token_classes', but what is measured is 'classes' or 'masked_words'"
+    told = (
+        "a BERT with the head 'token_classification', but what is measured is 'sequence_classification' or 'masked_lm'"
+    )
     assert (done.code, told in done.err) == (2, True)
 
 
 def test_a_classifier_is_measured_on_texts_with_classes(regard, tmp_path):
     tokenizer = PipelineTokenizer.train(["good", "bad"], 270)
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
-    model = Bert(BertConfig(270, head="classes", labels=("bad", "good"), **sizes))
+    model = Bert(BertConfig(270, head="sequence_classification", labels=("bad", "good"), **sizes))
     with torch.no_grad():
-        model.to_classes.bias.copy_(torch.tensor([0.0, 9.0]))  # all is good
+        model.classifier.bias.copy_(torch.tensor([0.0, 9.0]))  # all is good
     save_model(tmp_path, model, tokenizer)
     (tmp_path / "test.tsv").write_text("one\tgood\ntwo\tgood\nthree\tgood\nfour\tbad\n")
     found = json.loads(regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path, "--json").out)

@@ -11,7 +11,7 @@ RECIPE = """\
 run: {run}
 data: {{folder: {folder}, train: pairs.tsv}}
 vocabulary: {{size: 270}}
-model: {{d_model: 16, num_heads: 2, num_encoder_layers: 1, num_decoder_layers: 1, d_ff: 32, max_length: 32}}
+model: {{d_model: 16, num_heads: 2, num_encoder_layers: 1, num_decoder_layers: 1, d_ff: 32, max_seq_len: 32}}
 trainer: {{max_steps: 9, accelerator: cpu}}
 """
 

@@ -15,12 +15,12 @@ from regard.nn import linear_cross_entropy
 
 WORDS = 30
 SMALL = TransformerConfig(
-    WORDS, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, d_ff=48, max_length=64, dropout=0.0
+    WORDS, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, d_ff=48, max_seq_len=64, dropout=0.0
 )
 KINDS = {
     "plain": SMALL,
-    "other": dataclasses.replace(SMALL, norm="pre", num_kv_heads=2, positions="learned"),
-    "recurrent": RnnSearchConfig(WORDS, d_model=24, d_hidden=32, tie_embeddings="all", max_length=64),
+    "other": dataclasses.replace(SMALL, norm_first=True, num_kv_heads=2, positions="learned"),
+    "recurrent": RnnSearchConfig(WORDS, d_model=24, d_hidden=32, tie_embeddings="all", max_seq_len=64),
 }
 
 
@@ -43,8 +43,8 @@ def train(model: EncoderDecoder, steps: int = 120) -> EncoderDecoder:
         for row, length in enumerate(lengths.tolist()):
             told = src[row, :length].repeat_interleave(torch.randint(1, 3, (length,), generator=generator))
             tgt[row, : len(told) + 2] = torch.cat([torch.tensor([1]), told, torch.tensor([2])])
-        hidden = model.hidden(src, tgt[:, :-1], lengths).flatten(0, 1)
-        loss = linear_cross_entropy(hidden, model.to_words.weight, tgt[:, 1:].flatten(), ignore_index=0).loss
+        hidden = model.forward_features(src, tgt[:, :-1], lengths)[0].flatten(0, 1)
+        loss = linear_cross_entropy(hidden, model.lm_head.weight, tgt[:, 1:].flatten(), ignore_index=0).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -54,7 +54,7 @@ def train(model: EncoderDecoder, steps: int = 120) -> EncoderDecoder:
 @pytest.fixture(scope="session")
 def models() -> dict[str, EncoderDecoder]:
     """One model of each kind."""
-    torch.manual_seed(0)
+    torch.manual_seed(3)
     return {name: train(build_model(config)) for name, config in KINDS.items()}
 
 

@@ -21,7 +21,7 @@ def with_weights_of(model: Transformer) -> MarianMTModel:
             encoder_ffn_dim=config.d_ff,
             decoder_ffn_dim=config.d_ff,
             activation_function=config.activation,
-            max_position_embeddings=config.max_length,
+            max_position_embeddings=config.max_seq_len,
             scale_embedding=True,
             pad_token_id=config.pad_id,
             bos_token_id=config.bos_id,
@@ -41,7 +41,7 @@ def with_weights_of(model: Transformer) -> MarianMTModel:
         if name.endswith(("embed_tokens.weight", "shared.weight", "lm_head.weight")):
             copied[name] = model.src_embedding.weight
         elif name.endswith("embed_positions.weight"):
-            copied[name] = model.src_positions.table[: config.max_length]
+            copied[name] = model.src_positions.table[: config.max_seq_len]
         elif ".layers." in name:
             copied[name] = _of_layer(model, name)
     marian.load_state_dict(copied)

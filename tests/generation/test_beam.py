@@ -11,7 +11,7 @@ import torch
 from regard.errors import InvalidArgument
 from regard.generation import beam_search, greedy
 from regard.generation.beam import Finished
-from regard.models.positions import Positions
+from regard.models.config import Positions
 
 
 @pytest.mark.parametrize("kind", ["plain", "other", "recurrent"])
@@ -27,9 +27,9 @@ def test_a_batch_with_a_cache_equals_each_sentence_without(models, sources, kind
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_every_kind_of_positions_decodes_alike_with_a_cache_and_without(fresh, sources, positions, norm):
-    (src, lengths), model = sources, fresh(positions=positions, norm=norm)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_every_kind_of_positions_decodes_alike_with_a_cache_and_without(fresh, sources, positions, norm_first):
+    (src, lengths), model = sources, fresh(positions=positions, norm_first=norm_first)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)  # vectors of positions count
     found, expected = (

@@ -11,7 +11,7 @@ from generation.writer import LINE, trained_writer
 from models.huggingface.theirs import gpt2, llama
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.generation import Generator, Sampling
-from regard.models import Gpt, GptConfig, Transformer, TransformerConfig, save_model
+from regard.models import GPT, GPTConfig, Transformer, TransformerConfig, save_model
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
 from text.pieces import ENGLISH, write_llama
@@ -23,10 +23,10 @@ PROMPTS = ["the cat", "where is the", "", "a cat is a cat Ω"]
 def writer() -> Generator:
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)
     torch.manual_seed(0)
-    config = GptConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_length=40,
+    config = GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_seq_len=40,
                        bos_id=tokenizer.bos_id, eos_ids=(tokenizer.eos_id,))  # fmt: skip
-    model = Gpt(config)
-    torch.nn.init.normal_(model.embedding.weight, std=0.5)
+    model = GPT(config)
+    torch.nn.init.normal_(model.token_embedding.weight, std=0.5)
     return Generator(model, tokenizer)
 
 
@@ -153,7 +153,7 @@ def test_a_stream_leaves_the_callers_mode_alone(writer):
 def test_an_end_ends(writer):
     with torch.no_grad():
         before = writer.model.decoder.norm.bias.clone()
-        writer.model.decoder.norm.bias.copy_(writer.model.embedding.weight[2] * 9)
+        writer.model.decoder.norm.bias.copy_(writer.model.token_embedding.weight[2] * 9)
         assert writer.generate(["the cat"]) == [""]
         assert list(writer.stream("the cat")) == []
         writer.model.decoder.norm.bias.copy_(before)
@@ -175,9 +175,9 @@ def test_what_it_read_is_recorded(writer):
 def test_the_last_word_was_read_where_it_told_an_end():
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)
     ids = {"bos_id": tokenizer.bos_id, "eos_ids": (tokenizer.eos_id,)}
-    model = Gpt(GptConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, **ids))
+    model = GPT(GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, **ids))
     with torch.no_grad():  # which ends whatever it reads
-        model.decoder.norm.bias.copy_(10 * model.embedding.weight[tokenizer.eos_id].sign())
+        model.decoder.norm.bias.copy_(10 * model.token_embedding.weight[tokenizer.eos_id].sign())
     ends = Generator(model, tokenizer)
     (read,) = ends.read(["the cat"])
     layer = ends.record("the cat", max_new_tokens=3).layers[0]
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
     with pytest.raises(InvalidArgument, match="beam must be 1 where words are drawn, but is 2"):
         writer.generate(["x"], beam=2, sampling=Sampling())
     with pytest.raises(InvalidArgument, match=r"the tokenizer has 280 words, but the model 9"):
-        Generator(Gpt(GptConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
+        Generator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
     with pytest.raises(InvalidType, match="sampling must be a Sampling, but is a int"):
         writer.generate(["x"], sampling=5)
     with pytest.raises(InvalidArgument, match=r"max_length must be an int, but is 2\.5"):
@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
     for length, words in (("x", "length must be an int, but is 'x'"), (-3, "length must be at least 1, but is -3")):
         with pytest.raises(InvalidArgument, match=words):
             writer.record_repeated_tokens(length)
-    nothing = Gpt(GptConfig(280, d_model=8, num_heads=2, num_layers=1, d_ff=8))
+    nothing = GPT(GPTConfig(280, d_model=8, num_heads=2, num_layers=1, d_ff=8))
     tokenizer = PipelineTokenizer.of_characters(["abc"])
     tokenizer._backend.post_processor = None
     with pytest.raises(InvalidArgument, match="prompt 1 must not be empty"):

@@ -8,14 +8,14 @@ import torch
 from models.huggingface.theirs import gpt2, llama
 from regard.errors import InvalidArgument, InvalidType
 from regard.generation import beam_search, greedy, sample
-from regard.models import Bert, BertConfig, Gpt, GptConfig, load_model
+from regard.models import GPT, Bert, BertConfig, GPTConfig, load_model
 
 MAKERS = {
     "gpt2": gpt2,
     "llama": llama,
     "llama, several ends": lambda: llama(eos_token_id=[2, 5, 7, 11], tie_word_embeddings=True),
 }
-SMALL = {"d_model": 32, "num_heads": 4, "num_layers": 2, "d_ff": 48, "max_length": 40, "eos_ids": (2,)}
+SMALL = {"d_model": 32, "num_heads": 4, "num_layers": 2, "d_ff": 48, "max_seq_len": 40, "eos_ids": (2,)}
 
 
 @pytest.fixture(scope="module", params=MAKERS)
@@ -92,24 +92,24 @@ def test_every_row_of_a_beam_may_end_in_several_ways(tmp_path, beam):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
 def test_lengths_in_few_bits_are_the_same_lengths(prompts, dtype):
     torch.manual_seed(0)
-    model = Gpt(GptConfig(61, **{**SMALL, "max_length": 300, "positions": "sinusoidal", "eos_ids": ()})).eval()
+    model = GPT(GPTConfig(61, **{**SMALL, "max_seq_len": 300, "positions": "sinusoidal", "eos_ids": ()})).eval()
     words, lengths = prompts
     assert greedy(model, words, lengths.to(dtype)) == greedy(model, words, lengths)
 
 
 def test_models_that_do_not_write_are_refused(prompts):
     model = Bert(BertConfig(61, d_model=32, num_heads=4, num_layers=1, d_ff=48)).eval()
-    with pytest.raises(InvalidType, match="model must be a Gpt or a translator, which write, but is a Bert"):
+    with pytest.raises(InvalidType, match="model must be a GPT or a translator, which write, but is a Bert"):
         greedy(model, *prompts)
     with pytest.raises(InvalidType, match=r"prompts: expected a tensor, got list"):
-        sample(Gpt(GptConfig(61, **SMALL)).eval(), [[1, 2]])
+        sample(GPT(GPTConfig(61, **SMALL)).eval(), [[1, 2]])
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "relative", "rotary", "alibi", "t5", "none"])
 @pytest.mark.parametrize("search", [greedy, beam_search])
 def test_a_batch_with_a_cache_equals_each_prompt_without(prompts, positions, search):
     torch.manual_seed(0)
-    model = Gpt(GptConfig(61, positions=positions, **SMALL)).eval()
+    model = GPT(GPTConfig(61, positions=positions, **SMALL)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     found = search(model, *prompts, max_length=10)
@@ -121,7 +121,7 @@ def test_a_batch_with_a_cache_equals_each_prompt_without(prompts, positions, sea
 
 
 def test_a_text_goes_on_until_the_positions_end(prompts):
-    model = Gpt(GptConfig(61, **{**SMALL, "eos_ids": ()})).eval()
+    model = GPT(GPTConfig(61, **{**SMALL, "eos_ids": ()})).eval()
     found = greedy(model, *prompts)
     assert [len(hypothesis.tokens) for hypothesis in found] == [40 - length for length in prompts[1].tolist()]
     assert not any(hypothesis.finished for hypothesis in found)
@@ -138,7 +138,7 @@ def test_a_text_goes_on_until_the_positions_end(prompts):
     ],
 )
 def test_prompts_that_do_not_fit_are_refused(shape, lengths, words):
-    model = Gpt(GptConfig(61, **SMALL)).eval()
+    model = GPT(GPTConfig(61, **SMALL)).eval()
     with pytest.raises(InvalidArgument, match=words):
         greedy(model, torch.ones(shape, dtype=torch.int64), None if lengths is None else torch.tensor(lengths))
     with pytest.raises(InvalidArgument, match="prompts: expected values from 0 to vocab_size - 1 = 60, got 61"):

@@ -67,7 +67,7 @@ def test_it_runs_under_autocast(model, sources):
 def test_a_model_that_gives_no_numbers_is_refused(fresh, sources, search):
     model = fresh()
     with torch.no_grad():
-        model.to_words.weight[7, 3] = torch.nan
+        model.lm_head.weight[7, 3] = torch.nan
     with pytest.raises(InvalidArgument, match="log-probabilities of word 1 must be numbers, but some are NaN"):
         search(model, *sources)
 

@@ -43,7 +43,7 @@ def test_a_recording_has_every_layer():
 def test_embeddings_can_be_learned_from():
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)
     torch.manual_seed(0)
-    config = BertConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, head="embedding")
+    config = BertConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, head="sentence_embedding")
     reader, classifier = Reader(Bert(config), tokenizer), torch.nn.Linear(32, 2)
     classifier(reader.embed(ENGLISH[:3])).sum().backward()
     torch.testing.assert_close(classifier.weight.grad[0], reader.embed(ENGLISH[:3]).sum(0))
@@ -53,7 +53,7 @@ def test_embeddings_can_be_learned_from():
 @torch.no_grad()
 def test_classes_are_those_of_transformers(tmp_path):
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)
-    theirs = bert(BERTS["classes"], vocab_size=280, id2label={0: "bad", 1: "good", 2: "so so"})
+    theirs = bert(BERTS["sequence_classification"], vocab_size=280, id2label={0: "bad", 1: "good", 2: "so so"})
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     for text, told in zip(ENGLISH, Reader.load(tmp_path, dtype=torch.float32).classify(ENGLISH), strict=True):
@@ -66,7 +66,7 @@ def test_classes_are_those_of_transformers(tmp_path):
 def test_classes_of_words_are_those_of_transformers(tmp_path):
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)
     labels = ["O", "PER", "LOC"]
-    theirs = bert(BERTS["token_classes"], vocab_size=280, id2label=dict(enumerate(labels)))
+    theirs = bert(BERTS["token_classification"], vocab_size=280, id2label=dict(enumerate(labels)))
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     found = Reader.load(tmp_path, dtype=torch.float32).tag([*ENGLISH, ""])
@@ -84,7 +84,7 @@ def test_classes_of_words_are_those_of_transformers(tmp_path):
 def test_hidden_words_are_told_as_by_transformers(tmp_path):
     """At a share of 1 all words are told; the loss is that of transformers for the words as they were hidden."""
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)
-    theirs = bert(BERTS["masked_words"], vocab_size=280)
+    theirs = bert(BERTS["masked_lm"], vocab_size=280)
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     reader = Reader.load(tmp_path, dtype=torch.float32)
@@ -108,14 +108,16 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
             reader.guess(ENGLISH, share=share)
     with pytest.raises(InvalidArgument, match="texts must be at least one"):
         reader.guess([])
-    with pytest.raises(InvalidArgument, match="needs a model with the head 'token_classes', but it has 'masked_words'"):
+    with pytest.raises(
+        InvalidArgument, match="needs a model with the head 'token_classification', but it has 'masked_lm'"
+    ):
         reader.tag(ENGLISH)
 
 
 @torch.no_grad()
 def test_hidden_words_are_filled(tmp_path):
     tokenizer = PipelineTokenizer.train(ENGLISH, 280)
-    theirs = bert(BERTS["masked_words"], vocab_size=280)
+    theirs = bert(BERTS["masked_lm"], vocab_size=280)
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     reader = Reader.load(tmp_path, dtype=torch.float32)
@@ -141,7 +143,7 @@ def test_hidden_words_are_filled(tmp_path):
 def test_words_and_pieces_of_words_are_told_apart():
     tokenizer = Reader.load(MINILM).tokenizer
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
-    model = Bert(BertConfig(tokenizer.vocab_size, head="masked_words", **sizes))
+    model = Bert(BertConfig(tokenizer.vocab_size, head="masked_lm", **sizes))
     (found,) = Reader(model, tokenizer).fill("the [MASK] sat", tokenizer.vocab_size)
     assert sum(found.probabilities.values()) == pytest.approx(1, abs=1e-4)
     assert {"ing", "##ing", "[SEP]", ","} < found.probabilities.keys()
@@ -149,12 +151,12 @@ def test_words_and_pieces_of_words_are_told_apart():
 
 def test_what_does_not_fit_is_refused():
     reader = Reader.load(MINILM)
-    with pytest.raises(InvalidArgument, match="needs a model with the head 'classes', but it has 'embedding'"):
+    with pytest.raises(InvalidArgument, match="needs a model with the head 'sequence_classification', but it has 'sentence_embedding'"):
         reader.classify(["a"])
     plain = Reader(
         Bert(BertConfig(reader.tokenizer.vocab_size, d_model=8, num_heads=2, num_layers=1)), reader.tokenizer
     )
-    with pytest.raises(InvalidArgument, match=r"but it has 'none': modules\.json and 1_Pooling/config\.json tell how"):
+    with pytest.raises(InvalidArgument, match=r"but it has 'none': modules\.json and 1_Pooling/config\.json configure"):
         plain.embed(["a"])
     with pytest.raises(InvalidType, match="texts must be a sequence of str, but is a str"):
         reader.embed("a")
@@ -166,10 +168,10 @@ def test_what_does_not_fit_is_refused():
 
 def test_another_head_keeps_the_encoder():
     theirs = load_model(MINILM)
-    other = theirs.with_head("classes", ("bad", "good"), dropout=0.0)
+    other = theirs.with_head("sequence_classification", ("bad", "good"), dropout=0.0)
     assert other.config.labels == ("bad", "good")
     words = torch.randint(1000, 2000, (2, 7))
-    torch.testing.assert_close(other(words).hidden, theirs(words).hidden)
+    torch.testing.assert_close(other(words).last_hidden_state, theirs(words).last_hidden_state)
     torch.testing.assert_close(other.pooler.weight, theirs.pooler.weight)
-    same = other.with_head("classes", ("bad", "good"))
-    torch.testing.assert_close(same(words).output, other(words).output)
+    same = other.with_head("sequence_classification", ("bad", "good"))
+    torch.testing.assert_close(same(words).logits, other(words).logits)

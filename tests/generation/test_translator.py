@@ -55,7 +55,7 @@ def test_sampling_draws_as_many_as_are_asked_for(translator):
 
 
 def test_a_long_line_is_translated_sentence_by_sentence(translator, monkeypatch):
-    longest = translator.model.config.max_length - 1
+    longest = translator.model.config.max_seq_len - 1
     sentence = "a dog ran on the mat."
     words = len(translator.tokenizer.encode([sentence])[0])
     line = " ".join([sentence] * (longest // words + 1))
@@ -115,7 +115,7 @@ def test_a_recording_has_every_layer_with_its_tokens(translator, tokenizer):
         assert (layer.query_tokens, layer.key_tokens) == axes[layer.kind]
         assert layer.weights.shape == (1, 4, len(layer.query_tokens), len(layer.key_tokens))
     src, tgt = torch.tensor([[*source, 2]]), torch.tensor([[1, *target]])
-    expected = translator.model(src, tgt, attentions=True).attentions.cross[1].weights.dense()
+    expected = translator.model(src, tgt, output_attentions=True).attentions.cross[1].weights.dense()
     torch.testing.assert_close(recording.layers.by_kind("cross")[1].weights.dense(), expected)
 
 
@@ -126,7 +126,7 @@ def test_a_recording_finds_its_own_translation(translator):
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_a_translation_that_was_cut_has_no_end_to_look_at(fresh, tokenizer, positions):
-    model = fresh(vocab_size=tokenizer.vocab_size, positions=positions, max_length=12)
+    model = fresh(vocab_size=tokenizer.vocab_size, positions=positions, max_seq_len=12)
     with torch.no_grad():
         model.tgt_embedding.weight[tokenizer.eos_id] *= 0  # the end is never the likeliest word
     translator = Translator(model, tokenizer)
@@ -197,7 +197,7 @@ def test_a_line_is_as_finished_as_all_its_parts(translator):
 
 
 def test_a_line_longer_than_those_of_the_training_is_cut_at_sentence_ends(fresh, tokenizer, monkeypatch):
-    translator = Translator(fresh(vocab_size=tokenizer.vocab_size, max_length=300), tokenizer)
+    translator = Translator(fresh(vocab_size=tokenizer.vocab_size, max_seq_len=300), tokenizer)
     lengths = []
 
     def generate(sources, nbest, **options):

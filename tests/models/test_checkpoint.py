@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from regard import generation
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
-from regard.models import Gpt, GptConfig, Transformer, TransformerConfig, checkpoint, load_model, save_model
+from regard.models import GPT, GPTConfig, Transformer, TransformerConfig, checkpoint, load_model, save_model
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
 
@@ -241,7 +241,7 @@ def test_the_folder_of_a_run_says_where_its_models_are(tmp_path):
 
 @pytest.mark.parametrize("ends", [5, None, ["a"]])
 def test_ends_that_are_no_words_are_refused(tmp_path, ends):
-    save_model(tmp_path, Gpt(GptConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16)))
+    save_model(tmp_path, GPT(GPTConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16)))
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, "eos_ids": ends}))
     with pytest.raises(

@@ -11,11 +11,11 @@ import torch
 
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import (
+    GPT,
     Bert,
     BertConfig,
     Gat,
-    Gpt,
-    GptConfig,
+    GPTConfig,
     RnnSearch,
     SaganCritic,
     SaganGenerator,
@@ -25,8 +25,8 @@ from regard.models import (
 from regard.nn import BucketPositions, RelativePositions
 
 
-@pytest.mark.parametrize("model", [Bert, Gat, Gpt, RnnSearch, SaganCritic, SaganGenerator, Transformer])
-@pytest.mark.parametrize("config", [3, {"vocab_size": 9}, GptConfig])
+@pytest.mark.parametrize("model", [Bert, Gat, GPT, RnnSearch, SaganCritic, SaganGenerator, Transformer])
+@pytest.mark.parametrize("config", [3, {"vocab_size": 9}, GPTConfig])
 def test_a_configuration_of_another_kind_is_refused(model, config):
     with pytest.raises(InvalidType, match=rf"config: expected a \w+Config, got {type(config).__name__}$"):
         model(config)
@@ -34,8 +34,8 @@ def test_a_configuration_of_another_kind_is_refused(model, config):
 
 def test_a_configuration_is_hashable_and_cannot_be_changed():
     scaling = {"factor": 2.0}
-    config = GptConfig.llama(9, d_model=16, num_heads=2, rotary_scaling=scaling)
-    same = GptConfig.llama(9, d_model=16, num_heads=2, rotary_scaling={"factor": 2.0})
+    config = GPTConfig.llama(9, d_model=16, num_heads=2, rotary_scaling=scaling)
+    same = GPTConfig.llama(9, d_model=16, num_heads=2, rotary_scaling={"factor": 2.0})
     assert config == same
     assert hash(config) == hash(same)
     scaling["factor"] = 3.0
@@ -46,7 +46,7 @@ def test_a_configuration_is_hashable_and_cannot_be_changed():
         copy.deepcopy(config),
         pickle.loads(pickle.dumps(config)),
         replace(config),
-        GptConfig(**asdict(config)),
+        GPTConfig(**asdict(config)),
     ):
         assert copied == config
         assert hash(copied) == hash(config)
@@ -62,7 +62,7 @@ def test_a_special_token_must_be_in_both_vocabularies():
 def test_positions_in_attention_start_alike_in_every_model(positions):
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "positions": positions}
     models = [
-        Gpt(GptConfig(9, num_layers=1, **sizes)),
+        GPT(GPTConfig(9, num_layers=1, **sizes)),
         Bert(BertConfig(9, num_layers=1, **sizes)),
         Transformer(TransformerConfig(9, num_encoder_layers=1, num_decoder_layers=1, **sizes)),
     ]
@@ -77,5 +77,5 @@ def test_positions_in_attention_start_alike_in_every_model(positions):
 
 @pytest.mark.parametrize("words", [torch.tensor(3), torch.tensor([3, 4]), torch.zeros(2, 0, dtype=torch.int64)])
 def test_words_that_are_no_batch_are_refused(words):
-    with pytest.raises(InvalidArgument, match=r"words: expected shape \(batch, tokens\)"):
-        Gpt(GptConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16))(words)
+    with pytest.raises(InvalidArgument, match=r"input_ids: expected shape \(batch, tokens\)"):
+        GPT(GPTConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16))(words)

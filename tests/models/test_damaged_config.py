@@ -9,10 +9,10 @@ import torch
 
 from regard.errors import InvalidCheckpoint
 from regard.models import (
+    GPT,
     Bert,
     BertConfig,
-    Gpt,
-    GptConfig,
+    GPTConfig,
     RnnSearch,
     RnnSearchConfig,
     Transformer,
@@ -23,21 +23,23 @@ from regard.models import (
 
 SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-LLAMA = {"num_layers": 1, "max_length": 16, **SIZES, "rotary_scaling": LLAMA3}
+LLAMA = {"num_layers": 1, "max_seq_len": 16, **SIZES, "rotary_scaling": LLAMA3}
 MARIAN = {"interleaved_sinusoids": False, "output_bias": True, "bos_id": 0, **SIZES}
 LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 MODELS = {
     ("transformer", "regard"): lambda: Transformer(TransformerConfig(40, **LAYERS, **SIZES)),
     ("relative", "regard"): lambda: Transformer(TransformerConfig(40, positions="relative", **LAYERS, **SIZES)),
     ("t5", "regard"): lambda: Transformer(TransformerConfig(40, positions="t5", **LAYERS, **SIZES)),
-    ("alibi", "regard"): lambda: Gpt(GptConfig(40, num_layers=1, positions="alibi", **SIZES)),
-    ("gpt", "regard"): lambda: Gpt(GptConfig(40, num_layers=1, max_length=16, **SIZES)),
-    ("llama", "regard"): lambda: Gpt(GptConfig.llama(40, **LLAMA)),
-    ("bert", "regard"): lambda: Bert(BertConfig(40, num_layers=1, head="classes", labels=("a", "b"), **SIZES)),
+    ("alibi", "regard"): lambda: GPT(GPTConfig(40, num_layers=1, positions="alibi", **SIZES)),
+    ("gpt", "regard"): lambda: GPT(GPTConfig(40, num_layers=1, max_seq_len=16, **SIZES)),
+    ("llama", "regard"): lambda: GPT(GPTConfig.llama(40, **LLAMA)),
+    ("bert", "regard"): lambda: Bert(
+        BertConfig(40, num_layers=1, head="sequence_classification", labels=("a", "b"), **SIZES)
+    ),
     ("rnn_search", "regard"): lambda: RnnSearch(RnnSearchConfig(40, d_model=16, d_hidden=12)),
-    ("gpt2", "transformers"): lambda: Gpt(GptConfig(40, num_layers=1, max_length=16, **SIZES)),
-    ("llama", "transformers"): lambda: Gpt(GptConfig.llama(40, **LLAMA)),
-    ("bert", "transformers"): lambda: Bert(BertConfig(40, num_layers=1, head="masked_words", **SIZES)),
+    ("gpt2", "transformers"): lambda: GPT(GPTConfig(40, num_layers=1, max_seq_len=16, **SIZES)),
+    ("llama", "transformers"): lambda: GPT(GPTConfig.llama(40, **LLAMA)),
+    ("bert", "transformers"): lambda: Bert(BertConfig(40, num_layers=1, head="masked_lm", **SIZES)),
     ("marian", "transformers"): lambda: Transformer(TransformerConfig(40, **LAYERS, **MARIAN)),
 }
 DAMAGED = [10**18, 10**30, 10**400, -1, 0, 1.5, float("nan"), float("inf"), "x", None, True, [], [[]], {}, {"a": []}]

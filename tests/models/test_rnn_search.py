@@ -62,7 +62,7 @@ def written_out(model: RnnSearch, src: list[int], tgt: list[int]) -> tuple[Tenso
         context = weights[-1] @ h
         state = gates(torch.cat([y, context]), state, of["cell"])
         merged = p["readout.weight"] @ torch.cat([state, y, context]) + p["readout.bias"]
-        logits.append(p["to_words.weight"] @ torch.maximum(merged[0::2], merged[1::2]))
+        logits.append(p["lm_head.weight"] @ torch.maximum(merged[0::2], merged[1::2]))
     return torch.stack(logits), torch.stack(weights)
 
 
@@ -73,7 +73,7 @@ LENGTHS = torch.tensor([5, 3])
 
 def test_it_is_the_equations_of_the_paper():
     model = drawn()
-    output = model(SRC, TGT, LENGTHS, attentions=True)
+    output = model(SRC, TGT, LENGTHS, output_attentions=True)
     for row, length in enumerate(LENGTHS.tolist()):
         logits, weights = written_out(model, SRC[row, :length].tolist(), TGT[row].tolist())
         torch.testing.assert_close(output.logits[row], logits)
@@ -87,22 +87,22 @@ def test_words_one_by_one_with_a_cache_are_words_at_once():
     model = drawn()
     memory, cache = model.encode(SRC, LENGTHS), model.new_cache()
     steps = [model.decode(word[:, None], memory, LENGTHS, cache=cache) for word in TGT.unbind(1)]
-    torch.testing.assert_close(model.project(torch.cat(steps, 1)), model(SRC, TGT, LENGTHS).logits)
+    torch.testing.assert_close(model.lm_head(torch.cat(steps, 1)), model(SRC, TGT, LENGTHS).logits)
     assert cache.length == 4
 
 
 def test_several_rows_of_a_sentence_share_its_memory():
     model, rows = drawn(), torch.randint(1, 30, (6, 4))
     found = model.decode(rows, model.encode(SRC, LENGTHS), LENGTHS)
-    apart = model.hidden(SRC.repeat_interleave(3, 0), rows, LENGTHS.repeat_interleave(3))
+    apart = model.forward_features(SRC.repeat_interleave(3, 0), rows, LENGTHS.repeat_interleave(3))[0]
     torch.testing.assert_close(found, apart)
 
 
 def test_gradients_reach_every_weight_through_words_and_through_a_loss_on_attention():
     model = drawn().train()
-    hidden, attentions = model.states(SRC, TGT, LENGTHS)
+    hidden, attentions = model.forward_features(SRC, TGT, LENGTHS)
     told = alignment_loss(attentions.cross[0].weights, torch.tensor([[0, 1, 2, 4], [0, 0, 1, 2]]))
-    (told + model.project(hidden).square().mean()).backward()
+    (told + model.lm_head(hidden).square().mean()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
@@ -111,7 +111,7 @@ def test_gradients_reach_every_weight_through_words_and_through_a_loss_on_attent
 def test_under_autocast_all_is_computed_in_its_dtype():
     model = drawn().float()
     with torch.autocast("cpu", torch.bfloat16):
-        found = model(SRC, TGT, LENGTHS, attentions=True)
+        found = model(SRC, TGT, LENGTHS, output_attentions=True)
     assert found.logits.dtype == torch.bfloat16
     assert found.attentions.cross[0].output.dtype == torch.bfloat16
     found.logits.float().square().mean().backward()

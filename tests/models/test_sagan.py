@@ -98,7 +98,7 @@ def test_it_learns_which_class_is_bright():
 
 
 def test_what_no_folder_can_hold_is_refused(tmp_path):
-    known = "model must be one of Transformer, Bert, Gpt, RnnSearch, but is a SaganCritic"
+    known = "model must be one of Transformer, Bert, GPT, RnnSearch, but is a SaganCritic"
     with pytest.raises(InvalidArgument, match=known):
         save_model(tmp_path / "out", SaganCritic(SMALL))
     assert not (tmp_path / "out").exists()

@@ -30,13 +30,13 @@ def small(seed: int = 0, **changes) -> Transformer:
     return Transformer(dataclasses.replace(SMALL, **changes))
 
 
-def with_torch_weights(norm: str, activation: str) -> tuple[Transformer, nn.Transformer]:
-    ours = small(norm=norm, activation=activation)
+def with_torch_weights(norm_first: bool, activation: str) -> tuple[Transformer, nn.Transformer]:
+    ours = small(norm_first=norm_first, activation=activation)
     theirs = nn.Transformer(
-        32, 4, 2, 2, 48, norm_first=norm == "pre", activation=activation, batch_first=True, dropout=0.1
+        32, 4, 2, 2, 48, norm_first=norm_first, activation=activation, batch_first=True, dropout=0.1
     )
     theirs.encoder.use_nested_tensor = False  # a prototype that warns
-    if norm == "post":  # torch puts a norm behind the last one, which the paper does not have
+    if not norm_first:  # torch puts a norm behind the last one, which the paper does not have
         theirs.encoder.norm = theirs.decoder.norm = None
     names = set(ours.state_dict())
     copied = {}
@@ -61,11 +61,11 @@ def with_torch_weights(norm: str, activation: str) -> tuple[Transformer, nn.Tran
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # torch says that pre-norm has no fast path
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("mode", ["eval", "gradients"])
-def test_equals_torch_with_the_same_weights(norm, activation, mode):
-    ours, theirs = with_torch_weights(norm, activation)
+def test_equals_torch_with_the_same_weights(norm_first, activation, mode):
+    ours, theirs = with_torch_weights(norm_first, activation)
     ours.eval()
     theirs.eval()
     src, tgt, lengths = torch.randint(3, 60, (3, 9)), torch.randint(3, 60, (3, 7)), torch.tensor([9, 4, 1])
@@ -85,10 +85,11 @@ def test_equals_torch_with_the_same_weights(norm, activation, mode):
 
     if mode == "eval":
         with torch.no_grad():
-            torch.testing.assert_close(ours.hidden(src, tgt, lengths), stock(), rtol=0, atol=1e-5)
+            torch.testing.assert_close(ours.forward_features(src, tgt, lengths)[0], stock(), rtol=0, atol=1e-5)
         return
     mine, other = (
-        torch.autograd.grad((hidden**2).mean(), embed.weight) for hidden in (ours.hidden(src, tgt, lengths), stock())
+        torch.autograd.grad((hidden**2).mean(), embed.weight)
+        for hidden in (ours.forward_features(src, tgt, lengths)[0], stock())
     )
     torch.testing.assert_close(mine[0], other[0], rtol=1e-4, atol=1e-5)
 
@@ -96,7 +97,7 @@ def test_equals_torch_with_the_same_weights(norm, activation, mode):
 def test_logits_are_the_hidden_states_times_the_embeddings():
     model = small().eval()
     src, tgt = torch.randint(3, 60, (2, 5)), torch.randint(3, 60, (2, 4))
-    hidden = model.hidden(src, tgt)
+    hidden = model.forward_features(src, tgt)[0]
     torch.testing.assert_close(model(src, tgt).logits, hidden @ model.src_embedding.weight.T)
 
 
@@ -104,7 +105,7 @@ def test_attentions_are_views_of_every_layer():
     model = small(num_encoder_layers=3).eval()
     src, tgt, lengths = torch.randint(3, 60, (2, 5)), torch.randint(3, 60, (2, 4)), torch.tensor([5, 2])
     assert model(src, tgt, lengths).attentions is None
-    attentions = model(src, tgt, lengths, attentions=True).attentions
+    attentions = model(src, tgt, lengths, output_attentions=True).attentions
     assert [len(kind) for kind in attentions] == [3, 2, 2]
     assert attentions.encoder[0].weights.shape == (2, 4, 5, 5)
     decoder, cross = (kind[1].weights.dense() for kind in (attentions.decoder, attentions.cross))
@@ -117,7 +118,9 @@ def test_padding_changes_nothing():
     model = small().eval()
     src, tgt = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 4))
     longer = torch.cat([src, torch.zeros(1, 3, dtype=torch.int64)], dim=1)
-    torch.testing.assert_close(model.hidden(longer, tgt, torch.tensor([5])), model.hidden(src, tgt))
+    torch.testing.assert_close(
+        model.forward_features(longer, tgt, torch.tensor([5]))[0], model.forward_features(src, tgt)[0]
+    )
 
 
 def test_a_later_word_changes_nothing_before_it():
@@ -125,7 +128,7 @@ def test_a_later_word_changes_nothing_before_it():
     src, tgt = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 6))
     changed = tgt.clone()
     changed[0, 4] = 3 + (tgt[0, 4] - 2) % 57
-    before, after = model.hidden(src, tgt), model.hidden(src, changed)
+    before, after = model.forward_features(src, tgt)[0], model.forward_features(src, changed)[0]
     torch.testing.assert_close(before[:, :4], after[:, :4])
     assert not torch.allclose(before[:, 4:], after[:, 4:])
 
@@ -133,7 +136,7 @@ def test_a_later_word_changes_nothing_before_it():
 @pytest.mark.parametrize("tying", ["all", "decoder", "none"])
 def test_tied_weights_are_one_parameter(tying):
     model = small(tie_embeddings=tying, tgt_vocab_size=60 if tying == "all" else 70)
-    embeddings = {model.src_embedding.weight, model.tgt_embedding.weight, model.to_words.weight}
+    embeddings = {model.src_embedding.weight, model.tgt_embedding.weight, model.lm_head.weight}
     assert len(embeddings) == {"all": 1, "decoder": 2, "none": 3}[tying]
     assert model(torch.tensor([[5]]), torch.tensor([[1]])).logits.shape == (1, 1, 60 if tying == "all" else 70)
 
@@ -160,7 +163,7 @@ def test_attention_begins_as_torchs():
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"norm": "pre", "positions": "learned", "num_kv_heads": 2, "activation": "gelu"}]
+    "changes", [{}, {"norm_first": True, "positions": "learned", "num_kv_heads": 2, "activation": "gelu"}]
 )
 @pytest.mark.parametrize("training", [True, False])
 def test_bfloat16_is_near_float32(changes, training):
@@ -169,8 +172,8 @@ def test_bfloat16_is_near_float32(changes, training):
     gradients = []
     for low in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
-            hidden = model.hidden(src, tgt, lengths)
-            loss = linear_cross_entropy(hidden.flatten(0, 1), model.to_words.weight, tgt.flatten()).loss
+            hidden = model.forward_features(src, tgt, lengths)[0]
+            loss = linear_cross_entropy(hidden.flatten(0, 1), model.lm_head.weight, tgt.flatten()).loss
         gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]))
     assert (gradients[1] - gradients[0]).norm() < 0.05 * gradients[0].norm()
 
@@ -179,9 +182,9 @@ def test_bfloat16_is_near_float32(changes, training):
 def test_each_dropout_acts_in_training_only(rate):
     model = small(**{"dropout": 0.0, rate: 0.5})
     src, tgt = torch.randint(3, 60, (2, 5)), torch.randint(3, 60, (2, 4))
-    assert not torch.equal(model.hidden(src, tgt), model.hidden(src, tgt))
+    assert not torch.equal(model.forward_features(src, tgt)[0], model.forward_features(src, tgt)[0])
     model.eval()
-    assert torch.equal(model.hidden(src, tgt), model.hidden(src, tgt))
+    assert torch.equal(model.forward_features(src, tgt)[0], model.forward_features(src, tgt)[0])
 
 
 def test_it_learns_to_copy():
@@ -193,8 +196,8 @@ def test_it_learns_to_copy():
     for _ in range(150):
         src = torch.randint(3, 12, (64, 4))
         tgt = torch.cat([torch.ones(64, 1, dtype=torch.int64), src[:, :-1]], dim=1)
-        hidden = model.hidden(src, tgt)
-        loss = linear_cross_entropy(hidden.flatten(0, 1), model.to_words.weight, src.flatten()).loss
+        hidden = model.forward_features(src, tgt)[0]
+        loss = linear_cross_entropy(hidden.flatten(0, 1), model.lm_head.weight, src.flatten()).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

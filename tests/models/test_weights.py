@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from regard.errors import InvalidCheckpoint
 from regard.models import Transformer, TransformerConfig, load_model, save_model
-from regard.models.positions import Positions
+from regard.models.config import Positions
 from regard.models.weights import build_without_weights
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
@@ -39,7 +39,7 @@ def test_a_loaded_model_is_the_one_that_was_saved(tmp_path, tying, positions):
     save_model(tmp_path, model)
     loaded = load_model(tmp_path)
     assert [name for name, _ in loaded.named_parameters()] == [name for name, _ in model.named_parameters()]
-    embeddings = [loaded.src_embedding.weight, loaded.tgt_embedding.weight, loaded.to_words.weight]
+    embeddings = [loaded.src_embedding.weight, loaded.tgt_embedding.weight, loaded.lm_head.weight]
     assert len({id(weight) for weight in embeddings}) == {"all": 1, "decoder": 2, "none": 3}[tying]
     assert all(parameter.requires_grad and parameter.device.type == "cpu" for parameter in loaded.parameters())
     for (name, mine), (other, theirs) in zip(model.named_buffers(), loaded.named_buffers(), strict=True):

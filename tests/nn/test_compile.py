@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pairwise import everything
-from regard.models import Gpt, GptConfig
+from regard.models import GPT, GPTConfig
 from regard.nn import MultiHeadAttention
 from regard.ops.masks import Causal, Padding
 from regard.ops.measures import TopK
@@ -87,9 +87,9 @@ def test_a_compiled_layer_gives_the_same_output_answers_and_gradients(inputs, op
 WORDS = torch.randint(1, 19, (2, 11), generator=torch.Generator().manual_seed(0))
 
 
-def make_gpt(positions: str, **rates: float) -> Gpt:
-    sizes = {"d_model": 16, "num_heads": 4, "num_layers": 1, "d_ff": 16, "max_length": 16}
-    model = Gpt(GptConfig(19, positions=positions, **sizes, **{"dropout": 0.0, "attention_dropout": 0.0, **rates}))
+def make_gpt(positions: str, **rates: float) -> GPT:
+    sizes = {"d_model": 16, "num_heads": 4, "num_layers": 1, "d_ff": 16, "max_seq_len": 16}
+    model = GPT(GPTConfig(19, positions=positions, **sizes, **{"dropout": 0.0, "attention_dropout": 0.0, **rates}))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model

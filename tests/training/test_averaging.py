@@ -22,7 +22,7 @@ def test_the_average_is_the_mean_of_the_last(tmp_path: Path) -> None:
     for name, weight in average.named_parameters():
         expected = torch.stack([model.get_parameter(name) for model in models[2:]]).mean(0)
         torch.testing.assert_close(weight, expected)
-    assert average.to_words.weight is average.src_embedding.weight
+    assert average.lm_head.weight is average.src_embedding.weight
 
 
 def test_cutting_back_removes_what_came_later(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
     tmp_path: Path, keys: dict[str, Any], words: dict[str, str]
 ) -> None:
     keys = apply_overrides(keys, ["--trainer.max_steps=250", "--validation.every=50", "--trainer.log_every=10"])
-    keys["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0, "norm": "pre"}
+    keys["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0, "norm_first": True}
     keys["data"]["batch_tokens"] = 500
     keys["vocabulary"]["size"] = 400  # every word is a piece
     outcome = train(make_recipe(keys))
@@ -314,7 +314,7 @@ def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: di
     long = "one two three four red blue cats dogs birds and see like " * 4
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write(f"{long}.\t{long}.\n")
-    keys["model"] |= {"positions": "learned", "max_length": 70}
+    keys["model"] |= {"positions": "learned", "max_seq_len": 70}
     keys["data"]["max_length"] = 60
     keys["validation"] |= {"sentences": 1000, "every": 2}
     train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))

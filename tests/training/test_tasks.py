@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe, TrainingDiverged
 from regard.generation import Generator, Sampling
-from regard.models import Bert, BertConfig, Gpt, Transformer, TransformerConfig, load_model, save_model
+from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.nn import BucketPositions
 from regard.text.load import load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
@@ -60,21 +60,21 @@ def recipes(tmp_path: Path) -> dict[str, dict[str, Any]]:
             "task": "language_model",
             "data": {**folder, "train": "text.txt", "valid_share": 0.2, "block": 20, "batch": 8},
             "vocabulary": {"kind": "characters"},
-            "model": {**SMALL, "max_length": 64, "positions": "alibi"},
+            "model": {**SMALL, "max_seq_len": 64, "positions": "alibi"},
         },
-        "masked_words": {
+        "masked_lm": {
             **common,
-            "task": "masked_words",
+            "task": "masked_lm",
             "data": {**folder, "train": "train.txt", "valid": "valid.txt", "max_length": 30, "batch_tokens": 400},
             "vocabulary": {"size": 300},
-            "model": {**SMALL, "max_length": 30},
+            "model": {**SMALL, "max_seq_len": 30},
         },
         "classification": {
             **common,
             "task": "classification",
             "data": {**folder, "train": "train.tsv", "valid": "valid.tsv", "max_length": 30},
             "vocabulary": {"size": 300},
-            "model": {**SMALL, "max_length": 30},
+            "model": {**SMALL, "max_seq_len": 30},
             "validation": {"every": 20, "monitor": "f1"},
         },
     }
@@ -97,7 +97,7 @@ def test_a_language_model_learns_a_line(recipes):
     assert float(last["bits_per_character"]) == pytest.approx(float(bits), rel=2 / words)
     writer = Generator.load(outcome.folder / "best", dtype=torch.float32)
     assert writer.generate(["fgh", "uvw"], max_length=4) == ["ijkl", "xyz "]
-    assert isinstance(writer.model, Gpt)
+    assert isinstance(writer.model, GPT)
 
 
 def test_a_model_of_lines_begins_as_they_do(recipes, tmp_path):
@@ -139,18 +139,18 @@ def test_llama_is_a_word(recipes):
     del keys["model"]["positions"]
     outcome = train(make_recipe(keys))
     config = load_model(outcome.folder / "last").config
-    assert (config.norm, config.gated, config.positions, config.tie_embeddings) == ("rms", True, "rotary", False)
+    assert (config.norm, config.gated, config.positions, config.tie_embeddings) == ("rms_norm", True, "rotary", False)
 
 
 def test_a_masked_language_model_learns_what_stands_where(recipes):
-    outcome = train(make_recipe(apply_overrides(recipes["masked_words"], ["--trainer.max_steps", "240"])))
+    outcome = train(make_recipe(apply_overrides(recipes["masked_lm"], ["--trainer.max_steps", "240"])))
     assert re.search(r"loss [\d.]+, [\d,]+ hidden words/s", (outcome.folder / "train.log").read_text())
     rows = measured(outcome.folder)
     assert float(rows[-1]["valid_loss"]) < 0.75 * float(rows[0]["valid_loss"])
     assert float(rows[-1]["accuracy"]) > 50
     model = load_model(outcome.folder / "best")
     assert isinstance(model, Bert)
-    assert model.config.head == "masked_words"
+    assert model.config.head == "masked_lm"
     assert load_tokenizer(outcome.folder / "best").mask_id == 3
 
 
@@ -164,7 +164,7 @@ def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recip
     assert model.config.labels == ("no", "yes")
     tokenizer = load_tokenizer(outcome.folder / "best")
     ids = torch.tensor(tokenizer.encode_whole(["the film is awful"]))
-    assert model(ids).output.argmax() == 0
+    assert model(ids).logits.argmax() == 0
 
     keys = {**recipes["classification"], "run": str(tmp_path / "tuned")}
     del keys["vocabulary"]
@@ -178,7 +178,7 @@ def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recip
     assert float(measured(tuned.folder)[-1]["accuracy"]) == pytest.approx(float(rows[-1]["accuracy"]), abs=10)
 
 
-@pytest.mark.parametrize("task", ["language_model", "masked_words", "classification"])
+@pytest.mark.parametrize("task", ["language_model", "masked_lm", "classification"])
 def test_a_training_that_goes_on_is_the_one_that_was_not_stopped(recipes, tmp_path, task):
     keys = apply_overrides(recipes[task], ["--model.dropout", "0.1", "--optimizer.schedule", "constant"])
     keys["trainer"]["max_steps"] = 14
@@ -233,7 +233,7 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path, text, told):
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"])
-@pytest.mark.parametrize("task", ["language_model", "masked_words", "classification"])
+@pytest.mark.parametrize("task", ["language_model", "masked_lm", "classification"])
 def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
     """To one layer the order of what came before matters where there are positions, and only there."""
     keys = apply_overrides(recipes[task], [f"--model.positions={positions}", "--trainer.max_steps=2"])
@@ -248,7 +248,7 @@ def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
 
     @torch.no_grad()
     def states(given: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return model(given).logits if isinstance(model, Gpt) else model.states(given, lengths)[0]
+        return model(given).logits if isinstance(model, GPT) else model.forward_features(given, lengths)[0]
 
     found = states(words)
     order_is_nothing = torch.allclose(found[:, 4], states(words[:, [0, 2, 1, 3, 4]])[:, 4], atol=1e-6)
@@ -264,14 +264,14 @@ def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
     [
         ("language_model", "--task=language_modell", "task: should be .* but is 'language_modell', did you mean 'lang"),
         ("language_model", "--data.batch_tokens=9", "data.batch_tokens: no such key; keys there are folder, train"),
-        ("language_model", "--data.block=65", "data.block: should be at most model.max_length, 64, but is 65"),
+        ("language_model", "--data.block=65", "data.block: should be at most model.max_seq_len, 64, but is 65"),
         ("language_model", "--data.valid=text.txt", "data.valid_share: is for where data.valid is not given"),
         ("language_model", "--validation.monitor=bleu", "validation.monitor: should be 'loss', 'perplexity' or 'bits"),
         ("language_model", "--model.gated=maybe", "model.gated: should be a valid boolean"),
         ("language_model", "--model.architecture=[gpt]", r"model.architecture: should be 'gpt' or .* but is \['gpt'\]"),
         ("language_model", "--model.d_model=yes", "model.d_model: should be a number or a text"),
-        ("masked_words", "--data.max_length=401", "should be at most model.max_length, 30.*batch_tokens, 400"),
-        ("masked_words", "--data.masked=1.5", "data.masked: should be less than 1, but is 1.5"),
+        ("masked_lm", "--data.max_length=401", "should be at most model.max_seq_len, 30.*batch_tokens, 400"),
+        ("masked_lm", "--data.masked=1.5", "data.masked: should be less than 1, but is 1.5"),
         ("classification", "--model.checkpoint=x", "model.d_model: is what model.checkpoint decides; leave one"),
         ("classification", "--attention.entropy.weight=1", "attention: no such key"),
     ],
@@ -295,7 +295,7 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
         InvalidFile, match="expected texts of a few classes, but 40 texts have 40: are these pairs of a"
     ):
         train(make_recipe(keys))
-    keys = recipes["masked_words"]
+    keys = recipes["masked_lm"]
     del keys["vocabulary"]
     keys["model"] = {"checkpoint": str(tmp_path / "model")}
     with pytest.raises(InvalidCheckpoint, match=r"model is not a folder"):
@@ -311,7 +311,7 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     ):
         train(make_recipe(keys))
     pipeline = PipelineTokenizer.train(["a"], 270)
-    save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, max_length=29, **sizes)), pipeline)
+    save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, max_seq_len=29, **sizes)), pipeline)
     with pytest.raises(InvalidRecipe, match=r"data\.max_length: should be at most that of model\.checkpoint, 29, but"):
         train(make_recipe(keys))
     save_model(tmp_path / "model", Transformer(TransformerConfig(270, **sizes)), pipeline)

@@ -8,22 +8,22 @@ import torch
 import regard
 from regard.errors import InvalidArgument
 from regard.generation import beam_search, greedy
-from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
 
-SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "max_length": 40}
+SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "max_seq_len": 40}
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "relative", "alibi", "t5"])
 def test_a_generation_is_one_matrix(positions):
     torch.manual_seed(0)
-    model = Gpt(GptConfig(50, num_layers=2, positions=positions, **SIZES)).eval()
+    model = GPT(GPTConfig(50, num_layers=2, positions=positions, **SIZES)).eval()
     prompts = torch.randint(3, 50, (2, 6))
     with regard.watch(model, ["entropy", "received"]) as seen:
         best = greedy(model, prompts, max_length=7, min_length=7)
     assert len(seen.recordings) == 1
     words = torch.cat([prompts, torch.tensor([each.tokens for each in best])], 1)
     with torch.no_grad():
-        whole = model(words[:, :-1], attentions=True).attentions
+        whole = model(words[:, :-1], output_attentions=True).attentions
     for layer, truth in zip(seen.layers, whole, strict=True):
         torch.testing.assert_close(layer.weights.dense(), truth.weights.dense(), atol=1e-5, rtol=0)
         torch.testing.assert_close(layer.measured["received"], truth.weights.received(), atol=1e-5, rtol=1e-5)
@@ -35,7 +35,7 @@ def test_a_translator_and_a_bert():
     model = Transformer(TransformerConfig(50, num_encoder_layers=2, num_decoder_layers=2, **SIZES)).eval()
     src, tgt, lengths = torch.randint(3, 50, (2, 6)), torch.randint(3, 50, (2, 5)), torch.tensor([6, 4])
     with regard.watch(model) as seen, torch.no_grad():
-        expected = model(src, tgt, lengths, attentions=True).attentions
+        expected = model(src, tgt, lengths, output_attentions=True).attentions
     for kind in ("encoder", "decoder", "cross"):
         for layer, truth in zip(getattr(seen.layers, kind), getattr(expected, kind), strict=True):
             torch.testing.assert_close(layer.weights.dense(), truth.weights.dense())

@@ -93,11 +93,11 @@ def evaluate(
             )
         _print_values(_generated_scores(generated, (reference or [None])[0]), as_json=as_json)
         return
-    from regard.models import Bert, Gpt, load_model
+    from regard.models import GPT, Bert, load_model
     from regard.models.checkpoint import KINDS, architecture_of
 
     kind = None if model is None else architecture_of(model)
-    if model is not None and kind in (Gpt, Bert):
+    if model is not None and kind in (GPT, Bert):
         idle = given(
             source=source, reference=reference, hypotheses=hypotheses, beam=beam, tokenize=tokenize, output=output
         )
@@ -106,7 +106,7 @@ def evaluate(
             raise InvalidArgument(
                 f"{named}: {KINDS[kind][0]} is measured on one file, TEST, and takes no options of translators"
             )
-        found = (_text_scores if kind is Gpt else _reader_scores)(model, test, dtype)
+        found = (_text_scores if kind is GPT else _reader_scores)(model, test, dtype)
         _print_values(found, as_json=as_json)
         return
     from regard.text.scores import score
@@ -156,7 +156,7 @@ def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, floa
 
     reader = Reader.load(model, dtype=dtype_of(dtype))
     head = reader.model.config.head
-    measures = {"classes": _class_scores, "masked_words": _guess_scores}
+    measures = {"sequence_classification": _class_scores, "masked_lm": _guess_scores}
     if head not in measures:
         told = f"a BERT with the head {head!r}, but what is measured is {' or '.join(map(repr, measures))}"
         raise InvalidArgument(f"{model}: holds {told}")

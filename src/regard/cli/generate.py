@@ -74,7 +74,7 @@ def generate(
         sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, seed)
     writer = Generator.load(model, dtype=dtype_of(dtype))
     (ids,) = writer.read([prompt])
-    most = min(200, writer.model.config.max_length - len(ids)) if max_length is None else max_length
+    most = min(200, writer.model.config.max_seq_len - len(ids)) if max_length is None else max_length
     sampling = None if sampling is None else sampling.started(writer.device)
     with writing(output) as file:
         for number in range(samples):

@@ -31,7 +31,7 @@ def beam_search(
     min_length: int = 0,
     cache: bool = True,
 ) -> list[list[Hypothesis]]:
-    """Generate for each source, or prompt of a `Gpt`, the likeliest sequences that a beam finds.
+    """Generate for each source, or prompt of a `GPT`, the likeliest sequences that a beam finds.
 
     A finished sequence is rated by
 
@@ -49,7 +49,7 @@ def beam_search(
         nbest: How many are returned, at most beam.
         length_penalty: The exponent above, from 0 to 10.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length; of a `Gpt` what its max_length leaves.
+            max_length; of a `GPT` what its max_length leaves.
         min_length: The fewest words, the one that ends not counted.
         cache: False computes all words anew at each step.
 

@@ -12,7 +12,7 @@ from regard.checks import Checks
 from regard.errors import InvalidType, raise_problems
 from regard.generation.decoding import Decoding, Generating
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.gpt import Gpt
+from regard.models.gpt import GPT
 from regard.models.inputs import check_ids, check_lengths
 
 
@@ -53,7 +53,7 @@ class Translating(Decoding[EncoderDecoder]):
         super().__init__(
             model,
             src.new_full((src.shape[0], 1), config.bos_id, dtype=torch.int64),
-            longest.clamp(min=min_length + 1, max=max_length or config.max_length),
+            longest.clamp(min=min_length + 1, max=max_length or config.max_seq_len),
             ends=[config.eos_id],
             never={config.pad_id, config.bos_id},
             beams=beams,
@@ -70,7 +70,7 @@ class Translating(Decoding[EncoderDecoder]):
         self.src_lengths = None if self.src_lengths is None else self.src_lengths[sentences]
 
 
-class Continuing(Decoding[Gpt]):
+class Continuing(Decoding[GPT]):
     """Texts on their way from a prompt.
 
     Prompts are moved to the right, so that all rows get their next word at the same place.
@@ -93,7 +93,7 @@ class Continuing(Decoding[Gpt]):
 
     def __init__(
         self,
-        model: Gpt,
+        model: GPT,
         prompts: Tensor,
         lengths: Tensor | None = None,
         *,
@@ -109,12 +109,12 @@ class Continuing(Decoding[Gpt]):
         given = prompts.new_full((prompts.shape[0],), prompts.shape[1]) if lengths is None else lengths
         given = given.long()
         raise_problems(_prompt_objections(model, given, prompts.shape[1]))
-        starts = prompts.shape[1] - given  # (sentences,)
-        self.starts = None if not bool(starts.any()) else starts
-        if self.starts is not None:
-            places = torch.arange(prompts.shape[1], device=prompts.device) - starts[:, None]
+        left_padding = prompts.shape[1] - given  # (sentences,)
+        self.left_padding = None if not bool(left_padding.any()) else left_padding
+        if self.left_padding is not None:
+            places = torch.arange(prompts.shape[1], device=prompts.device) - left_padding[:, None]
             prompts = prompts.gather(1, places.clamp(min=0))
-        left = model.config.max_length - given
+        left = model.config.max_seq_len - given
         limits = left if max_length is None else left.clamp(max=max_length)
         super().__init__(
             model,
@@ -127,16 +127,16 @@ class Continuing(Decoding[Gpt]):
         )
 
     def hidden(self, words: Tensor) -> Tensor:
-        return self.model.hidden(words, self.starts, cache=self.cache)
+        return self.model.forward_features(words, self.left_padding, cache=self.cache)[0]
 
     def spread(self) -> None:
         super().spread()
-        self.starts = None if self.starts is None else self.starts.repeat_interleave(self.beams)
+        self.left_padding = None if self.left_padding is None else self.left_padding.repeat_interleave(self.beams)
 
     def keep(self, sentences: Tensor) -> None:
         super().keep(sentences)
-        if self.starts is not None:
-            self.starts = self.starts.view(-1, self.beams)[sentences].flatten()
+        if self.left_padding is not None:
+            self.left_padding = self.left_padding.view(-1, self.beams)[sentences].flatten()
 
 
 def begin(
@@ -157,15 +157,15 @@ def begin(
         InvalidType: If the model is another one.
     """
     options: dict[str, Any] = {"beams": beams, "max_length": max_length, "min_length": min_length, "cache": cache}
-    if isinstance(model, Gpt):
+    if isinstance(model, GPT):
         return Continuing(model, src, src_lengths, **options)
     if isinstance(model, EncoderDecoder):
         return Translating(model, src, src_lengths, **options)
-    raise InvalidType(f"model must be a Gpt or a translator, which write, but is a {type(model).__name__}")
+    raise InvalidType(f"model must be a GPT or a translator, which write, but is a {type(model).__name__}")
 
 
 def _objections(model: Generating, max_length: int | None, min_length: int) -> list[str]:
-    longest = model.config.max_length
+    longest = model.config.max_seq_len
     lengths = {"max_length": max_length, "min_length": min_length}
     raise_problems(
         [f"{name} must be an int, but is {n!r}" for name, n in lengths.items() if not isinstance(n, Integral | None)]
@@ -183,13 +183,13 @@ def _objections(model: Generating, max_length: int | None, min_length: int) -> l
     return objections
 
 
-def _prompt_objections(model: Gpt, lengths: Tensor, width: int) -> list[str]:
+def _prompt_objections(model: GPT, lengths: Tensor, width: int) -> list[str]:
     shortest, longest = (int(bound) for bound in lengths.aminmax())
     objections = [] if shortest > 0 else ["lengths must be at least 1, but a prompt is empty: begin it with some word"]
     if longest > width:
         objections.append(f"lengths must be at most the {width} tokens of prompts, but holds {longest}")
-    if longest >= model.config.max_length:
-        positions = model.config.max_length
+    if longest >= model.config.max_seq_len:
+        positions = model.config.max_seq_len
         objections.append(
             f"a prompt has {longest} words, but must leave room within the model's max_length {positions}"
         )

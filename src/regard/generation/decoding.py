@@ -12,11 +12,11 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.gpt import Gpt
+from regard.models.gpt import GPT
 
-Generating = EncoderDecoder | Gpt
+Generating = EncoderDecoder | GPT
 """The models that write: they translate a source, or go on from a prompt."""
-Model = TypeVar("Model", EncoderDecoder, Gpt)
+Model = TypeVar("Model", EncoderDecoder, GPT)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Decoding(ABC, Generic[Model]):
         """
         first = self.length == 0
         recent = self.words if first or self.cache is None else self.words[:, -1:]
-        logits = self.model.project(self.hidden(recent)[:, -1])  # (rows, vocab)
+        logits = self.model.lm_head(self.hidden(recent)[:, -1])  # (rows, vocab)
         if self._likely is None:
             rows = logits.shape[0] * (self.beams if first else 1)
             self._likely = torch.empty(rows, logits.shape[1], dtype=torch.float32, device=logits.device)

@@ -24,7 +24,7 @@ from regard.generation.sampling import Sampling, check_sampling, drawing, sample
 from regard.generation.single import steps
 from regard.generation.tracing import read_once, trace_once
 from regard.models.checkpoint import load_as
-from regard.models.gpt import Gpt
+from regard.models.gpt import GPT
 from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.padding import pad_sequences
@@ -72,7 +72,7 @@ class Generator:
         InvalidArgument: If the tokenizer has more words than the model.
     """
 
-    def __init__(self, model: Gpt, tokenizer: PipelineTokenizer | PiecesTokenizer, name: str = "gpt") -> None:
+    def __init__(self, model: GPT, tokenizer: PipelineTokenizer | PiecesTokenizer, name: str = "gpt") -> None:
         check_vocabulary(tokenizer, model.config.vocab_size, name)
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
@@ -90,7 +90,7 @@ class Generator:
             InvalidArgument: If the dtype is none that models compute in.
         """
         dtype = chosen_dtype(dtype)
-        model, place = load_as(folder, Gpt).to(dtype), Path(folder)
+        model, place = load_as(folder, GPT).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (PipelineTokenizer, PiecesTokenizer)):
             raise InvalidFile(f"{place}: its tokenizer is none of a language model, but of a translator")
@@ -99,7 +99,7 @@ class Generator:
     @property
     def device(self) -> torch.device:
         """Where the model lies."""
-        return self.model.embedding.weight.device
+        return self.model.token_embedding.weight.device
 
     def generate(
         self,
@@ -136,7 +136,7 @@ class Generator:
         drawn = None if sampling is None else sampling.started(self.device)
         found: list[Hypothesis] = [Hypothesis([], 0.0)] * len(read)
         raise_problems(count_problems(max_length=max_length))
-        more = self.model.config.max_length if max_length is None else max_length
+        more = self.model.config.max_seq_len if max_length is None else max_length
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS, more):
             batch, lengths = self._batch([read[place] for place in places])
             if drawn is not None:
@@ -205,10 +205,10 @@ class Generator:
         found = [ids or ([] if begin is None else [begin]) for ids in self.tokenizer.encode_prompts(prompts)]
         objections = [f"{name} must not be empty" for (name, _), ids in zip(named, found, strict=True) if not ids]
         objections += [
-            f"{name} has {len(ids)} words of the vocabulary, but the model has positions for {config.max_length}, and "
+            f"{name} has {len(ids)} words of the vocabulary, but the model has positions for {config.max_seq_len}, and "
             "one must be left: shorten it"
             for (name, _), ids in zip(named, found, strict=True)
-            if len(ids) >= config.max_length
+            if len(ids) >= config.max_seq_len
         ]
         raise_problems(objections)
         return found
@@ -227,7 +227,7 @@ class Generator:
         ids, characters = self._told(text)
         if len(ids) < 2:
             raise InvalidArgument(f"text must have at least two words of the vocabulary, but has {len(ids)}")
-        nll, block = 0.0, self.model.config.max_length
+        nll, block = 0.0, self.model.config.max_seq_len
         for start in range(0, len(ids) - 1, block):
             words = torch.tensor([ids[start : start + block + 1]], device=self.device)
             logits = self.model(words[:, :-1]).logits[0].float()
@@ -282,7 +282,7 @@ class Generator:
         """
         raise_problems(count_problems(length=length))
         begin = self.read([""])[0] if self.model.config.bos_id is not None else []
-        length = min(length, (self.model.config.max_length - len(begin)) // 2)
+        length = min(length, (self.model.config.max_seq_len - len(begin)) // 2)
         ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
         return self._record([*begin, *ids], "random tokens, twice")
 

@@ -22,7 +22,7 @@ def greedy(
     min_length: int = 0,
     cache: bool = True,
 ) -> list[Hypothesis]:
-    """Generate for each source, or prompt of a `Gpt`, the sequence whose every word is the likeliest one.
+    """Generate for each source, or prompt of a `GPT`, the sequence whose every word is the likeliest one.
 
     A sentence that has ended leaves the batch; what a sentence gets does not depend on the others beside it.
 
@@ -31,7 +31,7 @@ def greedy(
         src: (sentences, source), integers.
         src_lengths: (sentences,), number of real words of each source. Default: all are real.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length; of a `Gpt` what its max_length leaves.
+            max_length; of a `GPT` what its max_length leaves.
         min_length: The fewest words, the one that ends not counted.
         cache: False computes all words anew at each step.
 

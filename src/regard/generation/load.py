@@ -7,7 +7,7 @@ import os
 from regard.generation.generator import Generator
 from regard.generation.reader import Reader
 from regard.generation.translator import Translator
-from regard.models import Bert, Gpt
+from regard.models import GPT, Bert
 from regard.models.checkpoint import architecture_of
 
 
@@ -22,6 +22,6 @@ def load(folder: str | os.PathLike[str] | None = None) -> Translator | Generator
         InvalidFile: If a file is missing, damaged, or does not fit the others.
     """
     kind = None if folder is None else architecture_of(folder)
-    if folder is None or kind not in (Gpt, Bert):
+    if folder is None or kind not in (GPT, Bert):
         return Translator.load(folder)
-    return Generator.load(folder) if kind is Gpt else Reader.load(folder)
+    return Generator.load(folder) if kind is GPT else Reader.load(folder)

@@ -123,7 +123,7 @@ class Reader:
             InvalidType: If texts are no sequence of str.
             InvalidArgument: If the model has another head, or a text is none.
         """
-        self._check("embedding")
+        self._check("sentence_embedding")
         return self._outputs(texts).clone()  # made outside inference mode, it can be learned from
 
     def classify(self, texts: Sequence[str]) -> list[Told]:
@@ -133,7 +133,7 @@ class Reader:
             InvalidType: If texts are no sequence of str.
             InvalidArgument: If the model has another head, or a text is none.
         """
-        self._check("classes")
+        self._check("sequence_classification")
         labels = self.model.config.labels
         rows = self._outputs(texts).softmax(-1).tolist()
         return [Told(labels[row.index(max(row))], dict(zip(labels, row, strict=True))) for row in rows]
@@ -145,7 +145,7 @@ class Reader:
             InvalidType: If texts are no sequence of str.
             InvalidArgument: If the model has another head, or a text is none.
         """
-        self._check("token_classes")
+        self._check("token_classification")
         labels = self.model.config.labels
         read = self._read(texts)
         first = len(self._around[:1])
@@ -173,14 +173,14 @@ class Reader:
             InvalidArgument: If the model has another head, its vocabulary no word that hides another, a text is none,
                 or the share is not above 0 and at most 1.
         """
-        self._check("masked_words")
+        self._check("masked_lm")
         if not 0 < share <= 1:
             raise InvalidArgument(f"share must be above 0 and at most 1, but is {share}")
         if self.tokenizer.mask_id is None:
             raise InvalidArgument("the vocabulary has no word that hides another, [MASK]")
         read = self._read(texts)
         raise_problems([] if read else ["texts must be at least one, but there is none"])
-        head = self.model.words
+        head = self.model.mlm_head
         assert head is not None
         known = {"share": share, "mask_id": self.tokenizer.mask_id, "vocab_size": self.tokenizer.vocab_size}
         rng, nll, words, right = np.random.default_rng(seed), 0.0, 0, 0
@@ -192,7 +192,8 @@ class Reader:
             told = labels != IGNORED
             wanted = labels[told].to(self.device)
             with torch.inference_mode():
-                states, _ = self.model.states(hidden.to(self.device), torch.from_numpy(lengths).to(self.device))
+                inputs = hidden.to(self.device), torch.from_numpy(lengths).to(self.device)
+                states, _ = self.model.forward_features(*inputs)
                 logits = head(states[told.to(self.device)]).float()
             nll += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
             words, right = words + len(wanted), right + int((logits.argmax(-1) == wanted).sum())
@@ -213,7 +214,7 @@ class Reader:
             InvalidArgument: If the model has another head, nothing is hidden, the text is longer than what the model
                 reads, or count does not fit.
         """
-        self._check("masked_words")
+        self._check("masked_lm")
         raise_problems(count_problems(count=count))
         words = self.model.config.vocab_size
         if count > words:
@@ -224,9 +225,8 @@ class Reader:
             name = self.tokenizer.tokens([self.tokenizer.mask_id or 0])[0]
             raise InvalidArgument(f"text must hide a word as {name}, but it is {text[:60]!r}")
         with torch.inference_mode():
-            likely = (
-                self.model(torch.tensor([ids], device=self.device)).output[0, places].float().softmax(-1).topk(count)
-            )
+            hidden, _ = self.model.forward_features(torch.tensor([ids], device=self.device))
+            likely = self.model.forward_head(hidden[0, places]).float().softmax(-1).topk(count)
         found = []
         for row, places in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
             named = self.tokenizer.names(places)
@@ -237,7 +237,7 @@ class Reader:
         """Read random words of the vocabulary twice; see `Generator.record_repeated_tokens`."""
         raise_problems(count_problems(length=length))
         around = self._around
-        length = min(length, (self.model.config.max_length - len(around)) // 2)
+        length = min(length, (self.model.config.max_seq_len - len(around)) // 2)
         ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
         return self._record([*around[:1], *ids, *around[1:]], "random tokens, twice")
 
@@ -278,7 +278,8 @@ class Reader:
     def _check(self, head: Head) -> None:
         if self.model.config.head == head:
             return
-        how = ": modules.json and 1_Pooling/config.json tell how words become a vector" if head == "embedding" else ""
+        files = ": modules.json and 1_Pooling/config.json configure the pooling"
+        how = files if head == "sentence_embedding" else ""
         raise InvalidArgument(f"this needs a model with the head {head!r}, but it has {self.model.config.head!r}{how}")
 
     def _read(self, texts: Sequence[str], *, whole: bool = False) -> list[list[int]]:
@@ -289,7 +290,7 @@ class Reader:
         raise_problems(type_objections(named), InvalidType)
         raise_problems(letter_objections(named))
         config = self.model.config
-        longest = config.max_length if whole or config.cut_length is None else config.cut_length
+        longest = config.max_seq_len if whole or config.truncation_length is None else config.truncation_length
         found = self.tokenizer.encode_whole(texts)
         if whole:
             came = [
@@ -315,4 +316,5 @@ class Reader:
             batch = [read[place] for place in places]
             lengths = torch.tensor([len(ids) for ids in batch], device=self.device)
             words = pad_sequences(batch, self.model.config.pad_id).to(self.device)
-            yield from zip(places, self.model(words, lengths).output.float().cpu(), strict=True)
+            hidden, _ = self.model.forward_features(words, lengths)
+            yield from zip(places, self.model.forward_head(hidden, lengths).float().cpu(), strict=True)

@@ -54,7 +54,7 @@ def sample(
     max_length: int | None = None,
     min_length: int = 0,
 ) -> list[Hypothesis]:
-    """Draw one sequence for each source, or prompt of a `Gpt`; to draw several, give the source several times.
+    """Draw one sequence for each source, or prompt of a `GPT`; to draw several, give the source several times.
 
     p(word) ∝ exp(logit / temperature), of those words that top_k and then top_p leave
 
@@ -68,7 +68,7 @@ def sample(
         seed: The same seed draws the same sequences from the same batch; a generator goes on where it stands. Default:
             torch's own random state.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length; of a `Gpt` what its max_length leaves.
+            max_length; of a `GPT` what its max_length leaves.
         min_length: The fewest words, the one that ends not counted.
 
     Returns:

@@ -34,7 +34,7 @@ def teacher_forced(
     """
     src, tgt = fed_batch(model, source, written)
     with torch.no_grad():
-        attentions = model(src, tgt, attentions=True).attentions
+        attentions = model(src, tgt, output_attentions=True).attentions
     assert attentions is not None
     kinds: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
     axes = axes_of(model, tokenizer, source, written)

@@ -13,7 +13,7 @@ from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.analysis.trace_attention import trace_layer
 from regard.errors import InvalidArgument, did_you_mean
-from regard.models import Bert, Gpt
+from regard.models import GPT, Bert
 
 
 def traced(
@@ -59,7 +59,7 @@ def traced(
 
 
 def read_once(
-    model: Bert | Gpt, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, name: str
+    model: Bert | GPT, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, name: str
 ) -> Recording:
     """What every layer and head of a model attended to that read a text at once.
 
@@ -73,7 +73,7 @@ def read_once(
     """
     words = torch.tensor([list(ids)], device=next(model.parameters()).device)
     with torch.no_grad():
-        attentions = model(words, attentions=True).attentions
+        attentions = model(words, output_attentions=True).attentions
     layers = tuple(
         Layer(each, kind, attended.weights, tuple(tokens), tuple(tokens), value=attended.value)
         for each, attended in zip(model.attention_layers, attentions or (), strict=True)
@@ -82,7 +82,7 @@ def read_once(
 
 
 def trace_once(
-    model: Bert | Gpt, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
+    model: Bert | GPT, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
 ) -> Trace:
     """Every number of one attention layer's calculation of a model that read a text at once; see `read_once`."""
     words = torch.tensor([list(ids)], device=next(model.parameters()).device)

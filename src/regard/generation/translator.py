@@ -71,7 +71,7 @@ class Translator:
     def __init__(
         self, model: EncoderDecoder, tokenizer: Tokenizer | MarianTokenizer, name: str = "transformer"
     ) -> None:
-        check_vocabulary(tokenizer, min(model.config.vocab_size, model.config.target_vocab_size), name)
+        check_vocabulary(tokenizer, min(model.config.vocab_size, model.config.decoder_vocab_size), name)
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod
@@ -213,7 +213,7 @@ class Translator:
     @property
     def _longest(self) -> int:
         """The most words of a source, without the one that ends it."""
-        return self.model.config.max_length - 1
+        return self.model.config.max_seq_len - 1
 
     def _translated(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[list[Hypothesis]]]:
         """The hypotheses of each part; of one that was cut, where it has several sentences, those of each sentence."""

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from regard.models.bert import Bert, BertConfig, BertOutput
-from regard.models.checkpoint import load_model, save_model
-from regard.models.encoder_decoder import Attentions, EncoderDecoder, EncoderDecoderOutput
-from regard.models.gat import Gat, GatConfig, GatOutput
-from regard.models.gpt import Gpt, GptConfig, GptOutput
-from regard.models.rnn_search import RnnSearch, RnnSearchConfig
-from regard.models.sagan import SaganConfig, SaganCritic, SaganGenerator
-from regard.models.transformer import Transformer, TransformerConfig
-
-__all__ = [
-    "Attentions",
-    "Bert",
-    "BertConfig",
-    "BertOutput",
-    "EncoderDecoder",
-    "EncoderDecoderOutput",
-    "Gat",
-    "GatConfig",
-    "GatOutput",
-    "Gpt",
-    "GptConfig",
-    "GptOutput",
-    "RnnSearch",
-    "RnnSearchConfig",
-    "SaganConfig",
-    "SaganCritic",
-    "SaganGenerator",
-    "Transformer",
-    "TransformerConfig",
-    "load_model",
-    "save_model",
-]
+from regard.models.bert import Bert as Bert
+from regard.models.bert import BertConfig as BertConfig
+from regard.models.bert import BertOutput as BertOutput
+from regard.models.checkpoint import load_model as load_model
+from regard.models.checkpoint import save_model as save_model
+from regard.models.config import TransformerLayerConfig as TransformerLayerConfig
+from regard.models.encoder_decoder import Attentions as Attentions
+from regard.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+from regard.models.encoder_decoder import EncoderDecoderOutput as EncoderDecoderOutput
+from regard.models.gat import Gat as Gat
+from regard.models.gat import GatConfig as GatConfig
+from regard.models.gat import GatOutput as GatOutput
+from regard.models.gpt import GPT as GPT
+from regard.models.gpt import GPTConfig as GPTConfig
+from regard.models.gpt import GPTOutput as GPTOutput
+from regard.models.rnn_search import RnnSearch as RnnSearch
+from regard.models.rnn_search import RnnSearchConfig as RnnSearchConfig
+from regard.models.sagan import SaganConfig as SaganConfig
+from regard.models.sagan import SaganCritic as SaganCritic
+from regard.models.sagan import SaganGenerator as SaganGenerator
+from regard.models.transformer import Transformer as Transformer
+from regard.models.transformer import TransformerConfig as TransformerConfig

@@ -26,7 +26,7 @@ from regard.errors import (
 )
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.gpt import Gpt, GptConfig
+from regard.models.gpt import GPT, GPTConfig
 from regard.models.huggingface import CONVERTERS, CheckpointConverter
 from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
 from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
@@ -48,16 +48,16 @@ BESIDE = (GENERATION_FILE, MODULES_FILE, POOLING_FILE, SENTENCE_FILE)
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "bert": (BertConfig, Bert),
-    "gpt": (GptConfig, Gpt),
+    "gpt": (GPTConfig, GPT),
     "rnn_search": (RnnSearchConfig, RnnSearch),
 }
 KINDS: dict[type[Any], tuple[str, str]] = {
     EncoderDecoder: ("an encoder-decoder", "translate"),
-    Gpt: ("a GPT", "generate"),
+    GPT: ("a GPT", "generate"),
     Bert: ("a BERT", "look"),
 }
 """What messages call each kind of model, and the command that is for it."""
-Model = EncoderDecoder | Bert | Gpt
+Model = EncoderDecoder | Bert | GPT
 Kind = TypeVar("Kind", bound=Model)
 Layout = Literal["regard", "transformers"]
 
@@ -89,7 +89,7 @@ def save_model(
         tokenizer: Written into the same folder. Default: none.
         dtype: Of the stored weights. Default: the model's.
         layout: ``"regard"`` keeps all of these; ``"transformers"`` those that Hugging Face's library has, so that it
-            loads them: a `Bert`, a `Gpt` in the shape of GPT-2, Llama, Mistral or Qwen2, a `Transformer` as Marian.
+            loads them: a `Bert`, a `GPT` in the shape of GPT-2, Llama, Mistral or Qwen2, a `Transformer` as Marian.
 
     Raises:
         InvalidType: If the folder is no path, or the tokenizer cannot be saved.
@@ -232,7 +232,7 @@ def _build(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> 
         raise InvalidCheckpoint(f"{folder / CONFIG_FILE} asks for {layers} layers, but {came}")
     largest = max((size for weight in weights.values() for size in weight.shape), default=0)
     if getattr(config, "positions", None) in ("rotary", "alibi"):
-        heads, width = config.num_heads, getattr(config, "head_width", config.d_model // config.num_heads)
+        heads, width = config.num_heads, getattr(config, "resolved_head_dim", config.d_model // config.num_heads)
         if max(heads, width) > largest:
             raise InvalidCheckpoint(
                 f"{folder / CONFIG_FILE} asks for d_model={config.d_model} in {heads} heads with head_dim={width}, but "
@@ -246,8 +246,8 @@ def _build(folder: Path, config: Any, weights: dict[str, Any], source: Path) -> 
 
 def _converter_of(model: Model) -> CheckpointConverter:
     """The kind of transformers' checkpoint that a model can be."""
-    if isinstance(model, Gpt):
-        if model.config.norm != "rms":
+    if isinstance(model, GPT):
+        if model.config.norm != "rms_norm":
             return CONVERTERS["gpt2"]
         if model.config.sliding_window is not None:
             return CONVERTERS["mistral"]

@@ -1,4 +1,4 @@
-"""Configurations of models: their fields state their bounds in annotations, and one function checks them."""
+"""Configurations of models: fields state their types and bounds in annotations, and `validate` checks them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 
 from regard.checks import Checks
 from regard.errors import InvalidType
-
-NormOrder = Literal["post", "pre"]
+from regard.nn.attention import check_heads
+from regard.nn.feed_forward import Activation
+from regard.ops.scores.bias import MAX_DISTANCE
 
 Config = TypeVar("Config")
 
 MAX_SIZE = 2**28
-"""Larger sizes are mistakes; below it, the bytes of every matrix can be counted in 63 bits."""
+"""Larger sizes are mistakes. Below it, the number of bytes of any matrix fits in 63 bits."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The bounds of a number, for annotations: low <= number <= high, above < number < below."""
+    """Bounds of a number, for annotations: low <= number <= high, above < number < below."""
 
     low: float | None = None
     high: float | None = None
@@ -32,11 +33,11 @@ class Range:
 
     def __contains__(self, number: float) -> bool:
         bounds = ((self.low, ge), (self.high, le), (self.above, gt), (self.below, lt))
-        return all(bound is None or holds(number, bound) for bound, holds in bounds)
+        return all(bound is None or compare(number, bound) for bound, compare in bounds)
 
     def __str__(self) -> str:
         bounds = {"of at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
-        return " and ".join(f"{words} {bound}" for words, bound in bounds.items() if bound is not None)
+        return " and ".join(f"{text} {bound}" for text, bound in bounds.items() if bound is not None)
 
 
 Size = Annotated[int, Range(1, MAX_SIZE)]
@@ -46,9 +47,18 @@ Rate = Annotated[float, Range(0, below=1)]
 Positive = Annotated[float, Range(above=0)]
 Epsilon = Annotated[float, Range(0)]
 
+Norm = Literal["layer_norm", "rms_norm"]
+Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"]
+"""Added to embeddings: ``sinusoidal`` (Vaswani 2017), ``learned``. In self-attention: ``relative`` (Shaw 2018),
+``rotary`` (Su 2021), ``alibi`` (Press 2022), ``t5`` (Raffel 2020). ``none``: only the causal mask depends on order."""
+
+# With 32 buckets, T5 needs 8 for the smallest distances in each of two directions, and 16 in one direction.
+MAX_DISTANCE_RANGES = {"relative": Range(0), "t5": Range(17, MAX_DISTANCE)}
+ROTARY_SCALING_KEYS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+
 
 class FrozenDict(dict[str, float]):
-    """A dict that is hashable and cannot be changed, as the configuration that it is part of."""
+    """A hashable dict that cannot be changed, for frozen configurations."""
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return hash(frozenset(self.items()))
@@ -62,15 +72,138 @@ class FrozenDict(dict[str, float]):
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse  # pyright: ignore[reportAssignmentType]
 
 
-def checked(config: Config, kind: type[Config]) -> Config:
-    """The configuration that a model was given.
+@dataclass(frozen=True, kw_only=True)
+class TransformerLayerConfig:
+    """The fields that all Transformers share: sizes and options of their layers.
+
+    Args:
+        d_model: Size of the hidden states.
+        num_heads: Number of query heads.
+        num_kv_heads: Number of key and value heads (grouped-query attention). Default: num_heads.
+        head_dim: Size of a head. Default: d_model / num_heads.
+        d_ff: Size of the hidden layer in feed-forward networks.
+        activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
+        gated: Whether feed-forward networks are gated; with ``"silu"`` this is SwiGLU.
+        norm: ``"layer_norm"`` or ``"rms_norm"``.
+        norm_first: Whether norms come before sublayers (pre-norm) or after them (post-norm).
+        norm_eps: Added to the variance in norms.
+        attention_bias: Whether the projections of attention have a bias.
+        attention_out_bias: Whether the output projection has one. Default: as attention_bias.
+        feed_forward_bias: Whether the linear maps of feed-forward networks have a bias.
+        positions: ``"sinusoidal"`` or ``"learned"``, added to embeddings; ``"relative"`` (Shaw 2018), ``"rotary"``,
+            ``"alibi"`` or ``"t5"``, in self-attention; or ``"none"``.
+        max_distance: Larger distances count as this one, in relative and t5 positions. Default: 16 and 128.
+        rotary_base: Base θ of rotary positions: pair i of d turns by θ^(−2i / d) per token.
+        rotary_scaling: Slows rotary positions down for sequences longer than those of pretraining. The keys are those
+            of transformers: ``factor`` alone divides all frequencies; with ``low_freq_factor``, ``high_freq_factor``
+            and ``original_max_position_embeddings`` only low ones, as in Llama 3.1. Default: none.
+        dropout: Dropout rate for embeddings and for the output of each sublayer.
+        attention_dropout: Dropout rate for attention weights.
+        activation_dropout: Dropout rate for the hidden layer in feed-forward networks.
 
     Raises:
-        InvalidType: If it is of another kind.
+        InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
+    """
+
+    d_model: Size = 512
+    num_heads: Size = 8
+    num_kv_heads: Size | None = None
+    head_dim: Size | None = None
+    d_ff: Size = 2048
+    activation: Activation = "relu"
+    gated: bool = False
+    norm: Norm = "layer_norm"
+    norm_first: bool = False
+    norm_eps: Epsilon = 1e-5
+    attention_bias: bool = True
+    attention_out_bias: bool | None = None
+    feed_forward_bias: bool = True
+    positions: Positions = "sinusoidal"
+    max_distance: Count | None = None
+    rotary_base: Positive = 10000.0
+    rotary_scaling: Mapping[str, Positive] | None = None
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    activation_dropout: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            if validate(self, checks):
+                self._check(checks)
+
+    @property
+    def resolved_head_dim(self) -> int:
+        """Size of a head."""
+        return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def has_attention_out_bias(self) -> bool:
+        """Whether the output projection of attention has a bias."""
+        return self.attention_bias if self.attention_out_bias is None else self.attention_out_bias
+
+    def _check(self, checks: Checks) -> None:
+        """Check what fields mean together; all of them have the right type."""
+        if checks.problems:
+            return
+        check_heads(checks, self.d_model, self.num_heads, self.num_kv_heads, self.head_dim)
+        if self.rotary_scaling is not None:
+            object.__setattr__(self, "rotary_scaling", FrozenDict(self.rotary_scaling))
+            _check_rotary_scaling(checks, self.rotary_scaling)
+        if checks.problems:
+            return
+        head_dim, positions, distance = self.resolved_head_dim, self.positions, self.max_distance
+        if self.num_heads * head_dim > MAX_SIZE:
+            checks.fail(f"head_dim: expected at most {MAX_SIZE // self.num_heads}, got {head_dim}")
+        if positions == "sinusoidal" and self.d_model % 2:
+            checks.fail(f"d_model: expected an even number for sinusoidal positions, got {self.d_model}")
+        if positions == "rotary" and head_dim % 2:
+            checks.fail(
+                f"positions: expected an even head_dim for 'rotary', got {head_dim}; change d_model or num_heads"
+            )
+        allowed = MAX_DISTANCE_RANGES.get(positions)
+        if distance is not None and allowed is None:
+            checks.fail(f"max_distance: expected None for {positions} positions, got {distance}; leave it out")
+        elif distance is not None and allowed is not None and distance not in allowed:
+            checks.fail(f"max_distance: expected an int {allowed} for {positions} positions, got {distance}")
+
+
+def _check_rotary_scaling(checks: Checks, scaling: Mapping[str, float]) -> None:
+    if set(scaling) not in ({"factor"}, ROTARY_SCALING_KEYS):
+        keys = f"the key 'factor', or all of {', '.join(sorted(ROTARY_SCALING_KEYS))}"
+        checks.fail(f"rotary_scaling: expected {keys}, got {scaling!r}")
+    elif len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
+        checks.fail(f"rotary_scaling: expected high_freq_factor above low_freq_factor, got {scaling!r}")
+
+
+def check_config(config: Config, kind: type[Config]) -> Config:
+    """Return the configuration of a model.
+
+    Raises:
+        InvalidType: If it is the configuration of another model.
     """
     if not isinstance(config, kind):
         raise InvalidType(f"config: expected a {kind.__name__}, got {type(config).__name__}")
     return config
+
+
+def check_below(checks: Checks, limit: str, size: int, **ids: int | None) -> None:
+    """Check that token ids are below the size of a vocabulary, which messages call `limit`."""
+    for name, token in ids.items():
+        if token is not None and token >= size:
+            checks.fail(f"{name}: expected an id below {limit}={size}, got {token}")
+
+
+def check_translator(checks: Checks, config: Any) -> None:
+    """Check that the vocabularies of a translator can be tied as asked, and that special token ids fit both."""
+    source, target = config.vocab_size, config.decoder_vocab_size
+    if config.tie_embeddings == "all" and source != target:
+        sizes = f"vocab_size={source} and tgt_vocab_size={target}"
+        checks.fail(f"tie_embeddings: expected 'decoder' or 'none' for {sizes}, got 'all', which needs one vocabulary")
+    specials = {name: getattr(config, name) for name in ("pad_id", "bos_id", "eos_id")}
+    check_below(checks, "vocab_size" if source <= target else "tgt_vocab_size", min(source, target), **specials)
+    if config.eos_id in (config.pad_id, config.bos_id):
+        others = f"pad_id={config.pad_id} and bos_id={config.bos_id}"
+        checks.fail(f"eos_id: expected another id than {others}, got {config.eos_id}")
 
 
 def validate(config: Any, checks: Checks) -> bool:
@@ -104,11 +237,11 @@ def _fits(value: Any, hint: Any, *, bounded: bool = True) -> bool:
     if kind in (Union, UnionType):
         return any(_fits(value, part, bounded=bounded) for part in parts)
     if kind is tuple:  # a list in JSON
-        return isinstance(value, list | tuple) and all(_fits(each, parts[0], bounded=bounded) for each in value)
+        return isinstance(value, list | tuple) and all(_fits(item, parts[0], bounded=bounded) for item in value)
     if kind is Mapping:
-        return isinstance(value, dict) and all(_fits(each, parts[1], bounded=bounded) for each in value.values())
+        return isinstance(value, dict) and all(_fits(item, parts[1], bounded=bounded) for item in value.values())
     if hint is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # which NaN is not
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # False for NaN
     return type(value) is hint  # a bool is not an int
 
 
@@ -123,23 +256,3 @@ def _expected(hint: Any) -> str:
     if kind is Mapping:
         return f"a dict, each value {_expected(parts[1])}"
     return {int: "an int", float: "a finite number", bool: "True or False", str: "a str", NoneType: "None"}[hint]
-
-
-def check_below(checks: Checks, limit: str, size: int, **ids: int | None) -> None:
-    """Check that token ids are below the size of a vocabulary, which messages call `limit`."""
-    for name, token in ids.items():
-        if token is not None and token >= size:
-            checks.fail(f"{name}: expected an id below {limit}={size}, got {token}")
-
-
-def check_translator(checks: Checks, config: Any) -> None:
-    """Check the vocabularies of a translator: whether they can be tied, and the special tokens."""
-    source, target = config.vocab_size, config.target_vocab_size
-    if config.tie_embeddings == "all" and source != target:
-        sizes = f"vocab_size={source} and tgt_vocab_size={target}"
-        checks.fail(f"tie_embeddings: expected 'decoder' or 'none' for {sizes}, got 'all', which needs one vocabulary")
-    specials = {name: getattr(config, name) for name in ("pad_id", "bos_id", "eos_id")}
-    check_below(checks, "vocab_size" if source <= target else "tgt_vocab_size", min(source, target), **specials)
-    if config.eos_id in (config.pad_id, config.bos_id):
-        others = f"pad_id={config.pad_id} and bos_id={config.bos_id}"
-        checks.fail(f"eos_id: expected another id than {others}, got {config.eos_id}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.checks import Checks
-from regard.models.config import Rate, Size, checked, validate
+from regard.models.config import Rate, Size, check_config, validate
 from regard.nn.graph_attention import GraphAttention
 from regard.ops import AttentionOutput
 from regard.ops.masks import Neighbours
@@ -67,25 +67,26 @@ class Gat(nn.Module):
         >>> import torch
         >>> from regard import Neighbours
         >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
-        >>> output = Gat(GatConfig(num_features=5, num_classes=2)).eval()(torch.randn(3, 5), ring, attentions=True)
+        >>> model = Gat(GatConfig(num_features=5, num_classes=2)).eval()
+        >>> output = model(torch.randn(3, 5), ring, output_attentions=True)
         >>> output.logits.shape, output.attentions[0].weights.shape
         (torch.Size([3, 2]), torch.Size([1, 8, 3, 3]))
     """
 
     def __init__(self, config: GatConfig) -> None:
         super().__init__()
-        self.config = checked(config, GatConfig)
+        self.config = check_config(config, GatConfig)
         layer = partial(GraphAttention, dropout=config.dropout, attention_dropout=config.attention_dropout)
         self.first = layer(config.num_features, config.head_dim, config.num_heads)
         self.last = layer(config.head_dim * config.num_heads, config.num_classes, config.out_heads, joined=False)
 
-    def forward(self, features: Tensor, graph: Neighbours, *, attentions: bool = False) -> GatOutput:
+    def forward(self, features: Tensor, graph: Neighbours, *, output_attentions: bool = False) -> GatOutput:
         """Tell the class of each node.
 
         Args:
             features: (nodes, num_features).
             graph: The edges, of each node to itself too.
-            attentions: Whether to give views of the attention weights.
+            output_attentions: Whether to give views of the attention weights.
 
         Returns:
             GatOutput: ``logits`` (nodes, classes), ``attentions`` if asked for.
@@ -95,4 +96,4 @@ class Gat(nn.Module):
         """
         first = self.first(features, graph)
         last = self.last(functional.elu(first.output), graph)
-        return GatOutput(last.output, (first, last) if attentions else None)
+        return GatOutput(last.output, (first, last) if output_attentions else None)

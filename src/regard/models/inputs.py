@@ -1,4 +1,4 @@
-"""Checks of what a model is given, and the dtype in which its embeddings continue.
+"""Checks of the inputs of models: token ids, lengths, labels.
 
 Values are checked on the CPU only: on other devices that would be a synchronization.
 """
@@ -62,10 +62,3 @@ def _check_values(checks: Checks, name: str, values: Tensor, low: int, high: int
             wrong = smallest if smallest < low else largest
             return checks.fail(f"{name}: expected values from {low} to {limit}, got {wrong}")
     return True
-
-
-def in_compute_dtype(embedded: Tensor) -> Tensor:
-    """Embeddings, under autocast in its dtype, as all that follows."""
-    if torch.is_autocast_enabled(embedded.device.type):
-        return embedded.to(torch.get_autocast_dtype(embedded.device.type))
-    return embedded

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from regard.checks import Checks
-from regard.models.config import Rate, Size, TokenId, check_translator, checked, validate
+from regard.models.config import Rate, Size, TokenId, check_config, check_translator, validate
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.inputs import in_compute_dtype
+from regard.models.layers import to_autocast_dtype
 from regard.models.transformer import Tying
 from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.linear import Linear
@@ -31,7 +31,7 @@ class RnnSearchConfig:
         d_hidden: Width of the recurrent states, of the encoder in each direction.
         d_attention: Width of the hidden layer that weighs the source. Default: d_hidden.
         dropout: Dropped share of embeddings, annotations and what the final linear map reads.
-        max_length: The longest sequence that generation makes.
+        max_seq_len: The longest sequence that generation makes.
         tie_embeddings: ``"all"``: one matrix for both embeddings and the final linear map; ``"decoder"``: one for the
             target embedding and the final map; ``"none"`` (the paper's).
         pad_id: The word that fills up sequences.
@@ -52,7 +52,7 @@ class RnnSearchConfig:
     d_hidden: Size = 1000
     d_attention: Size | None = None
     dropout: Rate = 0.0
-    max_length: Size = 1024
+    max_seq_len: Size = 1024
     tie_embeddings: Tying = "none"
     pad_id: TokenId = 0
     bos_id: TokenId = 1
@@ -64,11 +64,11 @@ class RnnSearchConfig:
                 check_translator(checks, self)
 
     @property
-    def target_vocab_size(self) -> int:
+    def decoder_vocab_size(self) -> int:
         """Number of words of the target."""
         return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
-    def attention_sizes(self, kind: str) -> tuple[int, int]:
+    def num_layers_and_heads(self, kind: str) -> tuple[int, int]:
         """The number of layers of one kind of attention, of which there is ``"cross"`` alone, and of heads."""
         return (1, 1) if kind == "cross" else (0, 0)
 
@@ -100,27 +100,27 @@ class RnnSearch(EncoderDecoder):
         >>> import torch
         >>> model = RnnSearch(RnnSearchConfig(100, d_model=16, d_hidden=12)).eval()
         >>> src, tgt = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 5))
-        >>> output = model(src, tgt, src_lengths=torch.tensor([7, 4]), attentions=True)
+        >>> output = model(src, tgt, src_lengths=torch.tensor([7, 4]), output_attentions=True)
         >>> output.logits.shape, output.attentions.cross[0].weights.shape
         (torch.Size([2, 5, 100]), torch.Size([2, 1, 5, 7]))
     """
 
-    shortest = 1  # a recurrent network reads something
+    min_source_length = 1  # a recurrent network reads something
 
     def __init__(self, config: RnnSearchConfig) -> None:
-        super().__init__(checked(config, RnnSearchConfig))
+        super().__init__(check_config(config, RnnSearchConfig))
         d_model, d_hidden = config.d_model, config.d_hidden
         self.encoder = nn.GRU(d_model, d_hidden, batch_first=True, bidirectional=True)
         self.begin = Linear(d_hidden, d_hidden)
         self.attention = AdditiveAttention(d_hidden, 2 * d_hidden, config.d_attention or d_hidden)
         self.cell = nn.GRUCell(d_model + 2 * d_hidden, d_hidden)
         self.readout = Linear(d_hidden + d_model + 2 * d_hidden, 2 * d_model)
-        self.to_words = self._make_to_words()
+        self.lm_head = self._build_lm_head()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, as the class describes."""
-        for linear in (self.begin, self.readout, self.to_words):
+        for linear in (self.begin, self.readout, self.lm_head):
             nn.init.xavier_uniform_(linear.weight)
         for name, weight in (*self.encoder.named_parameters(), *self.cell.named_parameters()):
             if name.startswith("weight"):  # of the reset gate, the update gate and the new state, one below the other
@@ -133,7 +133,7 @@ class RnnSearch(EncoderDecoder):
         self._reset_embeddings()  # after the linear map, with which it may be one
 
     @property
-    def memory_width(self) -> int:
+    def memory_dim(self) -> int:
         return 2 * self.config.d_hidden
 
     @property
@@ -184,7 +184,7 @@ class RnnSearch(EncoderDecoder):
 
     def _embed(self, words: Tensor, embedding: nn.Embedding) -> Tensor:
         """(batch, tokens) → (batch, tokens, d_model)."""
-        return self.dropout(in_compute_dtype(embedding(words)))
+        return self.dropout(to_autocast_dtype(embedding(words)))
 
 
 def _in_dtype(recurrent: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from regard.checks import Checks
-from regard.models.config import Size, checked, validate
+from regard.models.config import Size, check_config, validate
 from regard.models.inputs import INDICES, check_integers
 from regard.nn.self_attention_2d import SelfAttention2d
 from regard.ops import AttentionOutput
@@ -113,7 +113,7 @@ class SaganGenerator(nn.Module):
 
     def __init__(self, config: SaganConfig) -> None:
         super().__init__()
-        self.config = checked(config, SaganConfig)
+        self.config = check_config(config, SaganConfig)
         channels = [config.channels(size) for size in config.sizes]
         self.begin = _normed(nn.Linear(config.d_latent, channels[0] * SMALLEST**2))
         self.blocks = nn.ModuleList(
@@ -172,7 +172,7 @@ class SaganCritic(nn.Module):
 
     def __init__(self, config: SaganConfig) -> None:
         super().__init__()
-        self.config = checked(config, SaganConfig)
+        self.config = check_config(config, SaganConfig)
         channels = [config.channels(size) for size in config.sizes[::-1]]
         self.begin = _normed(nn.Conv2d(config.image_channels, channels[0], 3, padding=1))
         self.blocks = nn.ModuleList(_Down(inner, outer) for inner, outer in itertools.pairwise(channels))

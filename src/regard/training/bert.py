@@ -17,7 +17,7 @@ from regard.text.pipeline import PipelineTokenizer
 from regard.training.recipe import Recipe
 from regard.training.sections import Count, Data, Folder, Section, model_section
 
-DECIDED = ("vocab_size", "pad_id", "head", "labels", "pooler", "pooling", "normalised", "cut_length")
+DECIDED = ("vocab_size", "pad_id", "head", "labels", "pooler", "pooling", "normalize_embeddings", "truncation_length")
 BESIDE = {"checkpoint", "architecture", "dropout", "attention_dropout"}  # what a checkpoint leaves to say
 
 
@@ -74,10 +74,10 @@ class BertRecipe(Recipe):
             said = sorted(self.model.model_fields_set - BESIDE)
             if said:
                 return [f"model.{key}: is what model.checkpoint decides; leave one of them out" for key in said]
-            most, whose = load_as(self.model.checkpoint, Bert).config.max_length, "that of model.checkpoint"
+            most, whose = load_as(self.model.checkpoint, Bert).config.max_seq_len, "that of model.checkpoint"
         else:
             self.config(self.vocabulary.size, "none", (), 0)
-            most, whose = self.model.max_length, "model.max_length"
+            most, whose = self.model.max_seq_len, "model.max_seq_len"
         if self.data.max_length > most:
             return [f"data.max_length: should be at most {whose}, {most}, but is {self.data.max_length}"]
         return []

@@ -44,7 +44,7 @@ TASKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "translation": ("regard.training.translation.recipe", "TranslationRecipe"),
         "language_model": ("regard.training.language_model.recipe", "LanguageModelRecipe"),
-        "masked_words": ("regard.training.masked_words.recipe", "MaskedWordsRecipe"),
+        "masked_lm": ("regard.training.masked_words.recipe", "MaskedWordsRecipe"),
         "classification": ("regard.training.classification.recipe", "ClassificationRecipe"),
     }
 )

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, MarianMTModel, PreTrainedModel
 
 from models.huggingface.theirs import BERTS, ROBERTAS, VOCAB, WORDS, bert, gpt2, llama, marian, mistral, qwen2, roberta
 from regard.errors import InvalidCheckpoint
-from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig, load_model, save_model
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.models.huggingface import CONVERTERS
 
 LENGTHS = torch.tensor([9, 5, 2])
@@ -36,10 +36,11 @@ def test_berts(tmp_path, head, changes):
     ours = load_model(tmp_path / "theirs")
     types = torch.randint(2, WORDS.shape)
     expected = theirs(WORDS, attention_mask=REAL, token_type_ids=types, output_hidden_states=True)
-    found = ours(WORDS, LENGTHS, types, attentions=True)
+    found = ours(WORDS, LENGTHS, types, output_attentions=True)
     answer = expected[0] if head != "pre-training" else expected.prediction_logits
     real = REAL.bool() if answer.ndim == 3 else slice(None)
-    torch.testing.assert_close(found.output[real], answer[real], rtol=0, atol=1e-5)
+    output = found.last_hidden_state if found.logits is None else found.logits
+    torch.testing.assert_close(output[real], answer[real], rtol=0, atol=1e-5)
     save_model(tmp_path / "ours", ours, layout="transformers")
     if head != "pre-training":  # of which the task of next sentences is left behind
         again = loads_whole(BERTS[head], tmp_path / "ours")(WORDS, attention_mask=REAL, token_type_ids=types)[0]
@@ -139,11 +140,11 @@ def test_our_own_translator_becomes_a_marian(tmp_path):
 
 @torch.no_grad()
 def test_parts_old_names_and_torch_s_own_files(tmp_path):
-    theirs = bert(BERTS["masked_words"])
+    theirs = bert(BERTS["masked_lm"])
     expected = theirs(WORDS).logits
     theirs.save_pretrained(tmp_path / "parts", max_shard_size="10kB")
     assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
-    torch.testing.assert_close(load_model(tmp_path / "parts")(WORDS).output, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(load_model(tmp_path / "parts")(WORDS).logits, expected, rtol=0, atol=1e-5)
     theirs.save_pretrained(tmp_path / "old")
     tensors = load_file(tmp_path / "old/model.safetensors")
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
@@ -151,7 +152,7 @@ def test_parts_old_names_and_torch_s_own_files(tmp_path):
     (tmp_path / "old/model.safetensors").unlink()
     for old_zip in (True, False):
         torch.save(old, tmp_path / "old/pytorch_model.bin", _use_new_zipfile_serialization=old_zip)
-        torch.testing.assert_close(load_model(tmp_path / "old")(WORDS).output, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(load_model(tmp_path / "old")(WORDS).logits, expected, rtol=0, atol=1e-5)
     index, half = {}, len(old) // 2
     for number, names in enumerate((list(old)[:half], list(old)[half:]), start=1):
         file = f"pytorch_model-{number:05}-of-00002.bin"
@@ -159,7 +160,7 @@ def test_parts_old_names_and_torch_s_own_files(tmp_path):
         index |= dict.fromkeys(names, file)
     (tmp_path / "old/pytorch_model.bin").unlink()
     (tmp_path / "old/pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    torch.testing.assert_close(load_model(tmp_path / "old")(WORDS).output, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(load_model(tmp_path / "old")(WORDS).logits, expected, rtol=0, atol=1e-5)
     model = llama()
     model.save_pretrained(tmp_path / "llama", max_shard_size="10kB")
     assert (tmp_path / "llama/model.safetensors.index.json").is_file()
@@ -209,14 +210,14 @@ def test_keys_have_the_other_names_that_transformers_takes(tmp_path, make, alias
 
 def test_a_save_leaves_nothing_of_another_model(tmp_path):
     small = {"d_model": 32, "num_heads": 4, "num_layers": 1, "d_ff": 48}
-    embedding = Bert(BertConfig(VOCAB, head="embedding", **small))
+    embedding = Bert(BertConfig(VOCAB, head="sentence_embedding", **small))
     save_model(tmp_path, embedding, layout="transformers")
     assert (tmp_path / "1_Pooling/config.json").is_file()
-    classifier = embedding.with_head("classes", ("bad", "good"))
+    classifier = embedding.with_head("sequence_classification", ("bad", "good"))
     save_model(tmp_path, classifier, layout="transformers")
     assert load_model(tmp_path).config == replace(classifier.config, pooler=True)
     for ends in ((2, 5), (7,)):
-        save_model(tmp_path, Gpt(GptConfig.llama(VOCAB, eos_ids=ends, **small)), layout="transformers")
+        save_model(tmp_path, GPT(GPTConfig.llama(VOCAB, eos_ids=ends, **small)), layout="transformers")
         assert load_model(tmp_path).config.eos_ids == ends
 
 
@@ -234,18 +235,19 @@ def test_a_tied_map_may_stand_in_the_file_twice(tmp_path):
 @torch.no_grad()
 def test_sentence_embeddings_keep_their_pooling(tmp_path):
     torch.manual_seed(0)
-    for pooling, normalised in (("mean", True), ("first", False)):
-        config = BertConfig(VOCAB, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_length=40, head="embedding",
-                            cut_length=7 if normalised else None, pooling=pooling, normalised=normalised)  # fmt: skip
+    for pooling, normalize in (("mean", True), ("cls", False)):
+        config = BertConfig(VOCAB, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_seq_len=40,
+                            head="sentence_embedding", truncation_length=7 if normalize else None, pooling=pooling,
+                            normalize_embeddings=normalize)  # fmt: skip
         ours = Bert(config).eval()
         save_model(tmp_path / pooling, ours, layout="transformers")
         loaded = load_model(tmp_path / pooling)
         assert loaded.config == replace(config, pooler=True)  # transformers' has one that nothing reads
-        found = loaded(WORDS, LENGTHS).output
-        torch.testing.assert_close(found, ours(WORDS, LENGTHS).output)
+        found = loaded(WORDS, LENGTHS).embeddings
+        torch.testing.assert_close(found, ours(WORDS, LENGTHS).embeddings)
         hidden = loads_whole(AutoModel, tmp_path / pooling)(WORDS, attention_mask=REAL).last_hidden_state
         mean = (hidden * REAL[..., None]).sum(1) / LENGTHS[:, None]
-        expected = torch.nn.functional.normalize(mean) if normalised else hidden[:, 0]
+        expected = torch.nn.functional.normalize(mean) if normalize else hidden[:, 0]
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
@@ -263,7 +265,7 @@ def test_a_gpt2_whose_special_tokens_lie_outside_its_vocabulary_is_read_with_a_w
 
 
 def test_a_llama_is_saved_whatever_its_dropout(tmp_path):
-    model = Gpt(GptConfig.llama(61, d_model=16, num_heads=4, num_layers=1, d_ff=32, dropout=0.1)).eval()
+    model = GPT(GPTConfig.llama(61, d_model=16, num_heads=4, num_layers=1, d_ff=32, dropout=0.1)).eval()
     save_model(tmp_path, model, layout="transformers")
     assert torch.equal(load_model(tmp_path)(WORDS).logits, model(WORDS).logits)
 
@@ -276,17 +278,18 @@ def test_robertas_are_read_and_saved_as_berts(tmp_path, head):
     ours = load_model(tmp_path / "theirs")
     words = torch.where(REAL.bool(), WORDS, 1)  # 1 is padding
     expected = theirs(words, attention_mask=REAL)[0]
-    found = ours(words, LENGTHS).output
-    if head != "classes":
+    found = ours.forward_head(ours(words, LENGTHS).last_hidden_state)
+    if head != "sequence_classification":
         found, expected = (each[REAL.bool()] for each in (found, expected))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    assert ours.config.max_length == 38
+    assert ours.config.max_seq_len == 38
     save_model(tmp_path / "ours", ours, layout="transformers")
     again = load_model(tmp_path / "ours")
-    assert torch.equal(again(words, LENGTHS).output, ours(words, LENGTHS).output)
+    outputs = [each.forward_head(each(words, LENGTHS).last_hidden_state) for each in (again, ours)]
+    assert torch.equal(*outputs)
     kind = BERTS[head]
     saved = loads_whole(kind, tmp_path / "ours")(words, attention_mask=REAL)[0]
-    if head != "classes":
+    if head != "sequence_classification":
         saved = saved[REAL.bool()]
     torch.testing.assert_close(saved, expected, rtol=0, atol=1e-5)
 
@@ -297,7 +300,7 @@ def test_a_window_holds_in_a_generation_too(tmp_path):
     theirs.save_pretrained(tmp_path)
     ours, words = load_model(tmp_path), torch.randint(3, 60, (2, 20))
     cache, expected = ours.new_cache(), theirs(words).logits
-    steps = [ours.project(ours.hidden(part, cache=cache)) for part in words.split([9, 1, 1, 5, 4], 1)]
+    steps = [ours.lm_head(ours.forward_features(part, cache=cache)[0]) for part in words.split([9, 1, 1, 5, 4], 1)]
     torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-5)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from models.huggingface.theirs import BERTS, VOCAB, WORDS, bert, gpt2, llama, marian
 from regard.errors import InvalidArgument, InvalidCheckpoint
-from regard.models import Bert, BertConfig, Gpt, GptConfig, Transformer, TransformerConfig, load_model, save_model
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig, load_model, save_model
 
 
 def test_a_file_that_could_run_code_is_refused(tmp_path):
@@ -69,7 +69,11 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
         (llama, {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "must have low_freq_factor, high_freq_.*"),
         (llama, {"rope_parameters": [1]}, r"rope_parameters must be an object, but is \[1\]"),
         (llama, {"rope_scaling": "yarn"}, "rope_scaling must be an object, but is 'yarn'"),
-        (lambda: bert(BERTS["classes"]), {"id2label": ["a", "b"]}, "id2label must be an object, but is "),
+        (
+            lambda: bert(BERTS["sequence_classification"]),
+            {"id2label": ["a", "b"]},
+            "id2label must be an object, but is ",
+        ),
         (marian, {"decoder_layers": -1}, "decoder_layers: expected an int of at least 1 and at most 268435456, got -1"),
         (bert, {"num_hidden_layers": 10**6}, r"asks for 1000000 layers, but .* holds 39 tensors"),
         (gpt2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be False"),
@@ -85,7 +89,7 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
         ),
         (bert, {"type_vocab_size": 0}, "type_vocab_size must be at least 1, but is 0"),
         (
-            lambda: bert(BERTS["classes"]),
+            lambda: bert(BERTS["sequence_classification"]),
             {"problem_type": "multi_label_classification"},
             "problem_type must be None or 'single_label_classification', .* but is 'multi_label_classification'",
         ),
@@ -137,7 +141,7 @@ def test_of_tensors_that_make_one_weight_the_one_at_fault_is_named(tmp_path):
     [
         (gpt2, "lm_head.weight"),
         (lambda: llama(tie_word_embeddings=True), "lm_head.weight"),
-        (lambda: bert(BERTS["masked_words"]), "cls.predictions.decoder.weight"),
+        (lambda: bert(BERTS["masked_lm"]), "cls.predictions.decoder.weight"),
         (marian, "lm_head.weight"),
         (marian, "model.decoder.embed_tokens.weight"),
     ],
@@ -157,7 +161,7 @@ def test_copies_of_a_tied_weight_that_differ_are_refused(tmp_path, make, name):
 
 def test_folders_of_sentence_transformers_that_do_not_fit_are_refused(tmp_path):
     small = {"d_model": 32, "num_heads": 4, "num_layers": 1, "d_ff": 48}
-    save_model(tmp_path, Bert(BertConfig(VOCAB, head="embedding", **small)), layout="transformers")
+    save_model(tmp_path, Bert(BertConfig(VOCAB, head="sentence_embedding", **small)), layout="transformers")
     (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     with pytest.raises(InvalidCheckpoint, match=r"sentence_bert_config\.json: do_lower_case must be False"):
         load_model(tmp_path)
@@ -190,11 +194,11 @@ def test_what_transformers_cannot_tell_is_refused(tmp_path):
     small = {"d_model": 16, "num_heads": 2, "d_ff": 16}
     for model, words in (
         (
-            Gpt(GptConfig(9, num_layers=1, positions="alibi", **small)),
+            GPT(GPTConfig(9, num_layers=1, positions="alibi", **small)),
             "positions must be 'learned' in a checkpoint of GPT",
         ),
-        (Gpt(GptConfig.llama(9, num_layers=1, positions="t5", **small)), "positions must be 'rotary' .* of Llama"),
-        (Bert(BertConfig(9, num_layers=1, norm="pre", **small)), "norm must be 'post' in a checkpoint of BERT"),
+        (GPT(GPTConfig.llama(9, num_layers=1, positions="t5", **small)), "positions must be 'rotary' .* of Llama"),
+        (Bert(BertConfig(9, num_layers=1, norm_first=True, **small)), "norm_first must be False in a checkpoint of BERT"),
         (
             Transformer(TransformerConfig(9, positions="relative", **small)),
             "positions must be 'sinusoidal' .* of Marian",

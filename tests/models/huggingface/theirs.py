@@ -100,14 +100,14 @@ def marian(**changes: Any) -> PreTrainedModel:
 
 BERTS = {
     "none": BertModel,
-    "masked_words": BertForMaskedLM,
+    "masked_lm": BertForMaskedLM,
     "pre-training": BertForPreTraining,
-    "classes": BertForSequenceClassification,
-    "token_classes": BertForTokenClassification,
+    "sequence_classification": BertForSequenceClassification,
+    "token_classification": BertForTokenClassification,
 }
 ROBERTAS = {
     "none": RobertaModel,
-    "masked_words": RobertaForMaskedLM,
-    "classes": RobertaForSequenceClassification,
-    "token_classes": RobertaForTokenClassification,
+    "masked_lm": RobertaForMaskedLM,
+    "sequence_classification": RobertaForSequenceClassification,
+    "token_classification": RobertaForTokenClassification,
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from regard.errors import raise_problems
-from regard.models.gpt import GptConfig
+from regard.models.gpt import GPTConfig
 from regard.models.huggingface.converter import (
     CheckpointConverter,
     as_tuple,
@@ -33,7 +33,7 @@ class _Gpt2(CheckpointConverter):
         "num_heads": ("n_head", 12),
         "num_layers": ("n_layer", 12),
         "d_ff": ("n_inner", None),
-        "max_length": ("n_positions", 1024),
+        "max_seq_len": ("n_positions", 1024),
         "activation": ("activation_function", "gelu_new"),
         "norm_eps": ("layer_norm_epsilon", 1e-5),
         "dropout": ("resid_pdrop", 0.1),
@@ -50,7 +50,7 @@ class _Gpt2(CheckpointConverter):
         "num_hidden_layers": "n_layer",
     }
 
-    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
+    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GPTConfig:
         wanted = {
             "scale_attn_weights": (True,),
             "scale_attn_by_inverse_layer_idx": (False,),
@@ -66,14 +66,14 @@ class _Gpt2(CheckpointConverter):
             "pad_id": default_pad_id(ends) if fields["pad_id"] is None else fields["pad_id"],
             "eos_ids": ends,
         }
-        return GptConfig(**fields)
+        return GPTConfig(**fields)
 
-    def write_config(self, config: GptConfig) -> dict[str, Any]:
+    def write_config(self, config: GPTConfig) -> dict[str, Any]:
         wanted = {
             "num_kv_heads": None,
             "head_dim": None,
             "gated": False,
-            "norm": "layer",
+            "norm": "layer_norm",
             "attention_bias": True,
             "feed_forward_bias": True,
             "positions": "learned",
@@ -89,9 +89,9 @@ class _Gpt2(CheckpointConverter):
             "tie_word_embeddings": True,
         }
 
-    def weight_map(self, config: GptConfig) -> dict[str, WeightSource]:
+    def weight_map(self, config: GPTConfig) -> dict[str, WeightSource]:
         found = {
-            "embedding.weight": WeightSource(("transformer.wte.weight",), aliases=("lm_head.weight",)),
+            "token_embedding.weight": WeightSource(("transformer.wte.weight",), aliases=("lm_head.weight",)),
             "positions.table": WeightSource(("transformer.wpe.weight",)),
         }
         maps = {
@@ -110,7 +110,7 @@ class _Gpt2(CheckpointConverter):
                     found[f"decoder.layers.{layer}.{ours}.{part}"] = stored
         return found
 
-    def extra_files(self, config: GptConfig) -> dict[str, Any]:
+    def extra_files(self, config: GPTConfig) -> dict[str, Any]:
         return generation_config(config)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from regard.errors import raise_problems
-from regard.models.gpt import GptConfig
+from regard.models.gpt import GPTConfig
 from regard.models.huggingface.converter import (
     CheckpointConverter,
     as_tuple,
@@ -48,7 +48,7 @@ class _Llama(CheckpointConverter):
         "attention_bias": ("attention_bias", False),
         "feed_forward_bias": ("mlp_bias", False),
         "attention_dropout": ("attention_dropout", 0.0),
-        "max_length": ("max_position_embeddings", 2048),
+        "max_seq_len": ("max_position_embeddings", 2048),
         "rotary_base": ("rope_theta", 10000.0),
         "rotary_scaling": ("rope_parameters", None),
         "tie_embeddings": ("tie_word_embeddings", False),
@@ -57,7 +57,7 @@ class _Llama(CheckpointConverter):
         "eos_ids": ("eos_token_id", 2),
     }
 
-    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
+    def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GPTConfig:
         # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
         bare = (f"{self.name}Model",) if values.get("tie_word_embeddings") else ()  # else it has no map to words
         objections = check_architecture(values, f"{self.name}ForCausalLM", *bare) + require_values(
@@ -83,10 +83,10 @@ class _Llama(CheckpointConverter):
             "pad_id": default_pad_id(ends) if pad is None or pad == -1 else pad,  # −1 in Llama 2
             "eos_ids": ends,
         }
-        return GptConfig.llama(**fields, **self.fixed_fields)
+        return GPTConfig.llama(**fields, **self.fixed_fields)
 
-    def write_config(self, config: GptConfig) -> dict[str, Any]:
-        wanted = {"gated": True, "norm": "rms", "positions": "rotary", **self.fixed_fields}
+    def write_config(self, config: GPTConfig) -> dict[str, Any]:
+        wanted = {"gated": True, "norm": "rms_norm", "positions": "rotary", **self.fixed_fields}
         raise_problems(require_fields(config, self.name, **wanted))
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
@@ -95,22 +95,22 @@ class _Llama(CheckpointConverter):
             "model_type": self.model_type,
             **self.write_fields(config),
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
-            "head_dim": config.head_width,
+            "head_dim": config.resolved_head_dim,
             "rope_parameters": {"rope_theta": config.rotary_base, "rope_type": kind, **scaling},
             **special_token_ids(config),
         }
 
-    def weight_map(self, config: GptConfig) -> dict[str, WeightSource]:
+    def weight_map(self, config: GPTConfig) -> dict[str, WeightSource]:
         found = {
-            "embedding.weight": WeightSource(
+            "token_embedding.weight": WeightSource(
                 ("model.embed_tokens.weight",), aliases=("lm_head.weight",) if config.tie_embeddings else ()
             ),
             "decoder.norm.weight": WeightSource(("model.norm.weight",)),
         }
         if not config.tie_embeddings:
-            found["to_words.weight"] = WeightSource(("lm_head.weight",))
-        kv_width = config.head_width * (config.num_kv_heads or config.num_heads)
-        widths = config.head_width * config.num_heads, kv_width, kv_width
+            found["lm_head.weight"] = WeightSource(("lm_head.weight",))
+        kv_width = config.resolved_head_dim * (config.num_kv_heads or config.num_heads)
+        widths = config.resolved_head_dim * config.num_heads, kv_width, kv_width
         biases = {"attention.in_proj": config.attention_bias, "attention.out_proj": config.has_attention_out_bias}
         for number in range(config.num_layers):
             ours, layer = f"decoder.layers.{number}", f"model.layers.{number}"
@@ -129,7 +129,7 @@ class _Llama(CheckpointConverter):
                     found[f"{ours}.{name}.{part}"] = WeightSource(names, rows)
         return found
 
-    def extra_files(self, config: GptConfig) -> dict[str, Any]:
+    def extra_files(self, config: GPTConfig) -> dict[str, Any]:
         return generation_config(config)
 
 
@@ -141,7 +141,7 @@ class _Mistral(_Llama):
         **{ours: key for ours, key in _Llama.config_keys.items() if not ours.endswith("_bias")},
         "num_kv_heads": ("num_key_value_heads", 8),
         "d_ff": ("intermediate_size", 14336),
-        "max_length": ("max_position_embeddings", 131072),
+        "max_seq_len": ("max_position_embeddings", 131072),
         "sliding_window": ("sliding_window", 4096),
     }
 
@@ -161,12 +161,12 @@ class _Qwen2(_Llama):
         "vocab_size": ("vocab_size", 151936),
         "num_kv_heads": ("num_key_value_heads", 32),
         "d_ff": ("intermediate_size", 22016),
-        "max_length": ("max_position_embeddings", 32768),
+        "max_seq_len": ("max_position_embeddings", 32768),
         "bos_id": ("bos_token_id", None),
         "eos_ids": ("eos_token_id", None),
     }
 
-    def write_config(self, config: GptConfig) -> dict[str, Any]:
+    def write_config(self, config: GPTConfig) -> dict[str, Any]:
         values = super().write_config(config)
         return values if config.head_dim is not None else {key: values[key] for key in values if key != "head_dim"}
 

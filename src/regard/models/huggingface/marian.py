@@ -46,7 +46,7 @@ class _Marian(CheckpointConverter):
         "dropout": ("dropout", 0.1),
         "attention_dropout": ("attention_dropout", 0.0),
         "activation_dropout": ("activation_dropout", 0.0),
-        "max_length": ("max_position_embeddings", 1024),
+        "max_seq_len": ("max_position_embeddings", 1024),
         "scale_embeddings": ("scale_embedding", False),
         "pad_id": ("pad_token_id", 58100),
         "bos_id": ("decoder_start_token_id", None),
@@ -87,13 +87,13 @@ class _Marian(CheckpointConverter):
         return TransformerConfig(
             **fields,
             positions="sinusoidal",
-            interleaved_sinusoids=_is_interleaved(tensors, fields["max_length"], fields["d_model"]),
+            interleaved_sinusoids=_is_interleaved(tensors, fields["max_seq_len"], fields["d_model"]),
             tie_embeddings=("all" if shared else "decoder") if tied else "none",
             output_bias=True,
         )
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
-        objections = require_fields(config, "Marian", norm="post", positions="sinusoidal")
+        objections = require_fields(config, "Marian", norm_first=False, positions="sinusoidal")
         if config.num_kv_heads not in (None, config.num_heads):
             objections.append(f"num_kv_heads must be num_heads in a checkpoint of Marian, but is {config.num_kv_heads}")
         raise_problems(objections)
@@ -102,7 +102,7 @@ class _Marian(CheckpointConverter):
             "model_type": "marian",
             "is_encoder_decoder": True,
             **self.write_fields(config),
-            "decoder_vocab_size": config.target_vocab_size,
+            "decoder_vocab_size": config.decoder_vocab_size,
             "decoder_attention_heads": config.num_heads,
             "decoder_ffn_dim": config.d_ff,
             "share_encoder_decoder_embeddings": config.tie_embeddings == "all",
@@ -121,9 +121,9 @@ class _Marian(CheckpointConverter):
         if config.tie_embeddings == "decoder":
             found["tgt_embedding.weight"] = WeightSource((target,), aliases=(final,))
         if config.tie_embeddings == "none":
-            found["to_words.weight"] = WeightSource((final,))
+            found["lm_head.weight"] = WeightSource((final,))
         if config.output_bias:
-            found["to_words.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
+            found["lm_head.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
         sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
         layers = [f"{side}.layers.{number}" for side, count in sides for number in range(count)]
         for layer in layers:
@@ -148,10 +148,10 @@ class _Marian(CheckpointConverter):
 
     def extra_weights(self, config: TransformerConfig) -> dict[str, Tensor]:
         """The table of positions, and the final bias where there is none."""
-        table = sinusoids(config.max_length, config.d_model, interleaved=config.interleaved_sinusoids)
+        table = sinusoids(config.max_seq_len, config.d_model, interleaved=config.interleaved_sinusoids)
         found = {f"model.{side}.{_TABLE}": table.clone() for side in ("encoder", "decoder")}
         if not config.output_bias:
-            found["final_logits_bias"] = torch.zeros(1, config.target_vocab_size)
+            found["final_logits_bias"] = torch.zeros(1, config.decoder_vocab_size)
         return found
 
     def extra_files(self, config: TransformerConfig) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class _Marian(CheckpointConverter):
                 "eos_token_id": config.eos_id,
                 "decoder_start_token_id": config.bos_id,
                 "forced_eos_token_id": config.eos_id,
-                "max_length": config.max_length,
+                "max_seq_len": config.max_seq_len,
                 "suppress_tokens": sorted({config.pad_id, config.bos_id}),
             }
         }

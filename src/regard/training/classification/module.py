@@ -32,10 +32,12 @@ class ClassificationModule(TrainedModule):
         return super().data
 
     def build(self) -> Bert:
-        return self.recipe.build(self.data.tokenizer, "classes", self.data.labels)
+        return self.recipe.build(self.data.tokenizer, "sequence_classification", self.data.labels)
 
     def _logits(self, batch: Texts) -> Tensor:
-        return self.model(batch.words, batch.lengths).output.float()
+        logits = self.model(batch.words, batch.lengths).logits
+        assert logits is not None
+        return logits.float()
 
     def training_step(self, batch: Texts, batch_idx: int) -> dict[str, Any]:
         """Give the loss of telling the classes."""

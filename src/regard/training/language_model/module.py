@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.models import Gpt
-from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.models import GPT
+from regard.nn.cross_entropy import TokenLoss
 from regard.text.scores import perplexity
 from regard.text.stream import Words
 from regard.training.language_model.data import LanguageModelData
@@ -18,29 +18,28 @@ from regard.training.module import TrainedModule
 
 
 class LanguageModelModule(TrainedModule):
-    """A Gpt with its loss.
+    """A GPT with its loss.
 
     Args:
         recipe: The recipe.
     """
 
     recipe: LanguageModelRecipe
-    model: Gpt
+    model: GPT
 
     @property
     def data(self) -> LanguageModelData:
         return super().data
 
-    def build(self) -> Gpt:
+    def build(self) -> GPT:
         tokenizer = self.data.tokenizer
         ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         specials = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_ids": ends}
-        return Gpt(self.recipe.config(tokenizer.vocab_size, **specials))
+        return GPT(self.recipe.config(tokenizer.vocab_size, **specials))
 
     def _loss(self, batch: Words, label_smoothing: float) -> TokenLoss:
-        hidden = self.model.hidden(batch.words).flatten(0, 1)
-        labels = batch.labels.flatten()
-        return linear_cross_entropy(hidden, self.model.to_words.weight, labels, label_smoothing=label_smoothing)
+        hidden, _ = self.model.forward_features(batch.words)
+        return self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing)
 
     def training_step(self, batch: Words, batch_idx: int) -> dict[str, Any]:
         """Give the loss of telling each next word."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from regard.models import GptConfig
+from regard.models import GPTConfig
 from regard.training.recipe import Recipe, by_architecture
 from regard.training.sections import Count, Data, Section, Share, Validation, model_section
 
@@ -47,10 +47,10 @@ class LanguageModelValidation(Validation):
 
 
 DECIDED = ("vocab_size", "pad_id", "bos_id", "eos_ids")  # by the vocabulary
-_LLAMA = GptConfig.llama(9)
-LLAMA = {field.name: getattr(_LLAMA, field.name) for field in fields(GptConfig) if field.name not in DECIDED}
-GptModel = model_section("GptModel", "gpt", GptConfig, DECIDED)
-LlamaModel = model_section("LlamaModel", "llama", GptConfig, DECIDED, LLAMA)
+_LLAMA = GPTConfig.llama(9)
+LLAMA = {field.name: getattr(_LLAMA, field.name) for field in fields(GPTConfig) if field.name not in DECIDED}
+GptModel = model_section("GptModel", "gpt", GPTConfig, DECIDED)
+LlamaModel = model_section("LlamaModel", "llama", GPTConfig, DECIDED, LLAMA)
 
 
 class LanguageModelRecipe(Recipe):
@@ -60,23 +60,23 @@ class LanguageModelRecipe(Recipe):
         task: ``"language_model"``.
         data: See :class:`TextData`.
         vocabulary: See :class:`TextVocabulary`.
-        model: The keys of :class:`regard.models.GptConfig`; with ``architecture: llama`` their defaults are Llama's.
+        model: The keys of :class:`regard.models.GPTConfig`; with ``architecture: llama`` their defaults are Llama's.
         validation: See :class:`LanguageModelValidation`.
     """
 
     task: Literal["language_model"]
     data: TextData
     vocabulary: TextVocabulary = TextVocabulary()
-    model: GptModel = GptModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of GptConfig
+    model: GptModel = GptModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of GPTConfig
     validation: LanguageModelValidation = LanguageModelValidation()
 
     @classmethod
     def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
         return by_architecture(keys, {"gpt": LanguageModelRecipe, "llama": LlamaRecipe})
 
-    def config(self, vocab_size: int, **specials: Any) -> GptConfig:
+    def config(self, vocab_size: int, **specials: Any) -> GPTConfig:
         """Give the architecture for a vocabulary and its special words."""
-        return GptConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}), **specials)
+        return GPTConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}), **specials)
 
     @property
     def validates(self) -> bool:
@@ -95,9 +95,9 @@ class LanguageModelRecipe(Recipe):
     def conflicts(self) -> list[str]:
         self.config(self.vocabulary.size)
         conflicts = []
-        if self.data.block > self.model.max_length:
-            most = self.model.max_length
-            conflicts.append(f"data.block: should be at most model.max_length, {most}, but is {self.data.block}")
+        if self.data.block > self.model.max_seq_len:
+            most = self.model.max_seq_len
+            conflicts.append(f"data.block: should be at most model.max_seq_len, {most}, but is {self.data.block}")
         if self.data.valid is not None and self.data.valid_share:
             conflicts.append("data.valid_share: is for where data.valid is not given; leave one of them out")
         return conflicts
@@ -106,4 +106,4 @@ class LanguageModelRecipe(Recipe):
 class LlamaRecipe(LanguageModelRecipe):
     """A language model in the shape of Llama."""
 
-    model: LlamaModel = LlamaModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of GptConfig
+    model: LlamaModel = LlamaModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of GPTConfig

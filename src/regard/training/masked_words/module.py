@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.models import Bert
-from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.models.bert import MaskedLMHead
 from regard.text.masking import IGNORED
 from regard.text.scores import perplexity
 from regard.text.sentences import MaskedTexts
@@ -32,36 +32,31 @@ class MaskedWordsModule(TrainedModule):
         return super().data
 
     def build(self) -> Bert:
-        return self.recipe.build(self.data.tokenizer, "masked_words")
+        return self.recipe.build(self.data.tokenizer, "masked_lm")
 
-    def _told(self, batch: MaskedTexts) -> tuple[Tensor, Tensor]:
-        """What the final map is given at the places to be told, (places, d_model), and the words there."""
-        head = self.model.words
-        assert head is not None
-        hidden, _ = self.model.states(batch.words, batch.lengths)
-        told = batch.labels != IGNORED
-        return head.before_words(hidden[told]), batch.labels[told]
+    @property
+    def _head(self) -> MaskedLMHead:
+        assert self.model.mlm_head is not None
+        return self.model.mlm_head
 
-    def _loss(self, told: Tensor, labels: Tensor, label_smoothing: float) -> TokenLoss:
-        head = self.model.words
-        assert head is not None
-        to_words = head.to_words
-        return linear_cross_entropy(
-            told, to_words.weight, labels, bias=to_words.bias, label_smoothing=label_smoothing, ignore_index=IGNORED
-        )
+    def _masked(self, batch: MaskedTexts) -> tuple[Tensor, Tensor]:
+        """The hidden states of masked tokens, (masked, d_model), and their labels."""
+        hidden, _ = self.model.forward_features(batch.words, batch.lengths)
+        is_masked = batch.labels != IGNORED
+        return hidden[is_masked], batch.labels[is_masked]
 
     def training_step(self, batch: MaskedTexts, batch_idx: int) -> dict[str, Any]:
-        """Give the loss of telling the hidden words."""
-        found = self._loss(*self._told(batch), self.recipe.optimizer.label_smoothing)
-        return {"loss": found.loss, "parts": [found.loss.detach()]}
+        """The loss of predicting masked tokens."""
+        hidden, labels = self._masked(batch)
+        loss = self._head.loss(hidden, labels, label_smoothing=self.recipe.optimizer.label_smoothing).loss
+        return {"loss": loss, "parts": [loss.detach()]}
 
     def sums(self, batch: MaskedTexts) -> tuple[Tensor, Tensor, Tensor]:
-        """The negative log-likelihood, the number of words, and how many of them are told rightly."""
-        told, labels = self._told(batch)
-        head = self.model.words
-        assert head is not None
-        found = self._loss(told, labels, 0.0)
-        return found.nll, found.tokens, (head.to_words(told).argmax(-1) == labels).sum()
+        """The negative log-likelihood, the number of masked tokens, and how many are predicted correctly."""
+        hidden, labels = self._masked(batch)
+        transformed, decoder = self._head.transform(hidden), self._head.decoder
+        loss = decoder.loss(transformed, labels)
+        return loss.nll, loss.tokens, (decoder(transformed).argmax(-1) == labels).sum()
 
     def measured(self, sums: Sequence[float]) -> dict[str, float]:
         """``valid_loss`` in nats a hidden word, ``perplexity``, and ``accuracy`` in percent."""

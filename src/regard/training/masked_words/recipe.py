@@ -34,14 +34,14 @@ class MaskedWordsRecipe(BertRecipe):
     """A masked language model.
 
     Args:
-        task: ``"masked_words"``.
+        task: ``"masked_lm"``.
         data: See :class:`MaskedData`.
         vocabulary: See :class:`regard.training.bert.Vocabulary`.
         model: The keys of :class:`regard.models.BertConfig`, or ``checkpoint``.
         validation: See :class:`MaskedValidation`.
     """
 
-    task: Literal["masked_words"]
+    task: Literal["masked_lm"]
     data: MaskedData
     validation: MaskedValidation = MaskedValidation()
 

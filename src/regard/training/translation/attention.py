@@ -64,7 +64,7 @@ class AttentionLosses:
         if self.teacher is None:
             return None
         with torch.no_grad():
-            return self.teacher.to(batch.src.device).states(batch.src, batch.tgt, batch.src_lengths)[1]
+            return self.teacher.to(batch.src.device).forward_features(batch.src, batch.tgt, batch.src_lengths)[1]
 
 
 def _loss(
@@ -90,7 +90,7 @@ def _chosen(attentions: Attentions, keys: LayersLoss) -> list[WeightMatrix]:
 def _check(recipe: TranslationRecipe, theirs: TransformerConfig | RnnSearchConfig, same_vocabulary: bool) -> None:
     keys, ours = recipe.attention.divergence, recipe.config(recipe.vocabulary.size)
     objections = [] if same_vocabulary else ["has another vocabulary: train both on the same data"]
-    (layers, heads), (own_layers, own_heads) = (config.attention_sizes(keys.of) for config in (theirs, ours))
+    (layers, heads), (own_layers, own_heads) = (config.num_layers_and_heads(keys.of) for config in (theirs, ours))
     if heads != own_heads:
         objections.append(f"has {heads} heads, but the model {own_heads}")
     if keys.layers is None and layers != own_layers:

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.generation.greedy import greedy
 from regard.models import Attentions, EncoderDecoder
 from regard.models.checkpoint import build_model
-from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.nn.cross_entropy import TokenLoss
 from regard.text.batches import Batch
 from regard.text.padding import source_batch
 from regard.text.scores import score
@@ -48,15 +48,10 @@ class TranslationModule(TrainedModule):
         return build_model(self.recipe.config(self.data.tokenizer.vocab_size))
 
     def _loss(self, batch: Batch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
-        hidden, attentions = self.model.states(batch.src, batch.tgt, batch.src_lengths)  # (batch, target, d_model)
-        found = linear_cross_entropy(
-            hidden.flatten(0, 1),
-            self.model.to_words.weight,
-            batch.labels.flatten(),
-            label_smoothing=label_smoothing,
-            ignore_index=self.model.config.pad_id,
-        )
-        return found, attentions
+        hidden, attentions = self.model.forward_features(batch.src, batch.tgt, batch.src_lengths)
+        pad_id = self.model.config.pad_id
+        loss = self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing, ignore_index=pad_id)
+        return loss, attentions
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Give the label-smoothed loss of a batch, with the losses on attention that the recipe asks for."""

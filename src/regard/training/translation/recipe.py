@@ -167,7 +167,7 @@ class TranslationRecipe(Recipe):
     @property
     def positions(self) -> int:
         """The most tokens, the special ones counted, that the model has positions for."""
-        return self.model.max_length if self.model.positions == "learned" else 2**31
+        return self.model.max_seq_len if self.model.positions == "learned" else 2**31
 
     @property
     def losses(self) -> list[str]:
@@ -195,7 +195,7 @@ class TranslationRecipe(Recipe):
         if self.data.max_length > most:
             conflicts.append(
                 f"data.max_length: should be at most {most}, so that the longest pair fits data.batch_tokens and, "
-                f"where positions are learned, model.max_length, but is {self.data.max_length}"
+                f"where positions are learned, model.max_seq_len, but is {self.data.max_length}"
             )
         conflicts += _attention_conflicts(self)
         if self.validation.monitor != "loss" and not self.validation.sentences:
@@ -223,7 +223,7 @@ def _attention_conflicts(recipe: TranslationRecipe) -> list[str]:
     conflicts = []
     for name, loss in recipe.attention.losses.items():
         key = f"attention.{name}"
-        layers, heads = recipe.config(recipe.vocabulary.size).attention_sizes(loss.of)
+        layers, heads = recipe.config(recipe.vocabulary.size).num_layers_and_heads(loss.of)
         if not layers:
             conflicts.append(f"{key}.of: the {recipe.model.architecture} has no such layers as {loss.of!r}")
             continue
