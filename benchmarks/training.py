@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.models import Transformer, TransformerConfig
-from regard.nn.positions import sinusoids
+from regard.nn.absolute_positions import sinusoids
 
 SEED, ROUNDS, STEPS = 0, 5, 2
 VOCAB, D_MODEL, HEADS, LAYERS, D_FF, DROPOUT, SMOOTHING = 8000, 256, 8, 3, 1024, 0.1, 0.1

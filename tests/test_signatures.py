@@ -150,7 +150,7 @@ def call_ops():
 
 def call_nn():
     from regard import nn
-    from regard.nn.positions import sinusoids
+    from regard.nn.absolute_positions import sinusoids
     from regard.ops.masks import Causal, Neighbours
 
     x, memory = torch.randn(BATCH, QUERIES, 16), torch.randn(BATCH, KEYS, 16)
@@ -166,7 +166,7 @@ def call_nn():
         nn.RelativePositions(4, 2),
         nn.RotaryPositions(nn.rotary_frequencies(4)),
         nn.AlibiPositions(HEADS),
-        nn.BucketPositions(HEADS, bidirectional=True),
+        nn.T5Positions(HEADS, bidirectional=True),
         nn.AttentionPositions(),
     ):
         layer = nn.MultiHeadAttention(16, HEADS, num_kv_heads=KV_HEADS, positions=positions)
@@ -192,7 +192,7 @@ def call_nn():
     nn.SelfAttention2d(8)(torch.randn(2, 8, 3, 4))
     nn.SelfAttention(16)(x, mask=Causal()).output.sum().backward()
     W = attention()(x).weights
-    nn.entropy_loss(W, floor=1.0), nn.coverage_loss(W, row_weights=torch.ones(QUERIES)), nn.divergence_loss(W, W)
+    nn.entropy_loss(W, floor=1.0), nn.coverage_loss(W, row_weights=torch.ones(QUERIES)), nn.kl_divergence_loss(W, W)
     nn.alignment_loss(W, torch.zeros(BATCH, QUERIES, dtype=torch.int64))
     nn.SinusoidalPositions(16)(x, offset=600)
     nn.NoPositions()(x)
@@ -252,7 +252,7 @@ def call_wrongly():
     with pytest.raises(TypeCheckError, match="parameter 'scores'"):
         Block(torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 2), tile, (one,) * 4, (1, 1, 1, 1))
     wide = nn.FeedForward(8, 16)
-    wide.contract = torch.nn.Linear(16, 9)
+    wide.fc2 = torch.nn.Linear(16, 9)
     with pytest.raises(TypeCheckError, match="return value"):
         wide(torch.ones(2, 8))
 

@@ -63,7 +63,7 @@ def _of_layer(model: Transformer, name: str) -> torch.Tensor:
         "self_attn_layer_norm": "attention_residual.norm",
         "encoder_attn_layer_norm": "cross_attention_residual.norm",
         "final_layer_norm": "feed_forward_residual.norm",
-        "fc1": "feed_forward.expand",
-        "fc2": "feed_forward.contract",
+        "fc1": "feed_forward.fc1",
+        "fc2": "feed_forward.fc2",
     }[part]
     return ours[f"{layer}.{module}.{kind}"]

@@ -151,7 +151,9 @@ def test_words_and_pieces_of_words_are_told_apart():
 
 def test_what_does_not_fit_is_refused():
     reader = Reader.load(MINILM)
-    with pytest.raises(InvalidArgument, match="needs a model with the head 'sequence_classification', but it has 'sentence_embedding'"):
+    with pytest.raises(
+        InvalidArgument, match="needs a model with the head 'sequence_classification', but it has 'sentence_embedding'"
+    ):
         reader.classify(["a"])
     plain = Reader(
         Bert(BertConfig(reader.tokenizer.vocab_size, d_model=8, num_heads=2, num_layers=1)), reader.tokenizer

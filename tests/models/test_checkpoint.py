@@ -96,16 +96,16 @@ def test_a_truncated_file_is_called_so(tmp_path, size):
 def test_every_tensor_that_does_not_fit_is_named(tmp_path):
     save_model(tmp_path, make_model())
     weights = load_file(tmp_path / "model.safetensors")
-    del weights["encoder.layers.0.feed_forward.expand.bias"], weights["src_embedding.weight"]
-    weights["decoder.layers.0.feed_forward.contract.weight"] = torch.zeros(32, 47)
+    del weights["encoder.layers.0.feed_forward.fc1.bias"], weights["src_embedding.weight"]
+    weights["decoder.layers.0.feed_forward.fc2.weight"] = torch.zeros(32, 47)
     weights["something.else"] = torch.zeros(3)
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(InvalidCheckpoint) as caught:
         load_model(tmp_path)
     for part in (
-        "encoder.layers.0.feed_forward.expand.bias is missing, expected with the shape (48,)",
+        "encoder.layers.0.feed_forward.fc1.bias is missing, expected with the shape (48,)",
         "src_embedding.weight is missing, expected with the shape (60, 32)",
-        "decoder.layers.0.feed_forward.contract.weight has the shape (32, 47), but the configuration gives (32, 48)",
+        "decoder.layers.0.feed_forward.fc2.weight has the shape (32, 47), but the configuration gives (32, 48)",
         "something.else (3,) is not part of the model",
     ):
         assert part in str(caught.value)

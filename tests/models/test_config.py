@@ -22,7 +22,7 @@ from regard.models import (
     Transformer,
     TransformerConfig,
 )
-from regard.nn import BucketPositions, RelativePositions
+from regard.nn import RelativePositions, T5Positions
 
 
 @pytest.mark.parametrize("model", [Bert, Gat, GPT, RnnSearch, SaganCritic, SaganGenerator, Transformer])
@@ -68,11 +68,11 @@ def test_positions_in_attention_start_alike_in_every_model(positions):
     ]
     for model in models:
         for module in model.modules():
-            if isinstance(module, BucketPositions):
-                assert not module.table.any()
+            if isinstance(module, T5Positions):
+                assert not module.weight.any()
             if isinstance(module, RelativePositions):  # Xavier's uniform distribution
-                bound = (6 / sum(module.of_keys.shape)) ** 0.5
-                assert bound / 2 < module.of_keys.abs().max() <= bound
+                bound = (6 / sum(module.key_embedding.shape)) ** 0.5
+                assert bound / 2 < module.key_embedding.abs().max() <= bound
 
 
 @pytest.mark.parametrize("words", [torch.tensor(3), torch.tensor([3, 4]), torch.zeros(2, 0, dtype=torch.int64)])

@@ -56,9 +56,11 @@ def written_out(model: RnnSearch, src: list[int], tgt: list[int]) -> tuple[Tenso
     for word in tgt:
         y = p["tgt_embedding.weight"][word]
         energy = torch.tanh(
-            p["attention.query.weight"] @ state + h @ p["attention.key.weight"].mT + p["attention.key.bias"]
+            p["attention.query_proj.weight"] @ state
+            + h @ p["attention.key_proj.weight"].mT
+            + p["attention.key_proj.bias"]
         )
-        weights.append((energy @ p["attention.vector"]).softmax(0))
+        weights.append((energy @ p["attention.v"]).softmax(0))
         context = weights[-1] @ h
         state = gates(torch.cat([y, context]), state, of["cell"])
         merged = p["readout.weight"] @ torch.cat([state, y, context]) + p["readout.bias"]
@@ -146,7 +148,7 @@ def test_what_does_not_fit_is_refused():
         model.decode(TGT, torch.zeros(2, 5, 9).double())
     with pytest.raises(InvalidArgument, match="tgt: expected values from 0"):
         model(SRC, SRC, LENGTHS)
-    with pytest.raises(InvalidArgument, match=r"key: expected shape \(batch, tokens, key_features=8\)"):
+    with pytest.raises(InvalidArgument, match=r"key: expected shape \(batch, tokens, key_size=8\)"):
         AdditiveAttention(6, 8, 5)(torch.randn(1, 2, 6), torch.randn(1, 3, 6))
 
 

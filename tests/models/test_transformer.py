@@ -19,8 +19,8 @@ RENAMED = {
     "self_attn.out_proj.": "attention.out_proj.",
     "multihead_attn.in_proj_": "cross_attention.in_proj.",
     "multihead_attn.out_proj.": "cross_attention.out_proj.",
-    "linear1.": "feed_forward.expand.",
-    "linear2.": "feed_forward.contract.",
+    "linear1.": "feed_forward.fc1.",
+    "linear2.": "feed_forward.fc2.",
     "norm1.": "attention_residual.norm.",
 }
 
@@ -150,7 +150,7 @@ def test_weights_begin_as_in_fairseq():
         assert part.abs().max().item() == pytest.approx(math.sqrt(6 / 64 / 2), rel=0.02)
     assert layer.cross_attention.out_proj.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 64), rel=0.02)
     theirs = nn.Linear(32, 48)
-    for ours, peer in zip(layer.feed_forward.expand.parameters(), theirs.parameters(), strict=True):
+    for ours, peer in zip(layer.feed_forward.fc1.parameters(), theirs.parameters(), strict=True):
         assert ours.abs().max().item() == pytest.approx(peer.abs().max().item(), rel=0.1)
 
 

@@ -19,7 +19,7 @@ from regard.models.config import Positions
 from regard.models.weights import build_without_weights
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
-SOME = "encoder.layers.0.feed_forward.expand.weight"
+SOME = "encoder.layers.0.feed_forward.fc1.weight"
 
 
 def make_model(**changes) -> Transformer:

@@ -16,7 +16,7 @@ from regard.nn import FeedForward
 )
 def test_equals_its_parts(activation, module):
     ours = FeedForward(8, 32, activation=activation)
-    parts = nn.Sequential(ours.expand, module, ours.contract)
+    parts = nn.Sequential(ours.fc1, module, ours.fc2)
     x = torch.randn(2, 5, 8)
     torch.testing.assert_close(ours(x), parts(x))
 
@@ -27,8 +27,8 @@ def test_a_gate_multiplies():
 
     theirs = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=32, num_attention_heads=2))
     ours, x = FeedForward(8, 32, activation="silu", gated=True, bias=False), torch.randn(2, 5, 8)
-    ours.expand.weight.data = torch.cat([theirs.gate_proj.weight, theirs.up_proj.weight]).detach()
-    ours.contract.weight.data = theirs.down_proj.weight.detach()
+    ours.fc1.weight.data = torch.cat([theirs.gate_proj.weight, theirs.up_proj.weight]).detach()
+    ours.fc2.weight.data = theirs.down_proj.weight.detach()
     torch.testing.assert_close(ours(x), theirs(x))
 
 

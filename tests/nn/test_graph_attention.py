@@ -19,20 +19,20 @@ def random_graph(nodes: int, share: float) -> tuple[Neighbours, torch.Tensor]:
     return Neighbours(*dense.nonzero().T), dense
 
 
-@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("nodes", [7, 120])  # the sparse kernel is for sparse graphs
-def test_equations_1_to_6_of_the_paper(joined, nodes):
+def test_equations_1_to_6_of_the_paper(concat, nodes):
     graph, dense = random_graph(nodes, 0.05)
     torch.manual_seed(0)
-    layer, x = GraphAttention(6, 5, 3, joined=joined).double(), torch.randn(nodes, 6).double()
+    layer, x = GraphAttention(6, 5, 3, concat=concat).double(), torch.randn(nodes, 6).double()
     torch.nn.init.normal_(layer.bias)
-    h = functional.linear(x, layer.project.weight).view(nodes, 3, 5)
+    h = functional.linear(x, layer.lin.weight).view(nodes, 3, 5)
     pairs = torch.cat([h[:, None].expand(-1, nodes, -1, -1), h[None].expand(nodes, -1, -1, -1)], dim=-1)
-    a = torch.cat([layer.of_query, layer.of_key], dim=1)  # (heads, 2 · dim): the vector of equation 3
+    a = torch.cat([layer.att_dst, layer.att_src], dim=1)  # (heads, 2 · dim): the vector of equation 3
     scores = functional.leaky_relu((pairs * a).sum(-1), 0.2).masked_fill(~dense[:, :, None], -torch.inf)
     weights = scores.softmax(1)  # (nodes, neighbours, heads)
     heads = torch.einsum("ijh,jhd->ihd", weights, h)
-    expected = (heads.flatten(1) if joined else heads.mean(1)) + layer.bias
+    expected = (heads.flatten(1) if concat else heads.mean(1)) + layer.bias
     attended = layer(x, graph)
     torch.testing.assert_close(attended.output, expected)
     torch.testing.assert_close(attended.weights.dense()[0], weights.permute(2, 0, 1))
@@ -82,5 +82,7 @@ def test_what_does_not_fit_is_named():
             GraphAttention(5, 2)(torch.zeros(3, 5), wrong)
     with pytest.raises(InvalidType, match="x: expected a tensor, got list"):
         GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])
-    with pytest.raises(InvalidArgument, match="num_classes: expected an int of at least 1 and at most 268435456, got 0"):
+    with pytest.raises(
+        InvalidArgument, match="num_classes: expected an int of at least 1 and at most 268435456, got 0"
+    ):
         GatConfig(5, 0)

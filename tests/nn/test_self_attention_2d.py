@@ -11,10 +11,13 @@ from regard.errors import InvalidArgument, InvalidType
 from regard.nn import SelfAttention2d
 
 
-@pytest.mark.parametrize("spectral", [False, True])
-def test_equations_1_to_3_of_the_paper(spectral):
+@pytest.mark.parametrize("spectral_norm", [False, True])
+def test_equations_1_to_3_of_the_paper(spectral_norm):
     torch.manual_seed(0)
-    layer, x = SelfAttention2d(16, reduction=4, spectral=spectral).double().eval(), torch.randn(2, 16, 3, 5).double()
+    layer, x = (
+        SelfAttention2d(16, reduction=4, spectral_norm=spectral_norm).double().eval(),
+        torch.randn(2, 16, 3, 5).double(),
+    )
     with torch.no_grad():
         layer.gamma.fill_(0.7)
     flat = x.flatten(2)  # (batch, channels, places)
@@ -37,7 +40,7 @@ def test_it_begins_as_the_identity_and_learns_to_look():
 
 
 def test_spectral_norm_bounds_every_map():
-    layer = SelfAttention2d(16, reduction=2, spectral=True)
+    layer = SelfAttention2d(16, reduction=2, spectral_norm=True)
     with torch.no_grad():
         layer.query.parametrizations.weight.original.mul_(100)
         for _ in range(50):  # a step of the power iteration each

@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import regard
 from regard.errors import InvalidArgument, InvalidType
-from regard.nn import divergence_loss
+from regard.nn import kl_divergence_loss
 from regard.ops import attend, weights
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Causal, Neighbours, Padding, Window
@@ -188,7 +188,7 @@ def test_alibi_of_no_number_of_heads_is_refused(count):
 def test_the_divergence_loss_compiles_as_one_graph(mask):
     def program(query, key, other_query, other_key):
         P, Q = weights(query, key, mask=mask), weights(other_query * 2, other_key, mask=mask)
-        return divergence_loss(P, Q) + divergence_loss(Q, P.detach())
+        return kl_divergence_loss(P, Q) + kl_divergence_loss(Q, P.detach())
 
     torch._dynamo.reset()
     random = torch.Generator().manual_seed(0)

@@ -480,7 +480,7 @@ def test_padding_queries_do_not_count_in_losses():
         lambda W, w: nn.entropy_loss(W, ceiling=0.5, row_weights=w),
         lambda W, w: nn.alignment_loss(W, keys, row_weights=w),
         lambda W, w: nn.coverage_loss(W, row_weights=w),
-        lambda W, w: nn.divergence_loss(W, other, row_weights=w),
+        lambda W, w: nn.kl_divergence_loss(W, other, row_weights=w),
     ):
         torch.testing.assert_close(loss(known, None), loss(W, rows))
         torch.testing.assert_close(loss(known, half), loss(W, half * rows))

@@ -11,7 +11,7 @@ from regard.errors import InvalidFile
 from regard.training.logs import COLUMNS as COMMON
 from regard.training.logs import MetricsFile
 
-MEASURED = ("valid_loss", "bleu", "chrf", "entropy_loss", "alignment_loss", "coverage_loss", "divergence_loss")
+MEASURED = ("valid_loss", "bleu", "chrf", "entropy_loss", "alignment_loss", "coverage_loss", "kl_divergence_loss")
 COLUMNS = (*COMMON, *MEASURED)
 
 

@@ -79,7 +79,7 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
             1,
             "attention.alignment.file: is missing, but attention.alignment.weight is 1.0",
         ),
-        ("attention.divergence.weight", 1, "attention.divergence.teacher: is missing, but"),
+        ("attention.kl_divergence.weight", 1, "attention.kl_divergence.teacher: is missing, but"),
         ("attention.coverage", {"weight": 1, "layers": 6}, "attention.coverage.layers: there are 6, numbered from 0, "),
         (
             "attention.coverage",

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe, TrainingDiverged
 from regard.generation import Generator, Sampling
 from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
-from regard.nn import BucketPositions
+from regard.nn import T5Positions
 from regard.text.load import load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
@@ -240,8 +240,8 @@ def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
     model = load_model(train(make_recipe(keys)).folder / "last").eval()
     assert model.config.positions == positions
     for module in model.modules():
-        if isinstance(module, BucketPositions):  # they start at 0, and two steps change them little
-            torch.nn.init.normal_(module.table)
+        if isinstance(module, T5Positions):  # they start at 0, and two steps change them little
+            torch.nn.init.normal_(module.weight)
     words = torch.tensor([[5, 6, 7, 8, 9]])
     last, padded = words.clone(), torch.cat([words, torch.zeros(1, 3, dtype=torch.long)], 1)
     last[0, 4] = 10

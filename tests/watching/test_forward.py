@@ -129,7 +129,7 @@ def test_chosen_heads_of_layers_of_this_library(tmp_path, positions, mask):
     torch.manual_seed(0)
     rule = {
         "alibi": regard.nn.AlibiPositions(4),
-        "t5": regard.nn.BucketPositions(4, bidirectional=True),
+        "t5": regard.nn.T5Positions(4, bidirectional=True),
         "relative": regard.nn.RelativePositions(8),
         "rotary": regard.nn.RotaryPositions([1.0, 0.1, 0.01]),
     }[positions]

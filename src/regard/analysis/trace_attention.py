@@ -183,8 +183,8 @@ def _add_multi_head(
     add, joined = builder.add, list[Tensor]()
     layer.out_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
     output = _run(layer, inputs, mask)
-    weights = layer.in_proj.weight.split(layer.widths)
-    biases = (None,) * 3 if layer.in_proj.bias is None else layer.in_proj.bias.split(layer.widths)
+    weights = layer.in_proj.weight.split(layer.projection_sizes)
+    biases = (None,) * 3 if layer.in_proj.bias is None else layer.in_proj.bias.split(layer.projection_sizes)
     by_head = (-1, layer.head_dim)
     projections = [
         (weight.unflatten(0, by_head).mT, None if bias is None else bias.unflatten(0, by_head))
@@ -226,15 +226,15 @@ def _add_additive(
     states, memory = (tensor[0] for tensor in inputs)
     add("input", "s", "query feature", states)
     add("memory", "h", "key feature", memory)
-    add("W", "query projection", "feature dim", layer.query.weight.mT)
-    add("U", "key projection", "feature dim", layer.key.weight.mT)
-    add("b", "its bias", "dim", layer.key.bias)
-    add("v", "output vector of the scoring network", "dim", layer.vector)
+    add("W", "query projection", "feature dim", layer.query_proj.weight.mT)
+    add("U", "key projection", "feature dim", layer.key_proj.weight.mT)
+    add("b", "its bias", "dim", layer.key_proj.bias)
+    add("v", "output vector of the scoring network", "dim", layer.v)
     request = output.weights.request
     query = add("query", "s W", "query dim", request.query[0, 0])
     key = add("key", "h U + b", "key dim", request.key[0, 0])
     hidden = add("hidden layer", "tanh(query + key)", "query key dim", torch.tanh(query[:, None] + key))
-    add("scores", "S = v · hidden layer", "head query key", (hidden @ layer.vector)[None])
+    add("scores", "S = v · hidden layer", "head query key", (hidden @ layer.v)[None])
     weights = builder.add_weights(output.weights)
     add("weighted values", "Pᵢⱼ hⱼ", "head query key feature", weights[..., None] * memory)
     add("output", "Σⱼ Pᵢⱼ hⱼ", "head query feature", output.output)
@@ -281,7 +281,7 @@ def _add_attention(
     scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT)
     root = f"1/√{query.shape[2]}" if scale == query.shape[2] ** -0.5 else f"{scale}"
     scaled = add("scaled scores", f"S · {root}", "head query key", scores * scale)
-    bias = None if positions is None else positions.bias()
+    bias = None if positions is None else positions.score_bias()
     if bias is not None:
         added = weights_of(query[None], key[None], score=bias, scale=scale).scores.dense()[0]
         add("position bias", "B, a function of the distance j − i", "head query key", added)
@@ -291,7 +291,7 @@ def _add_attention(
     if isinstance(positions, RelativePositions):
         formula, reach = "(Vⱼ + b[j − i])", positions.max_distance
         distance = torch.arange(keys) - torch.arange(queries)[:, None]
-        vectors = positions.of_values[distance.clamp(-reach, reach) + reach]
+        vectors = positions.value_embedding[distance.clamp(-reach, reach) + reach]
         values = values + add("b by distance", "b[j − i], added to the values", "query key dim", vectors)
     add("weighted values", f"Pᵢⱼ {formula}", "head query key dim", shares[..., None] * values)
     return formula

@@ -26,10 +26,10 @@ from regard.models.config import (
 )
 from regard.models.inputs import check_ids, check_lengths
 from regard.models.layers import LMHead, build_stack, embedding_positions, init_normal, norm_layer, to_autocast_dtype
-from regard.nn.cross_entropy import TokenLoss
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import ACTIVATIONS, Activation
 from regard.nn.linear import Linear
+from regard.nn.linear_cross_entropy import TokenLoss
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 
 from regard.checks import Checks
 from regard.errors import InvalidType
-from regard.nn.attention import check_heads
 from regard.nn.feed_forward import Activation
+from regard.nn.multi_head_attention import check_heads
 from regard.ops.scores.bias import MAX_DISTANCE
 
 Config = TypeVar("Config")

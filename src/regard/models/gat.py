@@ -78,7 +78,7 @@ class Gat(nn.Module):
         self.config = check_config(config, GatConfig)
         layer = partial(GraphAttention, dropout=config.dropout, attention_dropout=config.attention_dropout)
         self.first = layer(config.num_features, config.head_dim, config.num_heads)
-        self.last = layer(config.head_dim * config.num_heads, config.num_classes, config.out_heads, joined=False)
+        self.last = layer(config.head_dim * config.num_heads, config.num_classes, config.out_heads, concat=False)
 
     def forward(self, features: Tensor, graph: Neighbours, *, output_attentions: bool = False) -> GatOutput:
         """Tell the class of each node.

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.config import Norm, Positions, TransformerLayerConfig
-from regard.nn.attention import MultiHeadAttention
-from regard.nn.attention_positions import (
-    AlibiPositions,
-    AttentionPositions,
-    BucketPositions,
-    RelativePositions,
-    RotaryPositions,
-    rotary_frequencies,
-)
-from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
+from regard.nn.absolute_positions import LearnedPositions, NoPositions, SinusoidalPositions
 from regard.nn.feed_forward import FeedForward
 from regard.nn.linear import Linear
-from regard.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from regard.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy
+from regard.nn.multi_head_attention import MultiHeadAttention
+from regard.nn.relative_positions import (
+    AlibiPositions,
+    AttentionPositions,
+    RelativePositions,
+    RotaryPositions,
+    T5Positions,
+    rotary_frequencies,
+)
 from regard.nn.transformer_layer import NormLayer, TransformerLayer, TransformerStack
 
 NORMS: Mapping[Norm, type[nn.Module]] = MappingProxyType({"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm})
@@ -104,7 +104,7 @@ def attention_positions(
     elif config.positions == "alibi":
         shared = AlibiPositions(config.num_heads)
     elif config.positions == "t5":
-        shared = BucketPositions(config.num_heads, bidirectional=not causal, max_distance=max_distance)
+        shared = T5Positions(config.num_heads, bidirectional=not causal, max_distance=max_distance)
     return [shared] * num_layers
 
 
@@ -168,21 +168,21 @@ def init_normal(model: nn.Module, std: float = 0.02, *, residual_std: float | No
             nn.init.zeros_(parameter)
         elif parameter.ndim == 1:
             nn.init.ones_(parameter)
-        elif residual_std is not None and name.endswith(("out_proj.weight", "contract.weight")):
+        elif residual_std is not None and name.endswith(("out_proj.weight", "fc2.weight")):
             nn.init.normal_(parameter, std=residual_std)
         else:
             nn.init.normal_(parameter, std=std)
     for module in model.modules():
-        if isinstance(module, (RelativePositions, BucketPositions)):
+        if isinstance(module, (RelativePositions, T5Positions)):
             module.reset_parameters()
 
 
-def computed_tables(model: nn.Module) -> None:
+def reset_buffers(model: nn.Module) -> None:
     """Compute the buffers that checkpoints do not store, on the CPU, in a model that was built on the meta device."""
     with torch.device("cpu"):
         for module in model.modules():
             if isinstance(module, (SinusoidalPositions, RotaryPositions, AlibiPositions)):
-                module.reset_table()
+                module.reset_buffers()
 
 
 def to_autocast_dtype(embeddings: Tensor) -> Tensor:

@@ -268,7 +268,7 @@ def _normed(module: nn.Module) -> nn.Module:
 
 def _attention(config: SaganConfig) -> SelfAttention2d | None:
     size = config.attention_size
-    return None if size is None else SelfAttention2d(config.channels(size), spectral=True)
+    return None if size is None else SelfAttention2d(config.channels(size), spectral_norm=True)
 
 
 def _attend(attention: nn.Module | None, config: SaganConfig, x: Tensor) -> tuple[Tensor, AttentionOutput | None]:

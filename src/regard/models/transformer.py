@@ -12,11 +12,11 @@ from regard.checks import Checks
 from regard.models.config import Size, TokenId, TransformerLayerConfig, check_config, check_translator
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.layers import POSITIONS_IN_ATTENTION, build_stack, embedding_positions, to_autocast_dtype
-from regard.nn.attention import MultiHeadAttention
-from regard.nn.attention_positions import BucketPositions, RelativePositions
+from regard.nn.absolute_positions import LearnedPositions
 from regard.nn.cache import DecoderCache, SharedBeamCache
 from regard.nn.feed_forward import FeedForward
-from regard.nn.positions import LearnedPositions
+from regard.nn.multi_head_attention import MultiHeadAttention
+from regard.nn.relative_positions import RelativePositions, T5Positions
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 
@@ -115,12 +115,12 @@ class Transformer(EncoderDecoder):
 
     def reset_parameters(self) -> None:
         """Initialize all weights as the class describes."""
-        layers = (MultiHeadAttention, FeedForward, RelativePositions, BucketPositions, nn.LayerNorm, nn.RMSNorm)
+        layers = (MultiHeadAttention, FeedForward, RelativePositions, T5Positions, nn.LayerNorm, nn.RMSNorm)
         for module in self.modules():
             if isinstance(module, layers):
                 module.reset_parameters()
             elif isinstance(module, LearnedPositions):
-                nn.init.normal_(module.table, std=self.config.d_model**-0.5)
+                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
         nn.init.xavier_uniform_(self.lm_head.weight)
         if self.lm_head.bias is not None:
             nn.init.zeros_(self.lm_head.bias)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import InvalidCheckpoint, raise_problems
-from regard.models.layers import computed_tables
+from regard.models.layers import reset_buffers
 
 NAMES = ("model.safetensors", "pytorch_model.bin")
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -205,7 +205,7 @@ def assign_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, name, new[parameter])
-    computed_tables(model)
+    reset_buffers(model)
 
 
 class _NothingDrawn(TorchFunctionMode):

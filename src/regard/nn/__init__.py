@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-from regard.nn.additive_attention import AdditiveAttention
-from regard.nn.attention import MultiHeadAttention
-from regard.nn.attention_positions import (
-    AlibiPositions,
-    AttentionPositions,
-    BucketPositions,
-    RelativePositions,
-    RotaryPositions,
-    rotary_frequencies,
-)
-from regard.nn.cache import Cache, CrossAttentionCache, DecoderCache, KVCache, LayerCache, SharedBeamCache
-from regard.nn.cross_entropy import TokenLoss, linear_cross_entropy
-from regard.nn.dropout import Dropout
-from regard.nn.feed_forward import FeedForward
-from regard.nn.graph_attention import GraphAttention
-from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
-from regard.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
-from regard.nn.self_attention import SelfAttention
-from regard.nn.self_attention_2d import SelfAttention2d
-from regard.nn.transformer_layer import Residual, StackOutput, TransformerLayer, TransformerStack
-
-__all__ = [
-    "AdditiveAttention",
-    "AlibiPositions",
-    "AttentionPositions",
-    "BucketPositions",
-    "Cache",
-    "CrossAttentionCache",
-    "DecoderCache",
-    "Dropout",
-    "FeedForward",
-    "GraphAttention",
-    "KVCache",
-    "LayerCache",
-    "LearnedPositions",
-    "MultiHeadAttention",
-    "NoPositions",
-    "RelativePositions",
-    "Residual",
-    "RotaryPositions",
-    "SelfAttention",
-    "SelfAttention2d",
-    "SharedBeamCache",
-    "SinusoidalPositions",
-    "StackOutput",
-    "TokenLoss",
-    "TransformerLayer",
-    "TransformerStack",
-    "alignment_loss",
-    "coverage_loss",
-    "divergence_loss",
-    "entropy_loss",
-    "linear_cross_entropy",
-    "rotary_frequencies",
-]
+from regard.nn.absolute_positions import LearnedPositions as LearnedPositions
+from regard.nn.absolute_positions import NoPositions as NoPositions
+from regard.nn.absolute_positions import SinusoidalPositions as SinusoidalPositions
+from regard.nn.additive_attention import AdditiveAttention as AdditiveAttention
+from regard.nn.attention_losses import alignment_loss as alignment_loss
+from regard.nn.attention_losses import coverage_loss as coverage_loss
+from regard.nn.attention_losses import entropy_loss as entropy_loss
+from regard.nn.attention_losses import kl_divergence_loss as kl_divergence_loss
+from regard.nn.cache import Cache as Cache
+from regard.nn.cache import CrossAttentionCache as CrossAttentionCache
+from regard.nn.cache import DecoderCache as DecoderCache
+from regard.nn.cache import KVCache as KVCache
+from regard.nn.cache import LayerCache as LayerCache
+from regard.nn.cache import SharedBeamCache as SharedBeamCache
+from regard.nn.dropout import Dropout as Dropout
+from regard.nn.feed_forward import FeedForward as FeedForward
+from regard.nn.graph_attention import GraphAttention as GraphAttention
+from regard.nn.linear_cross_entropy import TokenLoss as TokenLoss
+from regard.nn.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
+from regard.nn.multi_head_attention import MultiHeadAttention as MultiHeadAttention
+from regard.nn.relative_positions import AlibiPositions as AlibiPositions
+from regard.nn.relative_positions import AttentionPositions as AttentionPositions
+from regard.nn.relative_positions import RelativePositions as RelativePositions
+from regard.nn.relative_positions import RotaryPositions as RotaryPositions
+from regard.nn.relative_positions import T5Positions as T5Positions
+from regard.nn.relative_positions import rotary_frequencies as rotary_frequencies
+from regard.nn.self_attention import SelfAttention as SelfAttention
+from regard.nn.self_attention_2d import SelfAttention2d as SelfAttention2d
+from regard.nn.transformer_layer import Residual as Residual
+from regard.nn.transformer_layer import StackOutput as StackOutput
+from regard.nn.transformer_layer import TransformerLayer as TransformerLayer
+from regard.nn.transformer_layer import TransformerStack as TransformerStack

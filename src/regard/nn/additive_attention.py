@@ -21,8 +21,8 @@ class AdditiveAttention(nn.Module):
     Pᵢⱼ = softmax over j of v · tanh(W sᵢ + U hⱼ + b), outputᵢ = Σⱼ Pᵢⱼ hⱼ
 
     Args:
-        query_features: Width of the queries s.
-        key_features: Width of the keys h, which are the values too.
+        query_size: Width of the queries s.
+        key_size: Width of the keys h, which are the values too.
         d_attention: Width of the hidden layer.
 
     Raises:
@@ -36,34 +36,34 @@ class AdditiveAttention(nn.Module):
 
     Example:
         >>> import torch
-        >>> attention = AdditiveAttention(query_features=6, key_features=8, d_attention=5)
+        >>> attention = AdditiveAttention(query_size=6, key_size=8, d_attention=5)
         >>> attended = attention(torch.randn(2, 3, 6), torch.randn(2, 4, 8))
         >>> attended.output.shape, attended.weights.shape
         (torch.Size([2, 3, 8]), torch.Size([2, 1, 3, 4]))
     """
 
-    def __init__(self, query_features: int, key_features: int, d_attention: int) -> None:
+    def __init__(self, query_size: int, key_size: int, d_attention: int) -> None:
         super().__init__()
         with Checks() as checks:
-            checks.integer("query_features", query_features, low=1)
-            checks.integer("key_features", key_features, low=1)
+            checks.integer("query_size", query_size, low=1)
+            checks.integer("key_size", key_size, low=1)
             checks.integer("d_attention", d_attention, low=1)
-        self.query = nn.Linear(query_features, d_attention, bias=False)
-        self.key = nn.Linear(key_features, d_attention)
-        self.vector = nn.Parameter(torch.empty(d_attention))
+        self.query_proj = nn.Linear(query_size, d_attention, bias=False)
+        self.key_proj = nn.Linear(key_size, d_attention)
+        self.v = nn.Parameter(torch.empty(d_attention))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw W and U from N(0, 0.001²); v and b start at 0, so that all keys count alike at first."""
-        for linear in (self.query, self.key):
+        for linear in (self.query_proj, self.key_proj):
             nn.init.normal_(linear.weight, std=0.001)
-        nn.init.zeros_(self.key.bias)
-        nn.init.zeros_(self.vector)
+        nn.init.zeros_(self.key_proj.bias)
+        nn.init.zeros_(self.v)
 
     def forward(
         self,
-        query: Float[Tensor, "batch queries query_features"],
-        key: Float[Tensor, "batch keys key_features"],
+        query: Float[Tensor, "batch queries query_size"],
+        key: Float[Tensor, "batch keys key_size"],
         *,
         mask: MaskLike | None = None,
         projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
@@ -71,25 +71,25 @@ class AdditiveAttention(nn.Module):
         """Attend from every query to the keys.
 
         Args:
-            query: (batch, queries, query_features).
-            key: (batch, keys, key_features).
+            query: (batch, queries, query_size).
+            key: (batch, keys, key_size).
             mask: As in :func:`regard.attend`: True means may attend.
             projected_key: What :meth:`project_key` gives of key, where many calls share it. Default: computed.
 
         Returns:
-            AttentionOutput: ``output`` (batch, queries, key_features); ``weights`` a view (batch, 1, queries, keys).
+            AttentionOutput: ``output`` (batch, queries, key_size); ``weights`` a view (batch, 1, queries, keys).
         """
         self._check(query, key)
         projected_key = self.project_key(key) if projected_key is None else projected_key
-        projected = self.query(query)[:, None]
+        projected = self.query_proj(query)[:, None]
         value = key[:, None].to(projected.dtype)  # under autocast projections have another dtype
-        attended = attend(projected, projected_key, value, mask=mask, score=Additive(self.vector))
+        attended = attend(projected, projected_key, value, mask=mask, score=Additive(self.v))
         return replace(attended, output=attended.output[:, 0])
 
     def weights(
         self,
-        query: Float[Tensor, "batch queries query_features"],
-        key: Float[Tensor, "batch keys key_features"],
+        query: Float[Tensor, "batch queries query_size"],
+        key: Float[Tensor, "batch keys key_size"],
         *,
         mask: MaskLike | None = None,
         projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
@@ -97,13 +97,16 @@ class AdditiveAttention(nn.Module):
         """The weights of :meth:`forward` alone, of which nothing is computed before it is asked for."""
         self._check(query, key)
         projected_key = self.project_key(key) if projected_key is None else projected_key
-        return weights(self.query(query)[:, None], projected_key, mask=mask, score=Additive(self.vector))
+        return weights(self.query_proj(query)[:, None], projected_key, mask=mask, score=Additive(self.v))
 
-    def project_key(self, key: Float[Tensor, "batch keys key_features"]) -> Float[Tensor, "batch 1 keys d_attention"]:
+    def project_key(self, key: Float[Tensor, "batch keys key_size"]) -> Float[Tensor, "batch 1 keys d_attention"]:
         """U h + b, (batch, 1, keys, d_attention)."""
-        return self.key(key)[:, None]
+        return self.key_proj(key)[:, None]
 
     def _check(self, query: Tensor, key: Tensor) -> None:
         with Checks() as checks:
-            for name, x, size in (("query", query, self.query.in_features), ("key", key, self.key.in_features)):
-                check_input(checks, name, x, {"batch": None, "tokens": None, f"{name}_features": size})
+            for name, x, size in (
+                ("query", query, self.query_proj.in_features),
+                ("key", key, self.key_proj.in_features),
+            ):
+                check_input(checks, name, x, {"batch": None, "tokens": None, f"{name}_size": size})

@@ -44,10 +44,3 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
         return f"p={self.p}"
-
-
-def dropout_objections(**rates: float) -> list[str]:
-    """Say of every named rate that is not a probability below 1 what is wrong with it."""
-    return [
-        f"{name} must be at least 0 and below 1, but is {rate}" for name, rate in rates.items() if not 0 <= rate < 1
-    ]

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.checks import Checks
-from regard.errors import did_you_mean
 from regard.nn.dropout import Dropout
 from regard.nn.linear import Linear
 
@@ -32,7 +31,7 @@ class FeedForward(nn.Module):
 
     FFN(x) = dropout(activation(x W₁ + b₁)) W₂ + b₂, or gated: dropout(activation(x W₁ + b₁) ∘ (x W₃ + b₃)) W₂ + b₂
 
-    W₃ is the lower half of ``expand``, so that both need one product.
+    W₃ is the lower half of ``fc1``, so that both need one product.
 
     Args:
         d_model: Width of input and output.
@@ -72,31 +71,22 @@ class FeedForward(nn.Module):
             checks.choice("activation", activation, ACTIVATIONS)
             checks.number("dropout", dropout, low=0, below=1)
         self.d_model = d_model
-        self.expand = Linear(d_model, 2 * d_ff if gated else d_ff, bias=bias)
-        self.contract = Linear(d_ff, d_model, bias=bias)
+        self.fc1 = Linear(d_model, 2 * d_ff if gated else d_ff, bias=bias)
+        self.fc2 = Linear(d_ff, d_model, bias=bias)
         self.activation, self.gated = activation, gated
         self.dropout = Dropout(dropout)
 
     def reset_parameters(self) -> None:
         """Draw both maps as torch draws a linear map."""
-        self.expand.reset_parameters()
-        self.contract.reset_parameters()
+        self.fc1.reset_parameters()
+        self.fc2.reset_parameters()
 
     def forward(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
         """Map (..., d_model) to (..., d_model)."""
-        expanded = self.expand(x)  # (..., d_ff), or twice that with a gate
+        expanded = self.fc1(x)  # (..., d_ff), or twice that with a gate
         if self.gated:
-            inner, gate = expanded.chunk(2, dim=-1)
-            active = ACTIVATIONS[self.activation](inner) * gate
+            gate, up = expanded.chunk(2, dim=-1)
+            active = ACTIVATIONS[self.activation](gate) * up
         else:
             active = ACTIVATIONS[self.activation](expanded)
-        return self.contract(self.dropout(active))
-
-
-def choice_objections(name: str, value: str, choices: tuple[str, ...]) -> list[str]:
-    """Say what is wrong if the value is none of the choices."""
-    if value in choices:
-        return []
-    return [
-        f"{name} must be one of {', '.join(map(repr, choices))}, but is {value!r}{did_you_mean(str(value), choices)}"
-    ]
+        return self.fc2(self.dropout(active))

@@ -27,7 +27,7 @@ class GraphAttention(nn.Module):
         in_features: Width of the input.
         head_dim: Width of each head.
         num_heads: Number of heads.
-        joined: Heads stand side by side; False takes their mean, as in a last layer.
+        concat: Heads stand side by side; False takes their mean, as in a last layer.
         dropout: Dropped share of the input, in training.
         attention_dropout: Dropped share of the weights, in training.
 
@@ -56,7 +56,7 @@ class GraphAttention(nn.Module):
         head_dim: int,
         num_heads: int = 1,
         *,
-        joined: bool = True,
+        concat: bool = True,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
     ) -> None:
@@ -66,18 +66,18 @@ class GraphAttention(nn.Module):
                 checks.integer(name, size, low=1)
             for name, rate in (("dropout", dropout), ("attention_dropout", attention_dropout)):
                 checks.number(name, rate, low=0, below=1)
-        self.in_features, self.head_dim, self.num_heads, self.joined = in_features, head_dim, num_heads, joined
+        self.in_features, self.head_dim, self.num_heads, self.concat = in_features, head_dim, num_heads, concat
         self.dropout, self.attention_dropout = Dropout(dropout), attention_dropout
-        self.project = nn.Linear(in_features, num_heads * head_dim, bias=False)
-        self.of_query = nn.Parameter(torch.empty(num_heads, head_dim))
-        self.of_key = nn.Parameter(torch.empty(num_heads, head_dim))
-        self.bias = nn.Parameter(torch.empty(num_heads * head_dim if joined else head_dim))
+        self.lin = nn.Linear(in_features, num_heads * head_dim, bias=False)
+        self.att_dst = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.att_src = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.bias = nn.Parameter(torch.empty(num_heads * head_dim if concat else head_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all from Glorot's uniform distribution, a₁ and a₂ each as a matrix of one column; biases start at 0."""
-        nn.init.xavier_uniform_(self.project.weight)
-        for vector in (self.of_query, self.of_key):
+        nn.init.xavier_uniform_(self.lin.weight)
+        for vector in (self.att_dst, self.att_src):
             bound = (6 / (self.head_dim + 1)) ** 0.5
             nn.init.uniform_(vector, -bound, bound)
         nn.init.zeros_(self.bias)
@@ -94,11 +94,11 @@ class GraphAttention(nn.Module):
                 a view (1, num_heads, nodes, nodes).
         """
         with Checks() as checks:
-            check_input(checks, "x", x, {"nodes": None, "in_features": self.in_features}, self.project.weight)
+            check_input(checks, "x", x, {"nodes": None, "in_features": self.in_features}, self.lin.weight)
             if not isinstance(graph, Neighbours):
                 checks.fail_type(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {describe(graph)}")
-        value = self.project(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
-        query, key = (value @ vector[:, :, None] for vector in (self.of_query, self.of_key))  # (heads, nodes, 1)
+        value = self.lin(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
+        query, key = (value @ vector[:, :, None] for vector in (self.att_dst, self.att_src))  # (heads, nodes, 1)
         attended = attend(
             query[None],
             key[None],
@@ -108,5 +108,5 @@ class GraphAttention(nn.Module):
             dropout=self.attention_dropout if self.training else 0.0,
         )
         heads = attended.output[0].transpose(0, 1)  # (nodes, heads, dim)
-        output = (heads.flatten(1) if self.joined else heads.mean(1)) + self.bias
+        output = (heads.flatten(1) if self.concat else heads.mean(1)) + self.bias
         return replace(attended, output=output)

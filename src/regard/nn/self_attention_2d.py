@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm
+from torch.nn.utils import parametrizations
 
 from regard.checks import Checks
 from regard.nn.linear import check_input
@@ -23,7 +23,7 @@ class SelfAttention2d(nn.Module):
     Args:
         channels: Of the feature map.
         reduction: Queries, keys and values have channels / reduction features.
-        spectral: Whether the largest singular value of each convolution is held at 1.
+        spectral_norm: Whether the largest singular value of each convolution is held at 1.
 
     Raises:
         InvalidType: If a size is not an int, or in a call if x is not a tensor.
@@ -47,7 +47,7 @@ class SelfAttention2d(nn.Module):
 
     REDUCTION = 8  # the paper's
 
-    def __init__(self, channels: int, *, reduction: int = REDUCTION, spectral: bool = False) -> None:
+    def __init__(self, channels: int, *, reduction: int = REDUCTION, spectral_norm: bool = False) -> None:
         super().__init__()
         with Checks() as checks:
             valid = [checks.integer("channels", channels, low=1), checks.integer("reduction", reduction, low=1)]
@@ -58,7 +58,9 @@ class SelfAttention2d(nn.Module):
         maps = [nn.Conv2d(channels, inner, 1, bias=False) for _ in range(3)] + [
             nn.Conv2d(inner, channels, 1, bias=False)
         ]
-        self.query, self.key, self.value, self.out = (spectral_norm(each) for each in maps) if spectral else maps
+        self.query, self.key, self.value, self.out = (
+            (parametrizations.spectral_norm(each) for each in maps) if spectral_norm else maps
+        )
         self.gamma = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> AttentionOutput:

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.nn.attention import MultiHeadAttention
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import FeedForward
+from regard.nn.multi_head_attention import MultiHeadAttention
 from regard.ops import AttentionOutput
 from regard.ops.masks import Causal, Mask, as_mask
 

@@ -33,7 +33,7 @@ _FIXED = (
     "validation.monitor",
 )
 _FREE = ("data.folder", "data.train", "data.valid")  # among these: where the data lie
-_PATHS = {*_FREE, "run", "model.checkpoint", "attention.alignment.file", "attention.divergence.teacher"}
+_PATHS = {*_FREE, "run", "model.checkpoint", "attention.alignment.file", "attention.kl_divergence.teacher"}
 SMALL = ("perplexity", "bits_per_character")  # of what can be monitored the values that are to be small
 # PyYAML lets through what Python says of an impossible date, of "!!int foo", or of brackets in brackets without end
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)

@@ -198,7 +198,10 @@ def test_what_transformers_cannot_tell_is_refused(tmp_path):
             "positions must be 'learned' in a checkpoint of GPT",
         ),
         (GPT(GPTConfig.llama(9, num_layers=1, positions="t5", **small)), "positions must be 'rotary' .* of Llama"),
-        (Bert(BertConfig(9, num_layers=1, norm_first=True, **small)), "norm_first must be False in a checkpoint of BERT"),
+        (
+            Bert(BertConfig(9, num_layers=1, norm_first=True, **small)),
+            "norm_first must be False in a checkpoint of BERT",
+        ),
         (
             Transformer(TransformerConfig(9, positions="relative", **small)),
             "positions must be 'sinusoidal' .* of Marian",

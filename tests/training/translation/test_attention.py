@@ -57,10 +57,10 @@ def test_a_student_comes_to_attend_as_its_teacher(tmp_path: Path, keys: dict[str
     losses(keys, {}, "teacher")
     student = keys | {"seed": 2}
     hardly, much = (
-        losses(student, {"divergence": {"weight": weight, "teacher": str(teacher / "last")}}, f"student {weight}")
+        losses(student, {"kl_divergence": {"weight": weight, "teacher": str(teacher / "last")}}, f"student {weight}")
         for weight in (1e-9, 10.0)
     )
-    assert much["divergence_loss"][-1] < 0.5 * hardly["divergence_loss"][-1]
+    assert much["kl_divergence_loss"][-1] < 0.5 * hardly["kl_divergence_loss"][-1]
 
 
 def test_a_teacher_that_does_not_fit_is_refused_for_every_reason(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def test_a_teacher_that_does_not_fit_is_refused_for_every_reason(tmp_path: Path,
     keys["model"] |= {"num_heads": 4, "num_decoder_layers": 2}
     divergence = {"weight": 1.0, "teacher": str(tmp_path / "teacher" / "last"), "layers": [1]}
     with pytest.raises(InvalidRecipe) as error:
-        train(make_recipe(keys | {"attention": {"divergence": divergence}}))
+        train(make_recipe(keys | {"attention": {"kl_divergence": divergence}}))
     for reason in ("has another vocabulary", "has 2 heads, but the model 4", "layers, but no layer 1"):
         assert reason in str(error.value)
 

@@ -122,7 +122,7 @@ class _Bert(CheckpointConverter):
             "token_embedding.weight": WeightSource(
                 (f"{embeddings}.word_embeddings.weight",), aliases=(f"{word_head['lm_head']}.weight",)
             ),
-            "positions.table": positions,
+            "positions.weight": positions,
             "token_type_embedding.weight": WeightSource((f"{embeddings}.token_type_embeddings.weight",)),
         }
         width = config.d_model
@@ -142,8 +142,8 @@ class _Bert(CheckpointConverter):
                 for name, module in {
                     "attention.out_proj": "attention.output.dense",
                     "attention_residual.norm": "attention.output.LayerNorm",
-                    "feed_forward.expand": "intermediate.dense",
-                    "feed_forward.contract": "output.dense",
+                    "feed_forward.fc1": "intermediate.dense",
+                    "feed_forward.fc2": "output.dense",
                     "feed_forward_residual.norm": "output.LayerNorm",
                 }.items():
                     found[f"{ours}.{name}.{part}"] = WeightSource((f"{layer}.{module}.{part}",))

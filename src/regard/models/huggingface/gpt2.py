@@ -92,13 +92,13 @@ class _Gpt2(CheckpointConverter):
     def weight_map(self, config: GPTConfig) -> dict[str, WeightSource]:
         found = {
             "token_embedding.weight": WeightSource(("transformer.wte.weight",), aliases=("lm_head.weight",)),
-            "positions.table": WeightSource(("transformer.wpe.weight",)),
+            "positions.weight": WeightSource(("transformer.wpe.weight",)),
         }
         maps = {
             "attention.in_proj": "attn.c_attn",
             "attention.out_proj": "attn.c_proj",
-            "feed_forward.expand": "mlp.c_fc",
-            "feed_forward.contract": "mlp.c_proj",
+            "feed_forward.fc1": "mlp.c_fc",
+            "feed_forward.fc2": "mlp.c_proj",
         }
         norms = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
         for part in ("weight", "bias"):

@@ -121,8 +121,8 @@ class _Llama(CheckpointConverter):
             for name, module, projections, rows in (
                 ("attention.in_proj", "self_attn", ("q_proj", "k_proj", "v_proj"), widths),
                 ("attention.out_proj", "self_attn", ("o_proj",), ()),
-                ("feed_forward.expand", "mlp", ("gate_proj", "up_proj"), (config.d_ff,) * 2),
-                ("feed_forward.contract", "mlp", ("down_proj",), ()),
+                ("feed_forward.fc1", "mlp", ("gate_proj", "up_proj"), (config.d_ff,) * 2),
+                ("feed_forward.fc2", "mlp", ("down_proj",), ()),
             ):
                 for part in ("weight", "bias") if biases.get(name, config.feed_forward_bias) else ("weight",):
                     names = tuple(f"{layer}.{module}.{projection}.{part}" for projection in projections)

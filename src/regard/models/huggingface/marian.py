@@ -20,7 +20,7 @@ from regard.models.huggingface.converter import (
 )
 from regard.models.transformer import TransformerConfig
 from regard.models.weights import WeightSource
-from regard.nn.positions import sinusoids
+from regard.nn.absolute_positions import sinusoids
 
 _TABLE = "embed_positions.weight"
 
@@ -130,8 +130,8 @@ class _Marian(CheckpointConverter):
             attentions = {"attention": "self_attn"}
             rest = {
                 "attention_residual.norm": "self_attn_layer_norm",
-                "feed_forward.expand": "fc1",
-                "feed_forward.contract": "fc2",
+                "feed_forward.fc1": "fc1",
+                "feed_forward.fc2": "fc2",
                 "feed_forward_residual.norm": "final_layer_norm",
             }
             if layer.startswith("decoder"):

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.models import GPT
-from regard.nn.cross_entropy import TokenLoss
+from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.scores import perplexity
 from regard.text.stream import Words
 from regard.training.language_model.data import LanguageModelData
@@ -49,7 +49,7 @@ class LanguageModelModule(TrainedModule):
     def sums(self, batch: Words) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood and the number of words."""
         found = self._loss(batch, 0.0)
-        return found.nll, found.tokens
+        return found.nll, found.num_tokens
 
     def measured(self, sums: Sequence[float]) -> dict[str, float]:
         """``valid_loss`` in nats a word, ``perplexity``, and ``bits_per_character``."""

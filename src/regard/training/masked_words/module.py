@@ -56,7 +56,7 @@ class MaskedWordsModule(TrainedModule):
         hidden, labels = self._masked(batch)
         transformed, decoder = self._head.transform(hidden), self._head.decoder
         loss = decoder.loss(transformed, labels)
-        return loss.nll, loss.tokens, (decoder(transformed).argmax(-1) == labels).sum()
+        return loss.nll, loss.num_tokens, (decoder(transformed).argmax(-1) == labels).sum()
 
     def measured(self, sums: Sequence[float]) -> dict[str, float]:
         """``valid_loss`` in nats a hidden word, ``perplexity``, and ``accuracy`` in percent."""

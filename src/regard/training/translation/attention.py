@@ -8,14 +8,14 @@ from torch import Tensor
 from regard.errors import InvalidRecipe, raise_problems
 from regard.models import Attentions, EncoderDecoder, RnnSearchConfig, TransformerConfig
 from regard.models.checkpoint import load_as
-from regard.nn.losses import alignment_loss, coverage_loss, divergence_loss, entropy_loss
+from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
 from regard.text.batches import Batch
 from regard.text.tokenizer import Tokenizer
 from regard.training.translation.recipe import (
     AlignmentLoss,
-    DivergenceLoss,
     EntropyLoss,
+    KLDivergenceLoss,
     LayersLoss,
     TranslationRecipe,
 )
@@ -36,7 +36,7 @@ class AttentionLosses:
     def __init__(self, recipe: TranslationRecipe, tokenizer: Tokenizer) -> None:
         self.losses = recipe.attention.losses
         self.teacher: EncoderDecoder | None = None
-        divergence = recipe.attention.divergence
+        divergence = recipe.attention.kl_divergence
         if divergence.weight and divergence.teacher is not None:
             self.teacher = teacher = load_as(divergence.teacher, EncoderDecoder)
             same = Tokenizer.load(divergence.teacher).fingerprint == tokenizer.fingerprint
@@ -75,9 +75,9 @@ def _loss(
     if isinstance(keys, AlignmentLoss):
         assert batch.aligned is not None
         return alignment_loss(weights, batch.aligned, row_weights=rows)
-    if isinstance(keys, DivergenceLoss):
-        return divergence_loss(teachers, weights, row_weights=rows)
-    return coverage_loss(weights, row_weights=rows, keys=columns)
+    if isinstance(keys, KLDivergenceLoss):
+        return kl_divergence_loss(teachers, weights, row_weights=rows)
+    return coverage_loss(weights, row_weights=rows, key_weights=columns)
 
 
 def _chosen(attentions: Attentions, keys: LayersLoss) -> list[WeightMatrix]:
@@ -88,16 +88,16 @@ def _chosen(attentions: Attentions, keys: LayersLoss) -> list[WeightMatrix]:
 
 
 def _check(recipe: TranslationRecipe, theirs: TransformerConfig | RnnSearchConfig, same_vocabulary: bool) -> None:
-    keys, ours = recipe.attention.divergence, recipe.config(recipe.vocabulary.size)
+    keys, ours = recipe.attention.kl_divergence, recipe.config(recipe.vocabulary.size)
     objections = [] if same_vocabulary else ["has another vocabulary: train both on the same data"]
     (layers, heads), (own_layers, own_heads) = (config.num_layers_and_heads(keys.of) for config in (theirs, ours))
     if heads != own_heads:
         objections.append(f"has {heads} heads, but the model {own_heads}")
     if keys.layers is None and layers != own_layers:
-        named = "name some in attention.divergence.layers"
+        named = "name some in attention.kl_divergence.layers"
         objections.append(f"has {layers} {keys.of} layers, but the model {own_layers}: {named}")
     missing = [number for number in keys.layers or () if not -layers <= number < layers]
     objections += [f"has {layers} {keys.of} layers, but no layer {number}" for number in missing]
     raise_problems(
-        [f"attention.divergence.teacher: {keys.teacher} {objection}" for objection in objections], InvalidRecipe
+        [f"attention.kl_divergence.teacher: {keys.teacher} {objection}" for objection in objections], InvalidRecipe
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.generation.greedy import greedy
 from regard.models import Attentions, EncoderDecoder
 from regard.models.checkpoint import build_model
-from regard.nn.cross_entropy import TokenLoss
+from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.batches import Batch
 from regard.text.padding import source_batch
 from regard.text.scores import score
@@ -65,7 +65,7 @@ class TranslationModule(TrainedModule):
     def sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood, without smoothing, and the number of tokens."""
         found, _ = self._loss(batch, label_smoothing=0.0)
-        return found.nll, found.tokens
+        return found.nll, found.num_tokens
 
     def measured(self, sums: Sequence[float]) -> dict[str, float]:
         """``valid_loss`` (nats a token), ``bleu`` and ``chrf``."""

@@ -95,8 +95,8 @@ class AlignmentLoss(LayersLoss):
     word aligners write it; a relative path begins at data.folder."""
 
 
-class DivergenceLoss(LayersLoss):
-    """Makes attend as another model does: :func:`regard.nn.divergence_loss`."""
+class KLDivergenceLoss(LayersLoss):
+    """Makes attend as another model does: :func:`regard.nn.kl_divergence_loss`."""
 
     layers: Numbers | None = (-1,)
     """Their numbers, from 0; -1 is the last; the same in both models."""
@@ -113,7 +113,7 @@ class Attention(Section):
     """Which words belong together."""
     coverage: CoverageLoss = CoverageLoss()
     """How evenly keys are attended to."""
-    divergence: DivergenceLoss = DivergenceLoss()
+    kl_divergence: KLDivergenceLoss = KLDivergenceLoss()
     """What another model attends to."""
 
     @property
@@ -184,8 +184,8 @@ class TranslationRecipe(Recipe):
         return TranslationData(self), TranslationModule(self)
 
     def absolute(self, keys: dict[str, Any]) -> dict[str, Any]:
-        if teacher := self.attention.divergence.teacher:
-            keys["attention"]["divergence"]["teacher"] = str(teacher.absolute())
+        if teacher := self.attention.kl_divergence.teacher:
+            keys["attention"]["kl_divergence"]["teacher"] = str(teacher.absolute())
         return super().absolute(keys)
 
     def conflicts(self) -> list[str]:

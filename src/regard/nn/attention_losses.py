@@ -61,18 +61,18 @@ def entropy_loss(
 
 
 def alignment_loss(
-    weights: WeightMatrix, keys: Int[Tensor, "batch queries"], *, row_weights: Rows = None
+    weights: WeightMatrix, targets: Int[Tensor, "batch queries"], *, row_weights: Rows = None
 ) -> Float[Tensor, ""]:
     """Cross-entropy against the key that each query should attend to: the mean over rows and heads of −log Pᵢⱼ.
 
     Args:
         weights: (batch, heads, queries, keys); choose heads by ``W.at(heads=[0])``.
-        keys: (batch, queries), the number of each query's key; below 0 it has none, and does not count.
+        targets: (batch, queries), the number of each query's key; below 0 it has none, and does not count.
         row_weights: Broadcastable to (batch, heads, queries).
 
     Raises:
-        InvalidArgument: If keys or row_weights do not fit the matrix.
-        InvalidType: If weights is not a weight matrix, or keys are not integers.
+        InvalidArgument: If targets or row_weights do not fit the matrix.
+        InvalidType: If weights is not a weight matrix, or targets are not integers.
 
     Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 3.3.
 
@@ -85,12 +85,12 @@ def alignment_loss(
     with Checks() as checks:
         if _check(checks, weights, row_weights=row_weights):
             batch, heads, queries, size = weights.shape
-            valid = checks.tensor("keys", keys, "integer", shapes={"(batch, queries)": (batch, queries)})
-            if valid and keys.device.type == "cpu" and keys.numel():  # elsewhere a device would have to wait
-                last = int(keys.max())
-                checks.that(last < size, f"keys: expected indices below {size}, the number of keys, got {last}")
-    aligned = keys >= 0
-    at = keys.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
+            valid = checks.tensor("targets", targets, "integer", shapes={"(batch, queries)": (batch, queries)})
+            if valid and targets.device.type == "cpu" and targets.numel():  # elsewhere a device would have to wait
+                last = int(targets.max())
+                checks.that(last < size, f"targets: expected indices below {size}, the number of keys, got {last}")
+    aligned = targets >= 0
+    at = targets.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
     found = weights.measure({"score": SelectCells("scores", at), "lse": "lse"})
     score = found["score"][..., 0]
     loss = (found["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also in a row that has no key
@@ -99,7 +99,7 @@ def alignment_loss(
     return _mean(loss, counted if row_weights is None else counted * row_weights)
 
 
-def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows = None) -> Float[Tensor, ""]:
+def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, key_weights: Rows = None) -> Float[Tensor, ""]:
     """How unevenly the keys are covered: the mean over keys of (1 − cⱼ)² with cⱼ = Σᵢ Pᵢⱼ what a key receives.
 
     In translation every word of the source should be read about once.
@@ -107,10 +107,10 @@ def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows
     Args:
         weights: (batch, heads, queries, keys).
         row_weights: Broadcastable to (batch, heads, queries): how much each query gives; 0 where it is padding.
-        keys: Broadcastable to (batch, heads, keys): how much each key counts; 0 where it is padding.
+        key_weights: Broadcastable to (batch, heads, keys): how much each key counts; 0 where it is padding.
 
     Raises:
-        InvalidArgument: If row_weights or keys do not fit the matrix.
+        InvalidArgument: If row_weights or key_weights do not fit the matrix.
         InvalidType: If weights is not a weight matrix.
 
     Reference: Xu et al. 2015, "Show, Attend and Tell", equation 14 (doubly stochastic attention).
@@ -122,12 +122,12 @@ def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, keys: Rows
         tensor(1.)
     """
     with Checks() as checks:
-        _check(checks, weights, row_weights=row_weights, keys=keys)
+        _check(checks, weights, row_weights=row_weights, key_weights=key_weights)
     received = weights.measure(Received(row_weights))["received"]
-    return _mean((1 - received).square(), keys)
+    return _mean((1 - received).square(), key_weights)
 
 
-def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: Rows = None) -> Float[Tensor, ""]:
+def kl_divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: Rows = None) -> Float[Tensor, ""]:
     """How far another model's attention is from this one's: the mean over rows of Σⱼ Pᵢⱼ log (Pᵢⱼ / Qᵢⱼ), in nats.
 
     To teach a student, give the teacher's weights, detached, first and the student's second.
@@ -149,7 +149,7 @@ def divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: 
     Example:
         >>> import regard, torch
         >>> W = regard.weights(*torch.randn(2, 1, 2, 5, 8).unbind())
-        >>> bool(regard.nn.divergence_loss(W, W).abs() < 1e-6)
+        >>> bool(regard.nn.kl_divergence_loss(W, W).abs() < 1e-6)
         True
     """
     with Checks() as checks:
@@ -183,7 +183,7 @@ def _check(checks: Checks, weights: WeightMatrix, **counts: Rows) -> bool:
         return False
     batch, heads, queries, keys = weights.shape
     for name, given in counts.items():
-        axis, size = ("keys", keys) if name == "keys" else ("queries", queries)
+        axis, size = ("keys", keys) if name == "key_weights" else ("queries", queries)
         if given is not None and checks.tensor(name, given, device=weights.device):
             checks.broadcastable(name, given, f"(batch, heads, {axis})", (batch, heads, size))
     return True

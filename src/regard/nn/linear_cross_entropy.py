@@ -25,8 +25,8 @@ class TokenLoss(NamedTuple):
     loss: Float[Tensor, ""]
     """The mean label-smoothed cross-entropy."""
     nll: Float[Tensor, ""]
-    """The sum of the negative log-likelihoods, without smoothing: exp(nll / tokens) is the perplexity."""
-    tokens: Int[Tensor, ""]
+    """The sum of the negative log-likelihoods, without smoothing: exp(nll / num_tokens) is the perplexity."""
+    num_tokens: Int[Tensor, ""]
     """The number of targets that counted."""
 
 
@@ -73,8 +73,8 @@ def linear_cross_entropy(
     Example:
         >>> import torch
         >>> hidden, weight = torch.zeros(3, 8), torch.zeros(4, 8)
-        >>> loss, nll, tokens = linear_cross_entropy(hidden, weight, torch.tensor([1, 3, 0]), ignore_index=0)
-        >>> loss, tokens
+        >>> loss, nll, num_tokens = linear_cross_entropy(hidden, weight, torch.tensor([1, 3, 0]), ignore_index=0)
+        >>> loss, num_tokens
         (tensor(1.3863), tensor(2))
     """
     _check(hidden, weight, target, label_smoothing, bias)

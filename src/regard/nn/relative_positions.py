@@ -25,11 +25,11 @@ class AttentionPositions(nn.Module):
     Key j is token j, and the queries are the last tokens: with a cache, each row needs keys of its own.
     """
 
-    def turn(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
+    def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
         """What is done to queries and keys, whose first token stands at ``offset``, before keys are kept."""
         return heads
 
-    def bias(self) -> Score | None:
+    def score_bias(self) -> Score | None:
         """The rule for what is added to scaled scores."""
         return None
 
@@ -41,7 +41,7 @@ class AttentionPositions(nn.Module):
         **options: Any,
     ) -> AttentionOutput:
         """As :func:`regard.attend`, whose options are given, but for ``score``."""
-        bias = self.bias()
+        bias = self.score_bias()
         return attend(query, key, value, score=None if bias is None else ScaledDotProduct() + bias, **options)
 
 
@@ -79,17 +79,17 @@ class RelativePositions(AttentionPositions):
             checks.integer("head_dim", head_dim, low=1)
             checks.integer("max_distance", max_distance, low=0)
         self.max_distance = max_distance
-        self.of_keys = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
-        self.of_values = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
+        self.key_embedding = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
+        self.value_embedding = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw both tables from Xavier's uniform distribution."""
-        nn.init.xavier_uniform_(self.of_keys)
-        nn.init.xavier_uniform_(self.of_values)
+        nn.init.xavier_uniform_(self.key_embedding)
+        nn.init.xavier_uniform_(self.value_embedding)
 
-    def bias(self) -> RelativeKey:
-        return RelativeKey(self.of_keys)
+    def score_bias(self) -> RelativeKey:
+        return RelativeKey(self.key_embedding)
 
     def forward(
         self,
@@ -102,7 +102,7 @@ class RelativePositions(AttentionPositions):
         attended = super().forward(query, key, value, measure=asked, **options)
         measured = dict(attended.measured)
         distance_histogram = measured.pop(_VALUES)  # (batch, heads, queries, 2k + 1)
-        added = (distance_histogram @ self.of_values.to(distance_histogram.dtype)).to(attended.output.dtype)
+        added = (distance_histogram @ self.value_embedding.to(distance_histogram.dtype)).to(attended.output.dtype)
         return AttentionOutput(attended.output + added, attended.weights, measured)
 
 
@@ -129,7 +129,7 @@ class RotaryPositions(AttentionPositions):
         >>> from regard import rotary
         >>> x = torch.randn(1, 2, 5, 8)
         >>> positions = RotaryPositions(rotary_frequencies(8))
-        >>> torch.allclose(positions.turn(x, 3), rotary(x, torch.arange(3, 8)), atol=1e-6)
+        >>> torch.allclose(positions.rotate(x, 3), rotary(x, torch.arange(3, 8)), atol=1e-6)
         True
     """
 
@@ -141,13 +141,13 @@ class RotaryPositions(AttentionPositions):
             raise InvalidArgument("frequencies: expected at least one, got none")
         self.frequencies = tuple(frequencies)
         self.register_buffer("table", None, persistent=False)
-        self.reset_table()
+        self.reset_buffers()
 
-    def reset_table(self) -> None:
+    def reset_buffers(self) -> None:
         """Compute the first angles anew; whoever built the module on the ``meta`` device must call it."""
         self.table = self._angles(512)
 
-    def turn(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
+    def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
         end = offset + heads.shape[2]
         dims, head_dim = 2 * len(self.frequencies), heads.shape[3]
         if dims > head_dim:
@@ -193,17 +193,17 @@ class AlibiPositions(AttentionPositions):
             checks.integer("num_heads", num_heads, low=1)
         self.num_heads = num_heads
         self.register_buffer("slopes", None, persistent=False)
-        self.reset_table()
+        self.reset_buffers()
 
-    def reset_table(self) -> None:
+    def reset_buffers(self) -> None:
         """Compute the slopes anew; whoever built the module on the ``meta`` device must call it."""
         self.slopes = Alibi.for_heads(self.num_heads).slopes
 
-    def bias(self) -> Alibi:
+    def score_bias(self) -> Alibi:
         return Alibi(self.slopes)
 
 
-class BucketPositions(AttentionPositions):
+class T5Positions(AttentionPositions):
     """A learned number per head and bucket of distances, added to the scores, as in T5; see `regard.T5RelativeBias`.
 
     In T5 all layers of a stack share one such module, and scores are not divided by √head_dim; here they are.
@@ -211,7 +211,7 @@ class BucketPositions(AttentionPositions):
     Args:
         num_heads: Number of query heads.
         bidirectional: Half of the buckets are for keys after the query: for an encoder.
-        buckets: How many.
+        num_buckets: How many.
         max_distance: Where the last bucket begins.
 
     Raises:
@@ -222,27 +222,27 @@ class BucketPositions(AttentionPositions):
     section 2.1.
 
     Example:
-        >>> BucketPositions(4, bidirectional=True).table.shape
+        >>> T5Positions(4, bidirectional=True).weight.shape
         torch.Size([32, 4])
     """
 
-    def __init__(self, num_heads: int, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128) -> None:
+    def __init__(self, num_heads: int, *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
         with Checks() as checks:
             checks.integer("num_heads", num_heads, low=1)
-            checks.integer("buckets", buckets, low=1)
+            checks.integer("num_buckets", num_buckets, low=1)
             checks.integer("max_distance", max_distance, low=1)
         self.bidirectional, self.max_distance = bidirectional, max_distance
-        self.table = nn.Parameter(torch.empty(buckets, num_heads))
+        self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
         self.reset_parameters()
-        self.bias()  # which checks how the sizes fit together
+        self.score_bias()  # which checks how the sizes fit together
 
     def reset_parameters(self) -> None:
         """All distances begin alike, at 0."""
-        nn.init.zeros_(self.table)
+        nn.init.zeros_(self.weight)
 
-    def bias(self) -> T5RelativeBias:
-        return T5RelativeBias(self.table, bidirectional=self.bidirectional, max_distance=self.max_distance)
+    def score_bias(self) -> T5RelativeBias:
+        return T5RelativeBias(self.weight, bidirectional=self.bidirectional, max_distance=self.max_distance)
 
 
 def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:

@@ -9,11 +9,11 @@ from torch import nn
 from regard.errors import InvalidArgument
 from regard.nn import (
     AlibiPositions,
-    BucketPositions,
     KVCache,
     MultiHeadAttention,
     RelativePositions,
     RotaryPositions,
+    T5Positions,
     rotary_frequencies,
 )
 from regard.ops import attend, rotary
@@ -27,7 +27,7 @@ def make(kind: str, causal: bool = True) -> nn.Module:
         "relative": lambda: RelativePositions(HEAD_DIM, max_distance=3),
         "rotary": lambda: RotaryPositions(rotary_frequencies(HEAD_DIM)),
         "alibi": lambda: AlibiPositions(HEADS),
-        "t5": lambda: BucketPositions(HEADS, bidirectional=not causal, buckets=8, max_distance=12),
+        "t5": lambda: T5Positions(HEADS, bidirectional=not causal, num_buckets=8, max_distance=12),
     }[kind]()
     torch.manual_seed(0)
     for parameter in positions.parameters():
@@ -49,7 +49,7 @@ def test_relative_positions_are_equations_3_to_5_of_the_paper(reach):
     layer, x = MultiHeadAttention(32, HEADS, positions=positions).double(), torch.randn(2, 9, 32).double()
     query, key, value = heads_of(layer, x)
     distance = (torch.arange(9)[None] - torch.arange(9)[:, None]).clamp(-reach, reach) + reach  # (queries, keys)
-    a, b = positions.of_keys[distance], positions.of_values[distance]  # (queries, keys, head_dim)
+    a, b = positions.key_embedding[distance], positions.value_embedding[distance]  # (queries, keys, head_dim)
     scores = torch.einsum("bhid,bhijd->bhij", query, key[:, :, None] + a) / HEAD_DIM**0.5
     future = torch.ones(9, 9, dtype=torch.bool).triu(1)
     weights = scores.masked_fill(future, -torch.inf).softmax(-1)
@@ -72,10 +72,10 @@ def test_buckets_are_t5s(bidirectional):
     config = T5Config(d_model=32, d_kv=HEAD_DIM, num_heads=HEADS, is_decoder=not bidirectional, dropout_rate=0.0)
     torch.manual_seed(0)
     theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
-    positions = BucketPositions(HEADS, bidirectional=bidirectional)
+    positions = T5Positions(HEADS, bidirectional=bidirectional)
     ours, x = MultiHeadAttention(32, HEADS, bias=False, positions=positions), torch.randn(2, 200, 32)
     with torch.no_grad():
-        positions.table.copy_(theirs.relative_attention_bias.weight.normal_())
+        positions.weight.copy_(theirs.relative_attention_bias.weight.normal_())
         query = theirs.q.weight * HEAD_DIM**0.5  # T5 does not scale
         ours.in_proj.weight.copy_(torch.cat([query, theirs.k.weight, theirs.v.weight]))
         ours.out_proj.weight.copy_(theirs.o.weight)
@@ -95,8 +95,8 @@ def test_rotation_is_llamas():
     base = rotary.config.rope_parameters["rope_theta"]
     positions = RotaryPositions(rotary_frequencies(HEAD_DIM, base))
     for x, turned in zip((query, key), expected, strict=True):
-        torch.testing.assert_close(positions.turn(x, 0), turned, rtol=0, atol=2e-4)  # theirs are angles in float32
-        torch.testing.assert_close(positions.turn(x[:, :, 600:], 600), positions.turn(x, 0)[:, :, 600:])
+        torch.testing.assert_close(positions.rotate(x, 0), turned, rtol=0, atol=2e-4)  # theirs are angles in float32
+        torch.testing.assert_close(positions.rotate(x[:, :, 600:], 600), positions.rotate(x, 0)[:, :, 600:])
 
 
 def test_biases_are_those_of_bloom():
@@ -156,11 +156,11 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(
         InvalidArgument, match="heads: expected head_dim of at least 16, twice the number of frequencies, got 8"
     ):
-        RotaryPositions(rotary_frequencies(16)).turn(torch.zeros(1, 1, 1, 8), 0)
+        RotaryPositions(rotary_frequencies(16)).rotate(torch.zeros(1, 1, 1, 8), 0)
     with pytest.raises(InvalidArgument, match="frequencies: expected at least one, got none"):
         RotaryPositions([])
     with pytest.raises(InvalidArgument, match=r"T5RelativeBias\.max_distance: expected an int of at least 9 .*, got 5"):
-        BucketPositions(4, bidirectional=True, max_distance=5)
+        T5Positions(4, bidirectional=True, max_distance=5)
 
 
 def test_an_offset_turns_queries_and_not_keys():

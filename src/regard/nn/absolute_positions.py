@@ -47,9 +47,9 @@ class SinusoidalPositions(nn.Module):
                 checks.fail(f"d_model: expected an even int for sinusoidal positions, got {d_model}")
         self.d_model, self.interleaved = d_model, interleaved
         self.register_buffer("table", None, persistent=False)
-        self.reset_table()
+        self.reset_buffers()
 
-    def reset_table(self) -> None:
+    def reset_buffers(self) -> None:
         """Compute the first positions anew; whoever built the module on the ``meta`` device must call it."""
         self.table = sinusoids(512, self.d_model, interleaved=self.interleaved)
 
@@ -95,8 +95,8 @@ class LearnedPositions(nn.Module):
             checks.integer("d_model", d_model, low=1)
             checks.integer("max_length", max_length, low=1)
         self.d_model = d_model
-        self.table = nn.Parameter(torch.empty(max_length, d_model))
-        nn.init.normal_(self.table, std=d_model**-0.5)
+        self.weight = nn.Parameter(torch.empty(max_length, d_model))
+        nn.init.normal_(self.weight, std=d_model**-0.5)
 
     def forward(
         self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0
@@ -107,12 +107,12 @@ class LearnedPositions(nn.Module):
         """
         _check_call(x, self.d_model, offset)
         end = last_offset(offset) + x.shape[-2]
-        if end > self.table.shape[0]:
+        if end > self.weight.shape[0]:
             raise InvalidArgument(
-                f"x: expected positions below {self.table.shape[0]}, got {end - 1}; shorten the sequence or build the "
+                f"x: expected positions below {self.weight.shape[0]}, got {end - 1}; shorten the sequence or build the "
                 "model with a larger max_length"
             )
-        return x + rows_from(self.table, offset, x.shape[-2]).to(x.dtype)
+        return x + rows_from(self.weight, offset, x.shape[-2]).to(x.dtype)
 
 
 class NoPositions(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument, InvalidType
-from regard.nn import alignment_loss, coverage_loss, divergence_loss, entropy_loss
+from regard.nn import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import weights
 from regard.ops.masks import Causal, Padding, Window
 from regard.ops.scores import Alibi, ScaledDotProduct, Sinks
@@ -70,7 +70,7 @@ def test_coverage():
     real = (torch.arange(9) < LENGTHS[:, None]).double()[:, None]
     received = (W.dense() * ROWS[..., None]).sum(2)
     expected = ((1 - received) ** 2 * real).sum() / (4 * real.sum())
-    same(coverage_loss(W, row_weights=ROWS, keys=real), expected, leaves)
+    same(coverage_loss(W, row_weights=ROWS, key_weights=real), expected, leaves)
 
 
 @pytest.mark.parametrize("row_weights", [None, ROWS])
@@ -89,16 +89,16 @@ def test_divergence(mask, score, row_weights):
     P, Q = W.dense(), other.dense()
     expected = (P * (logs(P) - logs(Q))).sum(-1)
     counted = torch.ones_like(expected) if row_weights is None else row_weights.expand_as(expected)
-    found = divergence_loss(W, other, row_weights=row_weights)
+    found = kl_divergence_loss(W, other, row_weights=row_weights)
     same(found, (expected * counted).sum() / counted.sum(), ours + theirs)
-    assert divergence_loss(other, other).abs() < 1e-12
-    taught = divergence_loss(W.detach(), other, row_weights=row_weights)  # a teacher has no gradient
+    assert kl_divergence_loss(other, other).abs() < 1e-12
+    taught = kl_divergence_loss(W.detach(), other, row_weights=row_weights)  # a teacher has no gradient
     same(taught, ((P.detach() * (logs(P.detach()) - logs(Q))).sum(-1) * counted).sum() / counted.sum(), theirs)
 
 
 def test_what_the_other_forbids_is_infinitely_far():
-    assert divergence_loss(matrix()[0], matrix(1, mask=Causal())[0]) == torch.inf
-    assert divergence_loss(matrix(mask=Causal())[0], matrix(1)[0]) < torch.inf
+    assert kl_divergence_loss(matrix()[0], matrix(1, mask=Causal())[0]) == torch.inf
+    assert kl_divergence_loss(matrix(mask=Causal())[0], matrix(1)[0]) < torch.inf
 
 
 def test_what_cannot_be_a_loss_is_said():
@@ -107,16 +107,16 @@ def test_what_cannot_be_a_loss_is_said():
         entropy_loss(W)
     with pytest.raises(InvalidArgument, match=r"floor: expected at most the ceiling 1\.0, got 2\.0"):
         entropy_loss(W, floor=2.0, ceiling=1.0)
-    with pytest.raises(InvalidArgument, match=r"keys: expected shape \(batch, queries\) = \(2, 7\), got \(7,\)"):
+    with pytest.raises(InvalidArgument, match=r"targets: expected shape \(batch, queries\) = \(2, 7\), got \(7,\)"):
         alignment_loss(W, torch.zeros(7, dtype=torch.int64))
-    with pytest.raises(InvalidArgument, match="keys: expected indices below 9, the number of keys, got 9"):
+    with pytest.raises(InvalidArgument, match="targets: expected indices below 9, the number of keys, got 9"):
         alignment_loss(W, torch.full((2, 7), 9))
-    with pytest.raises(InvalidType, match=r"keys: expected an integer tensor, got bool \(2, 7\)"):
+    with pytest.raises(InvalidType, match=r"targets: expected an integer tensor, got bool \(2, 7\)"):
         alignment_loss(W, torch.ones(2, 7, dtype=torch.bool))
     with pytest.raises(
         InvalidArgument, match=r"other: expected shape \(2, 4, 7, 9\) on cpu, got \(2, 2, 7, 9\) on cpu"
     ):
-        divergence_loss(W, W.at(heads=[0, 1]))
+        kl_divergence_loss(W, W.at(heads=[0, 1]))
     with pytest.raises(InvalidType, match=r"weights: expected a weight matrix, as AttentionOutput\.weights, got float"):
         coverage_loss(W.dense())
     for loss in (coverage_loss, lambda W, **given: entropy_loss(W, floor=1.0, **given)):
@@ -125,9 +125,10 @@ def test_what_cannot_be_a_loss_is_said():
         ):
             loss(W, row_weights=torch.ones(9))
     with pytest.raises(
-        InvalidType, match=r"(?s)row_weights: expected a tensor, got list.*keys: expected a shape .* 9\), got \(7,\)"
+        InvalidType,
+        match=r"(?s)row_weights: expected a tensor, got list.*key_weights: expected a shape .* 9\), got \(7,\)",
     ):
-        coverage_loss(W, row_weights=[1.0], keys=torch.ones(7))
+        coverage_loss(W, row_weights=[1.0], key_weights=torch.ones(7))
 
 
 def test_a_row_of_weight_zero_is_left_out_where_its_loss_is_infinite():
@@ -138,7 +139,7 @@ def test_a_row_of_weight_zero_is_left_out_where_its_loss_is_infinite():
     expected = torch.tensor([2.0, 3.0]).log().mean()
     torch.testing.assert_close(alignment_loss(causal, keys, row_weights=counted), expected)
     torch.testing.assert_close(
-        divergence_loss(weights(x, x), causal, row_weights=torch.tensor([0.0, 0, 1])), torch.tensor(0.0)
+        kl_divergence_loss(weights(x, x), causal, row_weights=torch.tensor([0.0, 0, 1])), torch.tensor(0.0)
     )
     assert alignment_loss(past, torch.tensor([[0, 0, 0]])) == torch.inf  # its first row has no key
-    assert divergence_loss(causal, past) == torch.inf
+    assert kl_divergence_loss(causal, past) == torch.inf

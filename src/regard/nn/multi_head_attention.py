@@ -8,10 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks, describe
-from regard.errors import count_problems
-from regard.nn.attention_positions import AttentionPositions
 from regard.nn.cache import CrossAttentionCache, KVCache
 from regard.nn.linear import Linear, check_input
+from regard.nn.relative_positions import AttentionPositions
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 from regard.ops.matmul import linear
@@ -71,12 +70,12 @@ class MultiHeadAttention(nn.Module):
         self.head_dim = d_model // num_heads if head_dim is None else head_dim
         self.dropout = dropout
         self.positions = positions
-        self.in_proj = Linear(d_model, sum(self.widths), bias=bias)
-        self.out_proj = Linear(self.widths[0], d_model, bias=bias if out_bias is None else out_bias)
+        self.in_proj = Linear(d_model, sum(self.projection_sizes), bias=bias)
+        self.out_proj = Linear(self.projection_sizes[0], d_model, bias=bias if out_bias is None else out_bias)
         self.reset_parameters()
 
     @property
-    def widths(self) -> tuple[int, int, int]:
+    def projection_sizes(self) -> tuple[int, int, int]:
         """How many rows of the input projection make query, key and value."""
         return (
             self.head_dim * self.num_heads,
@@ -129,8 +128,8 @@ class MultiHeadAttention(nn.Module):
             )
             if self.positions is not None:
                 first = cache.length if isinstance(cache, KVCache) else 0  # place of the first new key
-                query_heads = self.positions.turn(query_heads, first if offset is None else offset)
-                key_heads = self.positions.turn(key_heads, first)
+                query_heads = self.positions.rotate(query_heads, first if offset is None else offset)
+                key_heads = self.positions.rotate(key_heads, first)
             if isinstance(cache, KVCache):
                 key_heads, value_heads = cache.append(key_heads, value_heads)
         else:
@@ -151,8 +150,8 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor | None, cache: KVCache | CrossAttentionCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Heads of query, key and value where query and key differ; a filled cache stands for key and value."""
-        key_row = self.widths[0]
-        value_row = key_row + self.widths[1]
+        key_row = self.projection_sizes[0]
+        value_row = key_row + self.projection_sizes[1]
         query_heads = self._heads(self._linear(query, slice(key_row)))
         if isinstance(cache, CrossAttentionCache) and cache.key_value is not None:
             return query_heads, *cache.key_value
@@ -210,13 +209,3 @@ def check_heads(
         checks.fail(f"num_heads: expected a divisor of d_model={d_model}, got {num_heads}")
     if all(valid) and num_kv_heads is not None and num_heads % num_kv_heads:
         checks.fail(f"num_kv_heads: expected a divisor of num_heads={num_heads}, got {num_kv_heads}")
-
-
-def head_objections(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> list[str]:
-    """Say what is wrong with a width and its numbers of heads."""
-    objections = count_problems(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    if not objections and head_dim is None and d_model % num_heads:
-        objections.append(f"num_heads must divide d_model, but d_model is {d_model} and num_heads {num_heads}")
-    if not objections and num_heads % num_kv_heads:
-        objections.append(f"num_kv_heads must divide num_heads, but they are {num_kv_heads} and {num_heads}")
-    return objections
