@@ -117,7 +117,7 @@ def test_what_cannot_be_a_loss_is_said():
         InvalidArgument, match=r"other: expected shape \(2, 4, 7, 9\) on cpu, got \(2, 2, 7, 9\) on cpu"
     ):
         kl_divergence_loss(W, W.at(heads=[0, 1]))
-    with pytest.raises(InvalidType, match=r"weights: expected a weight matrix, as AttentionOutput\.weights, got float"):
+    with pytest.raises(InvalidType, match=r"weights: expected a WeightMatrix such as .*, got float"):
         coverage_loss(W.dense())
     for loss in (coverage_loss, lambda W, **given: entropy_loss(W, floor=1.0, **given)):
         with pytest.raises(

@@ -65,15 +65,13 @@ def test_parts_of_unequal_width_are_refused():
 def test_rows_that_cannot_be_dealt_out_to_the_sentences_are_refused():
     decoder, hidden, memory = make_decoder("post"), torch.randn(3, 4, 16), torch.randn(2, 6, 16)
     for module in (decoder, decoder.layers[0]):  # 12 tokens could be dealt out, but would mix sentences
-        with pytest.raises(
-            InvalidArgument, match="hidden: expected a multiple of the memory's 2 sentences as rows, got 3"
-        ):
+        with pytest.raises(InvalidArgument, match="hidden: expected a multiple of 2 rows, the memory's batch, got 3"):
             module(hidden, memory)
 
 
 def test_a_memory_is_for_cross_attention():
     decoder, layer = make_decoder("post"), TransformerLayer(MultiHeadAttention(16, 4), FeedForward(16, 32))
-    with pytest.raises(InvalidArgument, match="memory: expected a tensor, because the layer has cross-attention"):
+    with pytest.raises(InvalidArgument, match="memory: expected a tensor for cross-attention, got None"):
         decoder(torch.randn(2, 4, 16))
-    with pytest.raises(InvalidArgument, match="memory: expected None, because the layer has no cross-attention"):
+    with pytest.raises(InvalidArgument, match="memory: expected None without cross-attention, got float32"):
         layer(torch.randn(2, 4, 16), torch.randn(2, 4, 16))

@@ -63,7 +63,7 @@ def test_it_learns_classes_that_neighbours_share():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    output = model.eval()(x, graph, output_attentions=True)
+    output = model.eval()(x, graph, attentions=True)
     assert (output.logits[20:].argmax(1) == labels[20:]).double().mean() > 0.8
     assert [attended.weights.shape for attended in output.attentions] == [(1, 2, 40, 40), (1, 1, 40, 40)]
 
@@ -82,7 +82,5 @@ def test_what_does_not_fit_is_named():
             GraphAttention(5, 2)(torch.zeros(3, 5), wrong)
     with pytest.raises(InvalidType, match="x: expected a tensor, got list"):
         GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])
-    with pytest.raises(
-        InvalidArgument, match="num_classes: expected an int of at least 1 and at most 268435456, got 0"
-    ):
+    with pytest.raises(InvalidArgument, match=r"num_classes: expected an int of at least 1 and at most .*, got 0"):
         GatConfig(5, 0)

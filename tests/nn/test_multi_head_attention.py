@@ -90,9 +90,7 @@ def test_a_filled_cache_stands_for_key_and_value():
 
 def test_the_wrong_cache_is_refused():
     attention, x = MultiHeadAttention(32, 4), torch.randn(2, 3, 32)
-    with pytest.raises(
-        InvalidArgument, match="cache: expected a CrossAttentionCache in attention to a key, got KVCache"
-    ):
+    with pytest.raises(InvalidArgument, match="cache: expected a CrossAttentionCache in cross-attention, got KVCache"):
         attention(x, x, x, cache=KVCache())
     with pytest.raises(InvalidArgument, match="cache: expected a KVCache in self-attention, got CrossAttentionCache"):
         attention(x, cache=CrossAttentionCache())

@@ -1,4 +1,4 @@
-"""Layers made of the operation, their losses and their caches."""
+"""Layers: attention, Transformer layers and stacks, positions, KV caches, and losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Absolute positions, added to embeddings: sinusoidal or learned."""
+"""Position encodings added to embeddings: sinusoidal, learned or none."""
 
 from __future__ import annotations
 
@@ -12,21 +12,89 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument
 
 
-class SinusoidalPositions(nn.Module):
-    """Add fixed waves whose lengths form a geometric progression from 2π to 10000 · 2π.
+class GrowingTable(nn.Module):
+    """Base class of modules with a computed table of positions, which grows when needed and is not saved."""
+
+    table: Tensor
+    """(..., positions, features)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", None, persistent=False)
+
+    def compute_table(self, length: int) -> Tensor:
+        """The table for positions 0 to length − 1."""
+        raise NotImplementedError
+
+    def reset_buffers(self) -> None:
+        """Compute the table of the first 512 positions; needed after building the module on the ``meta`` device."""
+        self.table = self.compute_table(512)
+
+    def table_for(self, length: int) -> Tensor:
+        """The table, with at least this number of positions."""
+        if length > self.table.shape[-2]:
+            with torch.inference_mode(False):  # training cannot use a table computed in inference mode
+                self.table = self.compute_table(2 * length).to(self.table)
+        return self.table
+
+
+class AbsolutePositions(nn.Module):
+    """Base class of position encodings that add one vector per position."""
+
+    d_model: int
+
+    def table_for(self, length: int) -> Tensor:
+        """The vectors of at least this number of positions, (positions, d_model)."""
+        raise NotImplementedError
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """Add the vectors of positions offset, offset + 1, ... to x.
+
+        Args:
+            x: (batch, tokens, d_model).
+            offset: Position of the first token, or (batch,) with one for each sequence, which may be negative: all
+                positions below 0 get the vector of position 0. Default: 0.
+
+        Returns:
+            (batch, tokens, d_model), with the dtype of x.
+        """
+        self._check(x, offset)
+        tokens = x.shape[-2]
+        if isinstance(offset, Tensor):
+            table = self.table_for(int(offset.max()) + tokens)
+            positions = offset[:, None] + torch.arange(tokens, device=offset.device)
+            return x + table[positions.clamp(min=0)].to(x.dtype)
+        return x + self.table_for(offset + tokens)[offset : offset + tokens].to(x.dtype)
+
+    def _check(self, x: Tensor, offset: int | Tensor) -> None:
+        with Checks() as checks:
+            if not checks.tensor("x", x):
+                return
+            if x.ndim < 2 or x.shape[-1] != self.d_model:
+                checks.fail(f"x: expected shape (batch, tokens, d_model={self.d_model}), got {tuple(x.shape)}")
+            if isinstance(offset, Tensor):
+                checks.tensor("offset", offset, "integer", shapes={"(batch,)": x.shape[:1]})
+            else:
+                checks.integer("offset", offset, low=0)
+
+
+class SinusoidalPositions(GrowingTable, AbsolutePositions):
+    """Add sine and cosine waves with wavelengths from 2π to 10000 · 2π in geometric progression.
 
     PE(t, 2i) = sin(t / 10000^(2i / d_model)), PE(t, 2i + 1) = cos(t / 10000^(2i / d_model))
 
     Args:
-        d_model: Width of the hidden states, even.
-        interleaved: False puts all sines before all cosines, as tensor2tensor and Marian have them.
+        d_model: Size of the embeddings, even.
+        interleaved: Whether sines and cosines alternate. False puts all sines first, as in tensor2tensor and Marian.
 
     Raises:
-        InvalidType: If d_model is not an int, or in a call if x is not a tensor or offset is not integer.
-        InvalidArgument: If d_model is odd or below 2, or in a call if x has another width or offset is below 0.
+        InvalidType: If d_model is not an int; in a call, if x is not a tensor or offset is not an integer.
+        InvalidArgument: If d_model is odd or below 2; in a call, if x has another size or offset is below 0.
 
     Memory:
-        O(longest sequence seen × d_model): the table grows as it is needed.
+        O(longest sequence × d_model): the table grows when needed.
 
     Reference:
         Vaswani et al. 2017, section 3.5.
@@ -38,47 +106,29 @@ class SinusoidalPositions(nn.Module):
                  [0.8415, 0.5403, 0.0100, 0.9999]]])
     """
 
-    table: Tensor
-
     def __init__(self, d_model: int, *, interleaved: bool = True) -> None:
         super().__init__()
         with Checks() as checks:
             if checks.integer("d_model", d_model, low=2) and d_model % 2:
                 checks.fail(f"d_model: expected an even int for sinusoidal positions, got {d_model}")
         self.d_model, self.interleaved = d_model, interleaved
-        self.register_buffer("table", None, persistent=False)
         self.reset_buffers()
 
-    def reset_buffers(self) -> None:
-        """Compute the first positions anew; whoever built the module on the ``meta`` device must call it."""
-        self.table = sinusoids(512, self.d_model, interleaved=self.interleaved)
-
-    def forward(
-        self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0
-    ) -> Float[Tensor, "batch tokens d_model"]:
-        """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model).
-
-        An offset may be one for each sequence, (batch,); what lies before position 0 counts as position 0.
-        """
-        _check_call(x, self.d_model, offset)
-        end = last_offset(offset) + x.shape[-2]
-        if end > self.table.shape[0]:
-            with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
-                self.table = sinusoids(2 * end, self.d_model, interleaved=self.interleaved).to(self.table)
-        return x + rows_from(self.table, offset, x.shape[-2]).to(x.dtype)
+    def compute_table(self, length: int) -> Tensor:
+        return sinusoids(length, self.d_model, interleaved=self.interleaved)
 
 
-class LearnedPositions(nn.Module):
-    """Add one learned vector a position.
+class LearnedPositions(AbsolutePositions):
+    """Add a learned vector for each position.
 
     Args:
-        d_model: Width of the hidden states.
+        d_model: Size of the embeddings.
         max_length: Number of positions.
 
     Raises:
-        InvalidType: If a size is not an int, or in a call if x is not a tensor or offset is not integer.
-        InvalidArgument: If a size is below 1, or in a call if x has another width, offset is below 0, or a token lies
-            past the last position.
+        InvalidType: If a size is not an int; in a call, if x is not a tensor or offset is not an integer.
+        InvalidArgument: If a size is below 1; in a call, if x has another size, offset is below 0, or a token is
+            behind the last position.
 
     Reference:
         Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
@@ -96,27 +146,23 @@ class LearnedPositions(nn.Module):
             checks.integer("max_length", max_length, low=1)
         self.d_model = d_model
         self.weight = nn.Parameter(torch.empty(max_length, d_model))
-        nn.init.normal_(self.weight, std=d_model**-0.5)
+        self.reset_parameters()
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0
-    ) -> Float[Tensor, "batch tokens d_model"]:
-        """Add the positions offset, offset + 1, ... to x (batch, tokens, d_model).
+    def reset_parameters(self) -> None:
+        """Initialize from N(0, 1 / d_model)."""
+        nn.init.normal_(self.weight, std=self.d_model**-0.5)
 
-        An offset may be one for each sequence, (batch,); what lies before position 0 counts as position 0.
-        """
-        _check_call(x, self.d_model, offset)
-        end = last_offset(offset) + x.shape[-2]
-        if end > self.weight.shape[0]:
+    def table_for(self, length: int) -> Tensor:
+        if length > len(self.weight):
             raise InvalidArgument(
-                f"x: expected positions below {self.weight.shape[0]}, got {end - 1}; shorten the sequence or build the "
+                f"x: expected positions below {len(self.weight)}, got {length - 1}; shorten the sequence or build the "
                 "model with a larger max_length"
             )
-        return x + rows_from(self.weight, offset, x.shape[-2]).to(x.dtype)
+        return self.weight
 
 
 class NoPositions(nn.Module):
-    """Add nothing: a decoder can tell positions by its mask, and attention may be told distances in other ways.
+    """Return x unchanged: the mask of a decoder or positions inside attention encode the order of tokens.
 
     Example:
         >>> import torch
@@ -127,36 +173,12 @@ class NoPositions(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Give x (batch, tokens, d_model)."""
+        """Return x (batch, tokens, d_model)."""
         return x
 
 
-def last_offset(offset: int | Tensor) -> int:
-    """The greatest offset, to know how many positions are needed."""
-    return int(offset.max()) if isinstance(offset, Tensor) else offset
-
-
-def rows_from(table: Tensor, offset: int | Tensor, count: int) -> Tensor:
-    """The rows of the positions from an offset on, (count, d_model), or (batch, count, d_model) of several offsets."""
-    if not isinstance(offset, Tensor):
-        return table[offset : offset + count]
-    return table[(offset[:, None] + torch.arange(count, device=offset.device)).clamp(min=0)]
-
-
-def _check_call(x: Tensor, d_model: int, offset: int | Tensor) -> None:
-    with Checks() as checks:
-        if not checks.tensor("x", x):
-            return
-        if x.ndim < 2 or x.shape[-1] != d_model:
-            checks.fail(f"x: expected shape (batch, tokens, d_model={d_model}), got {tuple(x.shape)}")
-        if isinstance(offset, Tensor):
-            checks.tensor("offset", offset, "integer", shapes={"(batch,)": x.shape[:1]})
-        else:
-            checks.integer("offset", offset, low=0)
-
-
 def sinusoids(length: int, d_model: int, *, interleaved: bool = True) -> Float[Tensor, "length d_model"]:
-    """The table of sinusoidal positions (length, d_model), computed in float64 and given in float32."""
+    """The table of sinusoidal positions, (length, d_model), computed in float64 and returned in float32."""
     position = torch.arange(length, dtype=torch.float64).unsqueeze(1)  # (length, 1)
     frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10_000) / d_model))
     angle = position * frequency  # (length, d_model / 2)

@@ -1,4 +1,4 @@
-"""Attention by a small network, as before the Transformer."""
+"""Additive attention, as in the recurrent translators before the Transformer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from regard.ops.scores import Additive
 
 
 class AdditiveAttention(nn.Module):
-    """Each query weighs the keys by a network of one hidden layer, and takes the mean of the keys themselves.
+    """Attention scored by a network with one hidden layer; the keys are also the values.
 
     Pᵢⱼ = softmax over j of v · tanh(W sᵢ + U hⱼ + b), outputᵢ = Σⱼ Pᵢⱼ hⱼ
 
+    ``query_proj`` is W, ``key_proj`` is U and b.
+
     Args:
-        query_size: Width of the queries s.
-        key_size: Width of the keys h, which are the values too.
-        d_attention: Width of the hidden layer.
+        query_size: Size of the queries s.
+        key_size: Size of the keys h.
+        d_attention: Size of the hidden layer.
 
     Raises:
-        InvalidType: If a size is not an int, or in a call if an input is not a tensor.
-        InvalidArgument: If a size is below 1, or in a call if an input has another shape.
+        InvalidType: If a size is not an int; in a call, if an input is not a tensor.
+        InvalidArgument: If a size is below 1; in a call, if an input has another shape.
 
     Memory: O((queries + keys) · d_attention).
 
@@ -54,7 +56,7 @@ class AdditiveAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw W and U from N(0, 0.001²); v and b start at 0, so that all keys count alike at first."""
+        """Initialize W and U from N(0, 0.001²), and v and b with 0: all weights of a query start equal."""
         for linear in (self.query_proj, self.key_proj):
             nn.init.normal_(linear.weight, std=0.001)
         nn.init.zeros_(self.key_proj.bias)
@@ -74,7 +76,7 @@ class AdditiveAttention(nn.Module):
             query: (batch, queries, query_size).
             key: (batch, keys, key_size).
             mask: As in :func:`regard.attend`: True means may attend.
-            projected_key: What :meth:`project_key` gives of key, where many calls share it. Default: computed.
+            projected_key: ``project_key(key)``, to compute it once for many calls. Default: computed in this call.
 
         Returns:
             AttentionOutput: ``output`` (batch, queries, key_size); ``weights`` a view (batch, 1, queries, keys).
@@ -94,7 +96,7 @@ class AdditiveAttention(nn.Module):
         mask: MaskLike | None = None,
         projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
     ) -> WeightMatrix:
-        """The weights of :meth:`forward` alone, of which nothing is computed before it is asked for."""
+        """The weights of :meth:`forward` without its output; computed when read."""
         self._check(query, key)
         projected_key = self.project_key(key) if projected_key is None else projected_key
         return weights(self.query_proj(query)[:, None], projected_key, mask=mask, score=Additive(self.v))

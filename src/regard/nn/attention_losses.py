@@ -1,7 +1,7 @@
-"""Losses on attention: what a model's weights should look like, as terms of what it is trained for.
+"""Losses on attention weights, to be added to the loss of a model.
 
-Each takes a `WeightMatrix`, as `AttentionOutput.weights` or an output's `.attentions` give it, and is a scalar. Nothing
-of the size queries × keys is made, forward or backward. Queries that the matrix knows to be padding do not count.
+Each takes a `WeightMatrix`, such as `AttentionOutput.weights`, and returns a scalar. No (queries, keys) tensor is
+stored, forward or backward. Queries that the matrix marks as padding do not count.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from regard.ops.indexing import SelectCells
 from regard.ops.measures import Received
 from regard.ops.measures.divergence import KLDivergence
 
-Rows = Shaped[Tensor, "..."] | None
-"""How much each row counts, broadcastable to (batch, heads, queries); None counts all alike."""
+MeanWeights = Shaped[Tensor, "..."] | None
+"""Weights of rows or keys in a mean, broadcastable to (batch, heads, queries) or (batch, heads, keys); None: all 1."""
 
 
 def entropy_loss(
-    weights: WeightMatrix, *, floor: float | None = None, ceiling: float | None = None, row_weights: Rows = None
+    weights: WeightMatrix, *, floor: float | None = None, ceiling: float | None = None, row_weights: MeanWeights = None
 ) -> Float[Tensor, ""]:
-    """How far the entropy of rows lies outside a range: the mean over rows of max(0, floor − H) + max(0, H − ceiling).
+    """Penalize entropies H outside a range: the mean over rows of max(0, floor − H) + max(0, H − ceiling).
 
-    A floor keeps heads from collapsing onto one key, which makes training unstable; a ceiling makes them choose.
+    A floor keeps heads from collapsing onto one key, which makes training unstable; a ceiling makes them sharper.
 
     Args:
         weights: (batch, heads, queries, keys).
-        floor: In nats. Default: none.
-        ceiling: In nats. Default: none.
-        row_weights: Broadcastable to (batch, heads, queries); 0 leaves a row out, as where it is padding.
+        floor: Lower bound in nats. Default: none.
+        ceiling: Upper bound in nats. Default: none.
+        row_weights: Broadcastable to (batch, heads, queries); 0 excludes a row, such as padding. Default: all 1.
 
     Raises:
-        InvalidArgument: If neither bound is given, the floor lies above the ceiling, or row_weights do not fit.
+        InvalidArgument: If both bounds are None, floor is above ceiling, or row_weights has a wrong shape.
         InvalidType: If weights is not a weight matrix.
 
     Reference: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", section 3.
@@ -61,17 +61,17 @@ def entropy_loss(
 
 
 def alignment_loss(
-    weights: WeightMatrix, targets: Int[Tensor, "batch queries"], *, row_weights: Rows = None
+    weights: WeightMatrix, targets: Int[Tensor, "batch queries"], *, row_weights: MeanWeights = None
 ) -> Float[Tensor, ""]:
     """Cross-entropy against the key that each query should attend to: the mean over rows and heads of −log Pᵢⱼ.
 
     Args:
         weights: (batch, heads, queries, keys); choose heads by ``W.at(heads=[0])``.
-        targets: (batch, queries), the number of each query's key; below 0 it has none, and does not count.
-        row_weights: Broadcastable to (batch, heads, queries).
+        targets: (batch, queries), index of the key for each query; negative excludes the query.
+        row_weights: Broadcastable to (batch, heads, queries). Default: all 1.
 
     Raises:
-        InvalidArgument: If targets or row_weights do not fit the matrix.
+        InvalidArgument: If targets or row_weights has a wrong shape, or a target is not the index of a key.
         InvalidType: If weights is not a weight matrix, or targets are not integers.
 
     Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 3.3.
@@ -86,31 +86,35 @@ def alignment_loss(
         if _check(checks, weights, row_weights=row_weights):
             batch, heads, queries, size = weights.shape
             valid = checks.tensor("targets", targets, "integer", shapes={"(batch, queries)": (batch, queries)})
-            if valid and targets.device.type == "cpu" and targets.numel():  # elsewhere a device would have to wait
+            if valid and targets.device.type == "cpu" and targets.numel():  # would synchronize a GPU
                 last = int(targets.max())
                 checks.that(last < size, f"targets: expected indices below {size}, the number of keys, got {last}")
     aligned = targets >= 0
-    at = targets.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
-    found = weights.measure({"score": SelectCells("scores", at), "lse": "lse"})
-    score = found["score"][..., 0]
-    loss = (found["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also in a row that has no key
+    indices = targets.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
+    measured = weights.measure({"score": SelectCells("scores", indices), "lse": "lse"})
+    score = measured["score"][..., 0]
+    loss = (measured["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also if the row has no keys
     loss = loss.masked_fill(~aligned[:, None], 0.0)
     counted, row_weights = aligned[:, None].to(loss.dtype), _row_weights(weights, row_weights)
     return _mean(loss, counted if row_weights is None else counted * row_weights)
 
 
-def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, key_weights: Rows = None) -> Float[Tensor, ""]:
-    """How unevenly the keys are covered: the mean over keys of (1 − cⱼ)² with cⱼ = Σᵢ Pᵢⱼ what a key receives.
+def coverage_loss(
+    weights: WeightMatrix, *, row_weights: MeanWeights = None, key_weights: MeanWeights = None
+) -> Float[Tensor, ""]:
+    """Penalize uneven coverage: the mean over keys of (1 − cⱼ)², where key j receives cⱼ = Σᵢ Pᵢⱼ.
 
-    In translation every word of the source should be read about once.
+    In translation, each source token should receive a total weight of about 1.
 
     Args:
         weights: (batch, heads, queries, keys).
-        row_weights: Broadcastable to (batch, heads, queries): how much each query gives; 0 where it is padding.
-        key_weights: Broadcastable to (batch, heads, keys): how much each key counts; 0 where it is padding.
+        row_weights: Broadcastable to (batch, heads, queries): factor of each row in the sum; 0 for padding. Default:
+            all 1.
+        key_weights: Broadcastable to (batch, heads, keys): weight of each key in the mean; 0 for padding. Default:
+            all 1.
 
     Raises:
-        InvalidArgument: If row_weights or key_weights do not fit the matrix.
+        InvalidArgument: If row_weights or key_weights has a wrong shape.
         InvalidType: If weights is not a weight matrix.
 
     Reference: Xu et al. 2015, "Show, Attend and Tell", equation 14 (doubly stochastic attention).
@@ -127,21 +131,23 @@ def coverage_loss(weights: WeightMatrix, *, row_weights: Rows = None, key_weight
     return _mean((1 - received).square(), key_weights)
 
 
-def kl_divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weights: Rows = None) -> Float[Tensor, ""]:
-    """How far another model's attention is from this one's: the mean over rows of Σⱼ Pᵢⱼ log (Pᵢⱼ / Qᵢⱼ), in nats.
+def kl_divergence_loss(
+    weights: WeightMatrix, other: WeightMatrix, *, row_weights: MeanWeights = None
+) -> Float[Tensor, ""]:
+    """KL divergence between two attention weights: the mean over rows of Σⱼ Pᵢⱼ log (Pᵢⱼ / Qᵢⱼ), in nats.
 
-    To teach a student, give the teacher's weights, detached, first and the student's second.
+    For distillation, pass the teacher's weights, detached, first and the student's second.
 
     Args:
         weights: P, (batch, heads, queries, keys).
         other: Q, of the same shape.
-        row_weights: Broadcastable to (batch, heads, queries).
+        row_weights: Broadcastable to (batch, heads, queries). Default: all 1.
 
     Returns:
-        A scalar; infinite where Q forbids a key that P attends to.
+        A scalar; infinite if Q masks a key that P attends to.
 
     Raises:
-        InvalidArgument: If the shapes or devices differ, or row_weights do not fit.
+        InvalidArgument: If the shapes or devices differ, or row_weights has a wrong shape.
         InvalidType: If weights or other is not a weight matrix.
 
     Reference: Kullback and Leibler 1951, "On Information and Sufficiency"; Wang et al. 2020, "MiniLM", equation 3.
@@ -161,15 +167,15 @@ def kl_divergence_loss(weights: WeightMatrix, other: WeightMatrix, *, row_weight
     return _mean(divergence, _row_weights(weights, row_weights))
 
 
-def _row_weights(weights: WeightMatrix, row_weights: Rows) -> Rows:
-    """How much each row counts: nothing where the matrix knows that its query is padding."""
+def _row_weights(weights: WeightMatrix, row_weights: MeanWeights) -> MeanWeights:
+    """Row weights with 0 for the queries that the matrix marks as padding."""
     if weights.valid_queries is None:
         return row_weights
     valid = weights.valid_queries[:, None].to(weights.dtype)
     return valid if row_weights is None else valid * row_weights
 
 
-def _mean(values: Tensor, weights: Rows) -> Tensor:
+def _mean(values: Tensor, weights: MeanWeights) -> Tensor:
     if weights is None:
         return values.mean()
     counted = weights.to(values.dtype).expand(values.shape)
@@ -177,18 +183,18 @@ def _mean(values: Tensor, weights: Rows) -> Tensor:
     return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
-def _check(checks: Checks, weights: WeightMatrix, **counts: Rows) -> bool:
-    """Check the matrix, and that the weights of its rows or keys can be expanded to them."""
+def _check(checks: Checks, weights: WeightMatrix, **mean_weights: MeanWeights) -> bool:
+    """Check the matrix, and that the weights of rows or keys are broadcastable."""
     if not _check_matrix(checks, "weights", weights):
         return False
     batch, heads, queries, keys = weights.shape
-    for name, given in counts.items():
+    for name, value in mean_weights.items():
         axis, size = ("keys", keys) if name == "key_weights" else ("queries", queries)
-        if given is not None and checks.tensor(name, given, device=weights.device):
-            checks.broadcastable(name, given, f"(batch, heads, {axis})", (batch, heads, size))
+        if value is not None and checks.tensor(name, value, device=weights.device):
+            checks.broadcastable(name, value, f"(batch, heads, {axis})", (batch, heads, size))
     return True
 
 
 def _check_matrix(checks: Checks, name: str, value: object) -> bool:
-    expected = "a weight matrix, as AttentionOutput.weights"
+    expected = "a WeightMatrix such as AttentionOutput.weights"
     return isinstance(value, WeightMatrix) or checks.fail_type(f"{name}: expected {expected}, got {describe(value)}")

@@ -14,11 +14,11 @@ from regard.errors import InvalidArgument
 from regard.ops.masks import Causal, Mask
 
 PRUNE_INTERVAL = 8
-"""`SharedBeamCache` looks for entries that no beam uses whenever each beam has so many new tokens."""
+"""Number of new tokens of each beam after which `SharedBeamCache` looks for entries that no beam uses."""
 
 
 class Cache(Protocol):
-    """What generation needs of a decoder's cache: rows are beams, those of a sentence adjacent."""
+    """Interface of a cache for generation: rows are beams, and the beams of a sentence are adjacent."""
 
     length: int
     """Number of tokens in each row."""
@@ -32,7 +32,7 @@ class Cache(Protocol):
         ...
 
     def batch_select_indices(self, sentences: Tensor, rows: Tensor) -> None:
-        """Continue with some sentences only, and row ``rows[i]``, counted before the others left, as row i."""
+        """Continue with some sentences only, and row ``rows[i]``, numbered before the selection, as row i."""
         ...
 
 
@@ -87,7 +87,7 @@ class KVCache:
         all_keys, all_values = (buffer[:, :, : self.length] for buffer in self._buffers)
         return all_keys, all_values
 
-    def batch_select_indices(self, rows: Int[Tensor, " kept"]) -> None:
+    def batch_select_indices(self, rows: Int[Tensor, " selected"]) -> None:
         """Continue with the rows at these indices; a row may be selected several times."""
         selected = [buffer[:, :, : self.length].index_select(0, rows) for buffer in self._buffers]
         if selected and rows.shape[0] != self._buffers[0].shape[0]:
@@ -119,8 +119,8 @@ class KVCache:
                 checks.fail("key, value: expected tensors without grad in a cache; decode under torch.no_grad()")
             for name, new, buffer in zip(("key", "value"), (key, value), self._buffers, strict=False):
                 for axis, dim in (("rows", 0), ("kv_heads", 1), ("dim", 3)):
-                    size, wanted = new.shape[dim], buffer.shape[dim]
-                    checks.that(size == wanted, f"{name}: expected {axis} = {wanted}, as in the cache, got {size}")
+                    size, cached = new.shape[dim], buffer.shape[dim]
+                    checks.that(size == cached, f"{name}: expected {axis} = {cached}, as in the cache, got {size}")
 
     def _make_room(self, key: Tensor, value: Tensor) -> None:
         if self._buffers and self.length <= self._buffers[0].shape[2]:
@@ -155,7 +155,7 @@ class CrossAttentionCache:
         self.key_value = key.to(dtype).contiguous(), value.to(dtype).contiguous()
         return self.key_value
 
-    def batch_select_indices(self, sentences: Int[Tensor, " kept"]) -> None:
+    def batch_select_indices(self, sentences: Int[Tensor, " selected"]) -> None:
         """Continue with the sentences at these indices."""
         if self.key_value is not None:
             key, value = self.key_value
@@ -218,8 +218,8 @@ class DecoderCache:
         for layer in self.layers:
             layer.self_attention.batch_select_indices(rows)
 
-    def batch_select_indices(self, sentences: Int[Tensor, " kept"], rows: Int[Tensor, " rows"]) -> None:
-        """Continue with some sentences only, and row ``rows[i]``, counted before the others left, as row i."""
+    def batch_select_indices(self, sentences: Int[Tensor, " selected"], rows: Int[Tensor, " rows"]) -> None:
+        """Continue with some sentences only, and row ``rows[i]``, numbered before the selection, as row i."""
         for layer in self.layers:
             layer.cross_attention.batch_select_indices(sentences)
         self.reorder_cache(rows)
@@ -281,7 +281,7 @@ class SharedBeamCache(DecoderCache):
             if shape[2] >= self._num_checked + PRUNE_INTERVAL * shape[1]:
                 self._prune(self._visible)
 
-    def batch_select_indices(self, sentences: Int[Tensor, " kept"], rows: Int[Tensor, " rows"]) -> None:
+    def batch_select_indices(self, sentences: Int[Tensor, " selected"], rows: Int[Tensor, " rows"]) -> None:
         for layer in self.layers:
             layer.self_attention.batch_select_indices(sentences)
         super().batch_select_indices(sentences, rows)

@@ -12,15 +12,15 @@ from regard.ops.dropout import dropout
 class Dropout(nn.Module):
     """Zero each element with probability p in training, and scale the others by 1 / (1 − p).
 
-    It draws its random numbers as :func:`regard.ops.dropout.dropout` does, which on a CPU is several times cheaper than
+    On a CPU, the random numbers of :func:`regard.ops.dropout.dropout` are several times cheaper than those of
     ``torch.nn.Dropout``.
 
     Args:
-        p: The probability of a zero, at least 0 and below 1.
+        p: Dropout rate, at least 0 and below 1.
 
     Raises:
         InvalidType: If p is not a number.
-        InvalidArgument: If p is not a probability below 1.
+        InvalidArgument: If p is not in [0, 1).
 
     Reference:
         Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting".
@@ -38,9 +38,9 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-        """Drop elements of x, of any shape, in training; give x itself in evaluation."""
+        """Drop elements of x, of any shape, in training; return x itself in evaluation."""
         return dropout(x, self.p, self.training) if self.training and self.p else x
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows."""
+        """The argument in ``repr``."""
         return f"p={self.p}"

@@ -27,23 +27,23 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, applied to each position alike.
+    """Two linear layers with an activation between them, applied to each token on its own.
 
     FFN(x) = dropout(activation(x W₁ + b₁)) W₂ + b₂, or gated: dropout(activation(x W₁ + b₁) ∘ (x W₃ + b₃)) W₂ + b₂
 
-    W₃ is the lower half of ``fc1``, so that both need one product.
+    ``fc1`` holds W₁ and, if gated, W₃ below it, so one matrix multiplication computes both; ``fc2`` holds W₂.
 
     Args:
-        d_model: Width of input and output.
-        d_ff: Width between the two maps.
-        activation: ``"relu"`` (the paper's), ``"gelu"``, ``"gelu_tanh"`` (its approximation in GPT-2) or ``"silu"``.
-        dropout: Dropped share of what the activation gives.
-        gated: Whether there is a gate; with ``"silu"`` it is Llama's SwiGLU.
-        bias: Whether the maps add a bias.
+        d_model: Size of input and output.
+        d_ff: Size of the hidden layer.
+        activation: ``"relu"`` (as in the paper), ``"gelu"``, ``"gelu_tanh"`` (GPT-2's approximation) or ``"silu"``.
+        dropout: Dropout rate for the hidden layer.
+        gated: Whether the hidden layer has a gate; with ``"silu"`` it is Llama's SwiGLU.
+        bias: Whether the linear layers have a bias.
 
     Raises:
         InvalidType: If a size is not an int or dropout is not a number.
-        InvalidArgument: If a size is below 1, the activation is unknown, or dropout is not a probability below 1.
+        InvalidArgument: If a size is below 1, the activation is unknown, or dropout is not in [0, 1).
 
     Reference:
         Vaswani et al. 2017, eq. 2; Shazeer 2020, "GLU variants improve Transformer", eq. 6 (gated).
@@ -77,16 +77,16 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def reset_parameters(self) -> None:
-        """Draw both maps as torch draws a linear map."""
+        """Initialize both layers as ``torch.nn.Linear`` does."""
         self.fc1.reset_parameters()
         self.fc2.reset_parameters()
 
     def forward(self, x: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
         """Map (..., d_model) to (..., d_model)."""
-        expanded = self.fc1(x)  # (..., d_ff), or twice that with a gate
+        activation, hidden = ACTIVATIONS[self.activation], self.fc1(x)  # (..., d_ff), or (..., 2 · d_ff) if gated
         if self.gated:
-            gate, up = expanded.chunk(2, dim=-1)
-            active = ACTIVATIONS[self.activation](gate) * up
+            gate, up = hidden.chunk(2, dim=-1)
+            hidden = activation(gate) * up
         else:
-            active = ACTIVATIONS[self.activation](expanded)
-        return self.fc2(self.dropout(active))
+            hidden = activation(hidden)
+        return self.fc2(self.dropout(hidden))

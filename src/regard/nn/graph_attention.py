@@ -1,4 +1,4 @@
-"""Attention of the nodes of a graph to their neighbours."""
+"""Graph attention (GAT): each node of a graph attends to its neighbours."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from regard.ops.scores import Additive
 
 
 class GraphAttention(nn.Module):
-    """Each node takes up the features of its neighbours, weighed by an additive score; several heads side by side.
+    """Attention of each node to its neighbours with an additive score, in one or more heads.
 
     hᵢ = W xᵢ, Pᵢⱼ = softmax over the neighbours j of i of LeakyReLU(a₁ · hᵢ + a₂ · hⱼ), outputᵢ = Σⱼ Pᵢⱼ hⱼ + b
 
-    A slope of 0.2 is left of the LeakyReLU below 0. As the score is a sum, query and key are one number a head each.
+    LeakyReLU has the slope 0.2 below 0. Because the score is a sum, query and key are one number per head. Parameters
+    have the names of PyG's ``GATConv``: ``lin`` is W, ``att_dst`` is a₁ and ``att_src`` is a₂.
 
     Args:
-        in_features: Width of the input.
-        head_dim: Width of each head.
+        in_features: Number of features of each node.
+        head_dim: Size of each head.
         num_heads: Number of heads.
-        concat: Heads stand side by side; False takes their mean, as in a last layer.
-        dropout: Dropped share of the input, in training.
-        attention_dropout: Dropped share of the weights, in training.
+        concat: Whether the output concatenates the heads; False averages them, as in a last layer.
+        dropout: Dropout rate for the input.
+        attention_dropout: Dropout rate for the attention weights.
 
     Raises:
-        InvalidType: If a size is not an int or a rate is not a number, or in a call if x is not a tensor or graph is
-            not a `Neighbours`.
-        InvalidArgument: If a size is below 1 or a rate is not a probability below 1, or in a call if x has another
-            shape or dtype.
+        InvalidType: If a size is not an int or a rate is not a number; in a call, if x is not a tensor or graph is not
+            a `Neighbours`.
+        InvalidArgument: If a size is below 1 or a rate is not in [0, 1); in a call, if x has another shape or dtype.
 
     Memory: O(nodes + edges), and so is the time.
 
@@ -75,7 +75,7 @@ class GraphAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all from Glorot's uniform distribution, a₁ and a₂ each as a matrix of one column; biases start at 0."""
+        """Initialize with Glorot's uniform distribution, a₁ and a₂ as matrices of one column, and biases with 0."""
         nn.init.xavier_uniform_(self.lin.weight)
         for vector in (self.att_dst, self.att_src):
             bound = (6 / (self.head_dim + 1)) ** 0.5
@@ -87,10 +87,10 @@ class GraphAttention(nn.Module):
 
         Args:
             x: (nodes, in_features).
-            graph: To which nodes each leads; give each an edge to itself where it should see itself.
+            graph: The neighbours of each node; a node attends to itself only through an edge to itself.
 
         Returns:
-            AttentionOutput: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) of the mean; ``weights``
+            AttentionOutput: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) without concat; ``weights``
                 a view (1, num_heads, nodes, nodes).
         """
         with Checks() as checks:

@@ -1,4 +1,4 @@
-"""The linear map of all layers."""
+"""A linear layer with faster inference on CPUs, and the check of the input of a layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.ops.matmul import linear
 
 
 class Linear(nn.Linear):
-    """y = x Wᵀ + b: ``torch.nn.Linear``, which without gradients multiplies float32 by the faster library.
+    """y = x Wᵀ + b: ``torch.nn.Linear`` that uses oneDNN on a CPU when it is faster and no gradient is needed.
 
     Example:
         >>> import torch
@@ -30,7 +30,7 @@ class Linear(nn.Linear):
 def check_input(
     checks: Checks, name: str, x: Any, sizes: Mapping[str, int | None], weight: Tensor | None = None
 ) -> bool:
-    """Check a tensor's shape, where None allows any size, and its dtype, unless autocast converts it."""
+    """Check the shape of a tensor, where None allows any size, and its dtype, unless autocast converts it."""
     if not checks.tensor(name, x):
         return False
     valid = x.ndim == len(sizes) and all(

@@ -1,4 +1,4 @@
-"""The loss of predicting words, without ever holding the logits of all words for all tokens."""
+"""Cross-entropy of a linear layer, fused so that the (tokens, vocab) logits are never stored."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from regard.errors import InvalidArgument
 from regard.nn.linear import check_input
 from regard.ops.autograd import first_order_only
 
-# Logits that one block may hold: on a CPU few enough to stay in cache between the product that makes them, the softmax
-# and the products that use it; on a GPU enough to fill it.
+# Number of logits in a block: on a CPU, few enough to stay in cache until the gradients are computed; on a GPU, enough
+# to keep it busy.
 CPU_BLOCK = 2**21
 GPU_BLOCK = 2**26
 
 
 class TokenLoss(NamedTuple):
-    """What :func:`linear_cross_entropy` gives: all scalars, of which only ``loss`` has a gradient."""
+    """Scalars returned by :func:`linear_cross_entropy`; only ``loss`` has a gradient."""
 
     loss: Float[Tensor, ""]
-    """The mean label-smoothed cross-entropy."""
+    """Mean cross-entropy with label smoothing."""
     nll: Float[Tensor, ""]
-    """The sum of the negative log-likelihoods, without smoothing: exp(nll / num_tokens) is the perplexity."""
+    """Sum of negative log-likelihoods without label smoothing; exp(nll / num_tokens) is the perplexity."""
     num_tokens: Int[Tensor, ""]
-    """The number of targets that counted."""
+    """Number of targets that are not ignored."""
 
 
 def linear_cross_entropy(
@@ -39,36 +39,35 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     bias: Float[Tensor, " vocab"] | None = None,
 ) -> TokenLoss:
-    """Cross-entropy of softmax(hidden · weightᵀ + bias) against target, block of tokens by block of tokens.
+    """Cross-entropy of softmax(hidden · weightᵀ + bias) against target, computed in blocks of tokens.
 
     loss = mean over tokens of −(1 − ε) log p[target] − ε / vocab · Σ log p
 
-    It equals ``F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=ε, ignore_index=...)``. The
-    gradient of a block is made at once, while its softmax is in cache, so that nothing of the size tokens × vocab is
-    kept. Tokens to be ignored are left out before the product. Under autocast the products are in its dtype.
+    It equals ``F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=ε, ignore_index=...)``. Each
+    block's gradient is computed in the forward pass, while its softmax is still in cache, so no (tokens, vocab) tensor
+    is stored. Ignored tokens are removed first. Under autocast, matrix multiplications use its dtype.
 
     Args:
         hidden: (tokens, d_model).
         weight: (vocab, d_model).
-        target: (tokens,), integers below vocab.
-        label_smoothing: ε, the share of probability that is spread over all words alike, from 0 to 1.
-        ignore_index: A target that does not count.
+        target: (tokens,), token ids below vocab, or ignore_index.
+        label_smoothing: ε, the probability that is spread evenly over the vocabulary, from 0 to 1. Default: 0.
+        ignore_index: Target of tokens that do not count. Default: −100.
         bias: (vocab,). Default: none.
 
     Returns:
-        TokenLoss: Scalars; as in torch, the loss is NaN if no token counts, and its gradients are 0.
+        TokenLoss: Scalars. As in torch, the loss is NaN if all tokens are ignored; its gradients are then 0.
 
     Raises:
         InvalidType: If an argument has a wrong type.
-        InvalidArgument: If shapes, dtypes or values do not fit.
+        InvalidArgument: If a shape, dtype or value is wrong, or a second derivative is computed.
 
     Memory:
-        O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are kept until the backward pass.
-        It can be differentiated once; a second derivative raises InvalidArgument.
+        O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are stored until the backward pass.
 
     Reference:
         Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al. 2024,
-        "Cut your losses in large-vocabulary language models" (the loss without its logits).
+        "Cut your losses in large-vocabulary language models" (cross-entropy without stored logits).
 
     Example:
         >>> import torch
@@ -89,13 +88,13 @@ def linear_cross_entropy(
     with_gradient = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
     )
-    with torch.autocast(device, enabled=False):  # which would make softmax copy each block to float32 and back
+    with torch.autocast(device, enabled=False):  # autocast would copy each block to float32 and back for the softmax
         loss, nll = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, with_gradient)
     return TokenLoss(loss, nll, counted.sum())
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Sum over blocks of the loss; its gradients, for a mean loss, are made on the way."""
+    """The mean loss and its gradients, which the forward pass computes block by block."""
 
     @staticmethod
     def forward(
@@ -113,7 +112,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_sum = product_weight.sum(0, dtype=exact)  # (d_model,)
         bias_sum = 0.0 if bias is None else bias.sum(dtype=exact)
         nll = torch.zeros((), dtype=exact, device=hidden.device)
-        spread = torch.zeros((), dtype=exact, device=hidden.device)
+        smooth = torch.zeros((), dtype=exact, device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if with_gradient else None
         weight_gradient = torch.zeros_like(weight, dtype=exact) if with_gradient else None
         bias_gradient = None if bias is None or not with_gradient else torch.zeros_like(bias, dtype=exact)
@@ -121,24 +120,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         rows = torch.arange(size, device=hidden.device)[:, None]
         for start in range(0, tokens, size):
             block = hidden[start : start + size]  # (block, d_model)
-            words = target[start : start + size, None]  # (block, 1)
+            ids = target[start : start + size, None]  # (block, 1)
             logits = block @ product_weight.mT  # (block, vocab)
             if bias is not None:
                 logits += bias
-            chosen = logits.gather(1, words).to(exact)
-            probability, lse = _softmax(logits, words, chosen)
-            nll += (lse - chosen).sum()
-            if smoothing:  # Σ over words of lse − logits, without a pass over the logits
-                spread += (vocab * lse - bias_sum).sum() - block.to(exact).sum(0) @ weight_sum
+            target_logits = logits.gather(1, ids).to(exact)
+            probability, lse = _softmax(logits, ids, target_logits)
+            nll += (lse - target_logits).sum()
+            if smoothing:  # Σ over the vocabulary of lse − logits, without reading the logits again
+                smooth += (vocab * lse - bias_sum).sum() - block.to(exact).sum(0) @ weight_sum
             if hidden_gradient is not None and weight_gradient is not None:
-                # What is left out here, −ε / vocab for every word and token, is added to the sums at the end.
-                delta = ((chosen - lse).exp() - (1 - smoothing)).to(probability.dtype)
-                probability[rows[: len(words)], words] = delta  # scatter_ would copy the block twice in 16 bits
+                # The constant −ε / vocab is added once, after the loop.
+                delta = ((target_logits - lse).exp() - (1 - smoothing)).to(probability.dtype)
+                probability[rows[: len(ids)], ids] = delta  # scatter_ would copy the block twice in 16 bits
                 torch.mm(probability, product_weight, out=hidden_gradient[start : start + size])
                 weight_gradient += probability.mT @ block
                 if bias_gradient is not None:
                     bias_gradient += probability.sum(0, dtype=exact)
-        loss = ((1 - smoothing) * nll + smoothing / vocab * spread) / tokens
+        loss = ((1 - smoothing) * nll + smoothing / vocab * smooth) / tokens
         if hidden_gradient is not None and weight_gradient is not None:
             constant = smoothing / vocab
             if constant:
@@ -146,7 +145,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 weight_gradient -= constant * hidden.sum(0, dtype=exact)
                 if bias_gradient is not None:
                     bias_gradient -= constant * tokens
-            ctx.save_for_backward(hidden, weight, bias)  # what the gradients follow from, so that they require one too
+            ctx.save_for_backward(hidden, weight, bias)  # inputs of the gradients, for `first_order_only`
             ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient)
             ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
             ctx.tokens = tokens
@@ -156,7 +155,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, loss_gradient: Tensor, nll_gradient: Tensor) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            factor = loss_gradient / max(ctx.tokens, 1)  # without tokens the loss is NaN, but no weight moves it
+            factor = loss_gradient / max(ctx.tokens, 1)  # without tokens, the loss is NaN and the gradients are 0
             gradients = [
                 (gradient * factor).to(dtype) if gradient is not None and needed else None
                 for gradient, dtype, needed in zip(ctx.gradients, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
@@ -164,20 +163,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (*first_order_only(gradients, loss_gradient, *ctx.saved_tensors), None, None, None)
 
 
-def _softmax(logits: Tensor, words: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The softmax of a block of logits in their dtype, and its log-sum-exp (block, 1) in chosen's.
+def _softmax(logits: Tensor, ids: Tensor, target_logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The softmax of a block of logits in their dtype, and its log-sum-exp (block, 1) in that of target_logits.
 
-    The log-sum-exp follows from one entry, log p = logit − lse, at no further pass over the logits. Where that entry is
-    too small for all its digits (zero, or subnormal as below 6e-5 in float16), the largest one serves.
+    The log-sum-exp follows from the target's probability, log p = logit − lse, without reading the logits again. If p
+    is zero or subnormal (below 6e-5 in float16), it has lost digits; then the largest probability is used instead.
     """
     probability = torch.softmax(logits, dim=-1)
-    picked = probability.gather(1, words)
-    lse = chosen - picked.to(chosen.dtype).log()
-    lost = picked < torch.finfo(picked.dtype).tiny
-    if bool(lost.any()):
+    target_probability = probability.gather(1, ids)
+    lse = target_logits - target_probability.to(target_logits.dtype).log()
+    subnormal = target_probability < torch.finfo(probability.dtype).tiny
+    if bool(subnormal.any()):
         largest, index = logits.max(dim=-1, keepdim=True)
-        exact = largest.to(chosen.dtype) - probability.gather(1, index).to(chosen.dtype).log()
-        lse = torch.where(lost, exact, lse)
+        exact = largest.to(lse.dtype) - probability.gather(1, index).to(lse.dtype).log()
+        lse = torch.where(subnormal, exact, lse)
     return probability, lse
 
 
@@ -196,7 +195,7 @@ def _check(hidden: Tensor, weight: Tensor, target: Tensor, label_smoothing: floa
 
 
 def _check_target(target: Tensor, vocab: int) -> None:
-    """Check that targets are words; only on a CPU, where looking does not make a device wait."""
+    """Check that targets are token ids; only on a CPU, because reading them would synchronize a GPU."""
     if target.device.type == "cpu" and target.numel():
         smallest, largest = (int(end) for end in target.aminmax())
         if smallest < 0 or largest >= vocab:

@@ -18,26 +18,26 @@ from regard.ops.measures import MeasureLike
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention in several heads, each with its own learned projection of query, key and value.
+    """Attention in several heads, each with its own projection of query, key and value.
 
     MultiHead(q, k, v) = concat(head₁, …, head_h) W_O, headᵢ = attend(q W_Qᵢ, k W_Kᵢ, v W_Vᵢ)
 
-    The three input projections are one matrix, with its rows in the order query, key, value as in
-    ``torch.nn.MultiheadAttention``, so that self-attention needs one product.
+    ``in_proj`` holds the three input projections in one matrix, with rows in the order query, key, value as in
+    ``torch.nn.MultiheadAttention``. Self-attention then needs one matrix multiplication for all of them.
 
     Args:
-        d_model: Width of query, key, value and output.
-        num_heads: Number of query heads; divides d_model.
+        d_model: Size of query, key, value and output.
+        num_heads: Number of query heads; divides d_model unless head_dim is set.
         num_kv_heads: Number of key and value heads; divides num_heads. Default: num_heads.
-        bias: Whether the projections add a bias.
-        out_bias: Whether the output projection adds one. Default: as bias.
-        dropout: Dropped share of the attention weights, in training.
-        head_dim: Width of a head. Default: d_model / num_heads.
-        positions: What tells how far a key is from a query, as `RelativePositions`. Default: nothing does.
+        bias: Whether the projections have a bias.
+        out_bias: Whether the output projection has a bias. Default: as bias.
+        dropout: Dropout rate for the attention weights.
+        head_dim: Size of each head. Default: d_model / num_heads.
+        positions: Position encoding inside self-attention, such as `RelativePositions`. Default: none.
 
     Raises:
         InvalidType: If a size is not an int or dropout is not a number.
-        InvalidArgument: If the sizes do not divide each other, or dropout is not a probability below 1.
+        InvalidArgument: If a size is below 1, sizes do not divide each other, or dropout is not in [0, 1).
 
     Reference:
         Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA" (num_kv_heads < num_heads).
@@ -76,15 +76,12 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def projection_sizes(self) -> tuple[int, int, int]:
-        """How many rows of the input projection make query, key and value."""
-        return (
-            self.head_dim * self.num_heads,
-            self.head_dim * self.num_kv_heads,
-            self.head_dim * self.num_kv_heads,
-        )
+        """Number of rows of the input projection for query, key and value."""
+        kv_size = self.head_dim * self.num_kv_heads
+        return self.head_dim * self.num_heads, kv_size, kv_size
 
     def reset_parameters(self) -> None:
-        """Draw both matrices from Xavier's uniform distribution, as torch and fairseq do; biases start at 0."""
+        """Initialize the matrices with Xavier's uniform distribution, as torch and fairseq do, and biases with 0."""
         for projection in (self.in_proj, self.out_proj):
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
@@ -105,20 +102,20 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             query: (batch, queries, d_model).
-            key: (batch, keys, d_model). Default: query, that is self-attention.
+            key: (batch, keys, d_model). Default: self-attention.
             value: (batch, keys, d_model). Default: key.
             mask: As in :func:`regard.attend`.
             measure: As in :func:`regard.attend`.
-            cache: In self-attention a KVCache, to which this call's keys are appended; in cross-attention a
-                CrossAttentionCache, which the first call fills and from which later calls read.
-            offset: Position of the first query, as in :func:`regard.attend`. Default: behind what the cache holds.
+            cache: In self-attention a `KVCache`, to which the keys and values of this call are appended; in
+                cross-attention a `CrossAttentionCache`, which the first call fills and later calls read.
+            offset: Position of the first query, as in :func:`regard.attend`. Default: after the cached keys.
 
         Returns:
             AttentionOutput: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
 
         Raises:
             InvalidType: If query, key or value is not a tensor.
-            InvalidArgument: If the shapes, the dtypes or the kind of cache do not fit.
+            InvalidArgument: If a shape, a dtype or the type of the cache is wrong.
         """
         self._check(query, key, value, cache)
         if key is None:
@@ -127,7 +124,7 @@ class MultiHeadAttention(nn.Module):
                 [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1
             )
             if self.positions is not None:
-                first = cache.length if isinstance(cache, KVCache) else 0  # place of the first new key
+                first = cache.length if isinstance(cache, KVCache) else 0  # position of the first new key
                 query_heads = self.positions.rotate(query_heads, first if offset is None else offset)
                 key_heads = self.positions.rotate(key_heads, first)
             if isinstance(cache, KVCache):
@@ -135,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         else:
             query_heads, key_heads, value_heads = self._project(query, key, value, cache)
         attended = (self.positions or attend)(
-            query_heads.to(key_heads.dtype),  # which a cache may keep in more bits
+            query_heads.to(key_heads.dtype),  # a cache may store keys in a larger dtype
             key_heads,
             value_heads,
             mask=mask,
@@ -143,13 +140,13 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             measure=measure,
         )
-        joined = attended.output.to(query_heads.dtype).transpose(1, 2).flatten(2)  # (batch, queries, d_model)
-        return replace(attended, output=self.out_proj(joined))
+        heads = attended.output.to(query_heads.dtype).transpose(1, 2).flatten(2)  # (batch, queries, heads · head_dim)
+        return replace(attended, output=self.out_proj(heads))
 
     def _project(
         self, query: Tensor, key: Tensor, value: Tensor | None, cache: KVCache | CrossAttentionCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Heads of query, key and value where query and key differ; a filled cache stands for key and value."""
+        """Project query, key and value of cross-attention to heads; a filled cache replaces key and value."""
         key_row = self.projection_sizes[0]
         value_row = key_row + self.projection_sizes[1]
         query_heads = self._heads(self._linear(query, slice(key_row)))
@@ -165,7 +162,7 @@ class MultiHeadAttention(nn.Module):
         return query_heads, key_heads, value_heads
 
     def _linear(self, x: Tensor, rows: slice) -> Tensor:
-        """Multiply with some rows of the input projection."""
+        """Apply some rows of the input projection."""
         bias = self.in_proj.bias
         return linear(x, self.in_proj.weight[rows], None if bias is None else bias[rows])
 
@@ -182,10 +179,9 @@ class MultiHeadAttention(nn.Module):
             if self.positions is not None and key is not None:
                 kind = type(self.positions).__name__
                 checks.fail(f"key: expected None with {kind}, which are for self-attention, got {describe(key)}")
-            wanted = KVCache if key is None else CrossAttentionCache
-            if cache is not None and not isinstance(cache, wanted):
-                kind = "self-attention" if key is None else "attention to a key"
-                checks.fail(f"cache: expected a {wanted.__name__} in {kind}, got {describe(cache)}")
+            cache_type, kind = (KVCache, "self") if key is None else (CrossAttentionCache, "cross")
+            if cache is not None and not isinstance(cache, cache_type):
+                checks.fail(f"cache: expected a {cache_type.__name__} in {kind}-attention, got {describe(cache)}")
             if value is not None and key is None:
                 checks.fail(f"value: expected None without key, got {describe(value)}; pass both or neither")
             if not checks.problems and key is not None:

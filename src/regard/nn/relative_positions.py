@@ -1,4 +1,4 @@
-"""Positions that act where queries meet keys: relative vectors, rotation, linear biases, buckets of distances."""
+"""Position encodings inside self-attention: relative vectors (Shaw), rotary (RoPE), linear biases (ALiBi) and T5."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from torch import Tensor, nn
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
+from regard.nn.absolute_positions import GrowingTable
 from regard.ops import AttentionOutput, attend
 from regard.ops.measures import DistanceHistogram, as_measures
 from regard.ops.rotary import rotate
 from regard.ops.scores import Alibi, RelativeKey, ScaledDotProduct, Score, T5RelativeBias
 
-_VALUES = "values by distance"  # what the measure is called that no caller asked for
+_HISTOGRAM = "weights by distance"  # name of the measure that `RelativePositions` adds to those of the caller
 
 
 class AttentionPositions(nn.Module):
-    """Base: what a :class:`~regard.nn.MultiHeadAttention` calls in place of :func:`regard.attend`.
+    """Base class of position encodings that `MultiHeadAttention` calls instead of :func:`regard.attend`.
 
-    Key j is token j, and the queries are the last tokens: with a cache, each row needs keys of its own.
+    Key j is token j, and the queries are the last tokens. With a cache, each row therefore needs its own keys.
     """
 
     def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
-        """What is done to queries and keys, whose first token stands at ``offset``, before keys are kept."""
+        """Rotate queries or keys whose first token has position ``offset``; keys are cached after that."""
         return heads
 
     def score_bias(self) -> Score | None:
-        """The rule for what is added to scaled scores."""
+        """The score that is added to the scaled dot product; None adds nothing."""
         return None
 
     def forward(
@@ -40,27 +41,27 @@ class AttentionPositions(nn.Module):
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         **options: Any,
     ) -> AttentionOutput:
-        """As :func:`regard.attend`, whose options are given, but for ``score``."""
+        """Attend as :func:`regard.attend`, with its options except ``score``."""
         bias = self.score_bias()
         return attend(query, key, value, score=None if bias is None else ScaledDotProduct() + bias, **options)
 
 
 class RelativePositions(AttentionPositions):
-    """A learned vector for each distance, clipped, on the keys and on the values; all heads share them.
+    """Add a learned vector per clipped distance to the keys and another one to the values; all heads share them.
 
     outputᵢ = Σⱼ Pᵢⱼ (vⱼ + b[d]), P = softmax over j of qᵢ · (kⱼ + a[d]) / √head_dim, d = clip(j − i, −k, k)
 
-    Where weights are dropped in training, the term of b keeps them all.
+    ``key_embedding`` is a and ``value_embedding`` is b. Dropout of the weights P does not apply to the term of b.
 
     Args:
-        head_dim: Width of a head.
-        max_distance: k.
+        head_dim: Size of each head.
+        max_distance: k. Default: 16.
 
     Raises:
         InvalidType: If a size is not an int.
-        InvalidArgument: If a size is too small.
+        InvalidArgument: If head_dim is below 1 or max_distance below 0.
 
-    Memory: O(queries · k) beside what the output takes: no vector is made for a pair of tokens.
+    Memory: O(queries · k) besides that of attention: no vector per pair of tokens is stored.
 
     Reference:
         Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5.
@@ -84,7 +85,7 @@ class RelativePositions(AttentionPositions):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw both tables from Xavier's uniform distribution."""
+        """Initialize both tables with Xavier's uniform distribution."""
         nn.init.xavier_uniform_(self.key_embedding)
         nn.init.xavier_uniform_(self.value_embedding)
 
@@ -98,29 +99,28 @@ class RelativePositions(AttentionPositions):
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         **options: Any,
     ) -> AttentionOutput:
-        asked = {**as_measures(options.pop("measure", ())), _VALUES: DistanceHistogram(self.max_distance)}
-        attended = super().forward(query, key, value, measure=asked, **options)
+        measures = {**as_measures(options.pop("measure", ())), _HISTOGRAM: DistanceHistogram(self.max_distance)}
+        attended = super().forward(query, key, value, measure=measures, **options)
         measured = dict(attended.measured)
-        distance_histogram = measured.pop(_VALUES)  # (batch, heads, queries, 2k + 1)
-        added = (distance_histogram @ self.value_embedding.to(distance_histogram.dtype)).to(attended.output.dtype)
+        histogram = measured.pop(_HISTOGRAM)  # (batch, heads, queries, 2k + 1)
+        added = (histogram @ self.value_embedding.to(histogram.dtype)).to(attended.output.dtype)
         return AttentionOutput(attended.output + added, attended.weights, measured)
 
 
-class RotaryPositions(AttentionPositions):
-    """Queries and keys are turned by angles that grow with their position; see :func:`regard.rotary`.
+class RotaryPositions(GrowingTable, AttentionPositions):
+    """Rotate pairs of features of queries and keys by angles proportional to the position; see :func:`regard.rotary`.
 
-    Pairs are halves, (0, dims / 2), (1, dims / 2 + 1), ..., as in Llama.
+    With n frequencies, the pairs are (0, n), (1, n + 1), ..., as in Llama. Angles are computed in float64 and stored
+    in float32; converting the model to another dtype converts them too.
 
     Args:
-        frequencies: The angle between neighbours, in radians, of each pair; :func:`rotary_frequencies` makes them. They
-            turn the first 2 · len(frequencies) entries of a head.
+        frequencies: Angle between neighbouring tokens for each pair, in radians, as from :func:`rotary_frequencies`.
+            The first 2n features of each head are rotated.
 
     Raises:
-        InvalidArgument: If there is no frequency, or in a call if heads are narrower.
+        InvalidArgument: If there is no frequency; in a call, if heads have fewer than 2n features.
 
-    Angles are computed in float64 and kept in float32; a model that is moved to another dtype takes them along.
-
-    Memory: O(longest sequence seen × dims): the table grows as it is needed.
+    Memory: O(longest sequence × n): the table grows when needed.
 
     Reference: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equations 15 and 34.
 
@@ -133,42 +133,32 @@ class RotaryPositions(AttentionPositions):
         True
     """
 
-    table: Tensor
-
     def __init__(self, frequencies: Sequence[float]) -> None:
         super().__init__()
         if not frequencies:
             raise InvalidArgument("frequencies: expected at least one, got none")
         self.frequencies = tuple(frequencies)
-        self.register_buffer("table", None, persistent=False)
         self.reset_buffers()
 
-    def reset_buffers(self) -> None:
-        """Compute the first angles anew; whoever built the module on the ``meta`` device must call it."""
-        self.table = self._angles(512)
+    def compute_table(self, length: int) -> Tensor:
+        """Cosines and sines, (2, length, n)."""
+        positions = torch.arange(length, dtype=torch.float64)
+        angles = positions[:, None] * torch.tensor(self.frequencies, dtype=torch.float64)
+        return torch.stack([angles.cos(), angles.sin()]).float()
 
     def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
-        end = offset + heads.shape[2]
         dims, head_dim = 2 * len(self.frequencies), heads.shape[3]
         if dims > head_dim:
             raise InvalidArgument(
                 f"heads: expected head_dim of at least {dims}, twice the number of frequencies, got {head_dim}"
             )
-        if end > self.table.shape[1]:
-            with torch.inference_mode(False):  # a table made in inference mode could not be used in training later
-                self.table = self._angles(2 * end).to(self.table)
-        cos, sin = self.table[:, offset:end].to(torch.promote_types(heads.dtype, torch.float32))
+        end = offset + heads.shape[2]
+        cos, sin = self.table_for(end)[:, offset:end].to(torch.promote_types(heads.dtype, torch.float32))
         return rotate(heads, cos, sin)
-
-    def _angles(self, length: int) -> Tensor:
-        """Cosine and sine, (2, length, pairs)."""
-        positions = torch.arange(length, dtype=torch.float64)
-        angles = positions[:, None] * torch.tensor(self.frequencies, dtype=torch.float64)
-        return torch.stack([angles.cos(), angles.sin()]).float()
 
 
 class AlibiPositions(AttentionPositions):
-    """A score falls with the distance, −slope · |i − j|, by a slope of each head's own; see `regard.Alibi`.
+    """Add −slope · |i − j| to the scores, with one slope per head; see `regard.Alibi`.
 
     Args:
         num_heads: Number of query heads.
@@ -196,7 +186,7 @@ class AlibiPositions(AttentionPositions):
         self.reset_buffers()
 
     def reset_buffers(self) -> None:
-        """Compute the slopes anew; whoever built the module on the ``meta`` device must call it."""
+        """Compute the slopes; needed after building the module on the ``meta`` device."""
         self.slopes = Alibi.for_heads(self.num_heads).slopes
 
     def score_bias(self) -> Alibi:
@@ -204,15 +194,15 @@ class AlibiPositions(AttentionPositions):
 
 
 class T5Positions(AttentionPositions):
-    """A learned number per head and bucket of distances, added to the scores, as in T5; see `regard.T5RelativeBias`.
+    """Add a learned bias per head and bucket of distances to the scores, as in T5; see `regard.T5RelativeBias`.
 
-    In T5 all layers of a stack share one such module, and scores are not divided by √head_dim; here they are.
+    As in T5, all layers of a stack can share one module. Unlike in T5, scores are divided by √head_dim.
 
     Args:
         num_heads: Number of query heads.
-        bidirectional: Half of the buckets are for keys after the query: for an encoder.
-        num_buckets: How many.
-        max_distance: Where the last bucket begins.
+        bidirectional: Whether half of the buckets are for keys after the query, as in an encoder.
+        num_buckets: Number of buckets. Default: 32.
+        max_distance: Distance from which all keys share the last bucket. Default: 128.
 
     Raises:
         InvalidType: If a size is not an int.
@@ -235,10 +225,10 @@ class T5Positions(AttentionPositions):
         self.bidirectional, self.max_distance = bidirectional, max_distance
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
         self.reset_parameters()
-        self.score_bias()  # which checks how the sizes fit together
+        self.score_bias()  # checks that the sizes fit together
 
     def reset_parameters(self) -> None:
-        """All distances begin alike, at 0."""
+        """Initialize all biases with 0."""
         nn.init.zeros_(self.weight)
 
     def score_bias(self) -> T5RelativeBias:
@@ -246,11 +236,11 @@ class T5Positions(AttentionPositions):
 
 
 def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
-    """The angles between neighbours in radians, base^(−2m / dims) for each pair m.
+    """Angles between neighbouring tokens in radians, base^(−2m / dims) for each pair m.
 
     Args:
-        dims: How many entries of a head are turned, an even number.
-        base: The period of the slowest pair is nearly 2π · base.
+        dims: Number of rotated features of each head, even.
+        base: The slowest pair has a period of nearly 2π · base tokens. Default: 10000.
 
     Raises:
         InvalidType: If dims is not an int or base is not a number.

@@ -1,4 +1,4 @@
-"""Self-attention with one head and nothing around it: the calculation itself, to be learned and looked at."""
+"""Self-attention with one head and no options, for teaching and for looking at each step."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from regard.ops.masks import MaskLike
 class SelfAttention(nn.Module):
     """softmax(Q Kᵀ / √feature_size) V with Q = x W_Q, K = x W_K, V = x W_V.
 
-    Each projection is a square matrix without a bias, drawn at random at first and learned by back-propagation:
-    ``query``, ``key`` and ``value`` are `torch.nn.Linear`, which hold the transposes of W_Q, W_K and W_V.
+    Each projection is a square matrix without a bias, initialized at random and learned by backpropagation:
+    ``query``, ``key`` and ``value`` are `torch.nn.Linear`, which store the transposes of W_Q, W_K and W_V.
 
     Args:
-        feature_size: Width of the input, of query, key and value, and of the output.
+        feature_size: Size of the input, of query, key and value, and of the output.
 
     Raises:
-        InvalidType: If feature_size is not an int, or in a call if x is not a tensor.
-        InvalidArgument: If feature_size is below 1, or in a call if x has another shape.
+        InvalidType: If feature_size is not an int; in a call, if x is not a tensor.
+        InvalidArgument: If feature_size is below 1; in a call, if x has another shape.
 
     Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
 
     Example:
-        Three tokens learn to give the first one's features to all; the projections before, and after:
+        Train the layer to output the features of the first of three tokens for all of them, and print the first row of
+        each projection before and after:
 
         >>> import torch
         >>> _ = torch.manual_seed(0)

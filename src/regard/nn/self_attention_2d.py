@@ -1,4 +1,4 @@
-"""Self-attention on images: each place of a feature map takes up features of all places."""
+"""Self-attention on images: each position of a feature map attends to all positions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from regard.ops import AttentionOutput, attend
 
 
 class SelfAttention2d(nn.Module):
-    """y = γ · v(Σᵢ βⱼᵢ h(xᵢ)) + x, βⱼᵢ = softmax over the places i of g(xⱼ) · f(xᵢ).
+    """y = γ · v(Σᵢ βⱼᵢ h(xᵢ)) + x, βⱼᵢ = softmax over the positions i of g(xⱼ) · f(xᵢ).
 
-    f, g, h and v are 1 × 1 convolutions, here ``key``, ``query``, ``value`` and ``out``. γ begins at 0, so that the
-    layer begins as the identity, and a network learns from what is near before it learns from what is far.
+    f, g, h and v are 1 × 1 convolutions, here ``key``, ``query``, ``value`` and ``out``. γ starts at 0, so the layer
+    starts as the identity, and the network learns local features before distant ones.
 
     Args:
-        channels: Of the feature map.
-        reduction: Queries, keys and values have channels / reduction features.
-        spectral_norm: Whether the largest singular value of each convolution is held at 1.
+        channels: Number of channels of the feature map.
+        reduction: Queries, keys and values have channels / reduction features. Default: 8, as in the paper.
+        spectral_norm: Whether spectral normalization holds the largest singular value of each convolution at 1.
 
     Raises:
-        InvalidType: If a size is not an int, or in a call if x is not a tensor.
-        InvalidArgument: If a size is below 1 or reduction does not divide channels, or in a call if x has another
-            shape, an empty axis, or another dtype than the weights.
+        InvalidType: If a size is not an int; in a call, if x is not a tensor.
+        InvalidArgument: If a size is below 1 or reduction does not divide channels; in a call, if x has another shape,
+            an empty axis, or another dtype than the weights.
 
-    Memory: O(height · width · channels): the weights of all pairs of places are not stored.
+    Memory: O(height · width · channels): the weights of all pairs of positions are not stored.
 
     Reference: Zhang, Goodfellow, Metaxas, Odena 2019, "Self-Attention Generative Adversarial Networks", equations 1 to
     3; Miyato et al. 2018, "Spectral normalization for generative adversarial networks".
@@ -41,11 +41,11 @@ class SelfAttention2d(nn.Module):
         >>> attended = SelfAttention2d(16)(x)
         >>> attended.output.shape, attended.weights.shape, torch.equal(attended.output, x)
         (torch.Size([2, 16, 5, 7]), torch.Size([2, 1, 35, 35]), True)
-        >>> attended.weights[0, 0, 17].view(5, 7).shape  # where place (2, 3) looks
+        >>> attended.weights[0, 0, 17].view(5, 7).shape  # the weights of position (2, 3)
         torch.Size([5, 7])
     """
 
-    REDUCTION = 8  # the paper's
+    REDUCTION = 8
 
     def __init__(self, channels: int, *, reduction: int = REDUCTION, spectral_norm: bool = False) -> None:
         super().__init__()
@@ -55,29 +55,28 @@ class SelfAttention2d(nn.Module):
                 checks.fail(f"reduction: expected a divisor of channels={channels}, got {reduction}")
         self.channels = channels
         inner = channels // reduction
-        maps = [nn.Conv2d(channels, inner, 1, bias=False) for _ in range(3)] + [
-            nn.Conv2d(inner, channels, 1, bias=False)
-        ]
-        self.query, self.key, self.value, self.out = (
-            (parametrizations.spectral_norm(each) for each in maps) if spectral_norm else maps
-        )
+        convolutions = [nn.Conv2d(channels, inner, 1, bias=False) for _ in range(3)]
+        convolutions.append(nn.Conv2d(inner, channels, 1, bias=False))
+        if spectral_norm:
+            convolutions = [parametrizations.spectral_norm(convolution) for convolution in convolutions]
+        self.query, self.key, self.value, self.out = convolutions
         self.gamma = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> AttentionOutput:
-        """Attend from every place to every place.
+        """Attend from every position to every position.
 
         Args:
             x: (batch, channels, height, width).
 
         Returns:
-            AttentionOutput: ``output`` (batch, channels, height, width); ``weights`` a view (batch, 1, places, places),
-                where places are counted row by row.
+            AttentionOutput: ``output`` (batch, channels, height, width); ``weights`` a view (batch, 1, positions,
+                positions), in which positions are in row-major order.
         """
         with Checks() as checks:
             sizes = {"batch": None, "channels": self.channels, "height": None, "width": None}
             if check_input(checks, "x", x, sizes, self.gamma) and 0 in x.shape:
                 checks.fail(f"x: expected no empty axis in (batch, channels, height, width), got {tuple(x.shape)}")
         query, key, value = (each(x).flatten(2).mT[:, None] for each in (self.query, self.key, self.value))
-        attended = attend(query, key, value, scale=1.0)  # (batch, 1, places, inner)
-        seen = attended.output[:, 0].mT.unflatten(2, x.shape[2:])
-        return replace(attended, output=self.gamma * self.out(seen) + x)
+        attended = attend(query, key, value, scale=1.0)  # (batch, 1, positions, inner)
+        features = attended.output[:, 0].mT.unflatten(2, x.shape[2:])  # (batch, inner, height, width)
+        return replace(attended, output=self.gamma * self.out(features) + x)

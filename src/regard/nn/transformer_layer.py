@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.checks import Checks
+from regard.checks import Checks, describe
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import FeedForward
@@ -269,10 +269,9 @@ class TransformerStack(nn.Module):
 def check_memory(hidden: Tensor, memory: Tensor | None, *, needs_memory: bool) -> None:
     """Check that there is a memory for cross-attention, and that the rows can be divided among its sentences."""
     with Checks() as checks:
-        if (memory is not None) != needs_memory:
-            has = "has cross-attention" if needs_memory else "has no cross-attention"
-            checks.fail(f"memory: expected {'a tensor' if needs_memory else 'None'}, because the layer {has}")
-        elif memory is not None and (not len(memory) or len(hidden) % len(memory)):
-            checks.fail(
-                f"hidden: expected a multiple of the memory's {len(memory)} sentences as rows, got {len(hidden)}"
-            )
+        if memory is None:
+            checks.that(not needs_memory, "memory: expected a tensor for cross-attention, got None")
+        elif not needs_memory:
+            checks.fail(f"memory: expected None without cross-attention, got {describe(memory)}")
+        elif not len(memory) or len(hidden) % len(memory):
+            checks.fail(f"hidden: expected a multiple of {len(memory)} rows, the memory's batch, got {len(hidden)}")
