@@ -1,8 +1,8 @@
-"""Put a trained translator into the package: averaged weights in bfloat16, tokenizer, and a card with its figures.
+"""Put a trained translator into the package: averaged weights in bfloat16, tokenizer, and a model card.
 
-Run: ``python recipes/embed.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
-``regard train``; DATA holds ``test.tsv.gz``, on which the model is measured with beam 5; every German line of an
-English sentence is one of its references.
+``python recipes/embed.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
+``regard train``; DATA holds ``test.tsv.gz``, on which the model is evaluated with beam 5. All German lines of the same
+English sentence are its references.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from regard.text.tokenizer import Tokenizer
 ROOT = Path(__file__).parent.parent
 PLACE = ROOT / "src/regard/embedded/tatoeba-en-de"
 
-CARD = Path(__file__).with_name("card.md")  # with a place for each figure
+CARD = Path(__file__).with_name("card.md")  # template
 
 
 def main(
-    run: Annotated[Path, typer.Argument(help="The run folder of `regard train`.")],
-    data: Annotated[Path, typer.Argument(help="The folder with test.tsv.gz.")],
-    weights: Annotated[str, typer.Option(help="Which of the run's models: averaged, best or last.")] = "averaged",
-    place: Annotated[Path, typer.Option(help="Where the model goes.")] = PLACE,
-    machine: Annotated[str, typer.Option(help="On what it was trained.")] = f"{os.cpu_count()} CPU cores",
+    run: Annotated[Path, typer.Argument(help="Run folder of `regard train`.")],
+    data: Annotated[Path, typer.Argument(help="Folder with test.tsv.gz.")],
+    weights: Annotated[str, typer.Option(help="Model of the run: averaged, best or last.")] = "averaged",
+    place: Annotated[Path, typer.Option(help="Output folder.")] = PLACE,
+    machine: Annotated[str, typer.Option(help="Machine of the training.")] = f"{os.cpu_count()} CPU cores",
 ) -> None:
-    """Write a model of RUN into the package, measure them on DATA, and write the card."""
+    """Write a model of RUN into the package, evaluate it on DATA, and write its card."""
     try:
-        # all that may be missing comes before what takes long
+        # read all files before the slow part, so that a missing one fails early
         references = references_by_source(read_pairs([data / "test.tsv.gz"]))
         model, tokenizer, past = load_model(run / weights), Tokenizer.load(run / weights), history(run, weights)
         with replacing_files(place) as staging:  # all or nothing
             save_model(staging, model, tokenizer, dtype=torch.bfloat16)
-            figures = {**measure(staging, references), **past, **architecture(staging)}
+            figures = {**evaluate(staging, references), **past, **architecture(staging)}
             card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures)
             (staging / "README.md").write_text(card, encoding="utf-8")
     except (RegardError, OSError) as error:
@@ -54,15 +54,15 @@ def main(
     print(f"{place}: BLEU {figures['bleu'].value:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
 
 
-def measure(place: Path, references: dict[str, list[str]]) -> dict[str, Score | int]:
+def evaluate(place: Path, references: dict[str, list[str]]) -> dict[str, Score | int]:
     """BLEU, chrF and TER of the stored model."""
     translations = [best[0].text for best in Translator.load(place).translate(list(references), beam=5)]
-    found = score(translations, list(references.values()))
-    return {**found, "sentences": len(references), "references": sum(map(len, references.values()))}
+    scores = score(translations, list(references.values()))
+    return {**scores, "sentences": len(references), "references": sum(map(len, references.values()))}
 
 
 def history(run: Path, weights: str) -> dict[str, object]:
-    """What the run folder tells of the training."""
+    """Seed, data, weights, steps and duration of the training, from the run folder."""
     recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
@@ -80,7 +80,7 @@ def history(run: Path, weights: str) -> dict[str, object]:
 
 
 def architecture(place: Path) -> dict[str, object]:
-    """The model's sizes, and what it was made with."""
+    """Sizes of the model, and the versions of this repository and of torch."""
     model = load_model(place)
     config = model.config
     commit = subprocess.run(["git", "describe", "--always"], cwd=ROOT, capture_output=True, text=True).stdout.strip()

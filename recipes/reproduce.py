@@ -1,12 +1,12 @@
-"""Trains what the recipes tell, measures it, and writes the results: one command for each line of docs/results.md.
+"""Train a recipe, evaluate the model and write the result: the commands of docs/results.md.
 
     python recipes/reproduce.py multi30k DATA --variant relative
     python recipes/reproduce.py shakespeare DATA
     python recipes/reproduce.py rnn-search DATA
     python recipes/reproduce.py polarity DATA MINILM
 
-DATA is the folder that the recipe names. Trainings lie below ``runs``; one that was stopped goes on, and one that is
-done is only measured.
+DATA is the folder that the recipe describes. Trainings are stored in ``runs``: interrupted ones resume, finished ones
+are only evaluated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from results import FOLDER, command, commit, effort, kept, spread, write_page, write_result
+from results import FOLDER, cached, command, commit, effort, spread, write_page, write_result
 
 from regard.errors import RegardError
 from regard.generation import Generator, Reader, Translator
@@ -32,12 +32,12 @@ from regard.text.scores import score
 from regard.training import Outcome, read_recipe, train
 
 RECIPES = Path(__file__).parent
-COMMIT = "commit"  # a file in the folder of a run: what its training began with
+COMMIT = "commit"  # file in a run folder: the commit at which its training started
 app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=False)
-Data = Annotated[Path, typer.Argument(help="The folder with the files named above.", file_okay=False, exists=True)]
-Output = Annotated[Path, typer.Option(help="The folder of results, and of their table.", show_default="docs/results")]
-Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Train with this seed; again for each further.")]
-Steps = Annotated[int | None, typer.Option(help="Stop after so many steps.", show_default="the recipe's")]
+Data = Annotated[Path, typer.Argument(help="Folder with the files named above.", file_okay=False, exists=True)]
+Output = Annotated[Path, typer.Option(help="Folder of the results and their table.", show_default="docs/results")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Train with this seed; repeat for more.")]
+Steps = Annotated[int | None, typer.Option(help="Stop after this many steps.", show_default="the recipe's")]
 
 MULTI30K = {
     "sinusoidal": ("sinusoidal positions", []),
@@ -75,23 +75,23 @@ def multi30k(
     what, overrides = MULTI30K[variant]
     what, name, stop = shortened(f"Multi30k En→De, Transformer-Tiny, {what}", f"multi30k-{variant}", steps)
     test = [list(read_lines(data / f"test_2016_flickr.lc.norm.tok.{side}.gz")) for side in ("en", "de")]
-    found: dict[int, dict[str, float]] = {}
+    scores: dict[int, dict[str, float]] = {}
     runs = {}
     for number in seed or [1]:
         run = runs[number] = trained("multi30k-en-de", f"{name}-{number}", data, number, [*overrides, *stop])
         lines = translated(Translator.load(averaged(run), dtype=torch.float32), test[0])
         references = [[line] for line in test[1]]
-        found[number] = {
+        scores[number] = {
             tokenize: score(lines, references, ["bleu"], tokenize=tokenize)["bleu"].value
             for tokenize in ("none", "13a")
         }
-    bleu, other = ([each[tokenize] for each in found.values()] for tokenize in ("none", "13a"))
+    bleu, other = ([each[tokenize] for each in scores.values()] for tokenize in ("none", "13a"))
     lengths = sorted({run.step for run in runs.values()})
     after = f"{lengths[0]} steps" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]} steps"
-    reached = f"{spread(bleu, 2)} BLEU ({seeds(found)}, after {after}; with sacreBLEU's 13a {spread(other, 2)})"
-    told = f"{what}, BLEU on test2016"
-    by = command("reproduce.py multi30k DATA", variant=variant, steps=steps, seed=list(found))
-    finish(output, name, told, reached, PUBLISHED[variant], by, values=found, trainings=origins(runs))
+    reached = f"{spread(bleu, 2)} BLEU ({seeds(scores)}, after {after}; with sacreBLEU's 13a {spread(other, 2)})"
+    by = command("reproduce.py multi30k DATA", variant=variant, steps=steps, seed=list(scores))
+    title = f"{what}, BLEU on test2016"
+    finish(output, name, title, reached, PUBLISHED[variant], by, values=scores, trainings=origins(runs))
 
 
 @app.command()
@@ -102,9 +102,9 @@ def shakespeare(
     steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
-    """The validation loss of nanoGPT's recipe for a CPU, beside transformers': recipes/shakespeare-characters.yaml.
+    """Validation loss of nanoGPT's CPU recipe, next to transformers' GPT-2: recipes/shakespeare-characters.yaml.
 
-    DATA holds input.txt, the tiny Shakespeare of char-rnn, of which the last tenth is measured whole.
+    DATA holds input.txt, the tiny Shakespeare of char-rnn, of which the last tenth is the validation text.
     """
     text = (data / "input.txt").read_text(encoding="utf-8")
     valid = text[len(text) - len(text) // 10 :]
@@ -117,12 +117,12 @@ def shakespeare(
     for number in seed or [1]:
         options = ["--model.positions", positions, *stop]
         run = runs[number] = trained("shakespeare-characters", f"{name}-{number}", data, number, options)
-        writer = Generator.load(run.folder / "last", dtype=torch.float32)
-        likelihood = writer.likelihood(valid)
+        generator = Generator.load(run.folder / "last", dtype=torch.float32)
+        likelihood = generator.likelihood(valid)
         ours[number] = likelihood.nll / likelihood.words
-        guesses += estimates(writer, valid)
+        guesses += estimates(generator, valid)
         path = Path("runs") / f"{peer}-{number}.json"
-        theirs[number] = kept(path, lambda number=number: gpt2_loss(data, text, valid, number, stop))
+        theirs[number] = cached(path, lambda number=number: gpt2_loss(data, text, valid, number, stop))
     published = (
         f"1.88, nanoGPT's readme, by that estimate; {spread(list(theirs.values()), 3)}, transformers' GPT-2 with the "
         f"same settings and seeds (learned positions)"
@@ -134,28 +134,28 @@ def shakespeare(
 
 
 @torch.no_grad()
-def estimates(writer: Generator, text: str, count: int = 20) -> list[float]:
-    """The loss as nanoGPT estimates it, from 20 batches of 12 rows of 64 letters at random places: some such."""
-    rows = torch.tensor(writer.tokenizer.encode([text])[0]).unfold(0, 65, 1)
+def estimates(generator: Generator, text: str, count: int = 20) -> list[float]:
+    """Estimates of the loss as nanoGPT computes them, each from 20 batches of 12 random blocks of 64 characters."""
+    rows = torch.tensor(generator.tokenizer.encode([text])[0]).unfold(0, 65, 1)
     torch.manual_seed(0)
-    found = []
+    losses = []
     for _ in range(count):
         chosen = rows[torch.randint(len(rows), (20 * 12,))]
-        logits = writer.model(chosen[:, :-1]).logits.flatten(0, 1)
-        found.append(float(torch.nn.functional.cross_entropy(logits, chosen[:, 1:].flatten())))
-    return found
+        logits = generator.model(chosen[:, :-1]).logits.flatten(0, 1)
+        losses.append(float(torch.nn.functional.cross_entropy(logits, chosen[:, 1:].flatten())))
+    return losses
 
 
 def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[str]) -> float:
-    """What transformers' GPT-2 reaches with the settings of the recipe, on batches of random places as in nanoGPT."""
+    """Validation loss of transformers' GPT-2, trained with the recipe's settings on random blocks, as in nanoGPT."""
     from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_with_min_lr_schedule_with_warmup
 
     keys = read_recipe(RECIPES / "shakespeare-characters.yaml", ["--data.folder", str(data), *options])
-    shape, block, letters = keys.model, keys.data.block, sorted(set(text))
-    ids, kept_ids = (torch.tensor([letters.index(letter) for letter in part]) for part in (text[: -len(valid)], valid))
+    shape, block, characters = keys.model, keys.data.block, sorted(set(text))
+    ids, valid_ids = (torch.tensor([characters.index(char) for char in part]) for part in (text[: -len(valid)], valid))
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=len(letters),
+        vocab_size=len(characters),
         n_positions=block,
         n_embd=shape.d_model,
         n_layer=shape.num_layers,
@@ -190,53 +190,53 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
         torch.nn.utils.clip_grad_norm_(weights.values(), keys.optimizer.clip_norm)
         optimizer.step()
         schedule.step()
-    with torch.no_grad():  # as ours: in blocks that follow each other
-        starts = range(0, len(kept_ids) - 1, block)
-        total = sum(float(loss(kept_ids[None, start : start + block + 1], "sum")) for start in starts)
-    return total / (len(kept_ids) - 1)
+    with torch.no_grad():  # in consecutive blocks, as ours
+        starts = range(0, len(valid_ids) - 1, block)
+        total = sum(float(loss(valid_ids[None, start : start + block + 1], "sum")) for start in starts)
+    return total / (len(valid_ids) - 1)
 
 
 @app.command()
 def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None:
-    """RNNsearch beside the embedded Transformer, as large and with the same words: recipes/tatoeba-rnn-search.yaml.
+    """RNNsearch next to the embedded Transformer of the same size and vocabulary: recipes/tatoeba-rnn-search.yaml.
 
-    DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, tab, target, as the embedded model was trained on.
+    DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, tab, target, the data of the embedded model.
     """
     grouped = references_by_source(read_pairs([data / "test.tsv.gz"]))
-    told = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
-    told, name, stop = shortened(told, "rnn-search", steps)
+    what = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
+    what, name, stop = shortened(what, "rnn-search", steps)
     run = trained("tatoeba-rnn-search", f"tatoeba-{name}", data, 1, stop)
-    rivals = {"RNNsearch": Translator.load(averaged(run)), "the Transformer": Translator.load()}
-    bleu, taken = {}, dict.fromkeys(rivals, 0.0)
-    lines: dict[str, list[str]] = {each: [] for each in rivals}
+    translators = {"RNNsearch": Translator.load(averaged(run)), "the Transformer": Translator.load()}
+    bleu, times = {}, dict.fromkeys(translators, 0.0)
+    lines: dict[str, list[str]] = {name: [] for name in translators}
     sources = iter(list(grouped))
-    for each, translator in rivals.items():
-        translator.translate([each])  # what is made once is not timed
-    while chunk := list(islice(sources, 500)):  # in turn, so that a busy minute counts for both
-        for each, translator in rivals.items():
+    for model, translator in translators.items():
+        translator.translate([model])  # warm-up, not timed
+    while chunk := list(islice(sources, 500)):  # in turn, so that other load on the machine affects both
+        for model, translator in translators.items():
             start = time.perf_counter()
-            lines[each] += translated(translator, chunk)
-            taken[each] += time.perf_counter() - start
-    for each in rivals:
-        bleu[each] = score(lines[each], list(grouped.values()), ["bleu"])["bleu"].value
+            lines[model] += translated(translator, chunk)
+            times[model] += time.perf_counter() - start
+    for model in translators:
+        bleu[model] = score(lines[model], list(grouped.values()), ["bleu"])["bleu"].value
     tokens, seconds = effort(run.folder)
-    ratio = taken["RNNsearch"] / taken["the Transformer"]
+    ratio = times["RNNsearch"] / times["the Transformer"]
     spent = f"{tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
     reached = f"{bleu['RNNsearch']:.1f} BLEU after {spent}; its translations take {ratio:.2f} times as long"
     published = f"{bleu['the Transformer']:.1f} BLEU of the embedded Transformer after 111 million, 5.6 hours"
     by = command("reproduce.py rnn-search DATA", steps=steps)
-    finish(output, name, told, reached, published, by, values=bleu, seconds=taken, trainings=origins({1: run}))
+    finish(output, name, what, reached, published, by, values=bleu, seconds=times, trainings=origins({1: run}))
 
 
 @app.command()
 def polarity(
     data: Data,
-    minilm: Annotated[Path, typer.Argument(help="A folder with a BERT, as all-MiniLM-L6-v2.")],
+    minilm: Annotated[Path, typer.Argument(help="Folder with a BERT such as all-MiniLM-L6-v2.")],
     seed: Seeds = None,
     steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
-    """The test accuracy of a fine-tuned MiniLM, beside that of transformers' Trainer: recipes/polarity.yaml.
+    """Test accuracy of a fine-tuned MiniLM, next to transformers' Trainer: recipes/polarity.yaml.
 
     DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: a sentence, tab, its class. The Trainer needs accelerate:
     pip install accelerate.
@@ -249,10 +249,10 @@ def polarity(
     options = ["--model.checkpoint", str(minilm), *stop]
     for number in seed or range(1, 7):
         run = runs[number] = trained("polarity", f"{name}-{number}", data, number, options)
-        told = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
-        ours[number] = accuracy([each.label for each in told], [label for _, label in test])
+        predictions = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
+        ours[number] = accuracy([each.label for each in predictions], [label for _, label in test])
         peer = run.folder / "trainer-labels.json"
-        labels = kept(peer, lambda number=number: trainer_labels(data, number, options, test))
+        labels = cached(peer, lambda number=number: trainer_labels(data, number, options, test))
         theirs[number] = accuracy(labels, [label for _, label in test])
     reached = f"{spread(list(ours.values()), 2)} % ({seeds(ours)}{first_three(ours)})"
     peer = "transformers' Trainer with the same settings and seeds"
@@ -263,7 +263,7 @@ def polarity(
 
 
 def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence[tuple[str, str]]) -> list[str]:
-    """What the model that transformers' Trainer made with the settings of the recipe tells of the test sentences."""
+    """Labels of the test sentences as predicted by a model of transformers' Trainer with the recipe's settings."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -306,19 +306,19 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
         )
         trainer = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), train_dataset=encoded(pairs))
         trainer.train()
-        told = trainer.predict(encoded(test)).predictions.argmax(-1).tolist()
-    return [classes[each] for each in told]
+        predictions = trainer.predict(encoded(test)).predictions.argmax(-1).tolist()
+    return [classes[each] for each in predictions]
 
 
 def shortened(what: str, name: str, steps: int | None) -> tuple[str, str, list[str]]:
-    """What a result is called, by people and as a file, and the options of its training, which may stop early."""
+    """Title and file name of a result, and options of its training; both names include `steps` if it is given."""
     if steps is None:
         return what, name, []
     return f"{what}, {steps} steps", f"{name}-{steps}", ["--trainer.max_steps", str(steps)]
 
 
 def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Outcome:
-    """How a training ended, which is begun or goes on where it is not done."""
+    """Start a training, or resume it if it has started before; return its outcome."""
     folder = Path("runs") / run
     options = ["--run", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
     resume = (folder / "state.ckpt").is_file()
@@ -332,17 +332,17 @@ def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[st
 
 
 def averaged(run: Outcome) -> Path:
-    """The folder of the averaged weights; of the last ones if the training was too short for an average."""
+    """The folder of the averaged weights, or of the last ones if the training was too short to average."""
     folder = run.folder / "averaged"
     return folder if folder.is_dir() else run.folder / "last"
 
 
 def origins(runs: dict[int, Outcome]) -> dict[int, dict[str, Any]]:
-    """How long each training was, and the commit that it began with, where it was begun here."""
-    began = {number: run.folder / COMMIT for number, run in runs.items()}
+    """Steps of each training, and the commit at which it started, if known."""
+    files = {number: run.folder / COMMIT for number, run in runs.items()}
     return {
         number: {"steps": runs[number].step, "commit": path.read_text(encoding="utf-8") if path.is_file() else None}
-        for number, path in began.items()
+        for number, path in files.items()
     }
 
 
@@ -351,23 +351,23 @@ def translated(translator: Translator, lines: Sequence[str]) -> list[str]:
     return [best[0].text for best in translator.translate(lines)]
 
 
-def accuracy(told: Sequence[str], labels: Sequence[str]) -> float:
-    """The share of those that are told rightly, in percent."""
-    return 100 * statistics.mean(a == b for a, b in zip(told, labels, strict=True))
+def accuracy(predictions: Sequence[str], labels: Sequence[str]) -> float:
+    """Percentage of correct predictions."""
+    return 100 * statistics.mean(a == b for a, b in zip(predictions, labels, strict=True))
 
 
-def seeds(found: dict[int, Any]) -> str:
-    """Which seeds a result is of."""
-    return f"seed{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+def seeds(values: dict[int, Any]) -> str:
+    """The seeds of a result: "seeds 1, 2, 3"."""
+    return f"seed{'s' if len(values) > 1 else ''} {', '.join(map(str, values))}"
 
 
-def first_three(found: dict[int, float]) -> str:
-    """The mean of the first three of more seeds."""
-    return f"; of the first three alone {statistics.mean(list(found.values())[:3]):.2f}" if len(found) > 3 else ""
+def first_three(values: dict[int, float]) -> str:
+    """The mean of the first three seeds, if there are more."""
+    return f"; of the first three alone {statistics.mean(list(values.values())[:3]):.2f}" if len(values) > 3 else ""
 
 
 def finish(folder: Path, name: str, what: str, reached: str, published: str, by: str, **details: Any) -> None:
-    """Write and tell a result."""
+    """Write a result and print it."""
     write_result(folder / f"{name}.json", what, reached, published, by, **details)
     if folder.resolve() != FOLDER:
         write_page(folder, folder / "results.md")

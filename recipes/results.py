@@ -1,6 +1,6 @@
-"""Results of recipes: each in a file of its own, and all of them as a table in the docs.
+"""Results of recipes: one JSON file each, and a table of all of them in the docs.
 
-Run ``python recipes/results.py`` to write ``docs/results.md`` anew from ``docs/results/*.json``.
+``python recipes/results.py`` writes ``docs/results.md`` from ``docs/results/*.json``.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from regard.files import atomic_write
 
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
-PICTURES = {"sagan": "SAGAN: an image of each class, and below it where three of its places, each marked, look in it."}
+CAPTIONS = {"sagan": "SAGAN: one generated image per class; below it, the attention of three marked positions."}
 HEADER = """\
 # Results
 
-What the recipes of this repository reach, beside published figures. Each line is made anew by the command that stands
-in it; `docs/results` holds the values of each seed, the commit and the machine.
+Results of the recipes in this repository, next to published ones or those of a peer library. The command in the last
+column reproduces a row; `docs/results` holds the values of each seed, the commit and the machine.
 
-| what | reached | published, or a peer | by |
+| experiment | result | published or peer result | command |
 |---|---|---|---|
 """
 
 
 def command(program: str, **options: Any) -> str:
-    """The command of a result: a program of this folder with its arguments, and an option for each value there is."""
-    words = [f"python recipes/{program}"]
+    """The command that reproduces a result: a script of this folder, with an option for each value that is not None."""
+    parts = [f"python recipes/{program}"]
     for name, value in options.items():
         values = value if isinstance(value, list) else [value]
-        words += [f"--{name.replace('_', '-')} {each}" for each in values if each is not None]
-    return " ".join(words)
+        parts += [f"--{name.replace('_', '-')} {each}" for each in values if each is not None]
+    return " ".join(parts)
 
 
 def write_result(path: Path, what: str, reached: str, published: str, by: str, **details: Any) -> None:
-    """Write a result with what it was measured on; the table in the docs follows where it is one of the docs'."""
+    """Write a result with its commit and machine; update the table if the file is in docs/results."""
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = {
         "commit": commit(),
@@ -52,30 +52,30 @@ def write_result(path: Path, what: str, reached: str, published: str, by: str, *
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    found = {"what": what, "reached": reached, "published": published, "by": by, **details, **machine}
-    path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    result = {"what": what, "reached": reached, "published": published, "by": by, **details, **machine}
+    path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if path.resolve().parent == FOLDER:
         write_page()
 
 
-def kept(path: Path, make: Callable[[], Any]) -> Any:
-    """What takes long to make, and is made once: anything that JSON can hold."""
+def cached(path: Path, compute: Callable[[], Any]) -> Any:
+    """The value stored in this JSON file, computed and written first if the file is missing."""
     if not path.is_file():
-        found = make()
+        value = compute()
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, text=True) as file:
-            json.dump(found, file)
+            json.dump(value, file)
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """A mean, and the deviation of several."""
+    """The mean, and the standard deviation if there are several values."""
     deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
 def effort(run: Path) -> tuple[int, float]:
-    """How many tokens a training has learned from, and how many seconds it took."""
+    """Number of target tokens of a training, and its duration in seconds."""
     with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["tokens_per_second"]]
     tokens = [int(row["tokens"]) for row in rows]
@@ -84,11 +84,10 @@ def effort(run: Path) -> tuple[int, float]:
 
 def page(folder: Path = FOLDER) -> str:
     """The table of all results."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    rows = [f"| {each['what']} | {each['reached']} | {each['published']} | `{each['by']}` |\n" for each in found]
-    pictures = sorted(folder.glob("*.png"))
-    shown = [(path.name, PICTURES.get(path.stem, path.stem)) for path in pictures]
-    return HEADER + "".join(rows) + "".join(f"\n![{told}](results/{name})\n\n{told}\n" for name, told in shown)
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    rows = [f"| {each['what']} | {each['reached']} | {each['published']} | `{each['by']}` |\n" for each in results]
+    figures = [(path.name, CAPTIONS.get(path.stem, path.stem)) for path in sorted(folder.glob("*.png"))]
+    return HEADER + "".join(rows) + "".join(f"\n![{text}](results/{name})\n\n{text}\n" for name, text in figures)
 
 
 def write_page(folder: Path = FOLDER, path: Path = PAGE) -> None:
@@ -97,13 +96,13 @@ def write_page(folder: Path = FOLDER, path: Path = PAGE) -> None:
 
 
 def commit() -> str:
-    """What this code is, and whether it was changed since."""
+    """The current commit, marked as dirty if files have changed since."""
     changed = "-dirty" if _git("status", "--porcelain", "--", ":!docs/results", ":!docs/results.md") else ""
     return (_git("rev-parse", "--short", "HEAD") or "none") + changed
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

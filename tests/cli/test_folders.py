@@ -13,7 +13,7 @@ import torch
 from cli.conftest import SENTENCES
 from models.huggingface.theirs import gpt2, llama, marian
 from regard.generation import Translator
-from regard.models import RnnSearch, RnnSearchConfig, save_model
+from regard.models import RNNSearch, RNNSearchConfig, save_model
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
 from text.pieces import write_marian
@@ -34,7 +34,7 @@ def recurrent(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recurrent")
     tokenizer = Tokenizer.train(SENTENCES, vocab_size=300)
     torch.manual_seed(0)
-    save_model(folder, RnnSearch(RnnSearchConfig(tokenizer.vocab_size, d_model=16, d_hidden=16)), tokenizer)
+    save_model(folder, RNNSearch(RNNSearchConfig(tokenizer.vocab_size, d_model=16, hidden_size=16)), tokenizer)
     return folder
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models import EncoderDecoder, RnnSearchConfig, Transformer, TransformerConfig
+from regard.models import EncoderDecoder, RNNSearchConfig, Transformer, TransformerConfig
 from regard.models.checkpoint import build_model
 from regard.nn import linear_cross_entropy
 
@@ -20,7 +20,7 @@ SMALL = TransformerConfig(
 KINDS = {
     "plain": SMALL,
     "other": dataclasses.replace(SMALL, norm_first=True, num_kv_heads=2, positions="learned"),
-    "recurrent": RnnSearchConfig(WORDS, d_model=24, d_hidden=32, tie_embeddings="all", max_seq_len=64),
+    "recurrent": RNNSearchConfig(WORDS, d_model=24, hidden_size=32, tie_embeddings="all", max_seq_len=64),
 }
 
 

@@ -11,13 +11,13 @@ import torch
 
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import (
+    GAT,
     GPT,
     Bert,
     BertConfig,
-    Gat,
     GPTConfig,
-    RnnSearch,
-    SaganCritic,
+    RNNSearch,
+    SaganDiscriminator,
     SaganGenerator,
     Transformer,
     TransformerConfig,
@@ -25,7 +25,7 @@ from regard.models import (
 from regard.nn import RelativePositions, T5Positions
 
 
-@pytest.mark.parametrize("model", [Bert, Gat, GPT, RnnSearch, SaganCritic, SaganGenerator, Transformer])
+@pytest.mark.parametrize("model", [Bert, GAT, GPT, RNNSearch, SaganDiscriminator, SaganGenerator, Transformer])
 @pytest.mark.parametrize("config", [3, {"vocab_size": 9}, GPTConfig])
 def test_a_configuration_of_another_kind_is_refused(model, config):
     with pytest.raises(InvalidType, match=rf"config: expected a \w+Config, got {type(config).__name__}$"):

@@ -13,8 +13,8 @@ from regard.models import (
     Bert,
     BertConfig,
     GPTConfig,
-    RnnSearch,
-    RnnSearchConfig,
+    RNNSearch,
+    RNNSearchConfig,
     Transformer,
     TransformerConfig,
     load_model,
@@ -36,7 +36,7 @@ MODELS = {
     ("bert", "regard"): lambda: Bert(
         BertConfig(40, num_layers=1, head="sequence_classification", labels=("a", "b"), **SIZES)
     ),
-    ("rnn_search", "regard"): lambda: RnnSearch(RnnSearchConfig(40, d_model=16, d_hidden=12)),
+    ("rnn_search", "regard"): lambda: RNNSearch(RNNSearchConfig(40, d_model=16, hidden_size=12)),
     ("gpt2", "transformers"): lambda: GPT(GPTConfig(40, num_layers=1, max_seq_len=16, **SIZES)),
     ("llama", "transformers"): lambda: GPT(GPTConfig.llama(40, **LLAMA)),
     ("bert", "transformers"): lambda: Bert(BertConfig(40, num_layers=1, head="masked_lm", **SIZES)),

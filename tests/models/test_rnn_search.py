@@ -1,4 +1,4 @@
-"""RNNsearch against the paper's equations, written out word by word in float64."""
+"""RNNsearch against the paper's equations, written out token by token in float64."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidCheckpoint
 from regard.generation import greedy
-from regard.models import RnnSearch, RnnSearchConfig, load_model, save_model
+from regard.models import RNNSearch, RNNSearchConfig, load_model, save_model
 from regard.nn import AdditiveAttention, alignment_loss
 
-CONFIG = RnnSearchConfig(40, tgt_vocab_size=30, d_model=6, d_hidden=5, d_attention=7)
+CONFIG = RNNSearchConfig(40, tgt_vocab_size=30, d_model=6, hidden_size=5, d_attention=7)
 
 
-def drawn(config: RnnSearchConfig = CONFIG) -> RnnSearch:
-    """A model in whose attention something happens."""
+def random_model(config: RNNSearchConfig = CONFIG) -> RNNSearch:
+    """A model with large random weights, so that its attention is not uniform."""
     torch.manual_seed(3)
-    model = RnnSearch(config).double().eval()
+    model = RNNSearch(config).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return model
 
 
-def gates(x: Tensor, state: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
-    """One step of a gated recurrent unit, as torch documents it."""
+def gru_step(x: Tensor, state: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
+    """One step of a GRU, as torch documents it."""
     w_x, w_s, b_x, b_s = weights
     (x_r, x_z, x_n), (s_r, s_z, s_n) = (w_x @ x + b_x).chunk(3), (w_s @ state + b_s).chunk(3)
     reset, update = torch.sigmoid(x_r + s_r), torch.sigmoid(x_z + s_z)
     return (1 - update) * torch.tanh(x_n + reset * s_n) + update * state
 
 
-def written_out(model: RnnSearch, src: list[int], tgt: list[int]) -> tuple[Tensor, Tensor]:
+def reference(model: RNNSearch, src: list[int], tgt: list[int]) -> tuple[Tensor, Tensor]:
     """Logits (target, vocab) and weights (target, source) of one sentence."""
     p = dict(model.named_parameters())
     of = {
         name: tuple(p[f"{name}.{part}{end}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        for name, end in (("cell", ""),)
+        for name, end in (("decoder_cell", ""),)
     }
     for direction in ("", "_reverse"):
         of[direction] = tuple(
@@ -47,14 +47,14 @@ def written_out(model: RnnSearch, src: list[int], tgt: list[int]) -> tuple[Tenso
     embedded = p["src_embedding.weight"][src]
     forward, backward = [torch.zeros(5).double()], [torch.zeros(5).double()]
     for x in embedded:
-        forward.append(gates(x, forward[-1], of[""]))
+        forward.append(gru_step(x, forward[-1], of[""]))
     for x in embedded.flip(0):
-        backward.append(gates(x, backward[-1], of["_reverse"]))
+        backward.append(gru_step(x, backward[-1], of["_reverse"]))
     h = torch.cat([torch.stack(forward[1:]), torch.stack(backward[1:]).flip(0)], 1)
-    state = torch.tanh(p["begin.weight"] @ h[0, 5:] + p["begin.bias"])
+    state = torch.tanh(p["initial_state.weight"] @ h[0, 5:] + p["initial_state.bias"])
     logits, weights = [], []
-    for word in tgt:
-        y = p["tgt_embedding.weight"][word]
+    for token in tgt:
+        y = p["tgt_embedding.weight"][token]
         energy = torch.tanh(
             p["attention.query_proj.weight"] @ state
             + h @ p["attention.key_proj.weight"].mT
@@ -62,7 +62,7 @@ def written_out(model: RnnSearch, src: list[int], tgt: list[int]) -> tuple[Tenso
         )
         weights.append((energy @ p["attention.v"]).softmax(0))
         context = weights[-1] @ h
-        state = gates(torch.cat([y, context]), state, of["cell"])
+        state = gru_step(torch.cat([y, context]), state, of["decoder_cell"])
         merged = p["readout.weight"] @ torch.cat([state, y, context]) + p["readout.bias"]
         logits.append(p["lm_head.weight"] @ torch.maximum(merged[0::2], merged[1::2]))
     return torch.stack(logits), torch.stack(weights)
@@ -73,45 +73,45 @@ TGT = torch.tensor([[1, 29, 3, 4], [1, 6, 20, 11]])
 LENGTHS = torch.tensor([5, 3])
 
 
-def test_it_is_the_equations_of_the_paper():
-    model = drawn()
+def test_forward_computes_the_equations_of_the_paper():
+    model = random_model()
     output = model(SRC, TGT, LENGTHS, output_attentions=True)
     for row, length in enumerate(LENGTHS.tolist()):
-        logits, weights = written_out(model, SRC[row, :length].tolist(), TGT[row].tolist())
+        logits, weights = reference(model, SRC[row, :length].tolist(), TGT[row].tolist())
         torch.testing.assert_close(output.logits[row], logits)
-        seen = output.attentions.cross[0].weights.dense()[row, 0]
-        torch.testing.assert_close(seen[:, :length], weights)
-        assert (seen[:, length:] == 0).all()
+        dense = output.attentions.cross[0].weights.dense()[row, 0]
+        torch.testing.assert_close(dense[:, :length], weights)
+        assert (dense[:, length:] == 0).all()
     assert output.attentions.encoder == output.attentions.decoder == ()
 
 
-def test_words_one_by_one_with_a_cache_are_words_at_once():
-    model = drawn()
+def test_decoding_token_by_token_with_a_cache_equals_one_call():
+    model = random_model()
     memory, cache = model.encode(SRC, LENGTHS), model.new_cache()
-    steps = [model.decode(word[:, None], memory, LENGTHS, cache=cache) for word in TGT.unbind(1)]
+    steps = [model.decode(token[:, None], memory, LENGTHS, cache=cache) for token in TGT.unbind(1)]
     torch.testing.assert_close(model.lm_head(torch.cat(steps, 1)), model(SRC, TGT, LENGTHS).logits)
     assert cache.length == 4
 
 
-def test_several_rows_of_a_sentence_share_its_memory():
-    model, rows = drawn(), torch.randint(1, 30, (6, 4))
+def test_several_targets_of_a_sentence_share_its_memory():
+    model, rows = random_model(), torch.randint(1, 30, (6, 4))
     found = model.decode(rows, model.encode(SRC, LENGTHS), LENGTHS)
     apart = model.forward_features(SRC.repeat_interleave(3, 0), rows, LENGTHS.repeat_interleave(3))[0]
     torch.testing.assert_close(found, apart)
 
 
-def test_gradients_reach_every_weight_through_words_and_through_a_loss_on_attention():
-    model = drawn().train()
+def test_losses_on_logits_and_attention_give_every_weight_a_gradient():
+    model = random_model().train()
     hidden, attentions = model.forward_features(SRC, TGT, LENGTHS)
-    told = alignment_loss(attentions.cross[0].weights, torch.tensor([[0, 1, 2, 4], [0, 0, 1, 2]]))
-    (told + model.lm_head(hidden).square().mean()).backward()
+    loss = alignment_loss(attentions.cross[0].weights, torch.tensor([[0, 1, 2, 4], [0, 0, 1, 2]]))
+    (loss + model.lm_head(hidden).square().mean()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_under_autocast_all_is_computed_in_its_dtype():
-    model = drawn().float()
+def test_autocast_computes_in_its_dtype():
+    model = random_model().float()
     with torch.autocast("cpu", torch.bfloat16):
         found = model(SRC, TGT, LENGTHS, output_attentions=True)
     assert found.logits.dtype == torch.bfloat16
@@ -122,26 +122,26 @@ def test_under_autocast_all_is_computed_in_its_dtype():
 
 
 @pytest.mark.parametrize("tying", ["all", "decoder", "none"])
-def test_a_saved_model_is_the_same_when_it_is_loaded(tmp_path, tying):
+def test_a_saved_model_loads_unchanged(tmp_path, tying):
     config = dataclasses.replace(CONFIG, tgt_vocab_size=None if tying == "all" else 30, tie_embeddings=tying)
-    model = drawn(config).float()
+    model = random_model(config).float()
     save_model(tmp_path, model)
     loaded = load_model(tmp_path)
-    assert isinstance(loaded, RnnSearch)
+    assert isinstance(loaded, RNNSearch)
     assert loaded.config == config
     assert torch.equal(loaded(SRC, TGT % 30, LENGTHS).logits, model(SRC, TGT % 30, LENGTHS).logits)
 
 
-def test_what_does_not_fit_is_refused():
-    for keys, words in (
-        ({"d_hidden": 0}, "d_hidden: expected an int of at least 1"),
+def test_invalid_configs_and_inputs_raise():
+    for keys, message in (
+        ({"hidden_size": 0}, "hidden_size: expected an int of at least 1"),
         ({"dropout": 1.5}, "dropout: expected"),
         ({"tie_embeddings": "all"}, "vocab_size=40 and tgt_vocab_size=30, got 'all', which needs one vocabulary"),
         ({"eos_id": 30}, "eos_id: expected an id below tgt_vocab_size=30, got 30"),
     ):
-        with pytest.raises(InvalidArgument, match=words):
+        with pytest.raises(InvalidArgument, match=message):
             dataclasses.replace(CONFIG, **keys)
-    model = drawn()
+    model = random_model()
     with pytest.raises(InvalidArgument, match="src_lengths: expected values from 1 to the 5 tokens of src, got 0"):
         model(SRC, TGT, torch.tensor([5, 0]))
     with pytest.raises(InvalidArgument, match=r"memory: expected shape \(sentences, source, 10\)"):
@@ -152,16 +152,16 @@ def test_what_does_not_fit_is_refused():
         AdditiveAttention(6, 8, 5)(torch.randn(1, 2, 6), torch.randn(1, 3, 6))
 
 
-def test_transformers_has_no_such_model(tmp_path):
-    with pytest.raises(InvalidArgument, match="no place for an RnnSearch"):
-        save_model(tmp_path / "out", drawn(), layout="transformers")
+def test_the_transformers_layout_does_not_take_an_rnn_search(tmp_path):
+    with pytest.raises(InvalidArgument, match="no place for an RNNSearch"):
+        save_model(tmp_path / "out", random_model(), layout="transformers")
     assert not (tmp_path / "out").exists()
     with pytest.raises(InvalidCheckpoint, match="not a folder"):
         load_model(tmp_path / "out")
 
 
-def test_a_source_is_projected_once(monkeypatch):
-    model, calls = drawn(), []
+def test_the_memory_is_projected_once(monkeypatch):
+    model, calls = random_model(), []
     project = model.attention.project_key
     monkeypatch.setattr(model.attention, "project_key", lambda key: calls.append(key) or project(key))
     src = torch.randint(3, 30, (2, 5))

@@ -1,4 +1,4 @@
-"""The self-attention GAN: shapes, spectral norms, its losses, and that it learns."""
+"""SAGAN: shapes, spectral norms, losses and a short training."""
 
 from __future__ import annotations
 
@@ -7,61 +7,61 @@ import torch
 from torch import nn
 
 from regard.errors import InvalidArgument
-from regard.models import SaganConfig, SaganCritic, SaganGenerator, save_model
-from regard.models.sagan import critic_loss, generator_loss
+from regard.models import SaganConfig, SaganDiscriminator, SaganGenerator, save_model
+from regard.models.sagan import discriminator_loss, generator_loss
 
-SMALL = SaganConfig(image_size=16, image_channels=3, num_classes=4, d_latent=6, width=8, attention_size=8)
+SMALL = SaganConfig(image_size=16, image_channels=3, num_classes=4, latent_dim=6, base_channels=8, attention_size=8)
 LABELS = torch.tensor([0, 3, 1])
 
 
-def test_sizes_are_the_papers():
+def test_default_sizes_are_those_of_the_paper():
     config = SaganConfig(attention_size=32)
     assert config.sizes == (4, 8, 16, 32, 64, 128)
     assert [config.channels(size) for size in config.sizes] == [1024, 1024, 512, 256, 128, 64]
 
 
-def test_images_and_scores_come_with_their_attention():
+def test_generator_and_discriminator_return_their_attention():
     torch.manual_seed(0)
-    made = SaganGenerator(SMALL)(torch.randn(3, 6), LABELS)
-    judged = SaganCritic(SMALL)(made.images, LABELS)
-    assert made.images.shape == (3, 3, 16, 16)
-    assert made.images.abs().max() <= 1
-    assert judged.scores.shape == (3,)
-    for output in (made, judged):
+    generated = SaganGenerator(SMALL)(torch.randn(3, 6), LABELS)
+    scored = SaganDiscriminator(SMALL)(generated.images, LABELS)
+    assert generated.images.shape == (3, 3, 16, 16)
+    assert generated.images.abs().max() <= 1
+    assert scored.scores.shape == (3,)
+    for output in (generated, scored):
         assert output.attention.weights.shape == (3, 1, 64, 64)
         torch.testing.assert_close(output.attention.weights.dense().sum(-1), torch.ones(3, 1, 64))
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
-def test_attention_begins_as_the_identity_wherever_it_stands(size):
+def test_attention_is_the_identity_at_initialization(size):
     latent = torch.randn(3, 6)
     models = []
-    for where in (None, size):
-        config = SaganConfig(**{**vars(SMALL), "attention_size": where})
+    for attention_size in (None, size):
+        config = SaganConfig(**{**vars(SMALL), "attention_size": attention_size})
         torch.manual_seed(1)
-        models.append((SaganGenerator(config).eval(), SaganCritic(config).eval()))
-    (plain, plain_critic), (attending, attending_critic) = models
-    # those without attention hold all that the others do, but for the attention's own
-    assert attending.load_state_dict(plain.state_dict(), strict=False).missing_keys
-    attending_critic.load_state_dict(plain_critic.state_dict(), strict=False)
-    expected, found = plain(latent, LABELS), attending(latent, LABELS)
-    torch.testing.assert_close(found.images, expected.images)
+        models.append((SaganGenerator(config).eval(), SaganDiscriminator(config).eval()))
+    (plain_generator, plain_discriminator), (generator, discriminator) = models
+    # only the weights of the attention layers are missing
+    assert generator.load_state_dict(plain_generator.state_dict(), strict=False).missing_keys
+    discriminator.load_state_dict(plain_discriminator.state_dict(), strict=False)
+    expected, generated = plain_generator(latent, LABELS), generator(latent, LABELS)
+    torch.testing.assert_close(generated.images, expected.images)
     assert expected.attention is None
-    judged = attending_critic(found.images, LABELS)
-    torch.testing.assert_close(judged.scores, plain_critic(found.images, LABELS).scores)
-    assert found.attention.weights.shape == judged.attention.weights.shape == (3, 1, size**2, size**2)
+    scored = discriminator(generated.images, LABELS)
+    torch.testing.assert_close(scored.scores, plain_discriminator(generated.images, LABELS).scores)
+    assert generated.attention.weights.shape == scored.attention.weights.shape == (3, 1, size**2, size**2)
 
 
-def test_every_weight_has_the_spectral_norm_1():
+def test_every_weight_has_spectral_norm_1():
     torch.manual_seed(0)
-    generator, critic = SaganGenerator(SMALL), SaganCritic(SMALL)
-    for _ in range(200):  # each a step of the power iteration
-        critic(generator.draw(LABELS).images, LABELS)
+    generator, discriminator = SaganGenerator(SMALL), SaganDiscriminator(SMALL)
+    for _ in range(200):  # one power iteration each
+        discriminator(generator.sample(LABELS).images, LABELS)
     counted = 0
-    for model in (generator, critic):
+    for model in (generator, discriminator):
         for module in model.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)) or (
-                isinstance(module, nn.Embedding) and module is getattr(model, "of_class", None)
+                isinstance(module, nn.Embedding) and module is getattr(model, "class_embedding", None)
             ):
                 largest = torch.linalg.matrix_norm(module.weight.detach().flatten(1), 2)
                 assert largest.item() == pytest.approx(1, abs=0.02)
@@ -69,58 +69,62 @@ def test_every_weight_has_the_spectral_norm_1():
     assert counted == 2 * 3 + 2 + 3 * 3 + 3 + 8  # blocks, first and last, those of each attention
 
 
-def test_the_losses_are_those_of_the_paper():
-    real, made = torch.tensor([2.0, 0.5, -1.0]), torch.tensor([-3.0, 0.0, 0.5])
-    assert critic_loss(real, made).item() == pytest.approx((0 + 0.5 + 2) / 3 + (0 + 1 + 1.5) / 3)
-    assert generator_loss(made).item() == pytest.approx(2.5 / 3)
+def test_losses_are_those_of_the_paper():
+    real, fake = torch.tensor([2.0, 0.5, -1.0]), torch.tensor([-3.0, 0.0, 0.5])
+    assert discriminator_loss(real, fake).item() == pytest.approx((0 + 0.5 + 2) / 3 + (0 + 1 + 1.5) / 3)
+    assert generator_loss(fake).item() == pytest.approx(2.5 / 3)
 
 
-def test_it_learns_which_class_is_bright():
+def test_generator_learns_which_class_is_bright():
     torch.manual_seed(0)
-    config = SaganConfig(image_size=8, image_channels=1, num_classes=2, d_latent=4, width=8, attention_size=8)
-    generator, critic = SaganGenerator(config), SaganCritic(config)
-    of_generator = torch.optim.Adam(generator.parameters(), lr=3e-3, betas=(0.0, 0.9))
-    of_critic = torch.optim.Adam(critic.parameters(), lr=12e-3, betas=(0.0, 0.9))
+    config = SaganConfig(image_size=8, image_channels=1, num_classes=2, latent_dim=4, base_channels=8, attention_size=8)
+    generator, discriminator = SaganGenerator(config), SaganDiscriminator(config)
+    generator_optimizer = torch.optim.Adam(generator.parameters(), lr=3e-3, betas=(0.0, 0.9))
+    discriminator_optimizer = torch.optim.Adam(discriminator.parameters(), lr=12e-3, betas=(0.0, 0.9))
     for _ in range(80):
         labels = torch.randint(2, (16,))
         real = (labels * 1.2 - 0.6)[:, None, None, None] + 0.1 * torch.randn(16, 1, 8, 8)
-        loss = critic_loss(critic(real, labels).scores, critic(generator.draw(labels).images.detach(), labels).scores)
-        of_critic.zero_grad()
-        loss.backward()
-        of_critic.step()
-        of_generator.zero_grad()
-        generator_loss(critic(generator.draw(labels).images, labels).scores).backward()
-        of_generator.step()
-    dark, bright = generator.eval().draw(torch.arange(2).repeat_interleave(50)).images.chunk(2)
+        scores = discriminator(real, labels).scores
+        fake_scores = discriminator(generator.sample(labels).images.detach(), labels).scores
+        discriminator_optimizer.zero_grad()
+        discriminator_loss(scores, fake_scores).backward()
+        discriminator_optimizer.step()
+        generator_optimizer.zero_grad()
+        generator_loss(discriminator(generator.sample(labels).images, labels).scores).backward()
+        generator_optimizer.step()
+    dark, bright = generator.eval().sample(torch.arange(2).repeat_interleave(50)).images.chunk(2)
     assert dark.mean().item() == pytest.approx(-0.6, abs=0.35)
     assert bright.mean().item() == pytest.approx(0.6, abs=0.35)
     assert generator.attention.gamma.item() != 0
 
 
-def test_what_no_folder_can_hold_is_refused(tmp_path):
-    known = "model must be one of Transformer, Bert, GPT, RnnSearch, but is a SaganCritic"
+def test_save_model_does_not_take_a_sagan(tmp_path):
+    known = "model must be one of Transformer, Bert, GPT, RNNSearch, but is a SaganDiscriminator"
     with pytest.raises(InvalidArgument, match=known):
-        save_model(tmp_path / "out", SaganCritic(SMALL))
+        save_model(tmp_path / "out", SaganDiscriminator(SMALL))
     assert not (tmp_path / "out").exists()
 
 
-def test_what_does_not_fit_is_refused():
-    for keys, words in (
-        ({"image_size": 12}, "image_size: expected 8, 16, 32 and so on, each twice the last, got 12"),
+def test_invalid_sizes_and_inputs_raise():
+    for keys, message in (
+        ({"image_size": 12}, "image_size: expected a power of two of at least 8, got 12"),
         ({"attention_size": 5}, "attention_size: expected one of 4, 8, 16, or None, got 5"),
-        ({"width": 3}, "width: expected channels that 8 divides where attention is, got 6"),
+        (
+            {"base_channels": 3},
+            "base_channels: expected a multiple of 8 channels in the feature maps with attention, got 6",
+        ),
         ({"num_classes": 0}, "num_classes: expected an int of at least 1"),
     ):
-        with pytest.raises(InvalidArgument, match=words):
+        with pytest.raises(InvalidArgument, match=message):
             SaganConfig(**{**vars(SMALL), **keys})
-    generator, critic = SaganGenerator(SMALL), SaganCritic(SMALL)
-    with pytest.raises(InvalidArgument, match=r"latent: expected shape \(batch, d_latent\) = \(3, 6\), got \(3, 5\)"):
+    generator, discriminator = SaganGenerator(SMALL), SaganDiscriminator(SMALL)
+    with pytest.raises(InvalidArgument, match=r"latent: expected shape \(batch, latent_dim\) = \(3, 6\), got \(3, 5\)"):
         generator(torch.randn(3, 5), LABELS)
     with pytest.raises(InvalidArgument, match="labels: expected values from 0 to num_classes - 1 = 3, got 4"):
         generator(torch.randn(1, 6), torch.tensor([4]))
     with pytest.raises(
         InvalidArgument, match=r"images: expected shape \(batch, image_channels, .*\) = \(3, 3, 16, 16\), got"
     ):
-        critic(torch.randn(3, 1, 16, 16), LABELS)
+        discriminator(torch.randn(3, 1, 16, 16), LABELS)
     with pytest.raises(InvalidArgument, match="labels: expected 3 integers"):
-        critic(torch.randn(3, 3, 16, 16), LABELS[:2])
+        discriminator(torch.randn(3, 3, 16, 16), LABELS[:2])

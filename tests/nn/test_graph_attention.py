@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from regard.errors import InvalidArgument, InvalidType
-from regard.models import Gat, GatConfig
+from regard.models import GAT, GATConfig
 from regard.nn import GraphAttention
 from regard.ops.masks import Causal, Neighbours
 
@@ -44,7 +44,7 @@ def test_equations_1_to_6_of_the_paper(concat, nodes):
 def test_dropout_acts_in_training_only():
     graph, _ = random_graph(20, 0.2)
     for rates in ({"dropout": 0.5, "attention_dropout": 0.0}, {"dropout": 0.0, "attention_dropout": 0.5}):
-        model, x = Gat(GatConfig(6, 3, head_dim=4, num_heads=2, **rates)), torch.randn(20, 6)
+        model, x = GAT(GATConfig(6, 3, head_dim=4, num_heads=2, **rates)), torch.randn(20, 6)
         assert not torch.equal(model(x, graph).logits, model(x, graph).logits)
         model.eval()
         assert torch.equal(model(x, graph).logits, model(x, graph).logits)
@@ -56,14 +56,14 @@ def test_it_learns_classes_that_neighbours_share():
     same = labels[:, None] == labels
     dense = (same & (torch.rand(40, 40) < 0.2)) | torch.eye(40, dtype=torch.bool)
     graph, x = Neighbours(*dense.nonzero().T), torch.randn(40, 8) + 0.3 * labels[:, None]
-    model = Gat(GatConfig(8, 2, head_dim=4, num_heads=2, dropout=0.0, attention_dropout=0.0))
+    model = GAT(GATConfig(8, 2, head_dim=4, num_heads=2, dropout=0.0, attention_dropout=0.0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(80):
         loss = functional.cross_entropy(model(x, graph).logits[:20], labels[:20])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    output = model.eval()(x, graph, attentions=True)
+    output = model.eval()(x, graph, output_attentions=True)
     assert (output.logits[20:].argmax(1) == labels[20:]).double().mean() > 0.8
     assert [attended.weights.shape for attended in output.attentions] == [(1, 2, 40, 40), (1, 1, 40, 40)]
 
@@ -83,4 +83,4 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(InvalidType, match="x: expected a tensor, got list"):
         GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])
     with pytest.raises(InvalidArgument, match=r"num_classes: expected an int of at least 1 and at most .*, got 0"):
-        GatConfig(5, 0)
+        GATConfig(5, 0)

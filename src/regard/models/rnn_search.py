@@ -1,4 +1,4 @@
-"""RNNsearch of Bahdanau, Cho and Bengio 2015: a recurrent encoder-decoder with attention, before the Transformer."""
+"""RNNsearch of Bahdanau, Cho and Bengio 2015: a recurrent encoder-decoder with additive attention."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ from regard.ops.masks import Padding
 
 
 @dataclass(frozen=True)
-class RnnSearchConfig:
-    """What an RNNsearch is built from; the defaults are the sizes of the paper.
+class RNNSearchConfig:
+    """Sizes, dropout rate and token ids of an RNNsearch; the defaults are the sizes of the paper.
 
     Args:
-        vocab_size: Number of words of the source, or of both sides.
-        tgt_vocab_size: Number of words of the target. Default: one vocabulary for both sides.
-        d_model: Width of the embeddings, and of what the final linear map reads.
-        d_hidden: Width of the recurrent states, of the encoder in each direction.
-        d_attention: Width of the hidden layer that weighs the source. Default: d_hidden.
-        dropout: Dropped share of embeddings, annotations and what the final linear map reads.
-        max_seq_len: The longest sequence that generation makes.
-        tie_embeddings: ``"all"``: one matrix for both embeddings and the final linear map; ``"decoder"``: one for the
-            target embedding and the final map; ``"none"`` (the paper's).
-        pad_id: The word that fills up sequences.
-        bos_id: The word that the decoder reads first.
-        eos_id: The word that ends a sequence.
+        vocab_size: Vocabulary size of the source, or of both sides.
+        tgt_vocab_size: Vocabulary size of the target. Default: both sides share one vocabulary.
+        d_model: Size of the embeddings and of the decoder's output, from which logits are computed.
+        hidden_size: Size of the recurrent states: the decoder's, and the encoder's in each direction.
+        d_attention: Size of the attention's hidden layer. Default: hidden_size.
+        dropout: Dropout rate for the embeddings, the encoder's output and the decoder's output.
+        max_seq_len: Maximum length of generated sequences, in tokens.
+        tie_embeddings: Which of the two embeddings and the output projection share one matrix: ``"all"``,
+            ``"decoder"`` (target embedding and output projection) or ``"none"`` (the paper's).
+        pad_id: Padding token id.
+        bos_id: Token id that starts the decoder's input.
+        eos_id: Token id that ends a sequence.
 
     Raises:
-        InvalidArgument: With everything that does not fit.
+        InvalidArgument: If a field is out of range or of the wrong type, embeddings are tied across vocabularies of
+            different sizes, a token id is not below the smaller vocabulary size, or eos_id equals pad_id or bos_id.
 
     Example:
-        >>> RnnSearchConfig(30000).d_hidden
+        >>> RNNSearchConfig(30000).hidden_size
         1000
     """
 
     vocab_size: Size
     tgt_vocab_size: Size | None = None
     d_model: Size = 620
-    d_hidden: Size = 1000
+    hidden_size: Size = 1000
     d_attention: Size | None = None
     dropout: Rate = 0.0
     max_seq_len: Size = 1024
@@ -65,32 +66,34 @@ class RnnSearchConfig:
 
     @property
     def decoder_vocab_size(self) -> int:
-        """Number of words of the target."""
+        """Vocabulary size of the target."""
         return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
     def num_layers_and_heads(self, kind: str) -> tuple[int, int]:
-        """The number of layers of one kind of attention, of which there is ``"cross"`` alone, and of heads."""
+        """Number of layers and of heads of one kind of attention; only ``"cross"`` has any."""
         return (1, 1) if kind == "cross" else (0, 0)
 
 
-class RnnSearch(EncoderDecoder):
-    """Recurrent encoder-decoder: two GRUs read the source, a third writes and attends to what they made of it.
+class RNNSearch(EncoderDecoder):
+    """Recurrent encoder-decoder with additive attention.
 
-    Forward and backward states of the encoder stand side by side as annotations hⱼ. Before its word i the decoder
-    weighs them by its last state, and steps on:
+    A bidirectional GRU encodes the source; a GRU decoder attends to its states at every step. hⱼ concatenates the
+    encoder's forward and backward state at source token j. At step i, the decoder computes attention weights Pᵢⱼ from
+    its previous state sᵢ₋₁, and its next state from the previous target token yᵢ₋₁ and the context cᵢ:
 
-        sᵢ = GRU(sᵢ₋₁; yᵢ₋₁, cᵢ), cᵢ = Σⱼ Pᵢⱼ hⱼ, Pᵢⱼ = softmax over j of v · tanh(W sᵢ₋₁ + U hⱼ + b)
-        s₀ = tanh(W₀ ←h₁), logitsᵢ = E · maxout(R [sᵢ, yᵢ₋₁, cᵢ])
+        Pᵢⱼ = softmax over j of v · tanh(W sᵢ₋₁ + U hⱼ + b), cᵢ = Σⱼ Pᵢⱼ hⱼ
+        sᵢ = GRU(sᵢ₋₁; yᵢ₋₁, cᵢ), s₀ = tanh(W₀ ←h₁), logitsᵢ = E · maxout(R [sᵢ, yᵢ₋₁, cᵢ])
 
-    Maxout takes the larger of each two neighbours. The paper's readout takes sᵢ in the text and sᵢ₋₁ in its appendix;
-    here it is sᵢ. The GRUs are torch's, whose reset gate acts behind the product, r ∘ (U s), where the paper's acts
-    before it. It is trained, translates and is looked at as a :class:`regard.models.Transformer`.
+    Maxout takes the maximum of each pair of adjacent units. The paper's output layer reads sᵢ in the text and sᵢ₋₁ in
+    the appendix; here it reads sᵢ. The GRUs are torch's: the reset gate applies after the matrix product, r ∘ (U s), in
+    the paper before it. Training, translation and recording work as for :class:`regard.models.Transformer`.
 
-    Recurrent matrices begin orthogonal, the attention's as :class:`regard.nn.AdditiveAttention` says, all others from
-    Xavier's uniform distribution, embeddings from N(0, 1 / d_model), biases at 0.
+    Initialization: recurrent matrices are orthogonal, the attention's weights as in
+    :class:`regard.nn.AdditiveAttention`, all other matrices from Xavier's uniform distribution, embeddings from
+    N(0, 1 / d_model), biases 0.
 
     Args:
-        config: Sizes and rates.
+        config: Sizes, dropout rate and token ids.
 
     Reference:
         Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", section 3
@@ -98,43 +101,43 @@ class RnnSearch(EncoderDecoder):
 
     Example:
         >>> import torch
-        >>> model = RnnSearch(RnnSearchConfig(100, d_model=16, d_hidden=12)).eval()
+        >>> model = RNNSearch(RNNSearchConfig(100, d_model=16, hidden_size=12)).eval()
         >>> src, tgt = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 5))
         >>> output = model(src, tgt, src_lengths=torch.tensor([7, 4]), output_attentions=True)
         >>> output.logits.shape, output.attentions.cross[0].weights.shape
         (torch.Size([2, 5, 100]), torch.Size([2, 1, 5, 7]))
     """
 
-    min_source_length = 1  # a recurrent network reads something
+    min_source_length = 1  # the decoder's initial state needs a source token
 
-    def __init__(self, config: RnnSearchConfig) -> None:
-        super().__init__(check_config(config, RnnSearchConfig))
-        d_model, d_hidden = config.d_model, config.d_hidden
-        self.encoder = nn.GRU(d_model, d_hidden, batch_first=True, bidirectional=True)
-        self.begin = Linear(d_hidden, d_hidden)
-        self.attention = AdditiveAttention(d_hidden, 2 * d_hidden, config.d_attention or d_hidden)
-        self.cell = nn.GRUCell(d_model + 2 * d_hidden, d_hidden)
-        self.readout = Linear(d_hidden + d_model + 2 * d_hidden, 2 * d_model)
+    def __init__(self, config: RNNSearchConfig) -> None:
+        super().__init__(check_config(config, RNNSearchConfig))
+        d_model, hidden_size = config.d_model, config.hidden_size
+        self.encoder = nn.GRU(d_model, hidden_size, batch_first=True, bidirectional=True)
+        self.initial_state = Linear(hidden_size, hidden_size)
+        self.attention = AdditiveAttention(hidden_size, 2 * hidden_size, config.d_attention or hidden_size)
+        self.decoder_cell = nn.GRUCell(d_model + 2 * hidden_size, hidden_size)
+        self.readout = Linear(hidden_size + d_model + 2 * hidden_size, 2 * d_model)
         self.lm_head = self._build_lm_head()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, as the class describes."""
-        for linear in (self.begin, self.readout, self.lm_head):
+        """Draw all weights again, as the class documents."""
+        for linear in (self.initial_state, self.readout, self.lm_head):
             nn.init.xavier_uniform_(linear.weight)
-        for name, weight in (*self.encoder.named_parameters(), *self.cell.named_parameters()):
-            if name.startswith("weight"):  # of the reset gate, the update gate and the new state, one below the other
+        for name, weight in (*self.encoder.named_parameters(), *self.decoder_cell.named_parameters()):
+            if name.startswith("weight"):  # stacked: reset gate, update gate, new state
                 for gate in weight.chunk(3):
                     nn.init.orthogonal_(gate) if "_hh" in name else nn.init.xavier_uniform_(gate)
         for name, bias in self.named_parameters():
             if "bias" in name:
                 nn.init.zeros_(bias)
         self.attention.reset_parameters()
-        self._reset_embeddings()  # after the linear map, with which it may be one
+        self._reset_embeddings()  # last: the output projection may share their matrix
 
     @property
     def memory_dim(self) -> int:
-        return 2 * self.config.d_hidden
+        return 2 * self.config.hidden_size
 
     @property
     def attention_layers(self) -> dict[str, Any]:
@@ -145,74 +148,74 @@ class RnnSearch(EncoderDecoder):
         return RecurrentCache()
 
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
-        """Annotations: forward states beside backward states, zeros behind a sequence's end."""
+        """The encoder's states, forward and backward concatenated; zeros at padding."""
         embedded = self._embed(src, self.src_embedding)
         lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
         packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        states, _ = functional_call(self.encoder, _in_dtype(self.encoder, embedded.dtype), (packed,))
-        annotations, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=src.shape[1])
-        return self.dropout(annotations), ()
+        states, _ = functional_call(self.encoder, _parameters_as(self.encoder, embedded.dtype), (packed,))
+        memory, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=src.shape[1])
+        return self.dropout(memory), ()
 
     def _decode(
         self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache | None
     ) -> tuple[Tensor, tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
         embedded = self._embed(tgt, self.tgt_embedding)
-        states, attended = self._recur(embedded, memory, src_lengths, cache or self.new_cache())
+        states, attended = self._unroll(embedded, memory, src_lengths, cache or self.new_cache())
         merged = self.readout(torch.cat([states, embedded, attended.output], -1))
         return self.dropout(merged.unflatten(-1, (-1, 2)).amax(-1)), (), (attended,)
 
-    def _recur(
+    def _unroll(
         self, embedded: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache
     ) -> tuple[Tensor, AttentionOutput]:
-        """The states after each word, (rows, target, d_hidden), and what was attended to for it."""
+        """Run the decoder over all target tokens: its states (rows, target, hidden_size), and its attention."""
         mask = None if src_lengths is None else Padding(src_lengths)
         if cache.state is None or cache.key is None:
-            first = memory[:, 0, self.config.d_hidden :]  # the backward state that has read the whole source
-            cache.state = torch.tanh(self.begin(first)).repeat_interleave(len(embedded) // len(memory), 0)
+            backward = memory[:, 0, self.config.hidden_size :]  # at the first token: it has read the whole source
+            cache.state = torch.tanh(self.initial_state(backward)).repeat_interleave(len(embedded) // len(memory), 0)
             cache.key = self.attention.project_key(memory)
         states, contexts = [cache.state], []
-        weights = _in_dtype(self.cell, embedded.dtype)
-        for word in embedded.unbind(1):
-            queries = states[-1].unflatten(0, (len(memory), -1))  # (sentences, beams, d_hidden)
-            read = self.attention(queries, memory, mask=mask, projected_key=cache.key).output
-            contexts.append(read.flatten(0, 1))
-            states.append(functional_call(self.cell, weights, (torch.cat([word, contexts[-1]], -1), states[-1])))
+        parameters = _parameters_as(self.decoder_cell, embedded.dtype)
+        for token in embedded.unbind(1):  # (rows, d_model)
+            query = states[-1].unflatten(0, (len(memory), -1))  # (sentences, beams, hidden_size)
+            context = self.attention(query, memory, mask=mask, projected_key=cache.key).output.flatten(0, 1)
+            contexts.append(context)
+            states.append(functional_call(self.decoder_cell, parameters, (torch.cat([token, context], -1), states[-1])))
         cache.state, cache.length = states[-1], cache.length + embedded.shape[1]
-        asking = torch.stack(states[:-1], 1).unflatten(0, (len(memory), -1)).flatten(1, 2)
-        asked = self.attention.weights(asking, memory, mask=mask, projected_key=cache.key)
-        return torch.stack(states[1:], 1), AttentionOutput(torch.stack(contexts, 1), asked, {}, memory[:, None])
+        queries = torch.stack(states[:-1], 1).unflatten(0, (len(memory), -1)).flatten(1, 2)
+        weights = self.attention.weights(queries, memory, mask=mask, projected_key=cache.key)
+        return torch.stack(states[1:], 1), AttentionOutput(torch.stack(contexts, 1), weights, {}, memory[:, None])
 
-    def _embed(self, words: Tensor, embedding: nn.Embedding) -> Tensor:
+    def _embed(self, ids: Tensor, embedding: nn.Embedding) -> Tensor:
         """(batch, tokens) → (batch, tokens, d_model)."""
-        return self.dropout(to_autocast_dtype(embedding(words)))
+        return self.dropout(to_autocast_dtype(embedding(ids)))
 
 
-def _in_dtype(recurrent: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights of a recurrent module, which autocast leaves as they are on a CPU, in a dtype."""
-    return {name: parameter.to(dtype) for name, parameter in recurrent.named_parameters()}
+def _parameters_as(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The parameters of a recurrent module in this dtype: autocast does not cast them on a CPU."""
+    return {name: parameter.to(dtype) for name, parameter in module.named_parameters()}
 
 
 class RecurrentCache:
-    """What the decoder goes on from: the state of each row, and the projected annotations of each sentence."""
+    """State of the decoder between steps: a :class:`regard.nn.cache.Cache`, with one row per beam."""
 
     def __init__(self) -> None:
         self.length = 0
-        """Number of words that each row has."""
-        self.state: Tensor | None = None  # (rows, d_hidden)
-        self.key: Tensor | None = None  # (sentences, 1, source, d_attention)
+        """Number of tokens in each row."""
+        self.state: Tensor | None = None  # (rows, hidden_size)
+        self.key: Tensor | None = None  # (sentences, 1, source, d_attention), the projected memory
 
     def batch_repeat_interleave(self, beams: int) -> None:
-        """Make of the one row of each sentence so many, which go on from it."""
+        """Continue the one row of each sentence with several beams."""
         if self.state is not None:
             self.state = self.state.repeat_interleave(beams, 0)
 
     def reorder_cache(self, rows: Tensor) -> None:
-        """Let row i go on from row ``rows[i]`` of the same sentence."""
+        """Continue row ``rows[i]`` as row i; both are beams of the same sentence."""
         if self.state is not None:
             self.state = self.state.index_select(0, rows)
 
     def batch_select_indices(self, sentences: Tensor, rows: Tensor) -> None:
-        """Go on with some sentences only, whose row i goes on from row ``rows[i]``, counted before others left."""
+        """Continue with some sentences only, and row ``rows[i]``, counted before the others left, as row i."""
         if self.key is not None:
             self.key = self.key.index_select(0, sentences)
         self.reorder_cache(rows)

@@ -1,10 +1,11 @@
-"""SAGAN (Zhang et al. 2019): a generator of images and its critic, each with self-attention over a feature map."""
+"""SAGAN (Zhang et al. 2019): an image generator and its discriminator, each with self-attention over a feature map."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,25 +19,27 @@ from regard.models.inputs import INDICES, check_integers
 from regard.nn.self_attention_2d import SelfAttention2d
 from regard.ops import AttentionOutput
 
-SMALLEST = 4  # a generator begins with so many rows and columns, where its critic ends
-WIDEST = 16  # times the width: the most channels of a feature map
+MIN_SIZE = 4  # height and width of the smallest feature maps: the generator's first, the discriminator's last
+MAX_CHANNEL_FACTOR = 16  # a feature map has at most 16 · base_channels channels
 
 
 @dataclass(frozen=True)
 class SaganConfig:
-    """What a generator and its critic are built from; the defaults are the sizes of the paper for ImageNet.
+    """Sizes of a SAGAN's generator and discriminator; the defaults are the paper's for ImageNet.
 
     Args:
-        image_size: Height and width of an image: 8, 16, 32 and so on.
-        image_channels: Of an image: 1 for gray, 3 for colours.
-        num_classes: What kinds of images there are.
-        d_latent: Width of the random vector that an image is made of.
-        width: Channels of a feature map as large as the image. One of half its size has twice as many, up to 16 times.
-        attention_size: Height and width of the feature maps with self-attention; the paper's is 32. Default: none have
-            it.
+        image_size: Height and width of an image in pixels: a power of two, at least 8.
+        image_channels: Channels of an image: 1 for grayscale, 3 for RGB.
+        num_classes: Number of image classes.
+        latent_dim: Size of the generator's random input vector.
+        base_channels: Channels of the feature maps of image size. They double with each halving of the size, up to
+            16 · base_channels.
+        attention_size: Height and width of the feature maps with self-attention; 32 in the paper. Default: no
+            self-attention.
 
     Raises:
-        InvalidArgument: With everything that does not fit.
+        InvalidArgument: If a size is out of range or of the wrong type, image_size is not a power of two,
+            attention_size is not the size of a feature map, or 8 does not divide the channels of that feature map.
 
     Example:
         >>> SaganConfig(image_size=32, num_classes=10, attention_size=16).sizes
@@ -46,8 +49,8 @@ class SaganConfig:
     image_size: Size = 128
     image_channels: Size = 3
     num_classes: Size = 1000
-    d_latent: Size = 128
-    width: Size = 64
+    latent_dim: Size = 128
+    base_channels: Size = 64
     attention_size: Size | None = None
 
     def __post_init__(self) -> None:
@@ -56,56 +59,59 @@ class SaganConfig:
         size, divisor = self.attention_size, SelfAttention2d.REDUCTION
         with Checks() as checks:
             if self.image_size not in self.sizes[1:]:
-                checks.fail(f"image_size: expected 8, 16, 32 and so on, each twice the last, got {self.image_size}")
+                checks.fail(f"image_size: expected a power of two of at least 8, got {self.image_size}")
             elif size is not None and size not in self.sizes:
                 checks.fail(f"attention_size: expected one of {', '.join(map(str, self.sizes))}, or None, got {size}")
             elif size is not None and self.channels(size) % divisor:
                 channels = self.channels(size)
-                checks.fail(f"width: expected channels that {divisor} divides where attention is, got {channels}")
+                expected = f"a multiple of {divisor} channels in the feature maps with attention"
+                checks.fail(f"base_channels: expected {expected}, got {channels}")
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of feature maps, from 4 to that of the image."""
-        return tuple(SMALLEST * 2**power for power in range(max(1, (self.image_size // SMALLEST).bit_length())))
+        """Heights of the feature maps in ascending order, from 4 to image_size; their widths are the same."""
+        return tuple(MIN_SIZE * 2**power for power in range(max(1, (self.image_size // MIN_SIZE).bit_length())))
 
     def channels(self, size: int) -> int:
-        """Channels of the feature maps of a size."""
-        return self.width * min(self.image_size // size, WIDEST)
+        """Number of channels of the feature maps of this height."""
+        return self.base_channels * min(self.image_size // size, MAX_CHANNEL_FACTOR)
 
 
 class GeneratorOutput(NamedTuple):
-    """What a generator gives."""
+    """Output of :class:`SaganGenerator`."""
 
     images: Tensor
     """(batch, image_channels, image_size, image_size), from −1 to 1"""
     attention: AttentionOutput | None
-    """What each place of the feature map attended to, where the model has attention."""
+    """Output of the self-attention layer; None without self-attention."""
 
 
-class CriticOutput(NamedTuple):
-    """What a critic gives."""
+class DiscriminatorOutput(NamedTuple):
+    """Output of :class:`SaganDiscriminator`."""
 
     scores: Tensor
-    """(batch,): large for what it holds for real"""
+    """(batch,): unbounded, higher for images that look real"""
     attention: AttentionOutput | None
-    """What each place of the feature map attended to, where the model has attention."""
+    """Output of the self-attention layer; None without self-attention."""
 
 
 class SaganGenerator(nn.Module):
-    """Makes an image of a class from a random vector.
+    """Class-conditional image generator.
 
-    A linear map, then residual blocks that each double height and width, then tanh. Batch normalisation takes scale and
-    shift from the class; every convolution and linear map has spectral norm 1.
+    A linear map, residual blocks that each double height and width, batch normalization, ReLU, a convolution and tanh.
+    The batch normalization in the blocks has a scale and a shift per class. All convolutions and linear maps have
+    spectral norm 1.
 
     Args:
         config: Sizes.
 
     Reference: Zhang, Goodfellow, Metaxas, Odena 2019, "Self-Attention Generative Adversarial Networks", sections 3, 4;
-    de Vries et al. 2017, "Modulating early visual processing by language" (normalisation by class).
+    de Vries et al. 2017, "Modulating early visual processing by language" (class-conditional batch
+    normalization).
 
     Example:
         >>> import torch
-        >>> config = SaganConfig(image_size=8, image_channels=1, num_classes=10, width=8, attention_size=8)
+        >>> config = SaganConfig(image_size=8, image_channels=1, num_classes=10, base_channels=8, attention_size=8)
         >>> output = SaganGenerator(config)(torch.randn(2, 128), torch.tensor([3, 7]))
         >>> output.images.shape, output.attention.weights.shape
         (torch.Size([2, 1, 8, 8]), torch.Size([2, 1, 64, 64]))
@@ -115,47 +121,61 @@ class SaganGenerator(nn.Module):
         super().__init__()
         self.config = check_config(config, SaganConfig)
         channels = [config.channels(size) for size in config.sizes]
-        self.begin = _normed(nn.Linear(config.d_latent, channels[0] * SMALLEST**2))
+        self.input = _with_spectral_norm(nn.Linear(config.latent_dim, channels[0] * MIN_SIZE**2))
         self.blocks = nn.ModuleList(
-            _Up(inner, outer, config.num_classes) for inner, outer in itertools.pairwise(channels)
+            _UpBlock(inner, outer, config.num_classes) for inner, outer in itertools.pairwise(channels)
         )
         self.attention = _attention(config)
         self.norm = nn.BatchNorm2d(channels[-1])
-        self.end = _normed(nn.Conv2d(channels[-1], config.image_channels, 3, padding=1))
+        self.output = _with_spectral_norm(nn.Conv2d(channels[-1], config.image_channels, 3, padding=1))
 
     def forward(self, latent: Tensor, labels: Tensor) -> GeneratorOutput:
-        """Make images.
+        """Generate an image from each latent vector.
 
         Args:
-            latent: (batch, d_latent), drawn from N(0, 1).
-            labels: (batch,), the class of each.
+            latent: (batch, latent_dim), samples from N(0, 1).
+            labels: (batch,), class of each image: int64 or int32, from 0 to num_classes − 1.
 
         Returns:
-            GeneratorOutput: ``images`` and ``attention``.
+            GeneratorOutput: ``images`` (batch, image_channels, image_size, image_size) and ``attention``.
 
         Raises:
-            InvalidArgument: If shapes or classes do not fit.
+            InvalidType: If latent or labels is not a tensor.
+            InvalidArgument: If latent or labels has the wrong shape, or labels the wrong dtype or a class out of range.
         """
         config = self.config
-        _check_batch("latent", latent, "(batch, d_latent)", (config.d_latent,), labels, config.num_classes)
-        x = self.begin(latent).unflatten(1, (-1, SMALLEST, SMALLEST))
-        x, attended = _attend(self.attention, self.config, x)
-        for block in self.blocks:
-            x, found = _attend(self.attention, self.config, block(x, labels))
-            attended = attended or found
-        return GeneratorOutput(torch.tanh(self.end(functional.relu(self.norm(x)))), attended)
+        _check_batch("latent", latent, "(batch, latent_dim)", (config.latent_dim,), labels, config.num_classes)
+        x = self.input(latent).unflatten(1, (-1, MIN_SIZE, MIN_SIZE))
+        blocks = [partial(block, labels=labels) for block in self.blocks]
+        x, attention = _apply_blocks(x, blocks, self.attention, config.attention_size)
+        return GeneratorOutput(torch.tanh(self.output(functional.relu(self.norm(x)))), attention)
 
-    def draw(self, labels: Tensor, generator: torch.Generator | None = None) -> GeneratorOutput:
-        """Make an image of each of these classes from a new random vector."""
-        shape = (len(labels), self.config.d_latent)
+    def sample(self, labels: Tensor, generator: torch.Generator | None = None) -> GeneratorOutput:
+        """Generate an image of each class from latent vectors drawn from N(0, 1).
+
+        Args:
+            labels: (batch,), as for :meth:`forward`.
+            generator: Random number generator on the labels' device. Default: torch's global one.
+
+        Returns:
+            GeneratorOutput: As from :meth:`forward`.
+
+        Raises:
+            InvalidArgument: As in :meth:`forward`.
+        """
+        shape = (len(labels), self.config.latent_dim)
         return self(torch.randn(shape, generator=generator, device=labels.device), labels)
 
 
-class SaganCritic(nn.Module):
-    """Tells real images of a class from made ones: the discriminator.
+class SaganDiscriminator(nn.Module):
+    """Class-conditional discriminator of real and generated images.
 
-    A convolution, residual blocks that each halve height and width, one that does not, then score = v · Φ + e_class · Φ
-    where Φ is the sum over all places. Every convolution, linear map and embedding has spectral norm 1.
+    A convolution, residual blocks that each halve height and width, and a last block that keeps them. With Φ the sum
+    over all positions of the ReLU of the last feature map:
+
+        score = v · Φ + b + e_class · Φ
+
+    All convolutions, linear maps and embeddings have spectral norm 1.
 
     Args:
         config: Sizes.
@@ -165,8 +185,8 @@ class SaganCritic(nn.Module):
 
     Example:
         >>> import torch
-        >>> config = SaganConfig(image_size=8, image_channels=1, num_classes=10, width=8, attention_size=8)
-        >>> SaganCritic(config)(torch.randn(2, 1, 8, 8), torch.tensor([3, 7])).scores.shape
+        >>> config = SaganConfig(image_size=8, image_channels=1, num_classes=10, base_channels=8, attention_size=8)
+        >>> SaganDiscriminator(config)(torch.randn(2, 1, 8, 8), torch.tensor([3, 7])).scores.shape
         torch.Size([2])
     """
 
@@ -174,71 +194,90 @@ class SaganCritic(nn.Module):
         super().__init__()
         self.config = check_config(config, SaganConfig)
         channels = [config.channels(size) for size in config.sizes[::-1]]
-        self.begin = _normed(nn.Conv2d(config.image_channels, channels[0], 3, padding=1))
-        self.blocks = nn.ModuleList(_Down(inner, outer) for inner, outer in itertools.pairwise(channels))
+        self.input = _with_spectral_norm(nn.Conv2d(config.image_channels, channels[0], 3, padding=1))
+        self.blocks = nn.ModuleList(_DownBlock(inner, outer) for inner, outer in itertools.pairwise(channels))
         self.attention = _attention(config)
-        self.last = _Down(channels[-1], channels[-1], halved=False)
-        self.end = _normed(nn.Linear(channels[-1], 1))
-        self.of_class = _normed(nn.Embedding(config.num_classes, channels[-1]))
+        self.last_block = _DownBlock(channels[-1], channels[-1], pool=False)
+        self.output = _with_spectral_norm(nn.Linear(channels[-1], 1))
+        self.class_embedding = _with_spectral_norm(nn.Embedding(config.num_classes, channels[-1]))
 
-    def forward(self, images: Tensor, labels: Tensor) -> CriticOutput:
-        """Judge images.
+    def forward(self, images: Tensor, labels: Tensor) -> DiscriminatorOutput:
+        """Score images: high for real ones, low for generated ones.
 
         Args:
             images: (batch, image_channels, image_size, image_size), from −1 to 1.
-            labels: (batch,), the class of each.
+            labels: (batch,), class of each image: int64 or int32, from 0 to num_classes − 1.
 
         Returns:
-            CriticOutput: ``scores`` and ``attention``.
+            DiscriminatorOutput: ``scores`` (batch,) and ``attention``.
 
         Raises:
-            InvalidArgument: If shapes or classes do not fit.
+            InvalidType: If images or labels is not a tensor.
+            InvalidArgument: If images or labels has the wrong shape, or labels the wrong dtype or a class out of range.
         """
-        shape = self.config.image_channels, self.config.image_size, self.config.image_size
+        config = self.config
+        shape = config.image_channels, config.image_size, config.image_size
         axes = "(batch, image_channels, image_size, image_size)"
-        _check_batch("images", images, axes, shape, labels, self.config.num_classes)
-        x, attended = _attend(self.attention, self.config, self.begin(images))
-        for block in self.blocks:
-            x, found = _attend(self.attention, self.config, block(x))
-            attended = attended or found
-        summed = functional.relu(self.last(x)).sum((2, 3))  # (batch, channels)
-        return CriticOutput(self.end(summed)[:, 0] + (self.of_class(labels) * summed).sum(1), attended)
+        _check_batch("images", images, axes, shape, labels, config.num_classes)
+        x, attention = _apply_blocks(self.input(images), self.blocks, self.attention, config.attention_size)
+        features = functional.relu(self.last_block(x)).sum((2, 3))  # (batch, channels)
+        scores = self.output(features)[:, 0] + (self.class_embedding(labels) * features).sum(1)
+        return DiscriminatorOutput(scores, attention)
 
 
-def critic_loss(real: Tensor, made: Tensor) -> Tensor:
-    """The hinge loss of the critic's scores, mean max(0, 1 − real) + mean max(0, 1 + made): equation 4 of SAGAN."""
-    return functional.relu(1 - real).mean() + functional.relu(1 + made).mean()
+def discriminator_loss(real: Tensor, fake: Tensor) -> Tensor:
+    """Hinge loss of the discriminator: mean max(0, 1 − real) + mean max(0, 1 + fake).
+
+    Args:
+        real: (batch,), the discriminator's scores of real images.
+        fake: (batch,), its scores of generated images.
+
+    Returns:
+        Tensor: A scalar.
+
+    Reference: Zhang et al. 2019, equation 4.
+    """
+    return functional.relu(1 - real).mean() + functional.relu(1 + fake).mean()
 
 
-def generator_loss(made: Tensor) -> Tensor:
-    """What the generator makes small of the critic's scores of its images: −mean made."""
-    return -made.mean()
+def generator_loss(fake: Tensor) -> Tensor:
+    """Hinge loss of the generator: −mean fake.
+
+    Args:
+        fake: (batch,), the discriminator's scores of generated images.
+
+    Returns:
+        Tensor: A scalar.
+
+    Reference: Zhang et al. 2019, equation 4.
+    """
+    return -fake.mean()
 
 
-class _Up(nn.Module):
-    """x → conv(relu(norm(conv(up(relu(norm(x))))))) + conv₁ₓ₁(up(x)), twice as high and wide."""
+class _UpBlock(nn.Module):
+    """x → conv(relu(norm(conv(up(relu(norm(x))))))) + conv₁ₓ₁(up(x)), which doubles height and width."""
 
     def __init__(self, inner: int, outer: int, num_classes: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = _ClassNorm(inner, num_classes), _ClassNorm(outer, num_classes)
-        self.conv1 = _normed(nn.Conv2d(inner, outer, 3, padding=1))
-        self.conv2 = _normed(nn.Conv2d(outer, outer, 3, padding=1))
-        self.shortcut = _normed(nn.Conv2d(inner, outer, 1))
+        self.conv1 = _with_spectral_norm(nn.Conv2d(inner, outer, 3, padding=1))
+        self.conv2 = _with_spectral_norm(nn.Conv2d(outer, outer, 3, padding=1))
+        self.shortcut = _with_spectral_norm(nn.Conv2d(inner, outer, 1))
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        y = self.conv1(_doubled(functional.relu(self.norm1(x, labels))))
-        return self.conv2(functional.relu(self.norm2(y, labels))) + self.shortcut(_doubled(x))
+        y = self.conv1(_upsample(functional.relu(self.norm1(x, labels))))
+        return self.conv2(functional.relu(self.norm2(y, labels))) + self.shortcut(_upsample(x))
 
 
-class _Down(nn.Module):
-    """x → pool(conv(relu(conv(relu(x))))) + pool(conv₁ₓ₁(x)), half as high and wide."""
+class _DownBlock(nn.Module):
+    """x → pool(conv(relu(conv(relu(x))))) + pool(conv₁ₓ₁(x)), which halves height and width."""
 
-    def __init__(self, inner: int, outer: int, *, halved: bool = True) -> None:
+    def __init__(self, inner: int, outer: int, *, pool: bool = True) -> None:
         super().__init__()
-        self.conv1 = _normed(nn.Conv2d(inner, outer, 3, padding=1))
-        self.conv2 = _normed(nn.Conv2d(outer, outer, 3, padding=1))
-        self.shortcut = _normed(nn.Conv2d(inner, outer, 1))
-        self.pool: Callable[[Tensor], Tensor] = nn.AvgPool2d(2) if halved else nn.Identity()
+        self.conv1 = _with_spectral_norm(nn.Conv2d(inner, outer, 3, padding=1))
+        self.conv2 = _with_spectral_norm(nn.Conv2d(outer, outer, 3, padding=1))
+        self.shortcut = _with_spectral_norm(nn.Conv2d(inner, outer, 1))
+        self.pool: Callable[[Tensor], Tensor] = nn.AvgPool2d(2) if pool else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv2(functional.relu(self.conv1(functional.relu(x))))
@@ -246,7 +285,7 @@ class _Down(nn.Module):
 
 
 class _ClassNorm(nn.Module):
-    """Batch normalisation whose scale and shift depend on the class."""
+    """Batch normalization with a scale and a shift per class."""
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
@@ -259,8 +298,8 @@ class _ClassNorm(nn.Module):
         return self.norm(x) * self.scale(labels)[:, :, None, None] + self.shift(labels)[:, :, None, None]
 
 
-def _normed(module: nn.Module) -> nn.Module:
-    """The module with Xavier's uniform weights, biases of 0, and its largest singular value held at 1."""
+def _with_spectral_norm(module: nn.Module) -> nn.Module:
+    """Draw weights from Xavier's uniform distribution, set the bias to 0, and normalize the spectral norm to 1."""
     for name, parameter in module.named_parameters():
         nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
     return spectral_norm(module)
@@ -271,20 +310,25 @@ def _attention(config: SaganConfig) -> SelfAttention2d | None:
     return None if size is None else SelfAttention2d(config.channels(size), spectral_norm=True)
 
 
-def _attend(attention: nn.Module | None, config: SaganConfig, x: Tensor) -> tuple[Tensor, AttentionOutput | None]:
-    """The feature map with what it attended to, if it has the size for it."""
-    if attention is None or x.shape[2] != config.attention_size:
-        return x, None
-    attended = attention(x)
-    return attended.output, attended
+def _apply_blocks(
+    x: Tensor, blocks: Iterable[Callable[[Tensor], Tensor]], attention: nn.Module | None, attention_size: int | None
+) -> tuple[Tensor, AttentionOutput | None]:
+    """Apply the blocks in turn, and self-attention to the feature map of height `attention_size`."""
+    attended = None
+    for block in (None, *blocks):
+        x = x if block is None else block(x)
+        if attention is not None and x.shape[2] == attention_size:
+            attended = attention(x)
+            x = attended.output
+    return x, attended
 
 
-def _doubled(x: Tensor) -> Tensor:
+def _upsample(x: Tensor) -> Tensor:
     return functional.interpolate(x, scale_factor=2)
 
 
 def _check_batch(name: str, batch: Tensor, axes: str, shape: tuple[int, ...], labels: Tensor, num_classes: int) -> None:
-    """Check a batch of this shape, which messages call `axes`, and the label of each entry."""
+    """Check that the batch has shape (batch, *shape), described in messages as `axes`, and one label for each entry."""
     with Checks() as checks:
         if checks.tensor(name, batch) and checks.tensor(name, batch, shapes={axes: (*batch.shape[:1], *shape)}):
             last = num_classes - 1

@@ -1,4 +1,4 @@
-"""A recurrent translator is trained, translates and is looked at as a Transformer is."""
+"""RNNsearch trains, translates and is recorded like a Transformer."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 from regard.cli.main import main
 from regard.errors import InvalidRecipe
 from regard.generation import Translator
-from regard.models import RnnSearch, load_model
+from regard.models import RNNSearch, load_model
 from regard.training import make_recipe, train
 
 
 @pytest.fixture
 def recurrent(keys):
-    """The keys of a recipe of a few seconds."""
-    keys["model"] = {"architecture": "rnn_search", "d_model": 24, "d_hidden": 24, "tie_embeddings": "all"}
+    """Keys of a recipe that trains in a few seconds."""
+    keys["model"] = {"architecture": "rnn_search", "d_model": 24, "hidden_size": 24, "tie_embeddings": "all"}
     keys["optimizer"] = {"learning_rate": 0.01, "warmup_steps": 10, "label_smoothing": 0}
     keys["data"]["batch_tokens"] = 600
     return keys
 
 
-def test_it_learns_and_all_commands_take_it(recurrent, words, tmp_path, capsys, monkeypatch):
+def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_path, capsys, monkeypatch):
     recurrent["trainer"]["max_steps"] = 300
     recurrent["validation"]["every"] = 100
     outcome = train(make_recipe(recurrent))
-    assert isinstance(load_model(outcome.folder / "last"), RnnSearch)
+    assert isinstance(load_model(outcome.folder / "last"), RNNSearch)
     translator = Translator.load(outcome.folder / "best")
-    (found,) = translator.translate(["red cats see."])
-    assert found[0].text == "rot Katzen sehen."
+    (hypotheses,) = translator.translate(["red cats see."])
+    assert hypotheses[0].text == "rot Katzen sehen."
     recording = translator.record("red cats see.")
     assert [layer.name for layer in recording.layers] == ["cross.0"]
 
@@ -41,16 +41,16 @@ def test_it_learns_and_all_commands_take_it(recurrent, words, tmp_path, capsys, 
         assert not end.value.code
         return capsys.readouterr().out
 
-    given = ("red cats see.", "--model", outcome.folder / "best")
-    assert "rot Katzen sehen." in regard("look", *given, "--output", tmp_path / "page.html")
+    arguments = ("red cats see.", "--model", outcome.folder / "best")
+    assert "rot Katzen sehen." in regard("look", *arguments, "--output", tmp_path / "page.html")
     assert "cross.0" in (tmp_path / "page.html").read_text()
-    steps = {step["name"]: step for step in json.loads(regard("trace", *given, "--json"))["steps"]}
+    steps = {step["name"]: step for step in json.loads(regard("trace", *arguments, "--json"))["steps"]}
     dense = recording.layers[0].weights.dense()[0, 0].flatten().tolist()
     assert [each for row in steps["weights"]["value"][0] for each in row] == pytest.approx(dense, abs=0.01)
     assert "hidden layer" in steps
 
 
-def test_a_training_that_was_stopped_goes_on_bit_for_bit(recurrent, tmp_path):
+def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(recurrent, tmp_path):
     recurrent["model"]["dropout"] = 0.1
     whole, parts = (make_recipe({**recurrent, "run": str(tmp_path / name)}) for name in ("whole", "parts"))
     train(whole)
@@ -62,7 +62,7 @@ def test_a_training_that_was_stopped_goes_on_bit_for_bit(recurrent, tmp_path):
     assert saved[0] == saved[1]
 
 
-def test_a_head_is_taught_where_to_look(recurrent, tmp_path):
+def test_attention_losses_apply_to_cross_attention_only(recurrent, tmp_path):
     lines = (tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()
     links = [" ".join(f"{i}-{i}" for i in range(len(line.split("\t")[0].split()))) for line in lines]
     (tmp_path / "links").write_text("\n".join(links) + "\n")
@@ -73,16 +73,16 @@ def test_a_head_is_taught_where_to_look(recurrent, tmp_path):
         make_recipe(recurrent)
 
 
-def test_an_unknown_architecture_is_told_the_known_ones(recurrent):
+def test_an_unknown_architecture_error_lists_the_known_ones(recurrent):
     recurrent["model"]["architecture"] = "rnnsearch"
-    said = (
+    message = (
         r"model.architecture: should be 'transformer' or 'rnn_search', but is 'rnnsearch', did you mean 'rnn_search'\?"
     )
-    with pytest.raises(InvalidRecipe, match=said):
+    with pytest.raises(InvalidRecipe, match=message):
         make_recipe(recurrent)
 
 
-def test_keys_of_a_transformer_are_none_of_its_own(recurrent):
+def test_keys_of_the_transformer_are_unknown(recurrent):
     recurrent["model"]["num_heads"] = 4
     with pytest.raises(InvalidRecipe, match=r"model\.num_heads: no such key"):
         make_recipe(recurrent)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidRecipe, raise_problems
-from regard.models import Attentions, EncoderDecoder, RnnSearchConfig, TransformerConfig
+from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
 from regard.models.checkpoint import load_as
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
@@ -87,7 +87,7 @@ def _chosen(attentions: Attentions, keys: LayersLoss) -> list[WeightMatrix]:
     return layers if keys.heads is None else [weights.at(heads=list(keys.heads)) for weights in layers]
 
 
-def _check(recipe: TranslationRecipe, theirs: TransformerConfig | RnnSearchConfig, same_vocabulary: bool) -> None:
+def _check(recipe: TranslationRecipe, theirs: TransformerConfig | RNNSearchConfig, same_vocabulary: bool) -> None:
     keys, ours = recipe.attention.kl_divergence, recipe.config(recipe.vocabulary.size)
     objections = [] if same_vocabulary else ["has another vocabulary: train both on the same data"]
     (layers, heads), (own_layers, own_heads) = (config.num_layers_and_heads(keys.of) for config in (theirs, ours))

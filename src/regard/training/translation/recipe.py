@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from regard.models import RnnSearchConfig, TransformerConfig
+from regard.models import RNNSearchConfig, TransformerConfig
 from regard.training.recipe import Recipe, by_architecture
 from regard.training.sections import Count, Data, Folder, Numbers, Section, Validation, model_section, several
 
@@ -133,7 +133,7 @@ DECIDED = (
     "output_bias",
 )  # by the vocabulary, or as the paper has them
 Model = model_section("Model", "transformer", TransformerConfig, DECIDED)
-RnnModel = model_section("RnnModel", "rnn_search", RnnSearchConfig, DECIDED)
+RNNModel = model_section("RNNModel", "rnn_search", RNNSearchConfig, DECIDED)
 
 
 class TranslationRecipe(Recipe):
@@ -144,7 +144,7 @@ class TranslationRecipe(Recipe):
         data: See :class:`PairData`.
         vocabulary: See :class:`Vocabulary`.
         model: The keys of :class:`regard.models.TransformerConfig`; with ``architecture: rnn_search`` those of
-            :class:`regard.models.RnnSearchConfig`.
+            :class:`regard.models.RNNSearchConfig`.
         attention: See :class:`Attention`.
         validation: See :class:`TranslationValidation`.
     """
@@ -158,9 +158,9 @@ class TranslationRecipe(Recipe):
 
     @classmethod
     def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
-        return by_architecture(keys, {"transformer": TranslationRecipe, "rnn_search": RnnRecipe})
+        return by_architecture(keys, {"transformer": TranslationRecipe, "rnn_search": RNNRecipe})
 
-    def config(self, vocab_size: int) -> TransformerConfig | RnnSearchConfig:
+    def config(self, vocab_size: int) -> TransformerConfig | RNNSearchConfig:
         """Give the architecture for a vocabulary."""
         return TransformerConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}))
 
@@ -206,13 +206,13 @@ class TranslationRecipe(Recipe):
         return conflicts
 
 
-class RnnRecipe(TranslationRecipe):
+class RNNRecipe(TranslationRecipe):
     """A recurrent translator."""
 
-    model: RnnModel = RnnModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of RnnSearchConfig
+    model: RNNModel = RNNModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of RNNSearchConfig
 
-    def config(self, vocab_size: int) -> RnnSearchConfig:
-        return RnnSearchConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}))
+    def config(self, vocab_size: int) -> RNNSearchConfig:
+        return RNNSearchConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}))
 
     @property
     def positions(self) -> int:
