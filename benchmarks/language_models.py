@@ -33,7 +33,7 @@ PROMPT, NEW = 32, 64
 def theirs_of(model: nn.Module, kind: type[PreTrainedModel], **options: Any) -> PreTrainedModel:
     """The same model as transformers has it."""
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder, model, layout="transformers")  # pyright: ignore[reportArgumentType]
+        save_model(folder, model, format="transformers")  # pyright: ignore[reportArgumentType]
         return kind.from_pretrained(folder, attn_implementation="sdpa", **options)
 
 

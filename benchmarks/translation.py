@@ -94,7 +94,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_model()
-        save_model(folder, model, layout="transformers")
+        save_model(folder, model, format="transformers")
         vocabulary = write_tokenizer(folder)
         marian = MarianMTModel.from_pretrained(folder).eval()
         marian.generation_config = GenerationConfig(pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=PAD)

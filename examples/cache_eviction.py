@@ -7,7 +7,7 @@ budget goes to the last tokens. Here this is done once, between the two halves o
 perplexity is that of the second halves; the paper does it after each token.
 
 A model is a folder as transformers saves it, GPT-2 or Llama; ``regard.models.save_model(folder, model,
-layout="transformers")`` makes one of a GPT of this library.
+format="transformers")`` makes one of a GPT of this library.
 
 Run: ``python examples/cache_eviction.py FOLDER text.txt``
 

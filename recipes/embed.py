@@ -20,8 +20,9 @@ import yaml
 from results import effort
 
 from regard.errors import RegardError
+from regard.files import atomic_folder
 from regard.generation import Translator
-from regard.models.checkpoint import load_model, replacing_files, save_model
+from regard.models import load_model, save_model
 from regard.text.lines import read_pairs, references_by_source
 from regard.text.scores import Score, score
 from regard.text.tokenizer import Tokenizer
@@ -44,7 +45,7 @@ def main(
         # read all files before the slow part, so that a missing one fails early
         references = references_by_source(read_pairs([data / "test.tsv.gz"]))
         model, tokenizer, past = load_model(run / weights), Tokenizer.load(run / weights), history(run, weights)
-        with replacing_files(place) as staging:  # all or nothing
+        with atomic_folder(place) as staging:  # all or nothing
             save_model(staging, model, tokenizer, dtype=torch.bfloat16)
             figures = {**evaluate(staging, references), **past, **architecture(staging)}
             card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures)

@@ -1,4 +1,4 @@
-"""Files are written completely or not at all; links, pipes and the umask are respected."""
+"""Files and folders are written completely or not at all; links, pipes and the umask are respected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import regard.files as files_module
 from regard.errors import InvalidFile
-from regard.files import atomic_write
+from regard.files import atomic_folder, atomic_write
 
 
 def put(path, content: str | bytes = "after\n") -> None:
@@ -127,3 +127,63 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path, path, message):
         put(tmp_path / path)
     assert str(caught.value) == f"{Path(tmp_path / path)}: could not be written: {message.format(tmp_path)}"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_some(folder: Path, **options) -> None:
+    with atomic_folder(folder, **options) as staging:
+        (staging / "a").write_text("new a")
+        (staging / "sub").mkdir()
+        (staging / "sub/b").write_text("new b")
+        assert "new a" not in {text for path, text in contents(folder).items() if not path.startswith(".saving-")}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a", "c", "d"):
+        (tmp_path / name).write_text(f"old {name}")
+    return tmp_path
+
+
+def test_a_folder_is_replaced_file_by_file(folder):
+    write_some(folder)
+    assert contents(folder) == {"a": "new a", "sub/b": "new b", "c": "old c", "d": "old d"}
+    write_some(folder / "new" / "folder")
+    assert contents(folder / "new" / "folder") == {"a": "new a", "sub/b": "new b"}
+
+
+def test_stale_files_are_removed_unless_they_were_written(folder):
+    write_some(folder, remove=("a", "c", "missing", "sub/b"))
+    assert contents(folder) == {"a": "new a", "sub/b": "new b", "d": "old d"}
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+@pytest.mark.parametrize("when", ["while it is written", "at the end"])
+def test_a_folder_stays_when_writing_fails(folder, monkeypatch, failure, when):
+    before = contents(folder)
+
+    def fail(*arguments):
+        raise failure
+
+    if when == "at the end":
+        monkeypatch.setattr(files_module.os, "fsync", fail)
+    with pytest.raises((KeyboardInterrupt, OSError)) as caught, atomic_folder(folder, remove=["c"]) as staging:  # noqa: PT012 - the block is the test
+        (staging / "a").write_text("new a")
+        if when != "at the end":
+            fail()
+    assert contents(folder) == before
+    assert len(list(folder.iterdir())) == 3
+    if type(failure) is OSError and when == "at the end":
+        assert str(caught.value) == f"{folder}: could not be written: No space left"
+
+
+@pytest.mark.parametrize(("below", "reason"), [("", "File exists"), ("further", "Not a directory")])
+def test_a_file_in_place_of_a_folder_is_named(tmp_path, below, reason):
+    path = tmp_path / "file" / below
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidFile) as caught, atomic_folder(path):
+        pass
+    assert str(caught.value) == f"{path}: could not be written: {reason}"

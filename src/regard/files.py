@@ -1,11 +1,13 @@
-"""Files that appear under their name only when they are complete."""
+"""Atomic writes: files appear under their names only when they are complete and on disk."""
 
 from __future__ import annotations
 
 import io
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +27,9 @@ def as_path(path: str | os.PathLike[str], name: str = "path") -> Path:
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str], *, text: bool = False) -> Iterator[IO[Any]]:
+def atomic_write(
+    path: str | os.PathLike[str], *, text: bool = False, partial_name: str | None = None
+) -> Iterator[IO[Any]]:
     """Open a file for writing that replaces an existing one only when all is written and on disk.
 
     A link stays a link, and its target is replaced. Pipes and devices are written to directly. The file gets the mode
@@ -34,6 +38,8 @@ def atomic_write(path: str | os.PathLike[str], *, text: bool = False) -> Iterato
     Args:
         path: Path of the file.
         text: Whether to take str, written as UTF-8 with unchanged line ends. Default: bytes.
+        partial_name: Name of the partial file beside it, which a killed process leaves and the next write replaces.
+            Default: a random name, so that several processes can write the same file.
 
     Yields:
         The open file.
@@ -53,9 +59,10 @@ def atomic_write(path: str | os.PathLike[str], *, text: bool = False) -> Iterato
     """
     is_special = os.path.exists(path) and not os.path.isfile(path)
     target = Path(os.path.realpath(path))
-    part = None if is_special else target.with_name(f".{secrets.token_hex(8)}.part")
+    part = None if is_special else target.with_name(partial_name or f".{secrets.token_hex(8)}.part")
+    mode = "wb" if is_special or partial_name else "xb"
     try:
-        with _open(path, part or path, "wb" if is_special else "xb") as raw, io.BufferedWriter(raw) as file:
+        with _open(path, part or path, mode) as raw, io.BufferedWriter(raw) as file:
             wrapped = io.TextIOWrapper(file, encoding="utf-8", newline="") if text else file
             yield wrapped
             with _naming(path):
@@ -67,6 +74,62 @@ def atomic_write(path: str | os.PathLike[str], *, text: bool = False) -> Iterato
         if part is not None:
             with suppress(OSError):
                 part.unlink()  # also at Ctrl-C; after the rename there is nothing left to remove
+
+
+@contextmanager
+def atomic_folder(folder: str | os.PathLike[str], *, remove: Sequence[str] = ()) -> Iterator[Path]:
+    """Create a staging folder whose files replace those in ``folder`` only when all are written and on disk.
+
+    The files are renamed one after another, which needs no further space: a process killed between two renames leaves
+    new files beside old ones. Files in ``folder`` of other names stay.
+
+    Args:
+        folder: Created if it is missing.
+        remove: Relative paths of stale files: those that the block does not write are removed last.
+
+    Yields:
+        Path of the staging folder, inside ``folder``.
+
+    Raises:
+        InvalidFile: If the folder cannot be created or a file cannot be flushed or renamed. Nothing changes if writing
+            fails. Errors that the block itself raises propagate unchanged.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with atomic_folder(folder) as staging:
+        ...         (staging / "a.txt").write_text("whole")
+        ...     os.listdir(folder)
+        5
+        ['a.txt']
+    """
+    folder = Path(folder)
+    with _naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+    try:
+        yield staging
+        with _naming(folder):
+            written = sorted(path.relative_to(staging) for path in staging.rglob("*") if path.is_file())
+            for path in written:
+                _flush_to_disk(staging / path)
+            for path in written:
+                (folder / path).parent.mkdir(exist_ok=True)
+                (staging / path).replace(folder / path)
+            for path in {Path(name) for name in remove}.difference(written):
+                (folder / path).unlink(missing_ok=True)
+            _flush_to_disk(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _NamedFile(io.FileIO):
@@ -88,12 +151,13 @@ def _open(path: str | os.PathLike[str], part: str | os.PathLike[str], mode: str)
 
 @contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an `OSError` into an `InvalidFile` that names the file."""
+    """Turn an `OSError` into an `InvalidFile` that names the file or folder."""
     try:
         yield
     except InvalidFile:
         raise
     except OSError as error:
         folder = Path(path).parent
-        reason = error.strerror or error if folder.exists() else f"there is no folder {folder}; make it first"
+        is_missing = isinstance(error, FileNotFoundError) and not folder.exists()
+        reason = f"there is no folder {folder}; make it first" if is_missing else error.strerror or error
         raise InvalidFile(f"{path}: could not be written: {reason}") from error

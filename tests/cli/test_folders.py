@@ -103,7 +103,15 @@ def test_a_model_that_none_of_ours_is_is_refused_before_its_texts_are_read(regar
     (tmp_path / "texts").write_text("a text without a tab\n")
     done = regard("evaluate", tmp_path / "texts", "--model", tmp_path)
     assert (done.code, done.out) == (2, "")
-    assert (
-        "model_type one of 'bert', 'gpt2', 'llama', 'marian', 'mistral', 'qwen2', 'roberta', but is model_type 't5'"
-        in done.err
-    )
+    assert "model_type: expected one of bert, gpt2, llama, marian, mistral, qwen2, roberta, got 't5'" in done.err
+
+
+def test_a_model_of_another_kind_is_refused_with_its_command(regard, recurrent, tmp_path):
+    gpt2().save_pretrained(tmp_path)
+    for verb, folder, message in (
+        ("generate", recurrent, "expected a GPT, got an encoder-decoder in {}; use `regard translate`"),
+        ("translate", tmp_path, "expected an encoder-decoder, got a GPT in {}; use `regard generate`"),
+    ):
+        done = regard(verb, "--model", folder, stdin="a\n")
+        assert (done.code, done.out) == (2, "")
+        assert done.err == f"regard: --model: {message.format(folder)}\n"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.models import EncoderDecoder, RNNSearchConfig, Transformer, TransformerConfig
-from regard.models.checkpoint import build_model
+from regard.models.checkpoint import model_from_config
 from regard.nn import linear_cross_entropy
 
 WORDS = 30
@@ -55,7 +55,7 @@ def train(model: EncoderDecoder, steps: int = 120) -> EncoderDecoder:
 def models() -> dict[str, EncoderDecoder]:
     """One model of each kind."""
     torch.manual_seed(3)
-    return {name: train(build_model(config)) for name, config in KINDS.items()}
+    return {name: train(model_from_config(config)) for name, config in KINDS.items()}
 
 
 @pytest.fixture

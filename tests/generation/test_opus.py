@@ -25,7 +25,7 @@ def folder(request, models, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("opus")
     write_marian(folder, ["<pad>", "<s>", "</s>", "<unk>"], most=models["plain"].config.vocab_size)
-    save_model(folder, models["plain"], MarianTokenizer.load(folder), layout="transformers")
+    save_model(folder, models["plain"], MarianTokenizer.load(folder), format="transformers")
     if request.param == "theirs":
         MarianMTModel.from_pretrained(folder).save_pretrained(folder)
     return folder
@@ -62,7 +62,7 @@ def test_translations_are_those_of_transformers(folder, beam):
 
 def test_what_is_saved_translates_there_and_here(folder, tmp_path):
     translator = Translator.load(folder, dtype=torch.float32)
-    save_model(tmp_path, translator.model, translator.tokenizer, layout="transformers")
+    save_model(tmp_path, translator.model, translator.tokenizer, format="transformers")
     again = Translator.load(tmp_path, dtype=torch.float32)
     found, expected = ([best[0].text for best in each.translate(TEXTS)] for each in (again, translator))
     assert found == expected
@@ -95,7 +95,7 @@ def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and "embedding" not in name:
             torch.nn.init.normal_(parameter)  # large, so that a word is not followed by itself
-    save_model(tmp_path, model, words, layout="transformers")
+    save_model(tmp_path, model, words, format="transformers")
     texts = ["The cat's  mat", "naß", "☃ on the Straße."]
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     given = theirs(texts, padding=True, return_tensors="pt")

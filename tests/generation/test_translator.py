@@ -86,7 +86,7 @@ def test_it_is_saved_and_loaded(translator, tmp_path):
     (tmp_path / "small" / "tokenizer.json").unlink()
     with pytest.raises(InvalidFile, match=r"tokenizer\.json"):
         Translator.load(tmp_path / "small")
-    with pytest.raises(InvalidCheckpoint, match="nowhere is not a folder"):
+    with pytest.raises(InvalidCheckpoint, match="nowhere: expected a folder with"):
         Translator.load(tmp_path / "nowhere")
 
 

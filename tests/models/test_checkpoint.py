@@ -1,4 +1,4 @@
-"""Models on disk: whole, or called broken."""
+"""Models are saved completely, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,21 @@ from safetensors.torch import load_file, save_file
 
 from regard import generation
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
-from regard.models import GPT, GPTConfig, Transformer, TransformerConfig, checkpoint, load_model, save_model
+from regard.models import (
+    GPT,
+    Bert,
+    EncoderDecoder,
+    GPTConfig,
+    Transformer,
+    TransformerConfig,
+    checkpoint,
+    load_model,
+    save_model,
+)
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
+FORMAT = {"architecture": "transformer", "format_version": 1}
+START = '{"architecture": "transformer", "format_version": 1, "vocab_size": 9'
 
 
 def make_model(seed: int = 0, config: TransformerConfig = CONFIG) -> Transformer:
@@ -89,7 +101,7 @@ def test_a_truncated_file_is_called_so(tmp_path, size):
     save_model(tmp_path, make_model())
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:size])
-    with pytest.raises(InvalidCheckpoint, match=r"model\.safetensors cannot be read, it is damaged or truncated"):
+    with pytest.raises(InvalidCheckpoint, match=r"model\.safetensors: could not be read, it is damaged or truncated"):
         load_model(tmp_path)
 
 
@@ -103,43 +115,46 @@ def test_every_tensor_that_does_not_fit_is_named(tmp_path):
     with pytest.raises(InvalidCheckpoint) as caught:
         load_model(tmp_path)
     for part in (
-        "encoder.layers.0.feed_forward.fc1.bias is missing, expected with the shape (48,)",
-        "src_embedding.weight is missing, expected with the shape (60, 32)",
-        "decoder.layers.0.feed_forward.fc2.weight has the shape (32, 47), but the configuration gives (32, 48)",
-        "something.else (3,) is not part of the model",
+        "encoder.layers.0.feed_forward.fc1.bias: expected a tensor of shape (48,), got none",
+        "src_embedding.weight: expected a tensor of shape (60, 32), got none",
+        "decoder.layers.0.feed_forward.fc2.weight: expected shape (32, 48), got (32, 47)",
+        "something.else: unexpected tensor of shape (3,), not part of the model",
     ):
         assert part in str(caught.value)
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(InvalidCheckpoint, match=r"nowhere is not a folder: expected one with config\.json"):
+    with pytest.raises(InvalidCheckpoint, match=r"nowhere: expected a folder with config\.json .*, got no such folder"):
         load_model(tmp_path / "nowhere")
     with pytest.raises(InvalidCheckpoint) as caught:
         load_model(tmp_path)
-    assert "config.json is missing" in str(caught.value)
-    assert "model.safetensors is missing" in str(caught.value)
+    assert "config.json: no such file" in str(caught.value)
+    assert "model.safetensors: no such file" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", r"config\.json is not valid JSON"),
-        ("[]", "must hold an object, but holds list"),
+        ("{", r"config\.json: not valid JSON"),
+        ("[]", "expected a JSON object, got list"),
         (
             "{}",
-            "architecture must be one of 'transformer', .*, or model_type one of .*'llama'.*, but is None",
+            "architecture: expected one of transformer, .*, got None; a checkpoint of transformers needs model_type",
         ),
         (
             '{"model_type": "bloom"}',
-            "or model_type one of 'bert', 'gpt2', 'llama', 'marian', .*, 'roberta', but is model_type 'bloom'",
+            "model_type: expected one of bert, gpt2, llama, marian, mistral, qwen2, roberta, got 'bloom'",
         ),
-        ('{"architecture": "rnn"}', "but is 'rnn'"),
-        ("[" * 100_000, r"config\.json is not valid JSON"),
-        ('{"architecture": []}', r"architecture must be one of 'transformer', .*, but is \[\]"),
-        ('{"architecture": "transformer"}', "'vocab_size' is missing"),
-        ('{"architecture": "transformer", "vocab_size": 9, "d_modle": 4}', "'d_modle' is no key .*mean 'd_model'"),
+        ('{"architecture": "rnn"}', "got 'rnn'"),
+        ("[" * 100_000, r"config\.json: not valid JSON"),
+        ('{"architecture": []}', r"architecture: expected one of transformer, .*, got \[\]"),
+        ('{"architecture": "transformer", "format_version": 2}', "format_version: expected 1, got 2; update regard"),
+        ('{"architecture": "transformer", "format_version": true}', "format_version: expected 1, got True"),
+        ('{"architecture": "transformer"}', "format_version: expected 1, got None; the model was saved by an older"),
+        ('{"architecture": "transformer", "format_version": 1}', "vocab_size: expected an int, got none"),
+        (f'{START}, "d_modle": 4}}', "d_modle: not a key of TransformerConfig, did you mean 'd_model'"),
         (
-            '{"architecture": "transformer", "vocab_size": 9, "d_model": "x"}',
+            f'{START}, "d_model": "x"}}',
             "d_model: expected an int of at least 1 and at most 268435456, got 'x'",
         ),
     ],
@@ -162,12 +177,15 @@ def test_a_config_that_does_not_fit_says_why(tmp_path, text, words):
         ({"d_ff": 10**12}, f"d_ff: expected an int of at least 1 and at most 268435456, got {10**12}"),
         ({"positions": ["learned"]}, r"positions: expected one of sinusoidal, .*, got \['learned'\]"),
         ({"num_kv_heads": 0}, "num_kv_heads: expected an int of at least 1 and at most 268435456, or None, got 0"),
-        ({"num_encoder_layers": 10**8}, r"asks for 100000001 layers, but .*model\.safetensors holds 31 tensors"),
+        (
+            {"num_encoder_layers": 10**8},
+            r"num_encoder_layers \+ num_decoder_layers: expected at most 31, .* got 100000000 \+ 1",
+        ),
     ],
 )
 def test_a_config_of_impossible_sizes_says_why(tmp_path, changes, words):
     save_model(tmp_path, make_model())
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "transformer", **vars(CONFIG), **changes}))
+    (tmp_path / "config.json").write_text(json.dumps({**FORMAT, **vars(CONFIG), **changes}))
     with pytest.raises(InvalidCheckpoint, match=words) as caught:
         load_model(tmp_path)
     assert str(tmp_path / "config.json") in str(caught.value)
@@ -176,8 +194,8 @@ def test_a_config_of_impossible_sizes_says_why(tmp_path, changes, words):
 def test_sizes_far_from_those_of_the_file_take_no_memory(tmp_path):
     save_model(tmp_path, make_model())
     sizes = {"vocab_size": 2**28, "d_model": 2**28, "d_ff": 2**28}
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "transformer", **vars(CONFIG), **sizes}))
-    with pytest.raises(InvalidCheckpoint, match=r"has the shape \(60, 32\), but .* gives \(268435456, 268435456\)"):
+    (tmp_path / "config.json").write_text(json.dumps({**FORMAT, **vars(CONFIG), **sizes}))
+    with pytest.raises(InvalidCheckpoint, match=r"expected shape \(268435456, 268435456\), got \(60, 32\)"):
         load_model(tmp_path)
 
 
@@ -188,37 +206,38 @@ def test_bytes_that_are_no_text_say_so(tmp_path):
         load_model(tmp_path)
 
 
-def test_the_config_is_told_in_full(tmp_path):
+def test_the_config_is_saved_in_full(tmp_path):
     save_model(tmp_path, make_model())
     stored = json.loads((tmp_path / "config.json").read_text())
-    assert stored == {"architecture": "transformer", **vars(CONFIG)}
+    assert stored == {**FORMAT, **vars(CONFIG)}
+    assert list(stored)[:2] == ["architecture", "format_version"]
 
 
 def test_a_dtype_must_be_floating(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"dtype must be a floating-point type, but is torch\.int8"):
+    with pytest.raises(InvalidArgument, match=r"dtype: expected a floating-point dtype, got torch\.int8"):
         save_model(tmp_path, make_model(), dtype=torch.int8)
-    with pytest.raises(InvalidArgument, match="dtype must be a floating-point type, but is 'float32'"):
+    with pytest.raises(InvalidArgument, match="dtype: expected a floating-point dtype, got 'float32'"):
         save_model(tmp_path, make_model(), dtype="float32")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_must_be_a_path(tmp_path):
-    with pytest.raises(InvalidType, match="folder must be a str or a path, but is a int"):
+    with pytest.raises(InvalidType, match="folder: expected a path, got 5"):
         load_model(5)
     for load in (generation.Translator.load, generation.Generator.load, generation.Reader.load, generation.load):
-        with pytest.raises(InvalidType, match="folder must be a str or a path, but is a int"):
+        with pytest.raises(InvalidType, match="folder: expected a path, got 5"):
             load(5)
-    with pytest.raises(InvalidType, match=r"tokenizer must have a method save\(folder\), but is a int"):
+    with pytest.raises(InvalidType, match=r"tokenizer: expected an object with save\(folder\), got int"):
         save_model(tmp_path / "new", make_model(), 3)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(InvalidType, match="folder must be a str or a path, but is a NoneType"):
+    with pytest.raises(InvalidType, match="folder: expected a path, got None"):
         save_model(None, make_model())
 
 
 @pytest.mark.parametrize("below", ["", "further"])
 def test_a_file_in_place_of_the_folder_is_named(tmp_path, below):
     (tmp_path / "model").write_text("mine")
-    with pytest.raises(InvalidFile, match=r"model.* is no folder that can be written into"):
+    with pytest.raises(InvalidFile, match=r"model.*: could not be written: (File exists|Not a directory)"):
         save_model(tmp_path / "model" / below, make_model())
     assert (tmp_path / "model").read_text() == "mine"
 
@@ -235,7 +254,9 @@ def test_the_weights_may_be_read_by_whom_the_umask_lets(tmp_path):
 def test_the_folder_of_a_run_says_where_its_models_are(tmp_path):
     for name in ("best", "last"):
         save_model(tmp_path / name, Transformer(TransformerConfig(20, d_model=8, num_heads=2, d_ff=8)))
-    with pytest.raises(InvalidCheckpoint, match=r"config\.json is missing; there are models in best, last"):
+    with pytest.raises(
+        InvalidCheckpoint, match=r"config\.json: no such file; load one of the models in its folders best, last"
+    ):
         load_model(tmp_path)
 
 
@@ -248,3 +269,20 @@ def test_ends_that_are_no_words_are_refused(tmp_path, ends):
         InvalidCheckpoint, match=r"eos_ids: expected a sequence, each entry an int of at least 0 .*, got"
     ):
         load_model(tmp_path)
+
+
+def test_a_model_of_another_class_than_expected_is_refused(tmp_path):
+    save_model(tmp_path, make_model())
+    assert checkpoint.model_class(tmp_path) is Transformer
+    for expected in (Transformer, EncoderDecoder):
+        assert isinstance(load_model(tmp_path, expected=expected), expected)
+    for expected, kind in ((Bert, "a BERT"), (GPT, "a GPT")):
+        with pytest.raises(InvalidCheckpoint) as caught:
+            load_model(tmp_path, expected=expected)
+        assert str(caught.value) == f"folder: expected {kind}, got an encoder-decoder in {tmp_path}"
+
+
+def test_the_embedded_config_is_in_full():
+    folder = Path(checkpoint.__file__).parents[1] / "embedded/tatoeba-en-de"
+    stored = json.loads((folder / "config.json").read_text())
+    assert stored == json.loads(json.dumps({**FORMAT, **vars(load_model(folder).config)}))

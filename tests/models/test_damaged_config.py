@@ -46,10 +46,10 @@ DAMAGED = [10**18, 10**30, 10**400, -1, 0, 1.5, float("nan"), float("inf"), "x",
 
 
 @pytest.mark.filterwarnings("ignore:.*lies outside the vocabulary")
-@pytest.mark.parametrize(("name", "layout"), MODELS)
-def test_every_key_that_is_damaged_is_named(tmp_path, name, layout):
+@pytest.mark.parametrize(("name", "format_"), MODELS)
+def test_every_key_that_is_damaged_is_named(tmp_path, name, format_):
     torch.manual_seed(0)
-    save_model(tmp_path, MODELS[name, layout](), layout=layout)
+    save_model(tmp_path, MODELS[name, format_](), format=format_)
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
     nested = [(key, inner) for key, value in values.items() if isinstance(value, dict) for inner in value]

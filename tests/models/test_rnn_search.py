@@ -153,10 +153,10 @@ def test_invalid_configs_and_inputs_raise():
 
 
 def test_the_transformers_layout_does_not_take_an_rnn_search(tmp_path):
-    with pytest.raises(InvalidArgument, match="no place for an RNNSearch"):
-        save_model(tmp_path / "out", random_model(), layout="transformers")
+    with pytest.raises(InvalidArgument, match="format: expected 'regard' for an RNNSearch"):
+        save_model(tmp_path / "out", random_model(), format="transformers")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(InvalidCheckpoint, match="not a folder"):
+    with pytest.raises(InvalidCheckpoint, match="expected a folder with"):
         load_model(tmp_path / "out")
 
 

@@ -99,7 +99,7 @@ def test_generator_learns_which_class_is_bright():
 
 
 def test_save_model_does_not_take_a_sagan(tmp_path):
-    known = "model must be one of Transformer, Bert, GPT, RNNSearch, but is a SaganDiscriminator"
+    known = "model: expected one of Transformer, Bert, GPT, RNNSearch, got SaganDiscriminator"
     with pytest.raises(InvalidArgument, match=known):
         save_model(tmp_path / "out", SaganDiscriminator(SMALL))
     assert not (tmp_path / "out").exists()

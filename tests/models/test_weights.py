@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from regard.errors import InvalidCheckpoint
 from regard.models import Transformer, TransformerConfig, load_model, save_model
 from regard.models.config import Positions
-from regard.models.weights import build_without_weights
+from regard.models.weights import init_empty_weights
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
 SOME = "encoder.layers.0.feed_forward.fc1.weight"
@@ -57,12 +57,13 @@ def test_no_random_number_is_drawn(tmp_path):
 
 
 def test_a_model_without_weights_has_no_memory_and_imports_no_compiler():
-    model = build_without_weights(lambda: Transformer(CONFIG))
+    with init_empty_weights():
+        model = Transformer(CONFIG)
     assert all(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     code = (
         "import sys; from regard.models import Transformer, TransformerConfig\n"
-        "from regard.models.weights import build_without_weights\n"
-        "build_without_weights(lambda: Transformer(TransformerConfig(60, positions='learned')))\n"
+        "from regard.models.weights import init_empty_weights\n"
+        "with init_empty_weights(): Transformer(TransformerConfig(60, positions='learned'))\n"
         "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -83,7 +84,7 @@ def test_weights_of_another_kind_are_named(tmp_path, dtype):
     change(tmp_path, **{SOME: torch.zeros(48, 32, dtype=dtype)})
     with pytest.raises(InvalidCheckpoint) as caught:
         load_model(tmp_path)
-    expected = f"{SOME} has the dtype {dtype}, but weights are floating-point numbers"
+    expected = f"{SOME}: expected a floating-point dtype, got {dtype}"
     assert str(caught.value) == f"{tmp_path / 'model.safetensors'}: {expected}"
 
 
@@ -95,8 +96,10 @@ def test_weights_that_are_not_finite_are_named(tmp_path, value):
     change(tmp_path, **{SOME: weight, "something.else": torch.zeros(1)})
     with pytest.raises(InvalidCheckpoint) as caught:
         load_model(tmp_path)
-    assert f"{tmp_path / 'model.safetensors'}: {SOME} holds NaN or numbers that are infinite" in str(caught.value)
-    assert "something.else (1,) is not part of the model" in str(caught.value)
+    assert f"{tmp_path / 'model.safetensors'}: {SOME}: expected finite float32 numbers, got NaN or infinity" in str(
+        caught.value
+    )
+    assert "something.else: unexpected tensor of shape (1,), not part of the model" in str(caught.value)
 
 
 def test_a_loaded_model_keeps_nothing_of_the_file(tmp_path):

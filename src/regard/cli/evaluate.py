@@ -94,9 +94,9 @@ def evaluate(
         _print_values(_generated_scores(generated, (reference or [None])[0]), as_json=as_json)
         return
     from regard.models import GPT, Bert, load_model
-    from regard.models.checkpoint import KINDS, architecture_of
+    from regard.models.checkpoint import kind_of, model_class
 
-    kind = None if model is None else architecture_of(model)
+    kind = None if model is None else model_class(model)
     if model is not None and kind in (GPT, Bert):
         idle = given(
             source=source, reference=reference, hypotheses=hypotheses, beam=beam, tokenize=tokenize, output=output
@@ -104,7 +104,7 @@ def evaluate(
         if test is None or idle:
             named = ", ".join(f"`--{name}`" for name in idle) or "TEST"
             raise InvalidArgument(
-                f"{named}: {KINDS[kind][0]} is measured on one file, TEST, and takes no options of translators"
+                f"{named}: {kind_of(kind)} is measured on one file, TEST, and takes no options of translators"
             )
         found = (_text_scores if kind is GPT else _reader_scores)(model, test, dtype)
         _print_values(found, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.lines import writing
-from regard.cli.models import Dtype, dtype_of
+from regard.cli.models import Dtype, dtype_of, require_model
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines
 
@@ -68,7 +68,9 @@ def generate(
         prompt = "\n".join(read_lines("-"))
     from regard.generation.generator import Generator
     from regard.generation.sampling import Sampling
+    from regard.models import GPT
 
+    require_model(model, GPT)
     sampling = None
     if beam is None and temperature != 0:
         sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, seed)

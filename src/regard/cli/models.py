@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.errors import MissingExtra, UnsupportedCheckpoint
+from regard.errors import InvalidCheckpoint, MissingExtra, UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     import torch
@@ -39,17 +39,17 @@ def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Gener
     """
     from regard.generation.load import load
     from regard.models import Bert
-    from regard.models.checkpoint import architecture_of
+    from regard.models.checkpoint import model_class
 
     if folder is not None and str(folder) == MINILM and not folder.exists():
         loaded = load_model(_minilm(), pair=pair)
         loaded.name = MINILM_NAME  # the package has it in a folder that is called model
         return loaded
-    if folder is not None and pair and architecture_of(folder) is Bert and is_of_transformers(folder):
+    if folder is not None and pair and model_class(folder) is Bert and is_of_transformers(folder):
         from regard.watching import TransformersModel
 
         return TransformersModel.load(folder)
-    if folder is None or architecture_of(folder) is not None or not is_of_transformers(folder):
+    if folder is None or model_class(folder) is not None or not is_of_transformers(folder):
         try:
             return load(folder)
         except UnsupportedCheckpoint:
@@ -58,6 +58,24 @@ def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Gener
     from regard.watching import TransformersModel
 
     return TransformersModel.load(folder)
+
+
+def require_model(folder: Path, expected: type[Any]) -> None:
+    """Refuse the folder of a model of another class, naming the command for it.
+
+    Raises:
+        InvalidCheckpoint: If the model is of another class.
+    """
+    from regard.models import GPT, Bert, EncoderDecoder
+    from regard.models.checkpoint import kind_of, model_class
+
+    found = model_class(folder)
+    if found is not None and not issubclass(found, expected):
+        commands = {EncoderDecoder: "translate", GPT: "generate", Bert: "look"}
+        command = next(command for kind, command in commands.items() if issubclass(found, kind))
+        raise InvalidCheckpoint(
+            f"--model: expected {kind_of(expected)}, got {kind_of(found)} in {folder}; use `regard {command}`"
+        )
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.lines import is_typed, one_line, writing
-from regard.cli.models import Dtype, dtype_of
+from regard.cli.models import Dtype, dtype_of, require_model
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines, shown
 
@@ -137,7 +137,10 @@ def translations(
         options: As ``Translator.translate`` takes them.
     """
     from regard.generation.translator import Translator
+    from regard.models import EncoderDecoder
 
+    if model is not None:
+        require_model(model, EncoderDecoder)
     translator = Translator.load(model, dtype=dtype_of(dtype))
     sampling = None if sampling is None else sampling.started(translator.device)
     waiting = iter(lines)

@@ -23,7 +23,7 @@ from regard.generation.lines import batches_by_length
 from regard.generation.sampling import Sampling, check_sampling, drawing, sample
 from regard.generation.single import steps
 from regard.generation.tracing import read_once, trace_once
-from regard.models.checkpoint import load_as
+from regard.models.checkpoint import load_model
 from regard.models.gpt import GPT
 from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
@@ -90,7 +90,7 @@ class Generator:
             InvalidArgument: If the dtype is none that models compute in.
         """
         dtype = chosen_dtype(dtype)
-        model, place = load_as(folder, GPT).to(dtype), Path(folder)
+        model, place = load_model(folder, expected=GPT).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (PipelineTokenizer, PiecesTokenizer)):
             raise InvalidFile(f"{place}: its tokenizer is none of a language model, but of a translator")

@@ -8,7 +8,7 @@ from regard.generation.generator import Generator
 from regard.generation.reader import Reader
 from regard.generation.translator import Translator
 from regard.models import GPT, Bert
-from regard.models.checkpoint import architecture_of
+from regard.models.checkpoint import model_class
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Translator | Generator | Reader:
@@ -21,7 +21,7 @@ def load(folder: str | os.PathLike[str] | None = None) -> Translator | Generator
     Raises:
         InvalidFile: If a file is missing, damaged, or does not fit the others.
     """
-    kind = None if folder is None else architecture_of(folder)
+    kind = None if folder is None else model_class(folder)
     if folder is None or kind not in (GPT, Bert):
         return Translator.load(folder)
     return Generator.load(folder) if kind is GPT else Reader.load(folder)

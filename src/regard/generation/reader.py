@@ -19,7 +19,7 @@ from regard.generation.dtypes import chosen_dtype
 from regard.generation.lines import batches_by_length
 from regard.generation.tracing import read_once, trace_once
 from regard.models.bert import Bert, Head
-from regard.models.checkpoint import load_as
+from regard.models.checkpoint import load_model
 from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.masking import IGNORED, hide_words
@@ -105,7 +105,7 @@ class Reader:
             InvalidArgument: If the dtype is none that models compute in.
         """
         dtype = chosen_dtype(dtype)
-        model, place = load_as(folder, Bert).to(dtype), Path(folder)
+        model, place = load_model(folder, expected=Bert).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, PipelineTokenizer):
             raise InvalidFile(f"{place}: its tokenizer is none of a BERT: expected any other tokenizer.json")

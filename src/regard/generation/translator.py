@@ -22,7 +22,7 @@ from regard.generation.lines import batches_by_length, joined_up_to, sentences_o
 from regard.generation.sampling import Sampling, check_sampling, sample
 from regard.generation.teacher import axes_of, fed_batch, teacher_forced
 from regard.generation.tracing import traced
-from regard.models.checkpoint import load_as
+from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.text.lines import letter_objections, type_objections
 from regard.text.load import check_vocabulary, load_tokenizer
@@ -90,7 +90,7 @@ class Translator:
         """
         dtype = chosen_dtype(dtype)
         folder = str(files("regard").joinpath(EMBEDDED)) if folder is None else folder
-        model, place = load_as(folder, EncoderDecoder).to(dtype), Path(folder)
+        model, place = load_model(folder, expected=EncoderDecoder).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (Tokenizer, MarianTokenizer)):
             raise InvalidFile(f"{place}: its tokenizer is none of a translator: it knows one text, not two languages")

@@ -1,4 +1,4 @@
-"""Weights from files: read them, check that they fit a model, and assign them to a model that was built without any."""
+"""Read weights from files, check that they fit a model, and assign them to a model built without memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,117 +21,123 @@ from torch.overrides import TorchFunctionMode
 from regard.errors import InvalidCheckpoint, raise_problems
 from regard.models.layers import reset_buffers
 
-NAMES = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-NO_TENSORS = "it holds more than tensors, and to read it could run code; save the model as safetensors"
-
-Model = TypeVar("Model", bound=nn.Module)
+UNSAFE_PICKLE = "expected a dict of tensors, got other objects, which could run code; save the model as safetensors"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a folder that hold weights: one, or those that an index names; safetensors before torch's own.
+    """The weight files in a folder: one, or the shards that an index lists; safetensors before torch's own files.
 
     Raises:
-        InvalidCheckpoint: If an index is damaged or names files elsewhere or missing ones.
+        InvalidCheckpoint: If an index is damaged, or lists files that are missing or in another folder.
     """
-    for name in NAMES:
+    for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            return _parts_of(index)
+            return _shard_files(index)
     return []
 
 
-def _parts_of(index: Path) -> list[Path]:
+def _shard_files(index: Path) -> list[Path]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidCheckpoint(f"{index}: expected a weight_map of tensors to files: {error!r}") from error
+        raise InvalidCheckpoint(f"{index}: weight_map: expected a file name for each tensor, got {error!r}") from error
     elsewhere = [name for name in names if not isinstance(name, str) or Path(name).name != name]
     raise_problems(
-        [f"{index}: names the file {name!r}, which is none of its folder" for name in elsewhere], InvalidCheckpoint
+        [f"{index}: weight_map: expected names of files in its folder, got {name!r:.80}" for name in elsewhere],
+        InvalidCheckpoint,
     )
     paths = [index.parent / name for name in sorted(names)]
     raise_problems(
-        [f"{path} is missing, which {index.name} names" for path in paths if not path.is_file()], InvalidCheckpoint
+        [f"{path}: no such file, but {index.name} lists it" for path in paths if not path.is_file()], InvalidCheckpoint
     )
     return paths
 
 
 def read_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """All tensors of files by name; they are views of the files until they are copied.
+    """All tensors in files, by name; they can be views of the files.
 
     Raises:
-        InvalidCheckpoint: If a file is damaged, or holds more than tensors.
+        InvalidCheckpoint: If a file is damaged or contains anything other than tensors.
     """
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for path in paths:
-        found |= _from_safetensors(path) if path.suffix == ".safetensors" else _from_torch(path)
-    return found
+        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    return weights
 
 
-def _from_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as stored:
-            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no dict
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is not a dict
     except (SafetensorError, OSError) as error:
-        raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
+        raise InvalidCheckpoint(f"{path}: could not be read, it is damaged or truncated: {error}") from error
 
 
-def _from_torch(path: Path) -> dict[str, Tensor]:
+def _read_torch(path: Path) -> dict[str, Tensor]:
     if not path.stat().st_size:
-        raise InvalidCheckpoint(f"{path} cannot be read: it is empty")
+        raise InvalidCheckpoint(f"{path}: expected a dict of tensors, got an empty file")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of pickles that no torch.save wrote: the error says more
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            warnings.simplefilter("ignore")  # torch warns of pickles that it did not write; the error below says more
+            weights = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
-        raise InvalidCheckpoint(f"{path} is refused: {NO_TENSORS}") from error
+        raise InvalidCheckpoint(f"{path}: {UNSAFE_PICKLE}") from error
     except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise InvalidCheckpoint(f"{path} cannot be read, it is damaged or truncated: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise InvalidCheckpoint(f"{path} must hold tensors by their names, but holds something else")
-    return found
+        raise InvalidCheckpoint(f"{path}: could not be read, it is damaged or truncated: {error}") from error
+    if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        raise InvalidCheckpoint(f"{path}: expected a dict of tensors, got something else")
+    return weights
 
 
-def build_without_weights(build: Callable[[], Model]) -> Model:
-    """Build a model whose tensors have shapes but no memory, and draw no random numbers."""
-    with torch.device("meta"), _NothingDrawn():
-        return build()
+@contextmanager
+def init_empty_weights() -> Iterator[None]:
+    """Build models whose tensors have shapes but no memory, without drawing random numbers.
+
+    Example:
+        >>> with init_empty_weights():
+        ...     nn.Linear(2, 3).weight.device
+        device(type='meta')
+    """
+    with torch.device("meta"), _SkipRandomInit():
+        yield
 
 
 @dataclass(frozen=True)
 class WeightSource:
-    """The stored tensors that a parameter is made of.
+    """The stored tensors that make up a parameter.
 
     Args:
-        names: The stored tensors, concatenated along the rows.
-        rows: The number of rows of each of them; not needed for one tensor.
+        names: Names of the stored tensors, which are concatenated along the first axis.
+        split_sizes: Number of rows of each; not needed for one tensor.
         transposed: Whether each is stored as (inputs, outputs).
-        leading_axis: Whether it is stored with a first axis of 1.
-        skip: Number of rows at the front that are stored, but not part of the parameter.
-        aliases: Other names of the parameter, in older files or for tied copies, which must be equal.
+        leading_axis: Whether it is stored with a first axis of size 1.
+        skip: Number of stored rows at the front that are not part of the parameter.
+        aliases: Other names, in older files or of tied copies, which must be equal.
     """
 
     names: tuple[str, ...]
-    rows: tuple[int, ...] = ()
+    split_sizes: tuple[int, ...] = ()
     transposed: bool = False
     leading_axis: bool = False
     skip: int = 0
     aliases: tuple[str, ...] = ()
 
     def split(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The stored tensors of a parameter, by name."""
+        """Split a parameter into its stored tensors, by name."""
         if self.skip:
             parameter = torch.cat([parameter.new_zeros(self.skip, parameter.shape[1]), parameter])
-        parts = parameter.split(self.rows) if self.rows else (parameter,)
+        parts = parameter.split(self.split_sizes) if self.split_sizes else (parameter,)
         if self.transposed:
             parts = tuple(part.mT for part in parts)
         return {name: part[None] if self.leading_axis else part for name, part in zip(self.names, parts, strict=True)}
 
     def merge(self, stored: Sequence[Tensor]) -> Tensor:
-        """The parameter that stored tensors make."""
+        """Merge stored tensors into the parameter."""
         parts = [part[0] if self.leading_axis else part for part in stored]
         parts = [part.mT if self.transposed else part for part in parts]
         return (parts[0] if len(parts) == 1 else torch.cat(parts))[self.skip :]
@@ -145,18 +152,18 @@ def import_weights(
     prefix: str = "",
     ignored: re.Pattern[str] | None = None,
 ) -> dict[str, Tensor]:
-    """The parameters of a model from the tensors of a file, in float32 and copied.
+    """Convert stored tensors to the parameters of a model, as copies in float32.
 
     Args:
-        sources: The stored tensors of each parameter, by the name of the parameter.
-        tensors: The tensors of the file, by name.
+        sources: The stored tensors of each parameter, by name of the parameter.
+        tensors: The stored tensors, by name.
         model: The model, for the shapes.
         path: The file, for messages.
-        prefix: What names may lack, as in files of a model without a head.
+        prefix: Prefix that names may lack, as in checkpoints of a model without a head.
         ignored: Names of tensors that are not parameters.
 
     Raises:
-        InvalidCheckpoint: With the name of every tensor that is missing, superfluous, of another shape, not
+        InvalidCheckpoint: With the name of every tensor that is missing, unexpected, of another shape, not
             floating-point, not finite, or different from a tied copy.
     """
     parameters = dict(model.named_parameters())
@@ -166,32 +173,31 @@ def import_weights(
         stored = []
         for name, part in source.split(parameters[parameter]).items():
             shape = tuple(part.shape)
-            known = [each for full in (name, *source.aliases) for each in (full, full.removeprefix(prefix))]
-            found = [modern[each] for each in dict.fromkeys(known) if each in modern]
-            used.update(found)
-            if not found:
-                problems.append(f"{path}: {name} is missing, expected with the shape {shape}")
+            names = [each for full in (name, *source.aliases) for each in (full, full.removeprefix(prefix))]
+            names = [modern[each] for each in dict.fromkeys(names) if each in modern]
+            used.update(names)
+            if not names:
+                problems.append(f"{path}: {name}: expected a tensor of shape {shape}, got none")
                 continue
-            first, *copies = found
+            first, *copies = names
             tensor = tensors[first]
             problems += [
-                f"{path}: {copy} differs from {first}, but in this model they are one"
+                f"{path}: {copy}: expected the values of {first}, to which it is tied, got others"
                 for copy in copies
                 if not torch.equal(tensors[copy], tensor)
             ]
             if tensor.dtype not in FLOATING:
-                problems.append(f"{path}: {first} has the dtype {tensor.dtype}, but weights are floating-point numbers")
+                problems.append(f"{path}: {first}: expected a floating-point dtype, got {tensor.dtype}")
             elif tuple(tensor.shape) != shape:
-                actual = tuple(tensor.shape)
-                problems.append(f"{path}: {first} has the shape {actual}, but the configuration gives {shape}")
+                problems.append(f"{path}: {first}: expected shape {shape}, got {tuple(tensor.shape)}")
             else:
                 stored.append(tensor.to(torch.float32, copy=True))  # later changes of the file do not reach the model
                 if not bool(stored[-1].isfinite().all()):
-                    problems.append(f"{path}: {first} holds NaN or numbers that are infinite in float32")
+                    problems.append(f"{path}: {first}: expected finite float32 numbers, got NaN or infinity")
         if len(stored) == len(source.names):
             weights[parameter] = source.merge(stored)
     problems += [
-        f"{path}: {name} {tuple(tensor.shape)} is not part of the model"
+        f"{path}: {name}: unexpected tensor of shape {tuple(tensor.shape)}, not part of the model"
         for name, tensor in tensors.items()
         if name not in used and not (ignored and ignored.search(name))
     ]
@@ -200,7 +206,7 @@ def import_weights(
 
 
 def assign_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Assign weights to a model from `build_without_weights`; modules that shared a parameter share the new one."""
+    """Assign weights to a model built under `init_empty_weights`; tied parameters stay tied."""
     new = {parameter: nn.Parameter(weights[name]) for name, parameter in model.named_parameters()}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -208,8 +214,8 @@ def assign_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     reset_buffers(model)
 
 
-class _NothingDrawn(TorchFunctionMode):
-    """Passes over drawing from a normal distribution, for which the meta device imports a compiler (a second)."""
+class _SkipRandomInit(TorchFunctionMode):
+    """Skips ``normal_``, for which the meta device imports a compiler (a second)."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

@@ -11,7 +11,7 @@ from pydantic import Field
 from regard.errors import InvalidFile
 from regard.models import Bert, BertConfig
 from regard.models.bert import Head
-from regard.models.checkpoint import load_as
+from regard.models.checkpoint import load_model
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.training.recipe import Recipe
@@ -59,7 +59,7 @@ class BertRecipe(Recipe):
         if self.model.checkpoint is None:
             return Bert(self.config(tokenizer.vocab_size, head, labels, tokenizer.pad_id))
         given = self.model.model_dump(exclude_unset=True, exclude={"architecture", "checkpoint"})
-        model = load_as(self.model.checkpoint, Bert)
+        model = load_model(self.model.checkpoint, expected=Bert)
         check_vocabulary(tokenizer, model.config.vocab_size, str(self.model.checkpoint))
         return model.with_head(head, labels, **given).train()
 
@@ -74,7 +74,10 @@ class BertRecipe(Recipe):
             said = sorted(self.model.model_fields_set - BESIDE)
             if said:
                 return [f"model.{key}: is what model.checkpoint decides; leave one of them out" for key in said]
-            most, whose = load_as(self.model.checkpoint, Bert).config.max_seq_len, "that of model.checkpoint"
+            most, whose = (
+                load_model(self.model.checkpoint, expected=Bert).config.max_seq_len,
+                "that of model.checkpoint",
+            )
         else:
             self.config(self.vocabulary.size, "none", (), 0)
             most, whose = self.model.max_seq_len, "model.max_seq_len"

@@ -1,9 +1,8 @@
-"""The training state on disk: written whole or not at all, and read as plain data that can run no code."""
+"""The training state on disk: written atomically, and loaded as plain data that cannot run code."""
 
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -12,33 +11,26 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 
-from regard.errors import InvalidCheckpoint, InvalidFile
+from regard.errors import InvalidCheckpoint
+from regard.files import atomic_write
 
 FILE = "state.ckpt"
 
 
 class StateFile(CheckpointIO):
-    """How lightning writes and reads the training state."""
+    """Writes and reads the training state for lightning."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write the state beside the old one, and rename it when it is on the disk.
+        """Write the state; it replaces the old one when it is on disk.
 
         Raises:
-            InvalidFile: If it cannot be written; the old state is whole.
+            InvalidFile: If it cannot be written; the old state stays.
         """
         path = Path(path)
-        draft = path.with_name(f".{path.name}.draft")  # always the same: kills leave one of these, not many
-        buffer = io.BytesIO()  # torch's own writer hides why a disk refused
-        torch.save(checkpoint, buffer)
-        try:
-            with draft.open("wb") as file:
-                file.write(buffer.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise InvalidFile(f"{path}: could not be written: {error.strerror}") from error
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)  # not into the file: torch's writer hides why a write failed
+        with atomic_write(path, partial_name=f".{path.name}.draft") as file:  # one name: kills leave one file at most
+            file.write(buffer.getbuffer())
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Read a state, always as plain data.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import InvalidCheckpoint, raise_problems, require
-from regard.models.weights import NO_TENSORS
+from regard.models.weights import UNSAFE_PICKLE
 
 
 def load_checkpoint(folder: Path) -> tuple[Any, Any, Any]:
@@ -98,7 +98,7 @@ def _as_checkpoint_error(folder: Path, problem: str) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:
-        raise InvalidCheckpoint(f"{folder}: {problem}: its weights are refused: {NO_TENSORS}") from error
+        raise InvalidCheckpoint(f"{folder}: {problem}: its weights are refused: {UNSAFE_PICKLE}") from error
     except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights
         raise InvalidCheckpoint(f"{folder}: {problem}: {first_line(error)}") from error
 

@@ -41,7 +41,7 @@ def test_berts(tmp_path, head, changes):
     real = REAL.bool() if answer.ndim == 3 else slice(None)
     output = found.last_hidden_state if found.logits is None else found.logits
     torch.testing.assert_close(output[real], answer[real], rtol=0, atol=1e-5)
-    save_model(tmp_path / "ours", ours, layout="transformers")
+    save_model(tmp_path / "ours", ours, format="transformers")
     if head != "pre-training":  # of which the task of next sentences is left behind
         again = loads_whole(BERTS[head], tmp_path / "ours")(WORDS, attention_mask=REAL, token_type_ids=types)[0]
         torch.testing.assert_close(again, expected[0], rtol=0, atol=1e-6)
@@ -84,7 +84,7 @@ def test_gpts(tmp_path, kind):
     torch.testing.assert_close(found[0], padded[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(found[1, 30:], padded[1, 30:], rtol=0, atol=1e-5)
     torch.testing.assert_close(found[1, 30:], ours(words[1:, 30:]).logits[0], rtol=0, atol=1e-5)
-    save_model(tmp_path / "ours", ours, layout="transformers")
+    save_model(tmp_path / "ours", ours, format="transformers")
     again = loads_whole(type(theirs), tmp_path / "ours")
     torch.testing.assert_close(again(words).logits, expected, rtol=0, atol=1e-6)
     assert {*load_file(tmp_path / "ours/model.safetensors")} == {*load_file(tmp_path / "theirs/model.safetensors")}
@@ -96,7 +96,7 @@ def test_gpts(tmp_path, kind):
 @pytest.mark.parametrize("pad", [None, 2, 5])
 def test_the_word_that_fills_up_is_the_one_that_there_was(tmp_path, make, pad):
     make(pad_token_id=pad, eos_token_id=2).save_pretrained(tmp_path / "theirs")
-    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), layout="transformers")
+    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), format="transformers")
     for name in ("config.json", "generation_config.json"):
         assert json.loads((tmp_path / "ours" / name).read_text())["pad_token_id"] == (5 if pad == 5 else None)
     assert load_model(tmp_path / "ours").config == load_model(tmp_path / "theirs").config
@@ -118,7 +118,7 @@ def test_marians(tmp_path, kind):
     ours, tgt = load_model(tmp_path / "theirs"), torch.randint(3, 60, (3, 7))
     expected = theirs(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
     torch.testing.assert_close(ours(WORDS, tgt, LENGTHS).logits, expected, rtol=0, atol=1e-5)
-    save_model(tmp_path / "ours", ours, layout="transformers")
+    save_model(tmp_path / "ours", ours, format="transformers")
     again = loads_whole(type(theirs), tmp_path / "ours")
     torch.testing.assert_close(
         again(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits, expected, rtol=0, atol=1e-6
@@ -131,7 +131,7 @@ def test_our_own_translator_becomes_a_marian(tmp_path):
     torch.manual_seed(0)
     config = TransformerConfig(VOCAB, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=1, d_ff=48)
     ours, tgt = Transformer(config).eval(), torch.randint(3, 60, (3, 7))
-    save_model(tmp_path, ours, layout="transformers")
+    save_model(tmp_path, ours, format="transformers")
     theirs = loads_whole(MarianMTModel, tmp_path)
     found = theirs(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
     torch.testing.assert_close(found, ours(WORDS, tgt, LENGTHS).logits, rtol=0, atol=1e-5)
@@ -211,13 +211,13 @@ def test_keys_have_the_other_names_that_transformers_takes(tmp_path, make, alias
 def test_a_save_leaves_nothing_of_another_model(tmp_path):
     small = {"d_model": 32, "num_heads": 4, "num_layers": 1, "d_ff": 48}
     embedding = Bert(BertConfig(VOCAB, head="sentence_embedding", **small))
-    save_model(tmp_path, embedding, layout="transformers")
+    save_model(tmp_path, embedding, format="transformers")
     assert (tmp_path / "1_Pooling/config.json").is_file()
     classifier = embedding.with_head("sequence_classification", ("bad", "good"))
-    save_model(tmp_path, classifier, layout="transformers")
+    save_model(tmp_path, classifier, format="transformers")
     assert load_model(tmp_path).config == replace(classifier.config, pooler=True)
     for ends in ((2, 5), (7,)):
-        save_model(tmp_path, GPT(GPTConfig.llama(VOCAB, eos_ids=ends, **small)), layout="transformers")
+        save_model(tmp_path, GPT(GPTConfig.llama(VOCAB, eos_ids=ends, **small)), format="transformers")
         assert load_model(tmp_path).config.eos_ids == ends
 
 
@@ -240,7 +240,7 @@ def test_sentence_embeddings_keep_their_pooling(tmp_path):
                             head="sentence_embedding", truncation_length=7 if normalize else None, pooling=pooling,
                             normalize_embeddings=normalize)  # fmt: skip
         ours = Bert(config).eval()
-        save_model(tmp_path / pooling, ours, layout="transformers")
+        save_model(tmp_path / pooling, ours, format="transformers")
         loaded = load_model(tmp_path / pooling)
         assert loaded.config == replace(config, pooler=True)  # transformers' has one that nothing reads
         found = loaded(WORDS, LENGTHS).embeddings
@@ -266,7 +266,7 @@ def test_a_gpt2_whose_special_tokens_lie_outside_its_vocabulary_is_read_with_a_w
 
 def test_a_llama_is_saved_whatever_its_dropout(tmp_path):
     model = GPT(GPTConfig.llama(61, d_model=16, num_heads=4, num_layers=1, d_ff=32, dropout=0.1)).eval()
-    save_model(tmp_path, model, layout="transformers")
+    save_model(tmp_path, model, format="transformers")
     assert torch.equal(load_model(tmp_path)(WORDS).logits, model(WORDS).logits)
 
 
@@ -283,7 +283,7 @@ def test_robertas_are_read_and_saved_as_berts(tmp_path, head):
         found, expected = (each[REAL.bool()] for each in (found, expected))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert ours.config.max_seq_len == 38
-    save_model(tmp_path / "ours", ours, layout="transformers")
+    save_model(tmp_path / "ours", ours, format="transformers")
     again = load_model(tmp_path / "ours")
     outputs = [each.forward_head(each(words, LENGTHS).last_hidden_state) for each in (again, ours)]
     assert torch.equal(*outputs)
@@ -307,12 +307,12 @@ def test_a_window_holds_in_a_generation_too(tmp_path):
 def test_a_mistral_without_a_window_is_a_llama(tmp_path):
     theirs = mistral(sliding_window=None)
     theirs.save_pretrained(tmp_path / "theirs")
-    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), layout="transformers")
+    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), format="transformers")
     assert json.loads((tmp_path / "ours/config.json").read_text())["model_type"] == "llama"
     assert torch.equal(load_model(tmp_path / "ours")(WORDS).logits, load_model(tmp_path / "theirs")(WORDS).logits)
 
 
 def test_a_window_in_some_layers_only_is_refused(tmp_path):
     qwen2(use_sliding_window=True).save_pretrained(tmp_path)
-    with pytest.raises(InvalidCheckpoint, match="use_sliding_window must be False, which is what this model can do"):
+    with pytest.raises(InvalidCheckpoint, match="use_sliding_window: expected False, got True"):
         load_model(tmp_path)

@@ -1,4 +1,4 @@
-"""Checkpoints as Hugging Face's transformers keeps them: their configurations and names, there and back."""
+"""Convert checkpoints of Hugging Face's transformers, in both directions: configurations and names of weights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from regard.models.huggingface.llama import LLAMA, MISTRAL, QWEN2
 from regard.models.huggingface.marian import MARIAN
 
 CONVERTERS: Mapping[str, CheckpointConverter] = MappingProxyType(
-    {each.model_type: each for each in (BERT, GPT2, LLAMA, MARIAN, MISTRAL, QWEN2, ROBERTA)}
+    {converter.model_type: converter for converter in (BERT, GPT2, LLAMA, MARIAN, MISTRAL, QWEN2, ROBERTA)}
 )
-"""By what config.json calls them."""
+"""The converters by ``model_type`` in config.json."""
 
 __all__ = ["CONVERTERS", "CheckpointConverter"]

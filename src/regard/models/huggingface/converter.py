@@ -1,4 +1,4 @@
-"""CheckpointConverter: how a configuration of transformers reads, and where each parameter is stored."""
+"""CheckpointConverter: converts configurations and weights between our models and transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from regard.errors import InvalidArgument, did_you_mean
+from regard.checks import Checks
 from regard.models.weights import WeightSource
 
 GENERATION_FILE = "generation_config.json"
@@ -27,20 +27,19 @@ ACTIVATIONS = {
 }
 
 
-_HEAD = re.compile(r"(For[A-Z]\w*|DoubleHeadsModel|LMHeadModel|MTModel|Model)$")
-
-
 class CheckpointConverter(ABC):
     """Reads and writes one kind of checkpoint of transformers."""
 
     model_type: ClassVar[str]
-    """Its name in config.json."""
+    """``model_type`` in transformers' config.json."""
     architecture: ClassVar[str]
-    """The name of our model."""
+    """``architecture`` in our config.json."""
+    architectures: ClassVar[Mapping[str, str]]
+    """The classes of transformers that can be loaded, each with its head; the first is the default."""
     prefix: ClassVar[str]
-    """The prefix of all names outside the head; files of a model without a head may lack it."""
+    """Prefix of all weights outside the head; checkpoints of a model without a head may lack it."""
     ignored_weights: ClassVar[re.Pattern[str]]
-    """Tensors that a file may hold and that are not parameters: masks, tables."""
+    """Stored tensors that are not parameters: masks, position tables."""
     config_keys: ClassVar[Mapping[str, tuple[str, Any]]]
     """The key in config.json for each field of our configuration, and its default."""
     attribute_map: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -48,7 +47,7 @@ class CheckpointConverter(ABC):
 
     @abstractmethod
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-        """Our configuration from the values of config.json and the tensors of the file.
+        """Our configuration for the values of config.json and the stored tensors.
 
         Raises:
             InvalidArgument: With everything that our model does not support.
@@ -56,35 +55,45 @@ class CheckpointConverter(ABC):
 
     @abstractmethod
     def write_config(self, config: Any) -> dict[str, Any]:
-        """The values of config.json for one of our configurations.
+        """The values of config.json for our configuration.
 
         Raises:
             InvalidArgument: With everything that this kind of checkpoint cannot express.
         """
 
-    def read_fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of our configuration from the values of config.json, with our name of the activation.
+    def read_head(self, values: Mapping[str, Any], checks: Checks) -> str:
+        """The head of the class that config.json names.
 
-        Raises:
-            InvalidArgument: If the activation is not supported.
+        Names are compared from "For" on, because the rest is spelled in several ways (``LLaMAForCausalLM``). A name
+        without "For" or "Model" says nothing about the head, and neither does a missing one: both mean the default.
         """
+        names, default = values.get("architectures") or [], next(iter(self.architectures))
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            checks.fail(f"architectures: expected a list of class names, got {names!r:.80}")
+            return ""
+        heads = {_head_name(name): head for name, head in self.architectures.items()}
+        name = _head_name(names[0] if names else default)
+        if name not in heads and (name.startswith("For") or name.endswith("Model")):
+            checks.choice("architectures", names[0], self.architectures)
+        return heads.get(name, self.architectures[default])
+
+    def read_fields(self, values: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
+        """The fields of our configuration for the values of config.json, with our name of the activation."""
         values = {**values, **{key: values[alias] for alias, key in self.attribute_map.items() if alias in values}}
-        found = {ours: values.get(key, default) for ours, (key, default) in self.config_keys.items()}
-        name = found["activation"]
-        if not isinstance(name, str) or name not in ACTIVATIONS:
-            known = f"{', '.join(map(repr, ACTIVATIONS))}, but is {name!r}{did_you_mean(str(name), ACTIVATIONS)}"
-            raise InvalidArgument(f"{self.config_keys['activation'][0]} must be one of {known}")
-        return found | {"activation": ACTIVATIONS[name]}
+        fields = {field: values.get(key, default) for field, (key, default) in self.config_keys.items()}
+        if checks.choice(self.config_keys["activation"][0], fields["activation"], ACTIVATIONS):
+            fields["activation"] = ACTIVATIONS[fields["activation"]]
+        return fields
 
     def write_fields(self, config: Any) -> dict[str, Any]:
-        """The values of config.json from the fields of our configuration, with transformers' name of the activation."""
-        found = {key: getattr(config, ours) for ours, (key, _) in self.config_keys.items()}
-        word = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
-        return found | {self.config_keys["activation"][0]: word}
+        """The values of config.json for the fields of our configuration, with transformers' name of the activation."""
+        values = {key: getattr(config, field) for field, (key, _) in self.config_keys.items()}
+        activation = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
+        return values | {self.config_keys["activation"][0]: activation}
 
     def use_checkpoint_names(self, message: str) -> str:
-        """A message about fields of our configuration with the keys of config.json instead."""
-        return re.sub(r"\w+", lambda word: self.config_keys.get(word[0], word)[0], message)
+        """Replace names of our fields in a message by keys of config.json."""
+        return re.sub(r"\w+", lambda name: self.config_keys.get(name[0], name)[0], message)
 
     @abstractmethod
     def weight_map(self, config: Any) -> dict[str, WeightSource]:
@@ -99,96 +108,80 @@ class CheckpointConverter(ABC):
         return {}
 
     def export_weights(self, config: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of a checkpoint, by name."""
-        names = self.weight_map(config)
-        pieces = (names[ours].split(parameter) for ours, parameter in parameters.items())
-        return {name: piece for each in pieces for name, piece in each.items()} | self.extra_weights(config)
+        """The tensors to store, by name."""
+        sources = self.weight_map(config)
+        weights = {}
+        for name, parameter in parameters.items():
+            weights |= sources[name].split(parameter)
+        return weights | self.extra_weights(config)
 
 
-def require_values(values: Mapping[str, Any], wanted: Mapping[str, Collection[Any]]) -> list[str]:
-    """Say which keys, where they are there, have a value that our model cannot serve."""
-    return [
-        f"{key} must be {' or '.join(map(repr, possible))}, which is what this model can do, but is {values[key]!r}"
-        for key, possible in wanted.items()
-        if key in values and values[key] not in possible
-    ]
+def _head_name(name: str) -> str:
+    """The end of a class name that names the head, such as ForCausalLM; else all of it."""
+    return name[max(name.find("For"), 0) :]
 
 
-def check_architecture(values: Mapping[str, Any], *served: str) -> list[str]:
-    """Say what a checkpoint is, where it says so, and it is under none of the heads that are served.
-
-    Classes are told apart by their ends, as ``ForCausalLM``: what stands before is spelt in more than one way.
-    """
-    name = architecture_name(values) or served[0]
-    head, *heads = (match and match[0] for match in map(_HEAD.search, (name, *served)))
-    if head is None or head in heads:
-        return []
-    return [f"architectures must be {' or '.join(map(repr, served))}, which this model is, but is {name!r}"]
+def require_values(checks: Checks, values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]]) -> None:
+    """Check that keys of config.json, where present, have a value that our model supports."""
+    for key, choices in allowed.items():
+        if key in values and values[key] not in choices:
+            checks.fail(f"{key}: expected {' or '.join(map(repr, choices))}, got {values[key]!r:.80}")
 
 
-def architecture_name(values: Mapping[str, Any]) -> str | None:
-    """The class of transformers that a checkpoint says it is of.
-
-    Raises:
-        InvalidArgument: If it says so by something else than a list of names.
-    """
-    names = values.get("architectures") or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InvalidArgument(f"architectures must be a list of names, but is {names!r}")
-    return names[0] if names else None
+def require_objects(checks: Checks, values: Mapping[str, Any], *keys: str) -> None:
+    """Check that keys of config.json, where present, hold a JSON object."""
+    for key in keys:
+        if values.get(key) is not None and not isinstance(values[key], dict):
+            checks.fail(f"{key}: expected an object, got {values[key]!r:.80}")
 
 
-def require_objects(values: Mapping[str, Any], *keys: str) -> list[str]:
-    """Say which keys, where they are there, hold no object of JSON."""
-    return [
-        f"{key} must be an object, but is {values[key]!r}"
-        for key in keys
-        if values.get(key) is not None and not isinstance(values[key], dict)
-    ]
+def require_fields(checks: Checks, config: Any, model: str, **required: Any) -> None:
+    """Check fields of our configuration that a kind of checkpoint fixes to one value."""
+    for name, value in required.items():
+        if getattr(config, name) != value:
+            checks.fail(f"{name}: expected {value!r} in a checkpoint of {model}, got {getattr(config, name)!r}")
 
 
-def require_fields(config: Any, form: str, **wanted: Any) -> list[str]:
-    """Say which fields of our configuration a kind of checkpoint cannot tell, as it knows one value only."""
-    return [
-        f"{name} must be {value!r} in a checkpoint of {form}, but is {getattr(config, name)!r}"
-        for name, value in wanted.items()
-        if getattr(config, name) != value
-    ]
+def projection_sizes(config: Any) -> tuple[int, int, int]:
+    """Rows of the query, key and value projections, which `MultiHeadAttention` keeps in one matrix."""
+    head_dim = getattr(config, "resolved_head_dim", config.d_model // config.num_heads)
+    kv_size = head_dim * (getattr(config, "num_kv_heads", None) or config.num_heads)
+    return head_dim * config.num_heads, kv_size, kv_size
 
 
 def drop_unknown_ids(fields: dict[str, Any]) -> None:
-    """Leave out special token ids beyond the vocabulary with a warning, as transformers reads such a checkpoint."""
+    """Drop special token ids outside the vocabulary, with a warning: transformers loads such checkpoints."""
     size = fields["vocab_size"]
     for name in ("pad_id", "bos_id", "eos_ids"):
         ids = as_tuple(fields[name])
-        beyond = [each for each in ids if type(each) is int and type(size) is int and each >= size]
-        if beyond:
-            warnings.warn(f"{name}: {beyond} lies outside the vocabulary of {size} tokens and is ignored", stacklevel=2)
-            known = [each for each in ids if each not in beyond]
-            fields[name] = known if name == "eos_ids" else None
+        outside = [each for each in ids if type(each) is int and type(size) is int and each >= size]
+        if outside:
+            message = f"{name}: {outside} lies outside the vocabulary of {size} tokens and is ignored"
+            warnings.warn(message, stacklevel=2)
+            fields[name] = [each for each in ids if each not in outside] if name == "eos_ids" else None
 
 
 def generation_config(config: Any) -> dict[str, Any]:
-    """What transformers is to know of generation, by the name of its file."""
+    """The special token ids that transformers' ``generate`` reads, by the name of their file."""
     return {GENERATION_FILE: {"bos_token_id": config.bos_id, **special_token_ids(config)}}
 
 
 def special_token_ids(config: Any) -> dict[str, Any]:
-    """What ends a text and fills it up, in transformers' words.
+    """The EOS and padding ids in config.json.
 
-    None fills it up where a checkpoint without such a word would be read as this one: transformers' Llama gives the
-    embedding of the word that it names no gradient, which an end must have.
+    ``pad_token_id`` is left unset when it equals the first EOS id, the default on load: transformers passes it as
+    ``padding_idx``, which would freeze the EOS embedding.
     """
-    pad = None if config.pad_id == default_pad_id(config.eos_ids) else config.pad_id
-    ends = config.eos_ids[0] if len(config.eos_ids) == 1 else list(config.eos_ids) or None
-    return {"eos_token_id": ends, "pad_token_id": pad}
+    pad_id = None if config.pad_id == default_pad_id(config.eos_ids) else config.pad_id
+    eos_ids = config.eos_ids[0] if len(config.eos_ids) == 1 else list(config.eos_ids) or None
+    return {"eos_token_id": eos_ids, "pad_token_id": pad_id}
 
 
-def default_pad_id(ends: Sequence[int]) -> int:
-    """What fills texts up where a checkpoint does not say: the first word that ends one."""
-    return (*ends, 0)[0]
+def default_pad_id(eos_ids: Sequence[int]) -> int:
+    """The padding id of a checkpoint without one: the first EOS id, or 0."""
+    return (*eos_ids, 0)[0]
 
 
 def as_tuple(ids: Any) -> tuple[int, ...]:
-    """Ids of words that are given as one number, as several, or not at all."""
+    """Token ids as a tuple, from one id, a list, or None."""
     return () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)

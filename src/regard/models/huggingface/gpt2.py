@@ -1,4 +1,4 @@
-"""GPT-2 as transformers keeps it: weights of linear maps stand transposed, query, key and value in one."""
+"""GPT-2 in transformers: weights of linear layers are transposed; query, key and value are one matrix."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from regard.errors import raise_problems
+from regard.checks import Checks
 from regard.models.gpt import GPTConfig
 from regard.models.huggingface.converter import (
     CheckpointConverter,
     as_tuple,
-    check_architecture,
     default_pad_id,
     drop_unknown_ids,
     generation_config,
@@ -25,6 +24,7 @@ from regard.models.weights import WeightSource
 class _Gpt2(CheckpointConverter):
     model_type = "gpt2"
     architecture = "gpt"
+    architectures: ClassVar = {"GPT2LMHeadModel": "causal_lm", "GPT2Model": "none"}
     prefix = "transformer."
     ignored_weights = re.compile(r"\.attn\.(masked_)?bias$")
     config_keys: ClassVar = {
@@ -51,25 +51,27 @@ class _Gpt2(CheckpointConverter):
     }
 
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GPTConfig:
-        wanted = {
+        allowed = {
             "scale_attn_weights": (True,),
             "scale_attn_by_inverse_layer_idx": (False,),
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        raise_problems(check_architecture(values, "GPT2LMHeadModel", "GPT2Model") + require_values(values, wanted))
-        fields = self.read_fields(values)
+        with Checks() as checks:
+            self.read_head(values, checks)  # without a head, the output is tied to the embeddings
+            require_values(checks, values, allowed)
+            fields = self.read_fields(values, checks)
         drop_unknown_ids(fields)
-        ends = as_tuple(fields["eos_ids"])
+        eos_ids = as_tuple(fields["eos_ids"])
         fields |= {
             "d_ff": fields["d_ff"] or 4 * fields["d_model"],
-            "pad_id": default_pad_id(ends) if fields["pad_id"] is None else fields["pad_id"],
-            "eos_ids": ends,
+            "pad_id": default_pad_id(eos_ids) if fields["pad_id"] is None else fields["pad_id"],
+            "eos_ids": eos_ids,
         }
         return GPTConfig(**fields)
 
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
-        wanted = {
+        required = {
             "num_kv_heads": None,
             "head_dim": None,
             "gated": False,
@@ -79,7 +81,8 @@ class _Gpt2(CheckpointConverter):
             "positions": "learned",
             "tie_embeddings": True,
         }
-        raise_problems(require_fields(config, "GPT-2", **wanted))
+        with Checks() as checks:
+            require_fields(checks, config, "GPT-2", **required)
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
@@ -90,11 +93,11 @@ class _Gpt2(CheckpointConverter):
         }
 
     def weight_map(self, config: GPTConfig) -> dict[str, WeightSource]:
-        found = {
+        sources = {
             "token_embedding.weight": WeightSource(("transformer.wte.weight",), aliases=("lm_head.weight",)),
             "positions.weight": WeightSource(("transformer.wpe.weight",)),
         }
-        maps = {
+        linear = {
             "attention.in_proj": "attn.c_attn",
             "attention.out_proj": "attn.c_proj",
             "feed_forward.fc1": "mlp.c_fc",
@@ -102,13 +105,13 @@ class _Gpt2(CheckpointConverter):
         }
         norms = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
         for part in ("weight", "bias"):
-            found[f"decoder.norm.{part}"] = WeightSource((f"transformer.ln_f.{part}",))
+            sources[f"decoder.norm.{part}"] = WeightSource((f"transformer.ln_f.{part}",))
             for layer in range(config.num_layers):
-                for ours, name in {**maps, **norms}.items():
-                    transposed = part == "weight" and ours in maps
-                    stored = WeightSource((f"transformer.h.{layer}.{name}.{part}",), transposed=transposed)
-                    found[f"decoder.layers.{layer}.{ours}.{part}"] = stored
-        return found
+                for ours, theirs in {**linear, **norms}.items():
+                    sources[f"decoder.layers.{layer}.{ours}.{part}"] = WeightSource(
+                        (f"transformer.h.{layer}.{theirs}.{part}",), transposed=part == "weight" and ours in linear
+                    )
+        return sources
 
     def extra_files(self, config: GPTConfig) -> dict[str, Any]:
         return generation_config(config)

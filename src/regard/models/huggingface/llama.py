@@ -1,4 +1,4 @@
-"""Llama, Mistral and Qwen2 as transformers keeps them: query, key and value apart, and the gate of the MLP too."""
+"""Llama, Mistral and Qwen2 in transformers: query, key, value and the two halves of gated MLPs are separate."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from regard.errors import raise_problems
+from regard.checks import Checks
 from regard.models.gpt import GPTConfig
 from regard.models.huggingface.converter import (
     CheckpointConverter,
     as_tuple,
-    check_architecture,
     default_pad_id,
     drop_unknown_ids,
     generation_config,
+    projection_sizes,
     require_fields,
     require_objects,
     require_values,
@@ -28,10 +28,11 @@ _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_posit
 class _Llama(CheckpointConverter):
     model_type = "llama"
     name: ClassVar = "Llama"
+    architectures: ClassVar = {"LlamaForCausalLM": "causal_lm", "LlamaModel": "none"}
     fixed_fields: ClassVar[Mapping[str, Any]] = {"sliding_window": None, "attention_out_bias": None}
-    """Fields that all models of this kind have in common."""
+    """Fields of our configuration that are the same in all models of this kind."""
     allowed_values: ClassVar[Mapping[str, Collection[Any]]] = {}
-    """Values of config.json that our model can serve."""
+    """Values of config.json that our model supports."""
     architecture = "gpt"
     prefix = "model."
     ignored_weights = re.compile(r"rotary_emb\.inv_freq$")
@@ -58,40 +59,43 @@ class _Llama(CheckpointConverter):
     }
 
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> GPTConfig:
-        # newer files keep all of it in rope_parameters, older ones in rope_theta and rope_scaling
-        bare = (f"{self.name}Model",) if values.get("tie_word_embeddings") else ()  # else it has no map to words
-        objections = check_architecture(values, f"{self.name}ForCausalLM", *bare) + require_values(
-            values, self.allowed_values
-        )
-        raise_problems(objections + require_objects(values, "rope_scaling", "rope_parameters"))
-        fields = self.read_fields(values)
+        with Checks() as checks:
+            if self.read_head(values, checks) == "none" and not values.get("tie_word_embeddings"):
+                checks.fail(f"architectures: expected a class with a head or tied embeddings, got {self.name}Model")
+            require_values(checks, values, self.allowed_values)
+            require_objects(checks, values, "rope_scaling", "rope_parameters")
+            fields = self.read_fields(values, checks)
         drop_unknown_ids(fields)
+        # newer versions of transformers write rope_parameters, older ones rope_theta and rope_scaling
         rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
         rope |= fields["rotary_scaling"] or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
-        raise_problems(require_values({"rope_type": kind}, {"rope_type": ("default", "linear", "llama3")}))
-        needed = {"default": (), "linear": _SCALING[:1], "llama3": _SCALING}[kind]
-        missing = [name for name in needed if name not in rope]
-        if missing:
-            raise_problems([f"rope_parameters must have {', '.join(missing)} for the type {kind!r}, but is {rope!r}"])
-        scaling = {name: rope[name] for name in needed}
-        ends, pad = as_tuple(fields["eos_ids"]), fields["pad_id"]
+        with Checks() as checks:
+            require_values(checks, {"rope_type": kind}, {"rope_type": ("default", "linear", "llama3")})
+        keys = {"default": (), "linear": _SCALING[:1], "llama3": _SCALING}[kind]
+        missing = ", ".join(key for key in keys if key not in rope)
+        with Checks() as checks:
+            checks.that(
+                not missing, f"rope_parameters: expected {missing} for rope_type {kind!r}, got {', '.join(rope)}"
+            )
+        eos_ids, pad_id = as_tuple(fields["eos_ids"]), fields["pad_id"]
         fields |= {
             "attention_dropout": fields["attention_dropout"] or 0.0,
             "rotary_base": rope["rope_theta"],
-            "rotary_scaling": scaling or None,
-            "pad_id": default_pad_id(ends) if pad is None or pad == -1 else pad,  # −1 in Llama 2
-            "eos_ids": ends,
+            "rotary_scaling": {key: rope[key] for key in keys} or None,
+            "pad_id": default_pad_id(eos_ids) if pad_id is None or pad_id == -1 else pad_id,  # −1 in Llama 2
+            "eos_ids": eos_ids,
         }
         return GPTConfig.llama(**fields, **self.fixed_fields)
 
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
-        wanted = {"gated": True, "norm": "rms_norm", "positions": "rotary", **self.fixed_fields}
-        raise_problems(require_fields(config, self.name, **wanted))
+        required = {"gated": True, "norm": "rms_norm", "positions": "rotary", **self.fixed_fields}
+        with Checks() as checks:
+            require_fields(checks, config, self.name, **required)
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
         return {
-            "architectures": [f"{self.name}ForCausalLM"],
+            "architectures": [next(iter(self.architectures))],
             "model_type": self.model_type,
             **self.write_fields(config),
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
@@ -101,33 +105,31 @@ class _Llama(CheckpointConverter):
         }
 
     def weight_map(self, config: GPTConfig) -> dict[str, WeightSource]:
-        found = {
+        sources = {
             "token_embedding.weight": WeightSource(
                 ("model.embed_tokens.weight",), aliases=("lm_head.weight",) if config.tie_embeddings else ()
             ),
             "decoder.norm.weight": WeightSource(("model.norm.weight",)),
         }
         if not config.tie_embeddings:
-            found["lm_head.weight"] = WeightSource(("lm_head.weight",))
-        kv_width = config.resolved_head_dim * (config.num_kv_heads or config.num_heads)
-        widths = config.resolved_head_dim * config.num_heads, kv_width, kv_width
+            sources["lm_head.weight"] = WeightSource(("lm_head.weight",))
         biases = {"attention.in_proj": config.attention_bias, "attention.out_proj": config.has_attention_out_bias}
+        norms = {"attention_residual.norm": "input_layernorm", "feed_forward_residual.norm": "post_attention_layernorm"}
+        linear = {
+            "attention.in_proj": (tuple(f"self_attn.{each}_proj" for each in "qkv"), projection_sizes(config)),
+            "attention.out_proj": (("self_attn.o_proj",), ()),
+            "feed_forward.fc1": (("mlp.gate_proj", "mlp.up_proj"), (config.d_ff, config.d_ff)),
+            "feed_forward.fc2": (("mlp.down_proj",), ()),
+        }
         for number in range(config.num_layers):
-            ours, layer = f"decoder.layers.{number}", f"model.layers.{number}"
-            found[f"{ours}.attention_residual.norm.weight"] = WeightSource((f"{layer}.input_layernorm.weight",))
-            found[f"{ours}.feed_forward_residual.norm.weight"] = WeightSource(
-                (f"{layer}.post_attention_layernorm.weight",)
-            )
-            for name, module, projections, rows in (
-                ("attention.in_proj", "self_attn", ("q_proj", "k_proj", "v_proj"), widths),
-                ("attention.out_proj", "self_attn", ("o_proj",), ()),
-                ("feed_forward.fc1", "mlp", ("gate_proj", "up_proj"), (config.d_ff,) * 2),
-                ("feed_forward.fc2", "mlp", ("down_proj",), ()),
-            ):
+            ours, theirs = f"decoder.layers.{number}", f"model.layers.{number}"
+            for name, module in norms.items():
+                sources[f"{ours}.{name}.weight"] = WeightSource((f"{theirs}.{module}.weight",))
+            for name, (modules, sizes) in linear.items():
                 for part in ("weight", "bias") if biases.get(name, config.feed_forward_bias) else ("weight",):
-                    names = tuple(f"{layer}.{module}.{projection}.{part}" for projection in projections)
-                    found[f"{ours}.{name}.{part}"] = WeightSource(names, rows)
-        return found
+                    names = tuple(f"{theirs}.{module}.{part}" for module in modules)
+                    sources[f"{ours}.{name}.{part}"] = WeightSource(names, sizes)
+        return sources
 
     def extra_files(self, config: GPTConfig) -> dict[str, Any]:
         return generation_config(config)
@@ -136,6 +138,7 @@ class _Llama(CheckpointConverter):
 class _Mistral(_Llama):
     model_type = "mistral"
     name = "Mistral"
+    architectures: ClassVar = {"MistralForCausalLM": "causal_lm", "MistralModel": "none"}
     fixed_fields: ClassVar = {"attention_bias": False, "attention_out_bias": None, "feed_forward_bias": False}
     config_keys: ClassVar = {
         **{ours: key for ours, key in _Llama.config_keys.items() if not ours.endswith("_bias")},
@@ -149,6 +152,7 @@ class _Mistral(_Llama):
 class _Qwen2(_Llama):
     model_type = "qwen2"
     name = "Qwen2"
+    architectures: ClassVar = {"Qwen2ForCausalLM": "causal_lm", "Qwen2Model": "none"}
     fixed_fields: ClassVar = {
         "attention_bias": True,
         "attention_out_bias": False,

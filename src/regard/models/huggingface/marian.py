@@ -1,4 +1,4 @@
-"""Marian as transformers keeps it: the encoder-decoder of OPUS-MT's translators."""
+"""Marian in transformers: the encoder-decoder of the OPUS-MT translation models."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.errors import raise_problems
+from regard.checks import Checks
 from regard.models.huggingface.converter import (
     GENERATION_FILE,
     CheckpointConverter,
     as_tuple,
-    check_architecture,
+    projection_sizes,
     require_fields,
     require_values,
 )
@@ -22,16 +22,15 @@ from regard.models.transformer import TransformerConfig
 from regard.models.weights import WeightSource
 from regard.nn.absolute_positions import sinusoids
 
-_TABLE = "embed_positions.weight"
-
-
-_BOTH_SIDES = {"num_heads": "attention_heads", "d_ff": "ffn_dim"}
-"""Sizes that are the same in our encoder and decoder."""
+_POSITION_TABLE = "embed_positions.weight"
+_SHARED_SIZES = {"num_heads": "attention_heads", "d_ff": "ffn_dim"}
+"""Fields that are the same in our encoder and decoder; Marian has one key for each side."""
 
 
 class _Marian(CheckpointConverter):
     model_type = "marian"
     architecture = "transformer"
+    architectures: ClassVar = {"MarianMTModel": "seq2seq_lm"}
     prefix = "model."
     ignored_weights = re.compile(r"embed_positions\.weight$|^model\.shared\.weight$")
     config_keys: ClassVar = {
@@ -60,29 +59,21 @@ class _Marian(CheckpointConverter):
     }
 
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> TransformerConfig:
-        fields = self.read_fields(values)
-        wanted = {
-            "normalize_before": (False,),
-            "normalize_embedding": (False,),
-            "add_final_layer_norm": (False,),
-        }
-        ends = as_tuple(fields["eos_id"])
-        several = [f"eos_token_id must be one word, which is what this model can do, but is {list(ends)}"]
-        sides = {
-            name: (fields[ours], values.get(f"decoder_{name}", fields[ours])) for ours, name in _BOTH_SIDES.items()
-        }
-        unequal = [
-            f"encoder_{name} and decoder_{name} must be equal, but are {one!r} and {other!r}"
-            for name, (one, other) in sides.items()
-            if one != other
-        ]
-        objections = check_architecture(values, "MarianMTModel") + require_values(values, wanted) + unequal
-        raise_problems(objections + (several if len(ends) > 1 else []))
+        with Checks() as checks:
+            self.read_head(values, checks)
+            unsupported = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
+            require_values(checks, values, dict.fromkeys(unsupported, (False,)))
+            fields = self.read_fields(values, checks)
+            for field, key in _SHARED_SIZES.items():
+                size, got = fields[field], values.get(f"decoder_{key}", fields[field])
+                checks.that(got == size, f"decoder_{key}: expected encoder_{key}={size!r:.80}, got {got!r:.80}")
+            eos_ids = as_tuple(fields["eos_id"])
+            checks.that(len(eos_ids) < 2, f"eos_token_id: expected one token id, got {list(eos_ids)!r:.80}")
         shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
         fields |= {
             "tgt_vocab_size": None if fields["tgt_vocab_size"] == fields["vocab_size"] else fields["tgt_vocab_size"],
             "bos_id": fields["pad_id"] if fields["bos_id"] is None else fields["bos_id"],
-            "eos_id": ends[0] if ends else 0,
+            "eos_id": eos_ids[0] if eos_ids else 0,
         }
         return TransformerConfig(
             **fields,
@@ -93,12 +84,12 @@ class _Marian(CheckpointConverter):
         )
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
-        objections = require_fields(config, "Marian", norm_first=False, positions="sinusoidal")
-        if config.num_kv_heads not in (None, config.num_heads):
-            objections.append(f"num_kv_heads must be num_heads in a checkpoint of Marian, but is {config.num_kv_heads}")
-        raise_problems(objections)
+        with Checks() as checks:
+            require_fields(checks, config, "Marian", norm_first=False, positions="sinusoidal")
+            if config.num_kv_heads not in (None, config.num_heads):
+                require_fields(checks, config, "Marian", num_kv_heads=config.num_heads)
         return {
-            "architectures": ["MarianMTModel"],
+            "architectures": [*self.architectures],
             "model_type": "marian",
             "is_encoder_decoder": True,
             **self.write_fields(config),
@@ -115,20 +106,19 @@ class _Marian(CheckpointConverter):
         shared, final = "model.shared.weight", "lm_head.weight"
         source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
         if config.tie_embeddings == "all":
-            found = {"src_embedding.weight": WeightSource((shared,), aliases=(source, target, final))}
+            sources = {"src_embedding.weight": WeightSource((shared,), aliases=(source, target, final))}
         else:
-            found = {"src_embedding.weight": WeightSource((source,)), "tgt_embedding.weight": WeightSource((target,))}
+            sources = {"src_embedding.weight": WeightSource((source,)), "tgt_embedding.weight": WeightSource((target,))}
         if config.tie_embeddings == "decoder":
-            found["tgt_embedding.weight"] = WeightSource((target,), aliases=(final,))
+            sources["tgt_embedding.weight"] = WeightSource((target,), aliases=(final,))
         if config.tie_embeddings == "none":
-            found["lm_head.weight"] = WeightSource((final,))
+            sources["lm_head.weight"] = WeightSource((final,))
         if config.output_bias:
-            found["lm_head.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
+            sources["lm_head.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
         sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
-        layers = [f"{side}.layers.{number}" for side, count in sides for number in range(count)]
-        for layer in layers:
+        for layer in (f"{side}.layers.{number}" for side, count in sides for number in range(count)):
             attentions = {"attention": "self_attn"}
-            rest = {
+            modules = {
                 "attention_residual.norm": "self_attn_layer_norm",
                 "feed_forward.fc1": "fc1",
                 "feed_forward.fc2": "fc2",
@@ -136,26 +126,26 @@ class _Marian(CheckpointConverter):
             }
             if layer.startswith("decoder"):
                 attentions["cross_attention"] = "encoder_attn"
-                rest["cross_attention_residual.norm"] = "encoder_attn_layer_norm"
+                modules["cross_attention_residual.norm"] = "encoder_attn_layer_norm"
+            modules |= {f"{ours}.out_proj": f"{theirs}.out_proj" for ours, theirs in attentions.items()}
             for part in ("weight", "bias"):
-                for ours, name in attentions.items():
-                    inputs = tuple(f"model.{layer}.{name}.{each}_proj.{part}" for each in "qkv")
-                    found[f"{layer}.{ours}.in_proj.{part}"] = WeightSource(inputs, (config.d_model,) * 3)
-                    found[f"{layer}.{ours}.out_proj.{part}"] = WeightSource((f"model.{layer}.{name}.out_proj.{part}",))
-                for ours, name in rest.items():
-                    found[f"{layer}.{ours}.{part}"] = WeightSource((f"model.{layer}.{name}.{part}",))
-        return found
+                for ours, theirs in attentions.items():
+                    names = tuple(f"model.{layer}.{theirs}.{each}_proj.{part}" for each in "qkv")
+                    sources[f"{layer}.{ours}.in_proj.{part}"] = WeightSource(names, projection_sizes(config))
+                for ours, theirs in modules.items():
+                    sources[f"{layer}.{ours}.{part}"] = WeightSource((f"model.{layer}.{theirs}.{part}",))
+        return sources
 
     def extra_weights(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """The table of positions, and the final bias where there is none."""
+        """The position tables, and zeros for a missing output bias."""
         table = sinusoids(config.max_seq_len, config.d_model, interleaved=config.interleaved_sinusoids)
-        found = {f"model.{side}.{_TABLE}": table.clone() for side in ("encoder", "decoder")}
+        weights = {f"model.{side}.{_POSITION_TABLE}": table.clone() for side in ("encoder", "decoder")}
         if not config.output_bias:
-            found["final_logits_bias"] = torch.zeros(1, config.decoder_vocab_size)
-        return found
+            weights["final_logits_bias"] = torch.zeros(1, config.decoder_vocab_size)
+        return weights
 
     def extra_files(self, config: TransformerConfig) -> dict[str, Any]:
-        """How transformers is to search."""
+        """The options of transformers' ``generate``."""
         return {
             GENERATION_FILE: {
                 "pad_token_id": config.pad_id,
@@ -168,12 +158,12 @@ class _Marian(CheckpointConverter):
         }
 
 
-def _is_interleaved(tensors: Mapping[str, Any], length: int, width: int) -> bool:
-    """Whether a file has a table of positions in which sines and cosines take turns; most have none."""
-    table = tensors.get(f"model.encoder.{_TABLE}")
-    if table is None or tuple(table.shape) != (length, width):
+def _is_interleaved(tensors: Mapping[str, Any], max_length: int, d_model: int) -> bool:
+    """Whether a checkpoint stores a position table with alternating sines and cosines; most store none."""
+    table = tensors.get(f"model.encoder.{_POSITION_TABLE}")
+    if table is None or tuple(table.shape) != (max_length, d_model):
         return False
-    return bool((table.float() - sinusoids(length, width)).abs().max() < 1e-2)  # the table may be stored in 16 bits
+    return bool((table.float() - sinusoids(max_length, d_model)).abs().max() < 1e-2)  # tables can be in 16 bits
 
 
 MARIAN = _Marian()

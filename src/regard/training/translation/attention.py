@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.errors import InvalidRecipe, raise_problems
 from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
-from regard.models.checkpoint import load_as
+from regard.models.checkpoint import load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
 from regard.text.batches import Batch
@@ -38,7 +38,7 @@ class AttentionLosses:
         self.teacher: EncoderDecoder | None = None
         divergence = recipe.attention.kl_divergence
         if divergence.weight and divergence.teacher is not None:
-            self.teacher = teacher = load_as(divergence.teacher, EncoderDecoder)
+            self.teacher = teacher = load_model(divergence.teacher, expected=EncoderDecoder)
             same = Tokenizer.load(divergence.teacher).fingerprint == tokenizer.fingerprint
             _check(recipe, teacher.config, same)
 

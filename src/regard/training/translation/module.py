@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.generation.greedy import greedy
 from regard.models import Attentions, EncoderDecoder
-from regard.models.checkpoint import build_model
+from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.batches import Batch
 from regard.text.padding import source_batch
@@ -45,7 +45,7 @@ class TranslationModule(TrainedModule):
 
     def build(self) -> EncoderDecoder:
         self._attention = AttentionLosses(self.recipe, self.data.tokenizer)
-        return build_model(self.recipe.config(self.data.tokenizer.vocab_size))
+        return model_from_config(self.recipe.config(self.data.tokenizer.vocab_size))
 
     def _loss(self, batch: Batch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
         hidden, attentions = self.model.forward_features(batch.src, batch.tgt, batch.src_lengths)
