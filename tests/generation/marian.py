@@ -53,14 +53,14 @@ def _of_layer(model: Transformer, name: str) -> torch.Tensor:
     ours = model.state_dict(prefix="")
     layer = f"{side}.layers.{number}"
     part, kind = rest[0], rest[-1]
-    attention = {"self_attn": "attention", "encoder_attn": "cross_attention"}
+    attention = {"self_attn": "self_attention", "encoder_attn": "cross_attention"}
     if part in attention:
         if rest[1] == "out_proj":
             return ours[f"{layer}.{attention[part]}.out_proj.{kind}"]
         packed = ours[f"{layer}.{attention[part]}.in_proj.{kind}"].chunk(3)
         return packed["qkv".index(rest[1][0])]
     module = {
-        "self_attn_layer_norm": "attention_residual.norm",
+        "self_attn_layer_norm": "self_attention_residual.norm",
         "encoder_attn_layer_norm": "cross_attention_residual.norm",
         "final_layer_norm": "feed_forward_residual.norm",
         "fc1": "feed_forward.fc1",

@@ -15,13 +15,13 @@ from regard.nn import MultiHeadAttention, linear_cross_entropy
 
 SMALL = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, d_ff=48)
 RENAMED = {
-    "self_attn.in_proj_": "attention.in_proj.",
-    "self_attn.out_proj.": "attention.out_proj.",
+    "self_attn.in_proj_": "self_attention.in_proj.",
+    "self_attn.out_proj.": "self_attention.out_proj.",
     "multihead_attn.in_proj_": "cross_attention.in_proj.",
     "multihead_attn.out_proj.": "cross_attention.out_proj.",
     "linear1.": "feed_forward.fc1.",
     "linear2.": "feed_forward.fc2.",
-    "norm1.": "attention_residual.norm.",
+    "norm1.": "self_attention_residual.norm.",
 }
 
 

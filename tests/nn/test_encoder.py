@@ -34,7 +34,7 @@ def test_each_layer_tells_its_attention():
 
 def test_dropout_reaches_both_sublayers():
     layer = make_encoder("pre", dropout=0.4).layers[0]
-    assert [layer.attention_residual.dropout.p, layer.feed_forward_residual.dropout.p] == [0.4, 0.4]
+    assert [layer.self_attention_residual.dropout.p, layer.feed_forward_residual.dropout.p] == [0.4, 0.4]
 
 
 def test_a_stack_has_layers_and_all_are_alike():

@@ -27,7 +27,8 @@ def test_a_generation_is_one_matrix(positions):
     for layer, truth in zip(seen.layers, whole, strict=True):
         torch.testing.assert_close(layer.weights.dense(), truth.weights.dense(), atol=1e-5, rtol=0)
         torch.testing.assert_close(layer.measured["received"], truth.weights.received(), atol=1e-5, rtol=1e-5)
-    assert [layer.name for layer in seen.layers.decoder] == ["decoder.layers.0.attention", "decoder.layers.1.attention"]
+    names = [f"decoder.layers.{number}.self_attention" for number in range(2)]
+    assert [layer.name for layer in seen.layers.decoder] == names
 
 
 def test_a_translator_and_a_bert():

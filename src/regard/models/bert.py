@@ -161,7 +161,7 @@ class Bert(nn.Module):
     @property
     def attention_layers(self) -> dict[str, Any]:
         """The attention layers by name, ``"encoder.0"`` and so on."""
-        return {f"encoder.{number}": layer.attention for number, layer in enumerate(self.encoder.layers)}
+        return {f"encoder.{number}": layer.self_attention for number, layer in enumerate(self.encoder.layers)}
 
     def with_head(self, head: Head, labels: Sequence[str] = (), **changes: Any) -> Bert:
         """Copy the encoder into a model with another head, which is initialized unless it is the same.

@@ -231,7 +231,7 @@ def _build(config: Any, weights: dict[str, Any]) -> Any:
             f"{' + '.join(layers)}: expected at most {len(weights)}, the number of tensors, got {got}"
         )
     if getattr(config, "positions", None) in ("rotary", "alibi"):
-        heads, head_dim = config.num_heads, getattr(config, "resolved_head_dim", config.d_model // config.num_heads)
+        heads, head_dim = config.num_heads, config.resolved_head_dim
         largest = max((size for weight in weights.values() for size in weight.shape), default=0)
         if max(heads, head_dim) > largest:
             raise InvalidArgument(

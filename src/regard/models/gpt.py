@@ -154,7 +154,7 @@ class GPT(nn.Module):
     @property
     def attention_layers(self) -> dict[str, Any]:
         """The attention layers by name, ``"decoder.0"`` and so on."""
-        return {f"decoder.{number}": layer.attention for number, layer in enumerate(self.decoder.layers)}
+        return {f"decoder.{number}": layer.self_attention for number, layer in enumerate(self.decoder.layers)}
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`forward_features`."""

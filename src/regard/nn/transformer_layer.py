@@ -121,7 +121,7 @@ class TransformerLayer(nn.Module):
         def residual() -> Residual:
             return Residual(d_model, norm_first=norm_first, dropout=dropout, norm_layer=norm_layer)
 
-        self.attention, self.attention_residual = self_attention, residual()
+        self.self_attention, self.self_attention_residual = self_attention, residual()
         self.cross_attention = cross_attention
         if cross_attention is not None:
             self.cross_attention_residual = residual()
@@ -155,10 +155,10 @@ class TransformerLayer(nn.Module):
                 among the sentences.
         """
         check_memory(hidden, memory, needs_memory=self.cross_attention is not None)
-        attention = self.attention(
-            self.attention_residual.pre_norm(hidden), mask=mask, cache=cache.self_attention if cache else None
+        attention = self.self_attention(
+            self.self_attention_residual.pre_norm(hidden), mask=mask, cache=cache.self_attention if cache else None
         )
-        hidden = self.attention_residual.add_and_norm(hidden, attention.output)
+        hidden = self.self_attention_residual.add_and_norm(hidden, attention.output)
         cross_attention = None
         if self.cross_attention is not None and memory is not None:
             query = self.cross_attention_residual.pre_norm(hidden)
@@ -210,7 +210,7 @@ class TransformerStack(nn.Module):
         super().__init__()
         with Checks() as checks:
             if checks.that(len(layers) > 0, "layers: expected at least one layer, got none"):
-                kinds = [(layer.attention.d_model, layer.attention_residual.norm_first) for layer in layers]
+                kinds = [(layer.self_attention.d_model, layer.self_attention_residual.norm_first) for layer in layers]
                 for number, (d_model, norm_first) in enumerate(kinds):
                     checks.that(
                         (d_model, norm_first) == kinds[0],
@@ -219,8 +219,8 @@ class TransformerStack(nn.Module):
                     )
         self.layers = nn.ModuleList(layers)
         self.causal = causal
-        has_norm = layers[0].attention_residual.norm_first
-        self.norm = norm_layer(layers[0].attention.d_model) if has_norm else nn.Identity()
+        has_norm = layers[0].self_attention_residual.norm_first
+        self.norm = norm_layer(layers[0].self_attention.d_model) if has_norm else nn.Identity()
 
     def forward(
         self,

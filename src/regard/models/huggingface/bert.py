@@ -18,7 +18,6 @@ from regard.models.bert import CLASSIFIERS, BertConfig, Pooling
 from regard.models.huggingface.converter import (
     CheckpointConverter,
     projection_sizes,
-    require_fields,
     require_objects,
     require_values,
 )
@@ -28,6 +27,7 @@ MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.js
 
 
 class _Bert(CheckpointConverter):
+    name = "BERT"
     model_type = "bert"
     architecture = "bert"
     prefix = "bert."
@@ -59,6 +59,18 @@ class _Bert(CheckpointConverter):
         "dropout": ("hidden_dropout_prob", 0.1),
         "attention_dropout": ("attention_probs_dropout_prob", 0.1),
         "pad_id": ("pad_token_id", 0),
+    }
+
+    fixed_fields: ClassVar = {
+        "num_kv_heads": None,
+        "head_dim": None,
+        "gated": False,
+        "norm": "layer_norm",
+        "norm_first": False,
+        "attention_bias": True,
+        "attention_out_bias": None,
+        "feed_forward_bias": True,
+        "positions": "learned",
     }
 
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> BertConfig:
@@ -99,7 +111,7 @@ class _Bert(CheckpointConverter):
 
     def write_config(self, config: BertConfig) -> dict[str, Any]:
         with Checks() as checks:
-            require_fields(checks, config, "BERT", norm_first=False, positions="learned")
+            self.check_fixed_fields(config, checks)
             checks.that(
                 config.type_vocab_size > 0, "type_vocab_size: expected at least 1 in a checkpoint of BERT, got 0"
             )
@@ -138,15 +150,15 @@ class _Bert(CheckpointConverter):
         for number in range(config.num_layers):
             ours, theirs = f"encoder.layers.{number}", f"{self.prefix}encoder.layer.{number}"
             modules |= {
-                f"{ours}.attention.out_proj": f"{theirs}.attention.output.dense",
-                f"{ours}.attention_residual.norm": f"{theirs}.attention.output.LayerNorm",
+                f"{ours}.self_attention.out_proj": f"{theirs}.attention.output.dense",
+                f"{ours}.self_attention_residual.norm": f"{theirs}.attention.output.LayerNorm",
                 f"{ours}.feed_forward.fc1": f"{theirs}.intermediate.dense",
                 f"{ours}.feed_forward.fc2": f"{theirs}.output.dense",
                 f"{ours}.feed_forward_residual.norm": f"{theirs}.output.LayerNorm",
             }
             for part in ("weight", "bias"):
                 names = tuple(f"{theirs}.attention.self.{name}.{part}" for name in ("query", "key", "value"))
-                sources[f"{ours}.attention.in_proj.{part}"] = WeightSource(names, projection_sizes(config))
+                sources[f"{ours}.self_attention.in_proj.{part}"] = WeightSource(names, projection_sizes(config))
         for ours, theirs in modules.items():
             for part in ("weight", "bias"):
                 sources[f"{ours}.{part}"] = WeightSource((f"{theirs}.{part}",))

@@ -30,6 +30,8 @@ ACTIVATIONS = {
 class CheckpointConverter(ABC):
     """Reads and writes one kind of checkpoint of transformers."""
 
+    name: ClassVar[str]
+    """What messages call the model."""
     model_type: ClassVar[str]
     """``model_type`` in transformers' config.json."""
     architecture: ClassVar[str]
@@ -42,6 +44,8 @@ class CheckpointConverter(ABC):
     """Stored tensors that are not parameters: masks, position tables."""
     config_keys: ClassVar[Mapping[str, tuple[str, Any]]]
     """The key in config.json for each field of our configuration, and its default."""
+    fixed_fields: ClassVar[Mapping[str, Any]]
+    """Fields of our configuration that have one value in all checkpoints of this kind."""
     attribute_map: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Other names of keys that transformers accepts."""
 
@@ -91,6 +95,18 @@ class CheckpointConverter(ABC):
         activation = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
         return values | {self.config_keys["activation"][0]: activation}
 
+    def check_fixed_fields(self, config: Any, checks: Checks) -> None:
+        """Check that a checkpoint of this kind can express our configuration; None equals the value it stands for."""
+        resolved = {
+            "num_kv_heads": config.num_heads,
+            "head_dim": config.d_model // config.num_heads,
+            "attention_out_bias": config.attention_bias,
+        }
+        for field, expected in self.fixed_fields.items():
+            got = getattr(config, field)
+            if got != expected and not (expected is None and got == resolved.get(field)):
+                checks.fail(f"{field}: expected {expected!r} in a checkpoint of {self.name}, got {got!r}")
+
     def use_checkpoint_names(self, message: str) -> str:
         """Replace names of our fields in a message by keys of config.json."""
         return re.sub(r"\w+", lambda name: self.config_keys.get(name[0], name)[0], message)
@@ -135,18 +151,10 @@ def require_objects(checks: Checks, values: Mapping[str, Any], *keys: str) -> No
             checks.fail(f"{key}: expected an object, got {values[key]!r:.80}")
 
 
-def require_fields(checks: Checks, config: Any, model: str, **required: Any) -> None:
-    """Check fields of our configuration that a kind of checkpoint fixes to one value."""
-    for name, value in required.items():
-        if getattr(config, name) != value:
-            checks.fail(f"{name}: expected {value!r} in a checkpoint of {model}, got {getattr(config, name)!r}")
-
-
 def projection_sizes(config: Any) -> tuple[int, int, int]:
     """Rows of the query, key and value projections, which `MultiHeadAttention` keeps in one matrix."""
-    head_dim = getattr(config, "resolved_head_dim", config.d_model // config.num_heads)
-    kv_size = head_dim * (getattr(config, "num_kv_heads", None) or config.num_heads)
-    return head_dim * config.num_heads, kv_size, kv_size
+    kv_size = config.resolved_head_dim * (config.num_kv_heads or config.num_heads)
+    return config.resolved_head_dim * config.num_heads, kv_size, kv_size
 
 
 def drop_unknown_ids(fields: dict[str, Any]) -> None:

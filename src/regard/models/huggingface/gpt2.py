@@ -14,7 +14,6 @@ from regard.models.huggingface.converter import (
     default_pad_id,
     drop_unknown_ids,
     generation_config,
-    require_fields,
     require_values,
     special_token_ids,
 )
@@ -22,6 +21,7 @@ from regard.models.weights import WeightSource
 
 
 class _Gpt2(CheckpointConverter):
+    name = "GPT-2"
     model_type = "gpt2"
     architecture = "gpt"
     architectures: ClassVar = {"GPT2LMHeadModel": "causal_lm", "GPT2Model": "none"}
@@ -42,7 +42,19 @@ class _Gpt2(CheckpointConverter):
         "bos_id": ("bos_token_id", 50256),
         "eos_ids": ("eos_token_id", 50256),
     }
-
+    fixed_fields: ClassVar = {
+        "num_kv_heads": None,
+        "head_dim": None,
+        "gated": False,
+        "norm": "layer_norm",
+        "norm_first": True,
+        "attention_bias": True,
+        "attention_out_bias": None,
+        "feed_forward_bias": True,
+        "positions": "learned",
+        "sliding_window": None,
+        "tie_embeddings": True,
+    }
     attribute_map: ClassVar = {
         "hidden_size": "n_embd",
         "max_position_embeddings": "n_positions",
@@ -71,18 +83,8 @@ class _Gpt2(CheckpointConverter):
         return GPTConfig(**fields)
 
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
-        required = {
-            "num_kv_heads": None,
-            "head_dim": None,
-            "gated": False,
-            "norm": "layer_norm",
-            "attention_bias": True,
-            "feed_forward_bias": True,
-            "positions": "learned",
-            "tie_embeddings": True,
-        }
         with Checks() as checks:
-            require_fields(checks, config, "GPT-2", **required)
+            self.check_fixed_fields(config, checks)
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
@@ -98,12 +100,12 @@ class _Gpt2(CheckpointConverter):
             "positions.weight": WeightSource(("transformer.wpe.weight",)),
         }
         linear = {
-            "attention.in_proj": "attn.c_attn",
-            "attention.out_proj": "attn.c_proj",
+            "self_attention.in_proj": "attn.c_attn",
+            "self_attention.out_proj": "attn.c_proj",
             "feed_forward.fc1": "mlp.c_fc",
             "feed_forward.fc2": "mlp.c_proj",
         }
-        norms = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
+        norms = {"self_attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
         for part in ("weight", "bias"):
             sources[f"decoder.norm.{part}"] = WeightSource((f"transformer.ln_f.{part}",))
             for layer in range(config.num_layers):

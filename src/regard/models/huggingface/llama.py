@@ -15,7 +15,6 @@ from regard.models.huggingface.converter import (
     drop_unknown_ids,
     generation_config,
     projection_sizes,
-    require_fields,
     require_objects,
     require_values,
     special_token_ids,
@@ -23,14 +22,14 @@ from regard.models.huggingface.converter import (
 from regard.models.weights import WeightSource
 
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+_SHAPE = {"gated": True, "norm": "rms_norm", "norm_first": True, "positions": "rotary"}
 
 
 class _Llama(CheckpointConverter):
+    name = "Llama"
     model_type = "llama"
-    name: ClassVar = "Llama"
     architectures: ClassVar = {"LlamaForCausalLM": "causal_lm", "LlamaModel": "none"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"sliding_window": None, "attention_out_bias": None}
-    """Fields of our configuration that are the same in all models of this kind."""
+    fixed_fields: ClassVar = {**_SHAPE, "sliding_window": None, "attention_out_bias": None}
     allowed_values: ClassVar[Mapping[str, Collection[Any]]] = {}
     """Values of config.json that our model supports."""
     architecture = "gpt"
@@ -89,9 +88,8 @@ class _Llama(CheckpointConverter):
         return GPTConfig.llama(**fields, **self.fixed_fields)
 
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
-        required = {"gated": True, "norm": "rms_norm", "positions": "rotary", **self.fixed_fields}
         with Checks() as checks:
-            require_fields(checks, config, self.name, **required)
+            self.check_fixed_fields(config, checks)
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
         return {
@@ -113,11 +111,17 @@ class _Llama(CheckpointConverter):
         }
         if not config.tie_embeddings:
             sources["lm_head.weight"] = WeightSource(("lm_head.weight",))
-        biases = {"attention.in_proj": config.attention_bias, "attention.out_proj": config.has_attention_out_bias}
-        norms = {"attention_residual.norm": "input_layernorm", "feed_forward_residual.norm": "post_attention_layernorm"}
+        biases = {
+            "self_attention.in_proj": config.attention_bias,
+            "self_attention.out_proj": config.has_attention_out_bias,
+        }
+        norms = {
+            "self_attention_residual.norm": "input_layernorm",
+            "feed_forward_residual.norm": "post_attention_layernorm",
+        }
         linear = {
-            "attention.in_proj": (tuple(f"self_attn.{each}_proj" for each in "qkv"), projection_sizes(config)),
-            "attention.out_proj": (("self_attn.o_proj",), ()),
+            "self_attention.in_proj": (tuple(f"self_attn.{each}_proj" for each in "qkv"), projection_sizes(config)),
+            "self_attention.out_proj": (("self_attn.o_proj",), ()),
             "feed_forward.fc1": (("mlp.gate_proj", "mlp.up_proj"), (config.d_ff, config.d_ff)),
             "feed_forward.fc2": (("mlp.down_proj",), ()),
         }
@@ -136,10 +140,15 @@ class _Llama(CheckpointConverter):
 
 
 class _Mistral(_Llama):
-    model_type = "mistral"
     name = "Mistral"
+    model_type = "mistral"
     architectures: ClassVar = {"MistralForCausalLM": "causal_lm", "MistralModel": "none"}
-    fixed_fields: ClassVar = {"attention_bias": False, "attention_out_bias": None, "feed_forward_bias": False}
+    fixed_fields: ClassVar = {
+        **_SHAPE,
+        "attention_bias": False,
+        "attention_out_bias": None,
+        "feed_forward_bias": False,
+    }
     config_keys: ClassVar = {
         **{ours: key for ours, key in _Llama.config_keys.items() if not ours.endswith("_bias")},
         "num_kv_heads": ("num_key_value_heads", 8),
@@ -150,10 +159,11 @@ class _Mistral(_Llama):
 
 
 class _Qwen2(_Llama):
-    model_type = "qwen2"
     name = "Qwen2"
+    model_type = "qwen2"
     architectures: ClassVar = {"Qwen2ForCausalLM": "causal_lm", "Qwen2Model": "none"}
     fixed_fields: ClassVar = {
+        **_SHAPE,
         "attention_bias": True,
         "attention_out_bias": False,
         "feed_forward_bias": False,

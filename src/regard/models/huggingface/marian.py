@@ -15,7 +15,6 @@ from regard.models.huggingface.converter import (
     CheckpointConverter,
     as_tuple,
     projection_sizes,
-    require_fields,
     require_values,
 )
 from regard.models.transformer import TransformerConfig
@@ -28,6 +27,7 @@ _SHARED_SIZES = {"num_heads": "attention_heads", "d_ff": "ffn_dim"}
 
 
 class _Marian(CheckpointConverter):
+    name = "Marian"
     model_type = "marian"
     architecture = "transformer"
     architectures: ClassVar = {"MarianMTModel": "seq2seq_lm"}
@@ -51,7 +51,18 @@ class _Marian(CheckpointConverter):
         "bos_id": ("decoder_start_token_id", None),
         "eos_id": ("eos_token_id", 0),
     }
-
+    fixed_fields: ClassVar = {
+        "num_kv_heads": None,
+        "head_dim": None,
+        "gated": False,
+        "norm": "layer_norm",
+        "norm_first": False,
+        "attention_bias": True,
+        "attention_out_bias": None,
+        "feed_forward_bias": True,
+        "norm_eps": 1e-5,
+        "positions": "sinusoidal",
+    }
     attribute_map: ClassVar = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -85,9 +96,7 @@ class _Marian(CheckpointConverter):
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
         with Checks() as checks:
-            require_fields(checks, config, "Marian", norm_first=False, positions="sinusoidal")
-            if config.num_kv_heads not in (None, config.num_heads):
-                require_fields(checks, config, "Marian", num_kv_heads=config.num_heads)
+            self.check_fixed_fields(config, checks)
         return {
             "architectures": [*self.architectures],
             "model_type": "marian",
@@ -117,9 +126,9 @@ class _Marian(CheckpointConverter):
             sources["lm_head.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
         sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
         for layer in (f"{side}.layers.{number}" for side, count in sides for number in range(count)):
-            attentions = {"attention": "self_attn"}
+            attentions = {"self_attention": "self_attn"}
             modules = {
-                "attention_residual.norm": "self_attn_layer_norm",
+                "self_attention_residual.norm": "self_attn_layer_norm",
                 "feed_forward.fc1": "fc1",
                 "feed_forward.fc2": "fc2",
                 "feed_forward_residual.norm": "final_layer_norm",
