@@ -27,7 +27,8 @@ SHAPES = {
 @pytest.mark.parametrize(
     "changes",
     [{"num_kv_heads": 2}, {"num_kv_heads": 4}, {"head_dim": 8}, {"head_dim": 4}, {"activation": "silu"},
-     {"gated": True}, {"gated": False}, {"norm": "rms_norm"}, {"norm": "layer_norm"}, {"norm_first": True}, {"norm_first": False},
+     {"gated": True}, {"gated": False}, {"norm": "rms_norm"}, {"norm": "layer_norm"}, {"norm_first": True},
+     {"norm_first": False},
      {"norm_eps": 0.5}, {"attention_bias": False}, {"attention_bias": True}, {"attention_out_bias": False},
      {"attention_out_bias": True}, {"feed_forward_bias": False}, {"feed_forward_bias": True}, {"positions": "learned"},
      {"positions": "rotary"}, {"positions": "rotary", "rotary_base": 50.0}, {"positions": "sinusoidal"},
