@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -260,7 +261,7 @@ def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: di
 
 def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidFile, match="file/run: the run folder cannot be made: Not a directory"):
+    with pytest.raises(InvalidFile, match="file/run: could not be created: Not a directory"):
         train(make_recipe({**keys, "run": str(tmp_path / "file" / "run")}))
 
 
@@ -351,3 +352,56 @@ def test_a_second_ctrl_c_stops_within_the_step(
     assert pressed == [16, 16]
     assert (outcome.step, outcome.interrupted) == (14, True)
     assert "stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "train.log", "tensorboard", "data", "snapshots", "best"])
+def test_files_of_others_are_not_touched(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
+    run = tmp_path / "run"
+    own = run / name / "step-000000099" / "notes.txt" if "." not in name else run / name
+    own.parent.mkdir(parents=True)
+    own.write_text("step,loss\n1,2.0\n")
+    with pytest.raises(InvalidArgument, match=re.escape(f"{run}: ") + f".*({name}|models)"):
+        train(make_recipe(keys))
+    assert own.read_text() == "step,loss\n1,2.0\n"
+    assert [path for path in run.rglob("*") if path.is_file()] == [own]
+
+
+def test_a_start_that_fails_leaves_no_folder_and_can_be_repeated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    recipe = make_recipe({**keys, "run": str(tmp_path / "runs" / "new")})
+    good = (tmp_path / "train.tsv").read_text()
+    for text, message in (("no tab\n", "no tab"), ("", r"train\.tsv")):
+        (tmp_path / "train.tsv").write_text(text)
+        with pytest.raises(InvalidFile, match=message):
+            train(recipe)
+        assert not (tmp_path / "runs").exists()
+    (tmp_path / "train.tsv").write_text(good)
+    assert train(recipe).step == 30
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    code = f"from filelock import FileLock; lock = FileLock({str(run / '.lock')!r}); lock.acquire(); print(1); input()"
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no training is using")):
+            train(make_recipe(keys))
+        assert {path.name for path in run.iterdir()} == {".lock"}
+        other.kill()  # a lock of a killed process does not block
+    assert train(make_recipe(keys)).step == 30
+
+
+def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    save = "regard.training.callbacks.checkpoints.save_model"
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(folder: Path, *args: Any) -> None:
+            if folder.name == "last":
+                raise OSError(28, "No space left on device")
+
+        patch.setattr(save, fail)
+        with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is whole"):
+            train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=8", "--data.valid=null"])))
+    assert torch.load(run / "state.ckpt", weights_only=True)["global_step"] == 7

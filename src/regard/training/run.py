@@ -20,13 +20,14 @@ from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.logging import RichHandler
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.errors import InvalidCheckpoint, InvalidRecipe
 from regard.training import recipe as recipes
 from regard.training.callbacks.checkpoints import Checkpoints, Interrupted
 from regard.training.callbacks.early_stopping import EarlyStopping
 from regard.training.callbacks.progress import Speedometer
 from regard.training.logs import MetricsFile
 from regard.training.recipe import Recipe
+from regard.training.run_folder import run_folder
 from regard.training.storage import FILE as STATE
 from regard.training.storage import StateFile
 
@@ -64,14 +65,18 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
         How it ended.
 
     Raises:
-        InvalidArgument: If the run folder holds a training and ``resume`` is not asked for, or the reverse, or if it
-            holds someone's own ``recipe.yaml``.
+        InvalidArgument: If the run folder holds a training and ``resume`` is not asked for, or the reverse; if it holds
+            files that the run would overwrite; or if another training is using it.
         InvalidRecipe: If a resumed run would become another, or if there is no such device.
         InvalidFile: If data cannot be read, or something cannot be saved.
         InvalidCheckpoint: If the saved state is damaged.
     """
+    with run_folder(recipe.run, resume=resume):
+        return _train(recipe, resume=resume)
+
+
+def _train(recipe: Recipe, *, resume: bool) -> Outcome:
     state = recipe.run / STATE
-    _check(recipe.run, resume)
     if resume:
         recipes.check_resumable(recipe)
     step = _saved_step(state) if state.is_file() else 0
@@ -92,28 +97,6 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
             return Outcome(recipe.run, step, True, checkpoints.best)
         log.info("done at step %d: the models lie in %s", trainer.global_step, recipe.run)
     return Outcome(recipe.run, trainer.global_step, False, checkpoints.best)
-
-
-def _check(run: Path, resume: bool) -> None:
-    if resume and not (run / recipes.FILE).is_file():
-        raise InvalidArgument(f"{run}: no training to resume there (no {recipes.FILE}); start it without resume")
-    if resume and not (run / STATE).is_file() and (run / "last").is_dir():
-        raise InvalidArgument(
-            f"{run / STATE}: is missing, though the run has saved models: it cannot go on; train in another run folder"
-        )
-    models = any((run / name).is_dir() for name in ("last", "best", "averaged"))
-    if not resume and not (run / STATE).is_file() and models:
-        raise InvalidArgument(f"{run}: holds the models of a training already; give another run folder")
-    if not resume and (run / STATE).is_file():
-        raise InvalidArgument(f"{run}: there is a training already; resume it, or give another run folder")
-    if (run / recipes.FILE).is_file() and not (run / STATE).is_file() and not recipes.is_copy(run / recipes.FILE):
-        raise InvalidArgument(
-            f"{run / recipes.FILE}: the run would write its copy of the recipe over this file; give another run folder"
-        )
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidFile(f"{run}: the run folder cannot be made: {error.strerror}") from error
 
 
 def _saved_step(path: Path) -> int:

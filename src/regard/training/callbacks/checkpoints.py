@@ -116,8 +116,8 @@ class Checkpoints(L.Callback):
     def _save_state(self, trainer: L.Trainer, module: TrainedModule) -> None:
         with self._telling(self.run / FILE):
             trainer.save_checkpoint(self.run / FILE)
-        self._save_weights(trainer, module, "last")
         self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
+        self._save_weights(trainer, module, "last")
 
     def _save_weights(self, trainer: L.Trainer, module: TrainedModule, name: str) -> None:
         if trainer.is_global_zero:
