@@ -21,7 +21,7 @@ from results import effort
 
 from regard.errors import RegardError
 from regard.files import atomic_folder
-from regard.generation import Translator
+from regard.generation import Translator, fastest_dtype
 from regard.models import load_model, save_model
 from regard.text.lines import read_pairs, references_by_source
 from regard.text.scores import Score, score
@@ -57,7 +57,8 @@ def main(
 
 def evaluate(place: Path, references: dict[str, list[str]]) -> dict[str, Score | int]:
     """BLEU, chrF and TER of the stored model."""
-    translations = [best[0].text for best in Translator.load(place).translate(list(references), beam=5)]
+    translator = Translator.load(place, dtype=fastest_dtype())
+    translations = [best[0].text for best in translator.translate(list(references), beam=5)]
     scores = score(translations, list(references.values()))
     return {**scores, "sentences": len(references), "references": sum(map(len, references.values()))}
 

@@ -26,7 +26,7 @@ import typer
 from results import FOLDER, cached, command, commit, effort, spread, write_page, write_result
 
 from regard.errors import RegardError
-from regard.generation import Generator, Reader, Translator
+from regard.generation import Generator, Reader, Translator, fastest_dtype
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
 from regard.text.scores import score
 from regard.training import Outcome, read_recipe, train
@@ -206,7 +206,10 @@ def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None
     what = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
     what, name, stop = shortened(what, "rnn-search", steps)
     run = trained("tatoeba-rnn-search", f"tatoeba-{name}", data, 1, stop)
-    translators = {"RNNsearch": Translator.load(averaged(run)), "the Transformer": Translator.load()}
+    translators = {
+        "RNNsearch": Translator.load(averaged(run), dtype=fastest_dtype()),
+        "the Transformer": Translator.load(dtype=fastest_dtype()),
+    }
     bleu, times = {}, dict.fromkeys(translators, 0.0)
     lines: dict[str, list[str]] = {name: [] for name in translators}
     sources = iter(list(grouped))

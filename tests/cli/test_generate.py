@@ -77,3 +77,9 @@ def test_a_prompt_that_is_no_text_is_refused(regard, writer):
     done = regard("generate", "-", "--model", writer, stdin=b"a\xff")
     assert (done.code, done.out) == (2, "")
     assert "standard input, line 1: expected UTF-8, but byte 2 of the line is 0xff" in done.err
+
+
+def test_the_likeliest_text_is_written_once(regard, tmp_path):
+    done = regard("generate", "a", "--model", tmp_path, "--temperature", 0, "--samples", 5)
+    assert done.code == 2
+    assert "`--samples`: `--temperature 0` always writes the same text" in done.err

@@ -83,3 +83,11 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, arguments, said):
     done = regard("heads", *arguments)
     assert done.code == 2
     assert said in " ".join(done.err.split())
+
+
+def test_a_line_that_is_too_long_is_named(regard, tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_text("the cat sat\n\n" + "word " * 600 + "\n")
+    done = regard("heads", "--file", file, "--model", "minilm")
+    assert done.code == 2
+    assert f"{file}, line 3: " in done.err

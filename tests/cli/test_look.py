@@ -189,3 +189,12 @@ def test_a_writer_goes_on_before_it_is_looked_at(regard, tmp_path):
     assert done.code == 0, done.err
     rows = done.out.partition("\n\n")[0].splitlines()[1:]
     assert len(rows) == len("abc") + 2  # the last one was never read
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_page_states_the_dtype(regard, model, monkeypatch, tmp_path, dtype):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    options = [] if dtype == "float32" else ["--dtype", dtype]
+    done = regard("look", "the cat sat", "--model", model, "-o", tmp_path / "a.html", *options)
+    assert done.code == 0, done.err
+    assert f'"dtype": "{dtype}"' in (tmp_path / "a.html").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.generation import beam_search, greedy, sample
 
 
@@ -100,3 +100,8 @@ def test_the_default_dtype_does_not_matter(models, sources):
     finally:
         torch.set_default_dtype(torch.float32)
     assert [each.tokens for each in found] == [each.tokens for each in expected]
+
+
+def test_a_length_that_is_no_int_is_refused(models, sources):
+    with pytest.raises(InvalidType, match="min_length: expected an int, got None"):
+        greedy(models["plain"], *sources, min_length=None)

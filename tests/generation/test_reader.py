@@ -69,7 +69,12 @@ def test_classes_of_words_are_those_of_transformers(tmp_path):
     theirs = bert(BERTS["token_classification"], vocab_size=280, id2label=dict(enumerate(labels)))
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
-    found = Reader.load(tmp_path, dtype=torch.float32).tag([*ENGLISH, ""])
+    reader, modes = Reader.load(tmp_path), []
+    reader.model.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
+    reader.model.encoder.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
+    with torch.enable_grad():
+        found = reader.tag([*ENGLISH, ""])
+    assert set(modes) == {True}
     assert found.pop() == []
     for text, tags in zip(ENGLISH, found, strict=True):
         ids = tokenizer.encode([text])[0]

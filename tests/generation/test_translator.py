@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
-from regard.generation import Hypothesis, Sampling, Translation, Translator, beam_search
+from regard.generation import Hypothesis, Sampling, Translation, Translator, beam_search, fastest_dtype
 from regard.generation import translator as translator_file
 from regard.models import save_model
 from regard.text.padding import source_batch
@@ -94,7 +94,7 @@ def test_it_is_saved_and_loaded(translator, tmp_path):
 def test_it_computes_in_what_the_cpu_multiplies_fastest(translator, tmp_path, monkeypatch, fast):
     save_model(tmp_path, translator.model, translator.tokenizer)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": fast}, raising=False)
-    loaded = Translator.load(tmp_path)
+    loaded = Translator.load(tmp_path, dtype=fastest_dtype())
     assert loaded.model.src_embedding.weight.dtype == (torch.bfloat16 if fast else torch.float32)
     found, exact = loaded.translate(TEXTS, beam=2), translator.translate(TEXTS, beam=2)
     for mine, other in zip(found, exact, strict=True):
@@ -177,7 +177,7 @@ def test_what_is_no_text_is_refused(translator, lines, error, words):
 
 
 def test_a_dtype_that_no_model_computes_in_is_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"dtype must be one of torch\.float32, .*, but is torch\.int64"):
+    with pytest.raises(InvalidArgument, match=r"dtype: expected one of torch\.float32, .*, got torch\.int64"):
         Translator.load(tmp_path, dtype=torch.int64)
 
 
@@ -224,7 +224,7 @@ def test_equal_lines_get_draws_of_their_own_in_different_batches(translator, mon
 def test_options_are_checked(translator):
     with pytest.raises(InvalidArgument, match="nbest must be at most beam = 2, but is 3"):
         translator.translate(["yes."], beam=2, nbest=3)
-    with pytest.raises(InvalidArgument, match="nbest must be at least 1, but is 0"):
+    with pytest.raises(InvalidArgument, match="nbest: expected an int of at least 1, got 0"):
         translator.translate(["yes."], nbest=0, sampling=Sampling())
     with pytest.raises(InvalidArgument, match="temperature must be above 0 and finite, but is -1"):
         Sampling(temperature=-1)
@@ -242,3 +242,10 @@ def test_options_are_checked(translator):
         Sampling(seed=2**64)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Sampling().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("options", [{"beam": 99999}, {"length_penalty": 2.0}])
+def test_sampling_takes_no_options_of_a_search(options):
+    (name,) = options
+    with pytest.raises(InvalidArgument, match=rf"{name}: expected None with sampling, got"):
+        Translator.load().translate(["Thank you."], sampling=Sampling(seed=1), **options)

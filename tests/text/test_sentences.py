@@ -83,6 +83,9 @@ def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
     assert next(one).words.tolist() == next(iter(other)).words.tolist()
     validation = [batch.labels.tolist() for batch in MaskingLoader(corpus, 600, **options)]
     assert validation == [batch.labels.tolist() for batch in MaskingLoader(corpus, 600, **options)]
+    shares = [[batch.labels.tolist() for batch in MaskingLoader(corpus, 600, rank=rank, world=2, **options)]
+              for rank in range(2)]  # fmt: skip
+    assert sorted(validation) == sorted(shares[0] + shares[1])
 
 
 def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):

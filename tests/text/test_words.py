@@ -55,3 +55,14 @@ def test_what_would_command_a_terminal_is_shown_as_a_mark():
 def test_every_position_is_in_exactly_one_word_and_in_order(tokens):
     positions = [position for _, own in words(tokens) for position in own]
     assert positions == list(range(len(tokens)))
+
+
+@pytest.mark.parametrize("token", ["<start_of_turn>", "<extra_id_0>", "</s>", "<|im_end|>", "[MASK]"])
+def test_special_tokens(token):
+    assert is_special(token)
+    assert words(["▁a", token]) == [("a", [0]), (token, [1])]
+
+
+@pytest.mark.parametrize("token", ["<0xC3>", "<", "▁<b", "<3"])
+def test_tokens_that_are_not_special(token):
+    assert not is_special(token)

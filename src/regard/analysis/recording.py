@@ -68,6 +68,11 @@ class Recording:
         return f"Recording({title}model_name={self.model_name!r}, {count_kinds(self.layers)})"
 
     @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of queries and keys, in which the model computed; None if there are no layers."""
+        return self.layers[0].weights.request.query.dtype if len(self.layers) else None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the queries and keys, and of the tensors of masks and scores."""
         return sum(layer.weights.nbytes for layer in self.layers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.lines import one_line, writing
-from regard.cli.models import Dtype, dtype_of
+from regard.cli.models import FastestDtype, dtype_of
 from regard.cli.translate import given
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
@@ -43,7 +43,7 @@ def evaluate(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
-    dtype: Dtype = None,
+    dtype: FastestDtype = None,
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
     ] = None,

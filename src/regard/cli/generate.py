@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.lines import writing
-from regard.cli.models import Dtype, dtype_of, require_model
+from regard.cli.models import FastestDtype, dtype_of, require_model
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines
 
@@ -23,7 +23,7 @@ def generate(
     model: Annotated[
         Path, typer.Option(help="The folder of a model: a run's, or a GPT-2, Llama, Mistral or Qwen2 checkpoint.")
     ],
-    dtype: Dtype = None,
+    dtype: FastestDtype = None,
     max_length: Annotated[
         int | None,
         typer.Option(min=1, help="The most words of the vocabulary to write.", show_default="200, or what fits"),
@@ -64,6 +64,8 @@ def generate(
         )
     if temperature == 0 and (top_k, top_p, seed) != (None, None, None):
         raise InvalidArgument("`--temperature 0` takes the likeliest word and draws nothing: leave out what draws")
+    if temperature == 0 and samples > 1:
+        raise InvalidArgument("`--samples`: `--temperature 0` always writes the same text; leave one of them out")
     if prompt == "-":
         prompt = "\n".join(read_lines("-"))
     from regard.generation.generator import Generator

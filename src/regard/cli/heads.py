@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.look import sentence_objections
+from regard.cli.models import ExactDtype
 from regard.errors import InvalidArgument, did_you_mean, raise_problems
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def heads(
         Path | None,
         typer.Option(help="The folder of a model, or minilm.", show_default="the embedded model"),
     ] = None,
+    dtype: ExactDtype = "float32",
 ) -> None:
     """Show what each head of a model does: where its attention goes, on average over the words of a text.
 
@@ -81,8 +83,8 @@ def heads(
     from regard.generation import Translator
     from regard.watching import TransformersModel
 
-    texts = [text] if text is not None else _lines(file)
-    loaded = load_model(model)
+    texts = {"TEXT": text} if text is not None else _lines(file)
+    loaded = load_model(model, dtype=dtype)
     scores = head_scores(_recordings(loaded, texts))
     looks = isinstance(loaded, TransformersModel) and loaded.tokenizer is None  # at images, which have no words
     if not isinstance(loaded, Translator) and not looks:
@@ -96,24 +98,33 @@ def heads(
     Console(width=max(Console().width, WIDTH)).print(_summary(scores) if by is None else _all(scores, by))
 
 
-def _lines(file: Path | None) -> list[str]:
+def _lines(file: Path | None) -> dict[str, str]:
+    """The lines of a file that are not empty, by name."""
     from regard.text.lines import read_lines
 
     assert file is not None
-    found = [line for line in read_lines(file) if line.strip()]
-    if not found:
+    lines = {f"{file}, line {number}": line for number, line in enumerate(read_lines(file), 1) if line.strip()}
+    if not lines:
         raise InvalidArgument(f"--file: {file} has no text")
-    return found
+    return lines
 
 
-def _recordings(loaded: Any, texts: list[str]) -> Iterator[Recording]:
-    """What the model attended to in each text, one after the other."""
+def _recordings(loaded: Any, texts: dict[str, str]) -> Iterator[Recording]:
+    """Record each text.
+
+    Raises:
+        InvalidArgument: If a text is too long, with its name.
+    """
     from rich.console import Console
     from rich.progress import track
 
     hidden = len(texts) == 1
-    for text in track(texts, "Reading", console=Console(stderr=True), transient=True, disable=hidden):
-        yield loaded.record(text)
+    for name, text in track(texts.items(), "Reading", console=Console(stderr=True), transient=True, disable=hidden):
+        try:
+            recording = loaded.record(text)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{name}: {error}") from error
+        yield recording
 
 
 def _write(scores: Columns, path: Path) -> None:

@@ -135,7 +135,8 @@ def _embedded() -> dict[str, str | None]:
         config, weights = model / "config.json", model / "model.safetensors"
         if config.is_file() and weights.is_file():
             kind = json.loads(config.read_text(encoding="utf-8"))
-            size = len(weights.read_bytes()) / 1e6
+            with resources.as_file(weights) as path:
+                size = path.stat().st_size / 1e6
             found[model.name] = (
                 f"{kind['architecture']}, d_model {kind['d_model']}, {kind['num_encoder_layers']} + "
                 f"{kind['num_decoder_layers']} layers, {kind['vocab_size']:,} subwords, {size:.1f} MB"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.models import ExactDtype
 from regard.errors import raise_problems
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def look(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model, or minilm.", show_default="the embedded model")
     ] = None,
+    dtype: ExactDtype = "float32",
     subwords: Annotated[bool, typer.Option("--subwords", help="A row for each piece of a word in the table.")] = False,
 ) -> None:
     """Give a model a sentence, and show what each word attended to.
@@ -64,7 +66,7 @@ def look(
     from regard.explore.page import write_page
     from regard.explore.terminal import table
 
-    recording = _record(model, text, target, generate)
+    recording = _record(model, dtype, text, target, generate)
     if "image" in recording.texts:
         raise_problems(["--layer: an image has no table, but a page with all layers; leave it out"] if layer else [])
     shown = None if "image" in recording.texts else table(recording, layer, merge=not subwords)
@@ -79,12 +81,12 @@ def look(
     console.print(f"All layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _record(model: Path | None, text: str, target: str | None, generate: int | None) -> Recording:
+def _record(model: Path | None, dtype: str, text: str, target: str | None, generate: int | None) -> Recording:
     """What a model of any kind attended to."""
     from regard.cli.models import load_model
     from regard.generation import Generator, Reader, Translator
 
-    loaded = load_model(model, pair=target is not None)
+    loaded = load_model(model, dtype=dtype, pair=target is not None)
     given = {"target": target, "generate": generate}
     takes = {Translator: ("target",), Generator: ("generate",), Reader: ()}.get(type(loaded), tuple(given))
     does = {Translator: "translates", Generator: "goes on with a text", Reader: "reads one text, and writes none"}

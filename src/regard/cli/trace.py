@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.look import sentence_objections
+from regard.cli.models import ExactDtype, dtype_of
 from regard.errors import InvalidArgument, raise_problems
 
 
@@ -31,6 +32,7 @@ def trace(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
+    dtype: ExactDtype = "float32",
 ) -> None:
     """Show every step of attention with its numbers: projections, scores, softmax, weighted values, output.
 
@@ -62,7 +64,7 @@ def trace(
     else:
         from regard.generation.load import load
 
-        found = load(model).trace(text, layer)
+        found = load(model, dtype=dtype_of(dtype)).trace(text, layer)
     heads, queries, _ = found["weights"].shape
     wrong = [f"--head: there are {heads}, numbered from 0; got {head}"] if head not in (None, *range(heads)) else []
     if query not in (None, *range(1, queries + 1)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.lines import is_typed, one_line, writing
-from regard.cli.models import Dtype, dtype_of, require_model
+from regard.cli.models import FastestDtype, dtype_of, require_model
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines, shown
 
@@ -42,7 +42,7 @@ def translate(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
-    dtype: Dtype = None,
+    dtype: FastestDtype = None,
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
     ] = None,

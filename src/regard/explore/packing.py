@@ -164,6 +164,7 @@ def describe(recording: Recording) -> dict[str, Any]:
         "format": FORMAT,
         "title": recording.title,
         "model": recording.model_name,
+        "dtype": str(recording.dtype).removeprefix("torch."),
         "texts": dict(recording.texts),
         "picture": None if recording.image is None else base64.b64encode(recording.image).decode("ascii"),
         "codes": {"fine": FINE, "coarse": COARSE, "growth": GROWTH, "linear": LINEAR, "last": LAST, "masked": MASKED},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
+from regard.generation.dtypes import fastest_dtype
 from regard.generation.generator import Generator
 from regard.generation.greedy import greedy
 from regard.generation.load import load
@@ -22,6 +23,7 @@ __all__ = [
     "Translation",
     "Translator",
     "beam_search",
+    "fastest_dtype",
     "greedy",
     "load",
     "sample",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -166,10 +165,9 @@ def begin(
 
 def _objections(model: Generating, max_length: int | None, min_length: int) -> list[str]:
     longest = model.config.max_seq_len
-    lengths = {"max_length": max_length, "min_length": min_length}
-    raise_problems(
-        [f"{name} must be an int, but is {n!r}" for name, n in lengths.items() if not isinstance(n, Integral | None)]
-    )
+    with Checks() as checks:
+        checks.integer("max_length", max_length, optional=True)
+        checks.integer("min_length", min_length)
     objections = []
     if model.training:
         objections.append("model is in training mode, where dropout acts: call model.eval() first")

@@ -17,7 +17,7 @@ from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_probl
 from regard.generation.beam import beam_search
 from regard.generation.begin import Continuing
 from regard.generation.decoding import Hypothesis
-from regard.generation.dtypes import chosen_dtype
+from regard.generation.dtypes import check_dtype
 from regard.generation.greedy import greedy, likeliest
 from regard.generation.lines import batches_by_length
 from regard.generation.sampling import Sampling, check_sampling, drawing, sample
@@ -77,19 +77,19 @@ class Generator:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> Generator:
+    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> Generator:
         """Read a model and its tokenizer from a folder.
 
         Args:
             folder: As ``save_model`` writes it, or a GPT-2, Llama, Mistral or Qwen2 of Hugging Face's transformers.
-            dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
+            dtype: What the model computes in. :func:`regard.generation.fastest_dtype` can be faster.
 
         Raises:
             InvalidType: If the folder is no path.
             InvalidFile: If a file is missing, damaged, or does not fit the others.
             InvalidArgument: If the dtype is none that models compute in.
         """
-        dtype = chosen_dtype(dtype)
+        check_dtype(dtype)
         model, place = load_model(folder, expected=GPT).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, (PipelineTokenizer, PiecesTokenizer)):

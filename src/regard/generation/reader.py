@@ -15,7 +15,7 @@ from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
-from regard.generation.dtypes import chosen_dtype
+from regard.generation.dtypes import check_dtype
 from regard.generation.lines import batches_by_length
 from regard.generation.tracing import read_once, trace_once
 from regard.models.bert import Bert, Head
@@ -92,19 +92,19 @@ class Reader:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> Reader:
+    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> Reader:
         """Read a model and its tokenizer from a folder.
 
         Args:
             folder: As ``save_model`` writes it, or a BERT of Hugging Face's transformers or sentence-transformers.
-            dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
+            dtype: What the model computes in.
 
         Raises:
             InvalidType: If the folder is no path.
             InvalidFile: If a file is missing, damaged, or does not fit the others.
             InvalidArgument: If the dtype is none that models compute in.
         """
-        dtype = chosen_dtype(dtype)
+        check_dtype(dtype)
         model, place = load_model(folder, expected=Bert).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
         if not isinstance(tokenizer, PipelineTokenizer):
@@ -316,5 +316,7 @@ class Reader:
             batch = [read[place] for place in places]
             lengths = torch.tensor([len(ids) for ids in batch], device=self.device)
             words = pad_sequences(batch, self.model.config.pad_id).to(self.device)
-            hidden, _ = self.model.forward_features(words, lengths)
-            yield from zip(places, self.model.forward_head(hidden, lengths).float().cpu(), strict=True)
+            with torch.inference_mode():
+                hidden, _ = self.model.forward_features(words, lengths)
+                outputs = self.model.forward_head(hidden, lengths).float().cpu()
+            yield from zip(places, outputs, strict=True)

@@ -14,10 +14,11 @@ import torch
 from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, raise_problems
 from regard.generation.beam import beam_search
 from regard.generation.decoding import Hypothesis
-from regard.generation.dtypes import chosen_dtype
+from regard.generation.dtypes import check_dtype
 from regard.generation.lines import batches_by_length, joined_up_to, sentences_of
 from regard.generation.sampling import Sampling, check_sampling, sample
 from regard.generation.teacher import axes_of, fed_batch, teacher_forced
@@ -75,20 +76,20 @@ class Translator:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str] | None = None, *, dtype: torch.dtype | None = None) -> Translator:
+    def load(cls, folder: str | os.PathLike[str] | None = None, *, dtype: torch.dtype = torch.float32) -> Translator:
         """Read a model and its tokenizer from a folder.
 
         Args:
             folder: As ``save_model`` writes it, or a Marian of Hugging Face's transformers with its SentencePiece
                 files, as those of OPUS-MT. Default: the English-German model that comes with the package.
-            dtype: What the model computes in. Default: bfloat16 where the CPU multiplies it faster, else float32.
+            dtype: What the model computes in. :func:`regard.generation.fastest_dtype` can be faster.
 
         Raises:
             InvalidType: If the folder is no path.
             InvalidFile: If a file is missing, damaged, or does not fit the others.
             InvalidArgument: If the dtype is none that models compute in.
         """
-        dtype = chosen_dtype(dtype)
+        check_dtype(dtype)
         folder = str(files("regard").joinpath(EMBEDDED)) if folder is None else folder
         model, place = load_model(folder, expected=EncoderDecoder).to(dtype), Path(folder)
         tokenizer = load_tokenizer(place)
@@ -100,9 +101,9 @@ class Translator:
         self,
         lines: Sequence[str],
         *,
-        beam: int = 5,
+        beam: int | None = None,
         nbest: int = 1,
-        length_penalty: float = 1.0,
+        length_penalty: float | None = None,
         sampling: Sampling | None = None,
         names: Sequence[str] | None = None,
     ) -> list[list[Translation]]:
@@ -114,9 +115,9 @@ class Translator:
 
         Args:
             lines: Texts.
-            beam: As for :func:`regard.generation.beam_search`.
+            beam: As for :func:`regard.generation.beam_search`. Default: 5.
             nbest: Translations of each line, best first.
-            length_penalty: As for :func:`regard.generation.beam_search`.
+            length_penalty: As for :func:`regard.generation.beam_search`. Default: 1.
             sampling: Draw translations at random, and do not search. Default: search.
             names: What errors call each line. Default: line 1, line 2, and so on.
 
@@ -135,9 +136,14 @@ class Translator:
         named = list(zip(names, lines, strict=True))
         raise_problems(type_objections(named), InvalidType)
         raise_problems(letter_objections(named))
-        raise_problems(count_problems(nbest=nbest) if sampling is not None else [])
-        options: dict[str, Any] = {"nbest": nbest, "beam": beam, "length_penalty": length_penalty}
-        if sampling is not None:  # one generator for all batches, so that equal lines get draws of their own
+        search = {"beam": beam, "length_penalty": length_penalty}
+        search = {name: value for name, value in search.items() if value is not None}
+        options: dict[str, Any] = {"nbest": nbest, **search}
+        if sampling is not None:  # one generator for all batches, so that equal lines get different draws
+            with Checks() as checks:
+                checks.integer("nbest", nbest, low=1)
+                for name, value in search.items():
+                    checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
             options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
         parts = self._parts(lines, names)  # ids of each part of each line
         results = iter(self._translated([ids for line in parts for ids in line], options))

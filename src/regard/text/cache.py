@@ -30,7 +30,11 @@ def cached(cache: Path, key: str, write: Callable[[Path], None]) -> Path:
         shutil.rmtree(draft, ignore_errors=True)  # of a process of the same number that was killed
         draft.mkdir(parents=True)
         write(draft)
-        draft.rename(folder)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster
+                raise
     except OSError as error:
         if isinstance(error, InvalidFile):
             raise

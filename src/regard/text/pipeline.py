@@ -50,6 +50,7 @@ class PipelineTokenizer:
         self._backend, self._beside = backend, beside or {}
         backend.no_padding()
         backend.no_truncation()
+        self._vocab_size = max(backend.get_vocab().values(), default=-1) + 1  # ids can have gaps
         given = {name: _content(value) for name, value in self._config().items() if name.endswith("_token")}
         self._specials: dict[str, int | None] = {}
         for kind, names in _NAMES.items():
@@ -116,14 +117,14 @@ class PipelineTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids."""
-        return self._backend.get_vocab_size()
+        """The largest id, plus one."""
+        return self._vocab_size
 
     @property
     def word_ids(self) -> list[int]:
         """The ids of what is text, and no special token."""
         marks = self._backend.get_added_tokens_decoder()
-        return [index for index in range(self.vocab_size) if index not in marks]
+        return sorted(index for index in self._backend.get_vocab().values() if index not in marks)
 
     @property
     def fingerprint(self) -> str:

@@ -242,8 +242,10 @@ class MaskingLoader(Loader):
     def collate(self, rows: np.ndarray) -> MaskedTexts:
         ids, _ = self.corpus.rows(rows)
         words, lengths = _padded(ids, self.pad_id)
-        # of the seed and the place of the batch alone, so that a resumed training hides the same words
-        rng = np.random.default_rng((self.seed or 0, self.epoch, self.position, self.rank, int(rows[0])))
+        # In training, masks depend on the seed and the step, so that a resumed run draws the same; in validation on the
+        # batch alone, so that the loss does not depend on the number of processes.
+        place = () if self.seed is None else (self.seed, self.epoch, self.position, self.rank)
+        rng = np.random.default_rng((*place, int(rows[0])))
         known = {"share": self.share, "mask_id": self.mask_id, "vocab_size": self.vocab_size}
         hidden, labels = hide_words(words, lengths.numpy(), rng, **known)
         told = int((labels != IGNORED).sum())

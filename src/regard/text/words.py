@@ -13,14 +13,14 @@ BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for p
 U+0100 on."""
 
 _RAW = re.compile(rf"(?:{_MARK}|<0x[0-9A-F]{{2}}>)+")
-_SPECIAL = re.compile(r"</?[a-z]+>|\[(?:CLS|SEP|MASK|PAD|UNK)\]|<\|\w+\|>")
+_SPECIAL = re.compile(r"</?[a-z]\w*>|\[(?:CLS|SEP|MASK|PAD|UNK)\]|<\|\w+\|>")
 _JOINERS = "\u200c\u200d"
 """They have no shape of their own, but decide that of the letters and emoji at their sides."""
 _WORD = re.compile(rf"\w+(?:['’\-{_JOINERS}]\w+)*|[^\w\s]+")
 
 
 def is_special(token: str) -> bool:
-    """Whether a token is no text but a mark of the model's, as ``<s>``, ``[CLS]`` and ``<|endoftext|>``."""
+    """Whether a token is special, such as ``<s>``, ``[CLS]``, ``<start_of_turn>`` or ``<|endoftext|>``."""
     return _SPECIAL.fullmatch(token) is not None
 
 

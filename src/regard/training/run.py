@@ -172,6 +172,7 @@ def _told(run: Path) -> Iterator[Console]:
     lightning_level = lightning.level
     for handler in handlers:
         log.addHandler(handler)
+    propagate, log.propagate = log.propagate, False  # a configured root logger would print each line again
     log.setLevel(logging.INFO)
     lightning.setLevel(logging.WARNING)
     try:
@@ -182,6 +183,7 @@ def _told(run: Path) -> Iterator[Console]:
     finally:
         lightning.setLevel(lightning_level)
         log.setLevel(level)
+        log.propagate = propagate
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()

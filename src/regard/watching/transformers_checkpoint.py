@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.errors import InvalidCheckpoint, raise_problems, require
 from regard.models.weights import UNSAFE_PICKLE
 
 
-def load_checkpoint(folder: Path) -> tuple[Any, Any, Any]:
+def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     """The model, the tokenizer (or None) and the image processor (or None) in a folder.
 
     Nothing is downloaded, and no code of the folder runs.
@@ -35,6 +37,7 @@ def load_checkpoint(folder: Path) -> tuple[Any, Any, Any]:
             local_files_only=True,
             output_loading_info=True,
             attn_implementation=None,
+            dtype=dtype,
             ignore_mismatched_sizes=True,  # all of them are in the error below
         )
     _check_weights(folder, model, info)

@@ -58,8 +58,12 @@ class TransformersModel:
         self.processor, self.name = processor, name
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> TransformersModel:
+    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> TransformersModel:
         """Load a model from a folder. Nothing is downloaded, and no code of the folder runs.
+
+        Args:
+            folder: The checkpoint.
+            dtype: What the model computes in.
 
         Raises:
             InvalidCheckpoint: If the folder is not a checkpoint of transformers, its weights are incomplete, or it has
@@ -67,7 +71,7 @@ class TransformersModel:
             MissingExtra: If transformers is not installed.
         """
         folder = as_path(folder, "folder")
-        return cls(*load_checkpoint(folder), name=folder.resolve().name)
+        return cls(*load_checkpoint(folder, dtype), name=folder.resolve().name)
 
     def record(
         self, text: str | os.PathLike[str], target: str | None = None, *, max_new_tokens: int | None = None

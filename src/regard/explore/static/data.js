@@ -11,7 +11,7 @@ import { RemoteRecording } from "#remote.js";
  * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, rule: string | null, sinks: boolean,
  *   scores: Record<string, (number | null)[]>, form: "whole" | "sketch" | "remote", shape?: {queries: number, keys: number}, size?: number, map?: number[], finer?: {size: number, map: number[]}[], strongest?: number,
  *   mask?: number | null, thumbnail: number[], vectors: number[][]}} LayerHeader
- * @typedef {{format: number, title: string, model: string, texts: Record<string, string>, picture: string | null, codes: CodesHeader, error: number[],
+ * @typedef {{format: number, title: string, model: string, dtype: string, texts: Record<string, string>, picture: string | null, codes: CodesHeader, error: number[],
  *   sequences: Sequence[], layers: LayerHeader[], beside?: Header, remote?: boolean}} Header
  * @typedef {import("#heads.js").Head} Head
  * @typedef {import("#heads.js").Link} Link
@@ -23,6 +23,7 @@ export class Recording {
   constructor(header, read) {
     this.title = header.title;
     this.model = header.model;
+    this.dtype = header.dtype;
     this.texts = header.texts;
     this.picture = header.picture; // a PNG in base64
     this.error = header.error;

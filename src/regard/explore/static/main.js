@@ -43,7 +43,7 @@ place("title").textContent = readable(recording.title || recording.model);
 for (const [role, text] of Object.entries(recording.texts)) {
   if (text !== recording.title) place("texts").append(element("dt", {}, readable(role)), element("dd", { dir: "auto" }, readable(text)));
 }
-place("precision").textContent = `Weights are stored as ${100 * recording.error[0]} % of themselves or ${recording.error[1]}, whichever is more: so near is what is shown of a head to what was computed. Where a text is long, each row names its strongest keys and says how much it gives to the others; what is not in the file is said to be so.`;
+place("precision").textContent = `The model computed in ${recording.dtype}. Weights are stored as ${100 * recording.error[0]} % of themselves or ${recording.error[1]}, whichever is more: so near is what is shown of a head to what was computed. Where a text is long, each row names its strongest keys and says how much it gives to the others; what is not in the file is said to be so.`;
 
 store.subscribe(() => (place("ended").hidden = !recording.ended));
 mountTheme(place("theme"), store);

@@ -50,6 +50,7 @@ export class RemoteRecording {
   constructor(header) {
     this.title = header.title;
     this.model = header.model;
+    this.dtype = header.dtype;
     this.texts = header.texts;
     this.picture = header.picture;
     this.error = header.error;
