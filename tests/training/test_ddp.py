@@ -67,6 +67,22 @@ def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path, keys: dict
                 torch.testing.assert_close(float(left[column]), float(right[column]), rtol=1e-3, atol=0.0)
 
 
+def test_unequal_batches_of_two_processes_count_by_their_tokens(tmp_path: Path, keys: dict[str, Any]) -> None:
+    pairs = [("one two.", "eins zwei."), ("red cats.", "rot Katzen."), (f"{'see ' * 40}.", f"{'sehen ' * 40}.")]
+    (tmp_path / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    keys["model"]["dropout"] = 0.0
+    # with a large eps, the first step of Adam is nearly proportional to the gradient
+    keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "schedule": "constant", "eps": 1.0}
+    keys["trainer"]["max_steps"] = 1
+    keys["data"] |= {"valid": None, "batch_tokens": 1000}
+    train(make_recipe({**keys, "run": str(tmp_path / "one")}))
+    keys["data"] |= {"batch_tokens": 100, "max_length": 90}  # the long pair, and the other two
+    torchrun(tmp_path, {**keys, "run": str(tmp_path / "two")})
+    one, two = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("one", "two"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5)
+
+
 def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys["model"]["dropout"] = 0.2
     whole, stopped = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "stopped"))

@@ -405,3 +405,22 @@ def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[s
         with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is whole"):
             train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=8", "--data.valid=null"])))
     assert torch.load(run / "state.ckpt", weights_only=True)["global_step"] == 7
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: dict[str, Any], precision: str) -> None:
+    pairs = [("one two.", "eins zwei."), ("red cats.", "rot Katzen."), (f"{'see ' * 40}.", f"{'sehen ' * 40}.")]
+    (tmp_path / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    keys["model"]["dropout"] = 0.0
+    # with a large eps, the first step of Adam is nearly proportional to the gradient
+    keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "schedule": "constant", "eps": 1.0}
+    keys["trainer"] |= {"max_steps": 1, "precision": precision}
+    keys["data"] |= {"valid": None, "batch_tokens": 1000}
+    train(make_recipe(keys))
+    keys["data"] |= {"batch_tokens": 100, "max_length": 90}  # the long pair, and the other two
+    run = train(make_recipe(apply_overrides(keys, ["--run", str(tmp_path / "two"), "--trainer.accumulate=2"]))).folder
+    assert "batches: 2 an epoch" in (run / "train.log").read_text()
+    one, two = (load_file(folder / "last" / "model.safetensors") for folder in (tmp_path / "run", run))
+    tolerance = 1e-5 if precision == "32" else 1e-2
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=tolerance)

@@ -35,6 +35,7 @@ class TrainedModule(L.LightningModule):
         super().__init__()
         self.recipe = recipe
         self._sums = torch.zeros(0)
+        self._num_targets = 0
 
     @property
     def data(self) -> Any:
@@ -46,8 +47,8 @@ class TrainedModule(L.LightningModule):
         """Make the model."""
 
     @abstractmethod
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Give ``loss``, and its ``parts`` without gradients, in the order of the recipe's ``losses``."""
+    def losses(self, batch: Any) -> dict[str, Any]:
+        """The mean ``loss`` of a batch, and its detached ``parts`` in the order of the recipe's ``losses``."""
 
     @abstractmethod
     def sums(self, batch: Any) -> Sequence[float | Tensor]:
@@ -63,6 +64,34 @@ class TrainedModule(L.LightningModule):
             torch.manual_seed(self.recipe.seed)
             self.model = self.build()
             log.info("model: %d parameters", sum(parameter.numel() for parameter in self.model.parameters()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """The losses of a batch, whose gradient is weighted by its number of targets if a step has several batches.
+
+        A step with k batches over W processes has the gradient of Σᵢ nᵢ lossᵢ / Σᵢ nᵢ, with nᵢ targets in batch i, so
+        that it does not depend on how the targets are divided among batches. Here lossᵢ is multiplied by nᵢ; lightning
+        divides by k and W, and `on_before_optimizer_step` by the rest.
+        """
+        losses = self.losses(batch)
+        if self._has_several_batches:
+            self._num_targets += batch.tokens
+            losses["loss"] = losses["loss"] * batch.tokens
+        return losses
+
+    @property
+    def _has_several_batches(self) -> bool:
+        return self.trainer.accumulate_grad_batches * self.trainer.world_size > 1
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Divide gradients by the number of targets of the step, before they are clipped."""
+        if not self._has_several_batches:
+            return
+        total = torch.tensor(float(self._num_targets), device=self.device)
+        total = self.trainer.strategy.reduce(total, reduce_op="sum")
+        self._num_targets = 0
+        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / total
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        torch._foreach_mul_(gradients, factor)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a state whose tensors are not those of the model.

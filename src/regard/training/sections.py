@@ -101,7 +101,7 @@ class Trainer(Section):
     max_steps: Count
     """Steps of the optimizer."""
     accumulate: Count = 1
-    """Batches a step (on each process)."""
+    """Batches a step (on each process). The gradient is the mean over all their tokens, not over batches."""
     precision: Literal["32", "bf16-mixed"] = "32"
     """Of the products; weights are float32 in all."""
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"

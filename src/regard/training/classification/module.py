@@ -39,7 +39,7 @@ class ClassificationModule(TrainedModule):
         assert logits is not None
         return logits.float()
 
-    def training_step(self, batch: Texts, batch_idx: int) -> dict[str, Any]:
+    def losses(self, batch: Texts) -> dict[str, Any]:
         """Give the loss of telling the classes."""
         smoothing = self.recipe.optimizer.label_smoothing
         loss = functional.cross_entropy(self._logits(batch), batch.labels, label_smoothing=smoothing)

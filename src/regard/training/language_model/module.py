@@ -41,7 +41,7 @@ class LanguageModelModule(TrainedModule):
         hidden, _ = self.model.forward_features(batch.words)
         return self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing)
 
-    def training_step(self, batch: Words, batch_idx: int) -> dict[str, Any]:
+    def losses(self, batch: Words) -> dict[str, Any]:
         """Give the loss of telling each next word."""
         found = self._loss(batch, self.recipe.optimizer.label_smoothing)
         return {"loss": found.loss, "parts": [found.loss.detach()]}

@@ -45,7 +45,7 @@ class MaskedWordsModule(TrainedModule):
         is_masked = batch.labels != IGNORED
         return hidden[is_masked], batch.labels[is_masked]
 
-    def training_step(self, batch: MaskedTexts, batch_idx: int) -> dict[str, Any]:
+    def losses(self, batch: MaskedTexts) -> dict[str, Any]:
         """The loss of predicting masked tokens."""
         hidden, labels = self._masked(batch)
         loss = self._head.loss(hidden, labels, label_smoothing=self.recipe.optimizer.label_smoothing).loss

@@ -53,7 +53,7 @@ class TranslationModule(TrainedModule):
         loss = self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing, ignore_index=pad_id)
         return loss, attentions
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+    def losses(self, batch: Batch) -> dict[str, Any]:
         """Give the label-smoothed loss of a batch, with the losses on attention that the recipe asks for."""
         found, attentions = self._loss(batch, self.recipe.optimizer.label_smoothing)
         losses = self._attention(attentions, batch)
