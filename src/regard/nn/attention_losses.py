@@ -52,12 +52,7 @@ def entropy_loss(
         elif floor is not None and ceiling is not None and floor > ceiling:
             checks.fail(f"floor: expected at most the ceiling {ceiling}, got {floor}")
     entropy = weights.entropy()
-    outside = torch.zeros_like(entropy)
-    if floor is not None:
-        outside = outside + (floor - entropy).clamp(min=0)
-    if ceiling is not None:
-        outside = outside + (entropy - ceiling).clamp(min=0)
-    return _mean(outside, _row_weights(weights, row_weights))
+    return _mean_of_rows((entropy - entropy.clamp(floor, ceiling)).abs(), weights, row_weights)
 
 
 def alignment_loss(
@@ -94,9 +89,8 @@ def alignment_loss(
     measured = weights.measure({"score": SelectCells("scores", indices), "lse": "lse"})
     score = measured["score"][..., 0]
     loss = (measured["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also if the row has no keys
-    loss = loss.masked_fill(~aligned[:, None], 0.0)
-    counted, row_weights = aligned[:, None].to(loss.dtype), _row_weights(weights, row_weights)
-    return _mean(loss, counted if row_weights is None else counted * row_weights)
+    aligned = aligned[:, None]
+    return _mean_of_rows(loss, weights, aligned if row_weights is None else aligned * row_weights)
 
 
 def coverage_loss(
@@ -164,15 +158,15 @@ def kl_divergence_loss(
             if other.shape != weights.shape or other.device != device:
                 checks.fail(f"other: expected shape {shape} on {device}, got {tuple(other.shape)} on {other.device}")
     divergence = weights.measure(KLDivergence(other))["kl_divergence"]
-    return _mean(divergence, _row_weights(weights, row_weights))
+    return _mean_of_rows(divergence, weights, row_weights)
 
 
-def _row_weights(weights: WeightMatrix, row_weights: MeanWeights) -> MeanWeights:
-    """Row weights with 0 for the queries that the matrix marks as padding."""
-    if weights.valid_queries is None:
-        return row_weights
-    valid = weights.valid_queries[:, None].to(weights.dtype)
-    return valid if row_weights is None else valid * row_weights
+def _mean_of_rows(values: Tensor, weights: WeightMatrix, row_weights: MeanWeights) -> Tensor:
+    """The mean without the queries that the matrix marks as padding."""
+    if weights.valid_queries is not None:
+        valid = weights.valid_queries[:, None]
+        row_weights = valid if row_weights is None else valid * row_weights
+    return _mean(values, row_weights)
 
 
 def _mean(values: Tensor, weights: MeanWeights) -> Tensor:

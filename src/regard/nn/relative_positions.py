@@ -63,8 +63,7 @@ class RelativePositions(AttentionPositions):
 
     Memory: O(queries · k) besides that of attention: no vector per pair of tokens is stored.
 
-    Reference:
-        Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5.
+    Reference: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5.
 
     Example:
         >>> import torch
