@@ -249,16 +249,16 @@ class SharedBeamCache(DecoderCache):
                 f"cache: expected the {visible.shape[0]} sentences of {visible.shape[1]} rows that it holds, got "
                 f"{sentences} of {beams}; call cache.batch_select_indices first"
             )
-        self.length += tokens
+        mask = super().advance(sentences, beams, tokens, device)
         own = torch.eye(beams, dtype=torch.bool, device=device).repeat_interleave(tokens, dim=1)
         self._visible = torch.cat([visible, own.expand(sentences, -1, -1)], dim=2)
         if beams == 1:
-            return None if tokens == 1 else Causal()
+            return mask
         if tokens == 1:
             return self._visible.unsqueeze(1)  # (sentences, 1, beams, entries)
-        past = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril().repeat(beams, beams)
-        new = past & own.repeat_interleave(tokens, dim=0)  # (beams · tokens, beams · tokens)
-        mask = torch.cat([visible.repeat_interleave(tokens, dim=1), new.expand(sentences, -1, -1)], dim=2)
+        past = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+        new = torch.block_diag(*[past] * beams).expand(sentences, -1, -1)
+        mask = torch.cat([visible.repeat_interleave(tokens, dim=1), new], dim=2)
         return mask.unsqueeze(1)  # (sentences, 1, beams · tokens, entries)
 
     def batch_repeat_interleave(self, beams: int) -> None:

@@ -83,11 +83,8 @@ def linear_cross_entropy(
     _check_target(target, weight.shape[0])
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        hidden = hidden.to(dtype)
-    with_gradient = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
-    )
+        hidden = hidden.to(torch.get_autocast_dtype(device))
+    with_gradient = torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):  # autocast would copy each block to float32 and back for the softmax
         loss, nll = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, with_gradient)
     return TokenLoss(loss, nll, counted.sum())
