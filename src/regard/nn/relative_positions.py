@@ -151,6 +151,8 @@ class RotaryPositions(GrowingTable, AttentionPositions):
             raise InvalidArgument(
                 f"heads: expected head_dim of at least {dims}, twice the number of frequencies, got {head_dim}"
             )
+        if offset < 0:  # would slice the table from its end
+            raise InvalidArgument(f"offset: expected an int of at least 0 with rotary positions, got {offset}")
         end = offset + heads.shape[2]
         cos, sin = self.table_for(end)[:, offset:end].to(torch.promote_types(heads.dtype, torch.float32))
         return rotate(heads, cos, sin)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.checks import Checks, describe
+from regard.errors import InvalidType
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import FeedForward
@@ -54,9 +56,8 @@ class Residual(nn.Module):
         self, d_model: int, *, norm_first: bool = False, dropout: float = 0.0, norm_layer: NormLayer = nn.LayerNorm
     ) -> None:
         super().__init__()
-        with Checks() as checks:
-            if not isinstance(norm_first, bool):
-                checks.fail_type(f"norm_first: expected True or False, got {norm_first!r:.80}")
+        if not isinstance(norm_first, bool):
+            raise InvalidType(f"norm_first: expected True or False, got {norm_first!r:.80}")
         self.norm_first = norm_first
         self.norm = norm_layer(d_model)
         self.dropout = Dropout(dropout)
@@ -117,10 +118,7 @@ class TransformerLayer(nn.Module):
             for name, part in (("feed_forward", feed_forward), ("cross_attention", cross_attention)):
                 if part is not None and part.d_model != d_model:
                     checks.fail(f"{name}: expected d_model={d_model}, as self_attention has, got {part.d_model}")
-
-        def residual() -> Residual:
-            return Residual(d_model, norm_first=norm_first, dropout=dropout, norm_layer=norm_layer)
-
+        residual = partial(Residual, d_model, norm_first=norm_first, dropout=dropout, norm_layer=norm_layer)
         self.self_attention, self.self_attention_residual = self_attention, residual()
         self.cross_attention = cross_attention
         if cross_attention is not None:
@@ -208,19 +206,17 @@ class TransformerStack(nn.Module):
         self, layers: Sequence[TransformerLayer], *, causal: bool = False, norm_layer: NormLayer = nn.LayerNorm
     ) -> None:
         super().__init__()
+        kinds = [(layer.self_attention.d_model, layer.self_attention_residual.norm_first) for layer in layers]
         with Checks() as checks:
-            if checks.that(len(layers) > 0, "layers: expected at least one layer, got none"):
-                kinds = [(layer.self_attention.d_model, layer.self_attention_residual.norm_first) for layer in layers]
-                for number, (d_model, norm_first) in enumerate(kinds):
-                    checks.that(
-                        (d_model, norm_first) == kinds[0],
-                        f"layers[{number}]: expected d_model={kinds[0][0]} and norm_first={kinds[0][1]}, as layers[0] "
-                        f"has, got {d_model} and {norm_first}",
-                    )
+            checks.that(len(kinds) > 0, "layers: expected at least one layer, got none")
+            for number, (d_model, norm_first) in enumerate(kinds):
+                if (d_model, norm_first) != kinds[0]:
+                    first = f"d_model={kinds[0][0]} and norm_first={kinds[0][1]}, as layers[0] has"
+                    checks.fail(f"layers[{number}]: expected {first}, got {d_model} and {norm_first}")
         self.layers = nn.ModuleList(layers)
         self.causal = causal
-        has_norm = layers[0].self_attention_residual.norm_first
-        self.norm = norm_layer(layers[0].self_attention.d_model) if has_norm else nn.Identity()
+        d_model, norm_first = kinds[0]
+        self.norm = norm_layer(d_model) if norm_first else nn.Identity()
 
     def forward(
         self,
