@@ -188,13 +188,7 @@ class DecoderCache(Cache):
     def advance(
         self, sentences: int, beams: int, tokens: int, device: torch.device
     ) -> Mask | Bool[Tensor, "sentences 1 queries keys"] | None:
-        """Count new tokens in each row.
-
-        Args:
-            sentences: Number of sentences.
-            beams: Number of rows of each sentence.
-            tokens: Number of new tokens in each row.
-            device: Device of the mask.
+        """Count new tokens in each of ``beams`` rows of each sentence.
 
         Returns:
             The mask of self-attention from the new tokens to all tokens; None if there is nothing to mask.
