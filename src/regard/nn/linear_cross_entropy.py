@@ -62,12 +62,11 @@ def linear_cross_entropy(
         InvalidType: If an argument has a wrong type.
         InvalidArgument: If a shape, dtype or value is wrong, or a second derivative is computed.
 
-    Memory:
-        O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are stored until the backward pass.
+    Memory: O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are stored until the backward
+    pass.
 
-    Reference:
-        Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al. 2024,
-        "Cut your losses in large-vocabulary language models" (cross-entropy without stored logits).
+    Reference: Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al.
+    2024, "Cut your losses in large-vocabulary language models" (cross-entropy without stored logits).
 
     Example:
         >>> import torch
