@@ -25,11 +25,8 @@ NormLayer = Callable[[int], nn.Module]
 class Residual(nn.Module):
     """Residual connection with norm and dropout around a sublayer f.
 
-    - post-norm: norm(x + dropout(f(x))), as in the paper
-    - pre-norm: x + dropout(f(norm(x))), which trains deep stacks without warm-up
-
-    Call `pre_norm`, run the sublayer, then call `add_and_norm`. They are two methods because attention returns more
-    than a tensor.
+    Post-norm is norm(x + dropout(f(x))), as in the paper; pre-norm is x + dropout(f(norm(x))), which trains deep stacks
+    without warm-up. Call `pre_norm`, run the sublayer, then call `add_and_norm`: attention returns more than a tensor.
 
     Args:
         d_model: Size of the hidden states.
@@ -38,12 +35,11 @@ class Residual(nn.Module):
         norm_layer: Makes the norm. Default: ``nn.LayerNorm``.
 
     Raises:
-        InvalidType: If norm_first is not a bool.
-        InvalidArgument: If dropout is not a probability.
+        InvalidType: If norm_first is not a bool or dropout is not a number.
+        InvalidArgument: If dropout is not in [0, 1).
 
-    Reference:
-        Vaswani et al. 2017, sections 3.1 and 5.4 (post-norm); Xiong et al. 2020, "On Layer Normalization in the
-        Transformer Architecture" (pre-norm).
+    Reference: Vaswani et al. 2017, sections 3.1 and 5.4 (post-norm); Xiong et al. 2020, "On Layer Normalization in the
+    Transformer Architecture" (pre-norm).
 
     Example:
         >>> import torch
@@ -86,19 +82,18 @@ class TransformerLayer(nn.Module):
         norm_layer: Makes the norms. Default: ``nn.LayerNorm``.
 
     Raises:
-        InvalidArgument: If the sizes differ, or dropout is not a probability.
+        InvalidType: If norm_first is not a bool or dropout is not a number.
+        InvalidArgument: If the sizes differ, or dropout is not in [0, 1).
 
-    Reference:
-        Vaswani et al. 2017, section 3.1.
+    Reference: Vaswani et al. 2017, section 3.1.
 
     Example:
         >>> import torch
         >>> from regard.nn import FeedForward, MultiHeadAttention
-        >>> layer = TransformerLayer(
-        ...     MultiHeadAttention(16, 4), FeedForward(16, 64), cross_attention=MultiHeadAttention(16, 4)
-        ... )
-        >>> hidden, attention, cross_attention = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16), mask=Causal())
-        >>> hidden.shape, attention.weights.shape, cross_attention.weights.shape
+        >>> attention, cross_attention = MultiHeadAttention(16, 4), MultiHeadAttention(16, 4)
+        >>> layer = TransformerLayer(attention, FeedForward(16, 64), cross_attention=cross_attention)
+        >>> hidden, attended, cross = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16), mask=Causal())
+        >>> hidden.shape, attended.weights.shape, cross.weights.shape
         (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]), torch.Size([2, 4, 5, 7]))
     """
 
@@ -172,14 +167,11 @@ class TransformerLayer(nn.Module):
 
 
 class StackOutput(NamedTuple):
-    """The output of a stack of layers."""
+    """The hidden states after a stack (rows, tokens, d_model), and the attention of each layer, if there is any."""
 
     hidden: Tensor
-    """(rows, tokens, d_model)"""
     attentions: tuple[AttentionOutput, ...]
-    """The self-attention of each layer."""
     cross_attentions: tuple[AttentionOutput, ...]
-    """The cross-attention of each layer; empty if there is none."""
 
 
 class TransformerStack(nn.Module):
