@@ -27,10 +27,10 @@ class Cache(Protocol):
     def batch_repeat_interleave(self, beams: int) -> None:
         """Continue the one row of each sentence with several beams."""
 
-    def reorder_cache(self, rows: Int[Tensor, " rows"]) -> None:
+    def reorder_cache(self, rows: Tensor) -> None:
         """Continue row ``rows[i]`` as row i; both are beams of the same sentence."""
 
-    def batch_select_indices(self, sentences: Int[Tensor, " selected"], rows: Int[Tensor, " rows"]) -> None:
+    def batch_select_indices(self, sentences: Tensor, rows: Tensor) -> None:
         """Continue with some sentences only, and row ``rows[i]``, numbered before the selection, as row i."""
 
 
