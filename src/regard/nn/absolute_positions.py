@@ -50,7 +50,7 @@ class AbsolutePositions(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Add the vectors of positions offset, offset + 1, ... to x.
+        """Add the vectors of positions offset, offset + 1, ... to x, in its dtype.
 
         Args:
             x: (batch, tokens, d_model).
@@ -58,7 +58,7 @@ class AbsolutePositions(nn.Module):
                 positions below 0 get the vector of position 0. Default: 0.
 
         Returns:
-            (batch, tokens, d_model), with the dtype of x.
+            (batch, tokens, d_model).
 
         Raises:
             InvalidType: If x is not a tensor, or offset is not an int or an integer tensor.

@@ -43,9 +43,9 @@ def linear_cross_entropy(
 
     loss = mean over tokens of −(1 − ε) log p[target] − ε / vocab · Σ log p
 
-    It equals ``F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=ε, ignore_index=...)``. Each
-    block's gradient is computed in the forward pass, while its softmax is still in cache, so no (tokens, vocab) tensor
-    is stored. Ignored tokens are removed first. Under autocast, matrix multiplications use its dtype.
+    It equals ``F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=ε, ignore_index=...)``, but
+    stores no (tokens, vocab) tensor: each block's gradient is computed in the forward pass, while its softmax is still
+    in cache. Under autocast, matrix multiplications use its dtype.
 
     Args:
         hidden: (tokens, d_model).
@@ -62,8 +62,7 @@ def linear_cross_entropy(
         InvalidType: If an argument has a wrong type.
         InvalidArgument: If a shape, dtype or value is wrong, or a second derivative is computed.
 
-    Memory: O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are stored until the backward
-    pass.
+    Memory: O(block × vocab + vocab × d_model); all gradients are stored until the backward pass.
 
     Reference: Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al.
     2024, "Cut your losses in large-vocabulary language models" (cross-entropy without stored logits).
@@ -193,8 +192,7 @@ def _check(hidden: Tensor, weight: Tensor, target: Tensor, label_smoothing: floa
 
 def _check_target(target: Tensor, vocab: int) -> None:
     """Check that targets are token ids; only on a CPU, because reading them would synchronize a GPU."""
-    if target.device.type == "cpu" and target.numel():
-        smallest, largest = (int(end) for end in target.aminmax())
-        if smallest < 0 or largest >= vocab:
-            wrong = smallest if smallest < 0 else largest
-            raise InvalidArgument(f"target: expected integers from 0 to {vocab - 1}, or ignore_index, got {wrong}")
+    if target.device.type == "cpu":
+        wrong = target[(target < 0) | (target >= vocab)].tolist()
+        if wrong:
+            raise InvalidArgument(f"target: expected integers from 0 to {vocab - 1}, or ignore_index, got {wrong[0]}")

@@ -117,7 +117,7 @@ class RotaryPositions(GrowingTable, AttentionPositions):
             The first 2n features of each head are rotated.
 
     Raises:
-        InvalidArgument: If there is no frequency; in a call, if heads have fewer than 2n features.
+        InvalidArgument: If there is no frequency; in a call, if heads have fewer than 2n features or offset is below 0.
 
     Memory: O(longest sequence × n): the table grows when needed.
 

@@ -140,8 +140,8 @@ class TransformerLayer(nn.Module):
             cache: Grows by the tokens of this call; if it is shared, there is one row for each sentence.
 
         Returns:
-            The hidden states (rows, tokens, d_model), the self-attention, and the cross-attention or None. In
-            cross-attention the rows of a sentence are queries of one batch entry, so its keys and values exist once.
+            The hidden states (rows, tokens, d_model), the self-attention, and the cross-attention or None, in which the
+            rows of a sentence are queries of one batch entry, so its keys and values exist once.
 
         Raises:
             InvalidArgument: If there is a memory and no cross-attention, or the reverse, or the rows cannot be divided
