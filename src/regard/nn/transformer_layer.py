@@ -167,7 +167,7 @@ class TransformerLayer(nn.Module):
 
 
 class StackOutput(NamedTuple):
-    """The hidden states after a stack (rows, tokens, d_model), and the attention of each layer, if there is any."""
+    """The hidden states (rows, tokens, d_model), and the self- and cross-attention of each layer; empty without any."""
 
     hidden: Tensor
     attentions: tuple[AttentionOutput, ...]
