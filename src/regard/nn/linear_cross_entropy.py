@@ -192,7 +192,8 @@ def _check(hidden: Tensor, weight: Tensor, target: Tensor, label_smoothing: floa
 
 def _check_target(target: Tensor, vocab: int) -> None:
     """Check that targets are token ids; only on a CPU, because reading them would synchronize a GPU."""
-    if target.device.type == "cpu":
-        wrong = target[(target < 0) | (target >= vocab)].tolist()
-        if wrong:
-            raise InvalidArgument(f"target: expected integers from 0 to {vocab - 1}, or ignore_index, got {wrong[0]}")
+    if target.device.type == "cpu" and target.numel():
+        smallest, largest = (int(end) for end in target.aminmax())
+        if smallest < 0 or largest >= vocab:
+            wrong = smallest if smallest < 0 else largest
+            raise InvalidArgument(f"target: expected integers from 0 to {vocab - 1}, or ignore_index, got {wrong}")
