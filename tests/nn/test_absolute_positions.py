@@ -55,7 +55,7 @@ def test_learned_positions_end():
 
 
 @pytest.mark.parametrize("positions", [SinusoidalPositions(8), LearnedPositions(8, 10)])
-@pytest.mark.parametrize("shape", [(1, 4, 6), (1, 4, 1), (8,)])
+@pytest.mark.parametrize("shape", [(1, 4, 6), (1, 4, 1), (8,), (4, 8)])
 def test_positions_of_another_width_are_refused(positions, shape):
     with pytest.raises(InvalidArgument) as caught:
         positions(torch.zeros(shape))
@@ -66,3 +66,9 @@ def test_positions_of_another_width_are_refused(positions, shape):
 def test_an_offset_below_0_is_refused(positions):
     with pytest.raises(InvalidArgument, match="offset: expected an int of at least 0, got -1"):
         positions(torch.zeros(1, 4, 8), offset=-1)
+
+
+@pytest.mark.parametrize("positions", [SinusoidalPositions(8), LearnedPositions(8, 10)])
+def test_an_input_without_batch_is_not_broadcast_to_one_copy_per_offset(positions):
+    with pytest.raises(InvalidArgument, match=r"x: expected shape \(batch, tokens, d_model=8\), got \(4, 8\)"):
+        positions(torch.zeros(4, 8), offset=torch.zeros(4, dtype=torch.int64))

@@ -173,3 +173,12 @@ def test_an_offset_turns_queries_and_not_keys():
     found = layer(x, mask=Causal(), offset=3)
     torch.testing.assert_close(found.weights.dense(), expected.weights.dense())
     torch.testing.assert_close(found.output, layer.out_proj(expected.output.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize(("tokens", "offset"), [(1, -1), (2, -5)])  # which would slice the table from its end
+def test_rotary_positions_refuse_an_offset_below_0(tokens, offset):
+    layer = MultiHeadAttention(32, HEADS, positions=make("rotary"))
+    with pytest.raises(
+        InvalidArgument, match=f"offset: expected an int of at least 0 with rotary positions, got {offset}"
+    ):
+        layer(torch.randn(1, tokens, 32), offset=offset)

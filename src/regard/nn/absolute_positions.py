@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
+from regard.nn.linear import check_input
 
 
 class GrowingTable(nn.Module):
     """Base class of modules with a computed table of positions, which grows when needed and is not saved."""
 
-    table: Tensor
-    """(..., positions, features)"""
+    table: Tensor  # (..., positions, features)
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class AbsolutePositions(nn.Module):
     d_model: int
 
     def table_for(self, length: int) -> Tensor:
-        """The vectors of at least this number of positions, (positions, d_model)."""
+        """The vectors (positions, d_model) of at least this number of positions."""
         raise NotImplementedError
 
     def forward(
         self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Add the vectors of positions offset, offset + 1, ... to x.
+        """Add the vectors of positions offset, offset + 1, ... to x, in its dtype.
 
         Args:
             x: (batch, tokens, d_model).
@@ -58,26 +58,25 @@ class AbsolutePositions(nn.Module):
                 positions below 0 get the vector of position 0. Default: 0.
 
         Returns:
-            (batch, tokens, d_model), with the dtype of x.
-        """
-        self._check(x, offset)
-        tokens = x.shape[-2]
-        if isinstance(offset, Tensor):
-            table = self.table_for(int(offset.max()) + tokens)
-            positions = offset[:, None] + torch.arange(tokens, device=offset.device)
-            return x + table[positions.clamp(min=0)].to(x.dtype)
-        return x + self.table_for(offset + tokens)[offset : offset + tokens].to(x.dtype)
+            (batch, tokens, d_model).
 
-    def _check(self, x: Tensor, offset: int | Tensor) -> None:
+        Raises:
+            InvalidType: If x is not a tensor, or offset is not an int or an integer tensor.
+            InvalidArgument: If a shape is wrong or an int offset is below 0.
+        """
         with Checks() as checks:
-            if not checks.tensor("x", x):
-                return
-            if x.ndim < 2 or x.shape[-1] != self.d_model:
-                checks.fail(f"x: expected shape (batch, tokens, d_model={self.d_model}), got {tuple(x.shape)}")
-            if isinstance(offset, Tensor):
-                checks.tensor("offset", offset, "integer", shapes={"(batch,)": x.shape[:1]})
-            else:
+            valid = check_input(checks, "x", x, {"batch": None, "tokens": None, "d_model": self.d_model})
+            if not isinstance(offset, Tensor):
                 checks.integer("offset", offset, low=0)
+            elif valid:
+                checks.tensor("offset", offset, "integer", shapes={"(batch,)": x.shape[:1]})
+        tokens = x.shape[1]
+        if isinstance(offset, Tensor):
+            positions = offset[:, None] + torch.arange(tokens, device=offset.device)
+            added = self.table_for(int(offset.max()) + tokens)[positions.clamp(min=0)]
+        else:
+            added = self.table_for(offset + tokens)[offset : offset + tokens]
+        return x + added.to(x.dtype)
 
 
 class SinusoidalPositions(GrowingTable, AbsolutePositions):
@@ -90,14 +89,12 @@ class SinusoidalPositions(GrowingTable, AbsolutePositions):
         interleaved: Whether sines and cosines alternate. False puts all sines first, as in tensor2tensor and Marian.
 
     Raises:
-        InvalidType: If d_model is not an int; in a call, if x is not a tensor or offset is not an integer.
-        InvalidArgument: If d_model is odd or below 2; in a call, if x has another size or offset is below 0.
+        InvalidType: If d_model is not an int.
+        InvalidArgument: If d_model is odd or below 2.
 
-    Memory:
-        O(longest sequence × d_model): the table grows when needed.
+    Memory: O(longest sequence × d_model): the table grows when needed.
 
-    Reference:
-        Vaswani et al. 2017, section 3.5.
+    Reference: Vaswani et al. 2017, section 3.5.
 
     Example:
         >>> import torch
@@ -126,12 +123,10 @@ class LearnedPositions(AbsolutePositions):
         max_length: Number of positions.
 
     Raises:
-        InvalidType: If a size is not an int; in a call, if x is not a tensor or offset is not an integer.
-        InvalidArgument: If a size is below 1; in a call, if x has another size, offset is below 0, or a token is
-            behind the last position.
+        InvalidType: If a size is not an int.
+        InvalidArgument: If a size is below 1; in a call, if a token is behind the last position.
 
-    Reference:
-        Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
+    Reference: Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
 
     Example:
         >>> import torch

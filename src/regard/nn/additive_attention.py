@@ -47,9 +47,8 @@ class AdditiveAttention(nn.Module):
     def __init__(self, query_size: int, key_size: int, d_attention: int) -> None:
         super().__init__()
         with Checks() as checks:
-            checks.integer("query_size", query_size, low=1)
-            checks.integer("key_size", key_size, low=1)
-            checks.integer("d_attention", d_attention, low=1)
+            for name, size in (("query_size", query_size), ("key_size", key_size), ("d_attention", d_attention)):
+                checks.integer(name, size, low=1)
         self.query_proj = nn.Linear(query_size, d_attention, bias=False)
         self.key_proj = nn.Linear(key_size, d_attention)
         self.v = nn.Parameter(torch.empty(d_attention))
@@ -81,11 +80,9 @@ class AdditiveAttention(nn.Module):
         Returns:
             AttentionOutput: ``output`` (batch, queries, key_size); ``weights`` a view (batch, 1, queries, keys).
         """
-        self._check(query, key)
-        projected_key = self.project_key(key) if projected_key is None else projected_key
-        projected = self.query_proj(query)[:, None]
-        value = key[:, None].to(projected.dtype)  # under autocast projections have another dtype
-        attended = attend(projected, projected_key, value, mask=mask, score=Additive(self.v))
+        projected_query, projected_key = self._project(query, key, projected_key)
+        value = key[:, None].to(projected_query.dtype)  # under autocast projections have another dtype
+        attended = attend(projected_query, projected_key, value, mask=mask, score=Additive(self.v))
         return replace(attended, output=attended.output[:, 0])
 
     def weights(
@@ -97,18 +94,18 @@ class AdditiveAttention(nn.Module):
         projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
     ) -> WeightMatrix:
         """The weights of :meth:`forward` without its output; computed when read."""
-        self._check(query, key)
-        projected_key = self.project_key(key) if projected_key is None else projected_key
-        return weights(self.query_proj(query)[:, None], projected_key, mask=mask, score=Additive(self.v))
+        projected_query, projected_key = self._project(query, key, projected_key)
+        return weights(projected_query, projected_key, mask=mask, score=Additive(self.v))
 
     def project_key(self, key: Float[Tensor, "batch keys key_size"]) -> Float[Tensor, "batch 1 keys d_attention"]:
         """U h + b, (batch, 1, keys, d_attention)."""
         return self.key_proj(key)[:, None]
 
-    def _check(self, query: Tensor, key: Tensor) -> None:
+    def _project(self, query: Tensor, key: Tensor, projected_key: Tensor | None) -> tuple[Tensor, Tensor]:
+        """W s, (batch, 1, queries, d_attention), and U h + b."""
         with Checks() as checks:
-            for name, x, size in (
-                ("query", query, self.query_proj.in_features),
-                ("key", key, self.key_proj.in_features),
-            ):
-                check_input(checks, name, x, {"batch": None, "tokens": None, f"{name}_size": size})
+            for name, x, projection in (("query", query, self.query_proj), ("key", key, self.key_proj)):
+                sizes = {"batch": None, "tokens": None, f"{name}_size": projection.in_features}
+                check_input(checks, name, x, sizes)
+        projected_query = self.query_proj(query)[:, None]
+        return projected_query, self.project_key(key) if projected_key is None else projected_key

@@ -46,18 +46,13 @@ def entropy_loss(
         tensor(0.3863)
     """
     with Checks() as checks:
-        _check(checks, weights, row_weights=row_weights)
+        _check(checks, "weights", weights, row_weights=row_weights)
         if floor is None and ceiling is None:
             checks.fail("floor, ceiling: expected at least one of them, in nats, got neither")
         elif floor is not None and ceiling is not None and floor > ceiling:
             checks.fail(f"floor: expected at most the ceiling {ceiling}, got {floor}")
     entropy = weights.entropy()
-    outside = torch.zeros_like(entropy)
-    if floor is not None:
-        outside = outside + (floor - entropy).clamp(min=0)
-    if ceiling is not None:
-        outside = outside + (entropy - ceiling).clamp(min=0)
-    return _mean(outside, _row_weights(weights, row_weights))
+    return _mean_of_rows((entropy - entropy.clamp(floor, ceiling)).abs(), weights, row_weights)
 
 
 def alignment_loss(
@@ -83,7 +78,7 @@ def alignment_loss(
         tensor(1.3863)
     """
     with Checks() as checks:
-        if _check(checks, weights, row_weights=row_weights):
+        if _check(checks, "weights", weights, row_weights=row_weights):
             batch, heads, queries, size = weights.shape
             valid = checks.tensor("targets", targets, "integer", shapes={"(batch, queries)": (batch, queries)})
             if valid and targets.device.type == "cpu" and targets.numel():  # would synchronize a GPU
@@ -94,9 +89,8 @@ def alignment_loss(
     measured = weights.measure({"score": SelectCells("scores", indices), "lse": "lse"})
     score = measured["score"][..., 0]
     loss = (measured["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also if the row has no keys
-    loss = loss.masked_fill(~aligned[:, None], 0.0)
-    counted, row_weights = aligned[:, None].to(loss.dtype), _row_weights(weights, row_weights)
-    return _mean(loss, counted if row_weights is None else counted * row_weights)
+    aligned = aligned[:, None]
+    return _mean_of_rows(loss, weights, aligned if row_weights is None else aligned * row_weights)
 
 
 def coverage_loss(
@@ -108,10 +102,8 @@ def coverage_loss(
 
     Args:
         weights: (batch, heads, queries, keys).
-        row_weights: Broadcastable to (batch, heads, queries): factor of each row in the sum; 0 for padding. Default:
-            all 1.
-        key_weights: Broadcastable to (batch, heads, keys): weight of each key in the mean; 0 for padding. Default:
-            all 1.
+        row_weights: Factor of each row in cⱼ, broadcastable to (batch, heads, queries); 0 for padding. Default: all 1.
+        key_weights: Weight of each key in the mean, broadcastable to (batch, heads, keys). Default: all 1.
 
     Raises:
         InvalidArgument: If row_weights or key_weights has a wrong shape.
@@ -126,7 +118,7 @@ def coverage_loss(
         tensor(1.)
     """
     with Checks() as checks:
-        _check(checks, weights, row_weights=row_weights, key_weights=key_weights)
+        _check(checks, "weights", weights, row_weights=row_weights, key_weights=key_weights)
     received = weights.measure(Received(row_weights))["received"]
     return _mean((1 - received).square(), key_weights)
 
@@ -159,20 +151,20 @@ def kl_divergence_loss(
         True
     """
     with Checks() as checks:
-        if all([_check(checks, weights, row_weights=row_weights), _check_matrix(checks, "other", other)]):
+        if all([_check(checks, "weights", weights, row_weights=row_weights), _check(checks, "other", other)]):
             shape, device = tuple(weights.shape), weights.device
             if other.shape != weights.shape or other.device != device:
                 checks.fail(f"other: expected shape {shape} on {device}, got {tuple(other.shape)} on {other.device}")
     divergence = weights.measure(KLDivergence(other))["kl_divergence"]
-    return _mean(divergence, _row_weights(weights, row_weights))
+    return _mean_of_rows(divergence, weights, row_weights)
 
 
-def _row_weights(weights: WeightMatrix, row_weights: MeanWeights) -> MeanWeights:
-    """Row weights with 0 for the queries that the matrix marks as padding."""
-    if weights.valid_queries is None:
-        return row_weights
-    valid = weights.valid_queries[:, None].to(weights.dtype)
-    return valid if row_weights is None else valid * row_weights
+def _mean_of_rows(values: Tensor, weights: WeightMatrix, row_weights: MeanWeights) -> Tensor:
+    """The mean without the queries that the matrix marks as padding."""
+    if weights.valid_queries is not None:
+        valid = weights.valid_queries[:, None]
+        row_weights = valid if row_weights is None else valid * row_weights
+    return _mean(values, row_weights)
 
 
 def _mean(values: Tensor, weights: MeanWeights) -> Tensor:
@@ -183,18 +175,14 @@ def _mean(values: Tensor, weights: MeanWeights) -> Tensor:
     return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
-def _check(checks: Checks, weights: WeightMatrix, **mean_weights: MeanWeights) -> bool:
-    """Check the matrix, and that the weights of rows or keys are broadcastable."""
-    if not _check_matrix(checks, "weights", weights):
-        return False
-    batch, heads, queries, keys = weights.shape
-    for name, value in mean_weights.items():
-        axis, size = ("keys", keys) if name == "key_weights" else ("queries", queries)
-        if value is not None and checks.tensor(name, value, device=weights.device):
-            checks.broadcastable(name, value, f"(batch, heads, {axis})", (batch, heads, size))
+def _check(checks: Checks, name: str, matrix: WeightMatrix, **mean_weights: MeanWeights) -> bool:
+    """Check that this is a matrix, and that weights of its rows or keys are broadcastable."""
+    if not isinstance(matrix, WeightMatrix):
+        expected = "a WeightMatrix such as AttentionOutput.weights"
+        return checks.fail_type(f"{name}: expected {expected}, got {describe(matrix)}")
+    batch, heads, queries, keys = matrix.shape
+    for argument, value in mean_weights.items():
+        axis, size = ("keys", keys) if argument == "key_weights" else ("queries", queries)
+        if value is not None and checks.tensor(argument, value, device=matrix.device):
+            checks.broadcastable(argument, value, f"(batch, heads, {axis})", (batch, heads, size))
     return True
-
-
-def _check_matrix(checks: Checks, name: str, value: object) -> bool:
-    expected = "a WeightMatrix such as AttentionOutput.weights"
-    return isinstance(value, WeightMatrix) or checks.fail_type(f"{name}: expected {expected}, got {describe(value)}")

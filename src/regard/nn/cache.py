@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,15 +26,12 @@ class Cache(Protocol):
 
     def batch_repeat_interleave(self, beams: int) -> None:
         """Continue the one row of each sentence with several beams."""
-        ...
 
     def reorder_cache(self, rows: Tensor) -> None:
         """Continue row ``rows[i]`` as row i; both are beams of the same sentence."""
-        ...
 
     def batch_select_indices(self, sentences: Tensor, rows: Tensor) -> None:
         """Continue with some sentences only, and row ``rows[i]``, numbered before the selection, as row i."""
-        ...
 
 
 def stored_dtype(tensor: Tensor) -> torch.dtype:
@@ -48,9 +46,10 @@ class KVCache:
     so appending copies O(1) entries per token on average.
 
     Args:
-        capacity: Number of tokens that the first buffers hold, at least 1.
+        capacity: Number of tokens that the first buffers hold, at least 1. Default: 256.
 
     Raises:
+        InvalidType: If the capacity is not an int.
         InvalidArgument: If the capacity is below 1.
 
     Example:
@@ -68,7 +67,7 @@ class KVCache:
             checks.integer("capacity", capacity, low=1)
         self.capacity = capacity
         self.length = 0
-        self._buffers: tuple[Tensor, ...] = ()
+        self._buffers: tuple[Tensor, ...] = ()  # keys and values, (rows, kv_heads, capacity, dim)
 
     def append(
         self, key: Float[Tensor, "rows kv_heads new key_dim"], value: Float[Tensor, "rows kv_heads new value_dim"]
@@ -81,19 +80,24 @@ class KVCache:
         """
         self._check(key, value)
         start, self.length = self.length, self.length + key.shape[2]
-        self._make_room(key, value)
-        for buffer, new in zip(self._buffers, (key, value), strict=True):
-            buffer[:, :, start : self.length] = new
+        if not self._buffers or self.length > self.capacity:
+            while self.capacity < self.length:
+                self.capacity *= 2
+            cached, dtype = self._buffers, stored_dtype(key)
+            self._buffers = tuple(
+                new.new_empty(*new.shape[:2], self.capacity, new.shape[3], dtype=dtype) for new in (key, value)
+            )
+            self._write(cached)
+        self._write((key, value), start)
         all_keys, all_values = (buffer[:, :, : self.length] for buffer in self._buffers)
         return all_keys, all_values
 
     def batch_select_indices(self, rows: Int[Tensor, " selected"]) -> None:
         """Continue with the rows at these indices; a row may be selected several times."""
         selected = [buffer[:, :, : self.length].index_select(0, rows) for buffer in self._buffers]
-        if selected and rows.shape[0] != self._buffers[0].shape[0]:
-            self._buffers = tuple(buffer.new_empty(rows.shape[0], *buffer.shape[1:]) for buffer in self._buffers)
-        for buffer, part in zip(self._buffers, selected, strict=True):
-            buffer[:, :, : self.length] = part
+        if self._buffers and len(rows) != len(self._buffers[0]):
+            self._buffers = tuple(buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in self._buffers)
+        self._write(selected)
 
     def batch_repeat_interleave(self, count: int) -> None:
         """Continue with several adjacent copies of each row."""
@@ -103,11 +107,14 @@ class KVCache:
         """Keep only some tokens of each row, by index, (rows, count)."""
         self.length = indices.shape[1]
         index = indices[:, None, :, None]
-        selected = [
-            buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in self._buffers
-        ]
-        for buffer, part in zip(self._buffers, selected, strict=True):
-            buffer[:, :, : self.length] = part
+        self._write(
+            [buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in self._buffers]
+        )
+
+    def _write(self, entries: Sequence[Tensor], start: int = 0) -> None:
+        """Write keys and values into the buffers, as tokens from start on."""
+        for buffer, new in zip(self._buffers, entries, strict=False):  # no entries if nothing is cached yet
+            buffer[:, :, start : start + new.shape[2]] = new
 
     def _check(self, key: Tensor, value: Tensor) -> None:
         with Checks() as checks:
@@ -121,19 +128,6 @@ class KVCache:
                 for axis, dim in (("rows", 0), ("kv_heads", 1), ("dim", 3)):
                     size, cached = new.shape[dim], buffer.shape[dim]
                     checks.that(size == cached, f"{name}: expected {axis} = {cached}, as in the cache, got {size}")
-
-    def _make_room(self, key: Tensor, value: Tensor) -> None:
-        if self._buffers and self.length <= self._buffers[0].shape[2]:
-            return
-        while self.capacity < self.length:
-            self.capacity *= 2
-        old = self._buffers
-        dtype = stored_dtype(key)
-        self._buffers = tuple(
-            new.new_empty(*new.shape[:2], self.capacity, new.shape[3], dtype=dtype) for new in (key, value)
-        )
-        for buffer, previous in zip(self._buffers, old, strict=False):
-            buffer[:, :, : previous.shape[2]] = previous
 
 
 class CrossAttentionCache:
@@ -170,7 +164,7 @@ class LayerCache:
     cross_attention: CrossAttentionCache = field(default_factory=CrossAttentionCache)
 
 
-class DecoderCache:
+class DecoderCache(Cache):
     """The caches of all decoder layers, in which each row has its own keys in the order of its tokens.
 
     Position-dependent scores need this order. Reordering beams copies keys and values.
@@ -194,13 +188,7 @@ class DecoderCache:
     def advance(
         self, sentences: int, beams: int, tokens: int, device: torch.device
     ) -> Mask | Bool[Tensor, "sentences 1 queries keys"] | None:
-        """Count new tokens in each row.
-
-        Args:
-            sentences: Number of sentences.
-            beams: Number of rows of each sentence.
-            tokens: Number of new tokens in each row.
-            device: Device of the mask.
+        """Count new tokens in each of ``beams`` rows of each sentence.
 
         Returns:
             The mask of self-attention from the new tokens to all tokens; None if there is nothing to mask.
@@ -209,17 +197,14 @@ class DecoderCache:
         return None if tokens == 1 else Causal()
 
     def batch_repeat_interleave(self, beams: int) -> None:
-        """Continue the one row of each sentence with several beams."""
         for layer in self.layers:
             layer.self_attention.batch_repeat_interleave(beams)
 
     def reorder_cache(self, rows: Int[Tensor, " rows"]) -> None:
-        """Continue row ``rows[i]`` as row i; both are beams of the same sentence."""
         for layer in self.layers:
             layer.self_attention.batch_select_indices(rows)
 
     def batch_select_indices(self, sentences: Int[Tensor, " selected"], rows: Int[Tensor, " rows"]) -> None:
-        """Continue with some sentences only, and row ``rows[i]``, numbered before the selection, as row i."""
         for layer in self.layers:
             layer.cross_attention.batch_select_indices(sentences)
         self.reorder_cache(rows)
@@ -258,16 +243,16 @@ class SharedBeamCache(DecoderCache):
                 f"cache: expected the {visible.shape[0]} sentences of {visible.shape[1]} rows that it holds, got "
                 f"{sentences} of {beams}; call cache.batch_select_indices first"
             )
-        self.length += tokens
+        mask = super().advance(sentences, beams, tokens, device)
         own = torch.eye(beams, dtype=torch.bool, device=device).repeat_interleave(tokens, dim=1)
         self._visible = torch.cat([visible, own.expand(sentences, -1, -1)], dim=2)
         if beams == 1:
-            return None if tokens == 1 else Causal()
+            return mask
         if tokens == 1:
             return self._visible.unsqueeze(1)  # (sentences, 1, beams, entries)
-        past = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril().repeat(beams, beams)
-        new = past & own.repeat_interleave(tokens, dim=0)  # (beams · tokens, beams · tokens)
-        mask = torch.cat([visible.repeat_interleave(tokens, dim=1), new.expand(sentences, -1, -1)], dim=2)
+        past = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+        new = torch.block_diag(*[past] * beams).expand(sentences, -1, -1)
+        mask = torch.cat([visible.repeat_interleave(tokens, dim=1), new], dim=2)
         return mask.unsqueeze(1)  # (sentences, 1, beams · tokens, entries)
 
     def batch_repeat_interleave(self, beams: int) -> None:

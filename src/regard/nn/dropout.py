@@ -22,8 +22,7 @@ class Dropout(nn.Module):
         InvalidType: If p is not a number.
         InvalidArgument: If p is not in [0, 1).
 
-    Reference:
-        Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting".
+    Reference: Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting".
 
     Example:
         >>> import torch
@@ -39,8 +38,7 @@ class Dropout(nn.Module):
 
     def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Drop elements of x, of any shape, in training; return x itself in evaluation."""
-        return dropout(x, self.p, self.training) if self.training and self.p else x
+        return dropout(x, self.p, self.training)
 
     def extra_repr(self) -> str:
-        """The argument in ``repr``."""
         return f"p={self.p}"

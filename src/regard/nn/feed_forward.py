@@ -45,8 +45,7 @@ class FeedForward(nn.Module):
         InvalidType: If a size is not an int or dropout is not a number.
         InvalidArgument: If a size is below 1, the activation is unknown, or dropout is not in [0, 1).
 
-    Reference:
-        Vaswani et al. 2017, eq. 2; Shazeer 2020, "GLU variants improve Transformer", eq. 6 (gated).
+    Reference: Vaswani et al. 2017, eq. 2; Shazeer 2020, "GLU variants improve Transformer", eq. 6 (gated).
 
     Example:
         >>> import torch

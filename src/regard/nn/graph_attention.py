@@ -99,14 +99,9 @@ class GraphAttention(nn.Module):
                 checks.fail_type(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {describe(graph)}")
         value = self.lin(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
         query, key = (value @ vector[:, :, None] for vector in (self.att_dst, self.att_src))  # (heads, nodes, 1)
-        attended = attend(
-            query[None],
-            key[None],
-            value[None],
-            mask=graph,
-            score=Additive(torch.ones(1, dtype=x.dtype, device=x.device), activation="leaky_relu"),
-            dropout=self.attention_dropout if self.training else 0.0,
-        )
+        score = Additive(x.new_ones(1), activation="leaky_relu")
+        rate = self.attention_dropout if self.training else 0.0
+        attended = attend(query[None], key[None], value[None], mask=graph, score=score, dropout=rate)
         heads = attended.output[0].transpose(0, 1)  # (nodes, heads, dim)
         output = (heads.flatten(1) if self.concat else heads.mean(1)) + self.bias
         return replace(attended, output=output)

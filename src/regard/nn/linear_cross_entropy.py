@@ -43,9 +43,9 @@ def linear_cross_entropy(
 
     loss = mean over tokens of −(1 − ε) log p[target] − ε / vocab · Σ log p
 
-    It equals ``F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=ε, ignore_index=...)``. Each
-    block's gradient is computed in the forward pass, while its softmax is still in cache, so no (tokens, vocab) tensor
-    is stored. Ignored tokens are removed first. Under autocast, matrix multiplications use its dtype.
+    It equals ``F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=ε, ignore_index=...)``, but
+    stores no (tokens, vocab) tensor: each block's gradient is computed in the forward pass, while its softmax is still
+    in cache. Under autocast, matrix multiplications use its dtype.
 
     Args:
         hidden: (tokens, d_model).
@@ -62,12 +62,10 @@ def linear_cross_entropy(
         InvalidType: If an argument has a wrong type.
         InvalidArgument: If a shape, dtype or value is wrong, or a second derivative is computed.
 
-    Memory:
-        O(block × vocab + vocab × d_model); the gradients of hidden, weight and bias are stored until the backward pass.
+    Memory: O(block × vocab + vocab × d_model); all gradients are stored until the backward pass.
 
-    Reference:
-        Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al. 2024,
-        "Cut your losses in large-vocabulary language models" (cross-entropy without stored logits).
+    Reference: Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al.
+    2024, "Cut your losses in large-vocabulary language models" (cross-entropy without stored logits).
 
     Example:
         >>> import torch
@@ -83,13 +81,10 @@ def linear_cross_entropy(
     _check_target(target, weight.shape[0])
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        hidden = hidden.to(dtype)
-    with_gradient = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
-    )
+        hidden = hidden.to(torch.get_autocast_dtype(device))
+    grad_enabled = torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):  # autocast would copy each block to float32 and back for the softmax
-        loss, nll = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, with_gradient)
+        loss, nll = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, grad_enabled)
     return TokenLoss(loss, nll, counted.sum())
 
 
@@ -104,7 +99,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         smoothing: float,
-        with_gradient: bool,
+        grad_enabled: bool,
     ) -> tuple[Tensor, Tensor]:
         tokens, vocab = target.shape[0], weight.shape[0]
         product_weight = weight.to(hidden.dtype)
@@ -113,9 +108,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias_sum = 0.0 if bias is None else bias.sum(dtype=exact)
         nll = torch.zeros((), dtype=exact, device=hidden.device)
         smooth = torch.zeros((), dtype=exact, device=hidden.device)
-        hidden_gradient = torch.empty_like(hidden) if with_gradient else None
-        weight_gradient = torch.zeros_like(weight, dtype=exact) if with_gradient else None
-        bias_gradient = None if bias is None or not with_gradient else torch.zeros_like(bias, dtype=exact)
+        gradients: tuple[Tensor, Tensor, Tensor | None] | None = None
+        if grad_enabled and any(ctx.needs_input_grad):
+            bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=exact)
+            gradients = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact), bias_gradient
         size = max(1, (CPU_BLOCK if hidden.device.type == "cpu" else GPU_BLOCK) // vocab)
         rows = torch.arange(size, device=hidden.device)[:, None]
         for start in range(0, tokens, size):
@@ -129,7 +125,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             nll += (lse - target_logits).sum()
             if smoothing:  # Σ over the vocabulary of lse − logits, without reading the logits again
                 smooth += (vocab * lse - bias_sum).sum() - block.to(exact).sum(0) @ weight_sum
-            if hidden_gradient is not None and weight_gradient is not None:
+            if gradients is not None:
+                hidden_gradient, weight_gradient, bias_gradient = gradients
                 # The constant −ε / vocab is added once, after the loop.
                 delta = ((target_logits - lse).exp() - (1 - smoothing)).to(probability.dtype)
                 probability[rows[: len(ids)], ids] = delta  # scatter_ would copy the block twice in 16 bits
@@ -138,29 +135,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if bias_gradient is not None:
                     bias_gradient += probability.sum(0, dtype=exact)
         loss = ((1 - smoothing) * nll + smoothing / vocab * smooth) / tokens
-        if hidden_gradient is not None and weight_gradient is not None:
-            constant = smoothing / vocab
-            if constant:
-                hidden_gradient -= constant * weight_sum
-                weight_gradient -= constant * hidden.sum(0, dtype=exact)
+        if gradients is not None:
+            hidden_gradient, weight_gradient, bias_gradient = gradients
+            if smoothing:
+                hidden_gradient -= smoothing / vocab * weight_sum
+                weight_gradient -= smoothing / vocab * hidden.sum(0, dtype=exact)
                 if bias_gradient is not None:
-                    bias_gradient -= constant * tokens
-            ctx.save_for_backward(hidden, weight, bias)  # inputs of the gradients, for `first_order_only`
-            ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient)
-            ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
-            ctx.tokens = tokens
+                    bias_gradient -= smoothing / vocab * tokens
+            ctx.save_for_backward(hidden, weight, bias)
+            ctx.gradients = gradients
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, loss_gradient: Tensor, nll_gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
         with torch.no_grad():
-            factor = loss_gradient / max(ctx.tokens, 1)  # without tokens, the loss is NaN and the gradients are 0
+            factor = loss_gradient / max(len(inputs[0]), 1)  # without tokens, the loss is NaN and the gradients are 0
             gradients = [
-                (gradient * factor).to(dtype) if gradient is not None and needed else None
-                for gradient, dtype, needed in zip(ctx.gradients, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
+                (gradient * factor).to(tensor.dtype) if gradient is not None and needed else None
+                for gradient, tensor, needed in zip(ctx.gradients, inputs, ctx.needs_input_grad[:3], strict=True)
             ]
-        return (*first_order_only(gradients, loss_gradient, *ctx.saved_tensors), None, None, None)
+        return (*first_order_only(gradients, loss_gradient, *inputs), None, None, None)
 
 
 def _softmax(logits: Tensor, ids: Tensor, target_logits: Tensor) -> tuple[Tensor, Tensor]:

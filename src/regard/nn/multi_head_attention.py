@@ -39,8 +39,7 @@ class MultiHeadAttention(nn.Module):
         InvalidType: If a size is not an int or dropout is not a number.
         InvalidArgument: If a size is below 1, sizes do not divide each other, or dropout is not in [0, 1).
 
-    Reference:
-        Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA" (num_kv_heads < num_heads).
+    Reference: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA" (num_kv_heads < num_heads).
 
     Example:
         >>> import torch
@@ -147,8 +146,8 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor | None, cache: KVCache | CrossAttentionCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Project query, key and value of cross-attention to heads; a filled cache replaces key and value."""
-        key_row = self.projection_sizes[0]
-        value_row = key_row + self.projection_sizes[1]
+        key_row, kv_size, _ = self.projection_sizes
+        value_row = key_row + kv_size
         query_heads = self._heads(self._linear(query, slice(key_row)))
         if isinstance(cache, CrossAttentionCache) and cache.key_value is not None:
             return query_heads, *cache.key_value
@@ -173,7 +172,7 @@ class MultiHeadAttention(nn.Module):
     def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: object) -> None:
         with Checks() as checks:
             sizes, weight = {"batch": None, "tokens": None, "d_model": self.d_model}, self.in_proj.weight
-            for name, x in (("query", query), ("key", key), ("value", value)):
+            for name, x in {"query": query, "key": key, "value": value}.items():
                 if x is not None or name == "query":
                     check_input(checks, name, x, sizes, weight)
             if self.positions is not None and key is not None:

@@ -63,8 +63,7 @@ class RelativePositions(AttentionPositions):
 
     Memory: O(queries · k) besides that of attention: no vector per pair of tokens is stored.
 
-    Reference:
-        Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5.
+    Reference: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5.
 
     Example:
         >>> import torch
@@ -118,7 +117,7 @@ class RotaryPositions(GrowingTable, AttentionPositions):
             The first 2n features of each head are rotated.
 
     Raises:
-        InvalidArgument: If there is no frequency; in a call, if heads have fewer than 2n features.
+        InvalidArgument: If there is no frequency; in a call, if heads have fewer than 2n features or offset is below 0.
 
     Memory: O(longest sequence × n): the table grows when needed.
 
@@ -152,6 +151,8 @@ class RotaryPositions(GrowingTable, AttentionPositions):
             raise InvalidArgument(
                 f"heads: expected head_dim of at least {dims}, twice the number of frequencies, got {head_dim}"
             )
+        if offset < 0:  # would slice the table from its end
+            raise InvalidArgument(f"offset: expected an int of at least 0 with rotary positions, got {offset}")
         end = offset + heads.shape[2]
         cos, sin = self.table_for(end)[:, offset:end].to(torch.promote_types(heads.dtype, torch.float32))
         return rotate(heads, cos, sin)

@@ -65,15 +65,9 @@ class SelfAttention(nn.Module):
         with Checks() as checks:
             checks.integer("feature_size", feature_size, low=1)
         self.feature_size = feature_size
-        self.query = nn.Linear(feature_size, feature_size, bias=False)
-        self.key = nn.Linear(feature_size, feature_size, bias=False)
-        self.value = nn.Linear(feature_size, feature_size, bias=False)
+        self.query, self.key, self.value = (nn.Linear(feature_size, feature_size, bias=False) for _ in range(3))
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens feature_size"],
-        mask: MaskLike | None = None,
-    ) -> AttentionOutput:
+    def forward(self, x: Float[Tensor, "batch tokens feature_size"], mask: MaskLike | None = None) -> AttentionOutput:
         """Attend from every token to every token that the mask allows.
 
         Args:

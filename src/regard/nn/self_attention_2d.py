@@ -55,8 +55,8 @@ class SelfAttention2d(nn.Module):
                 checks.fail(f"reduction: expected a divisor of channels={channels}, got {reduction}")
         self.channels = channels
         inner = channels // reduction
-        convolutions = [nn.Conv2d(channels, inner, 1, bias=False) for _ in range(3)]
-        convolutions.append(nn.Conv2d(inner, channels, 1, bias=False))
+        sizes = [(channels, inner)] * 3 + [(inner, channels)]
+        convolutions = [nn.Conv2d(*size, kernel_size=1, bias=False) for size in sizes]
         if spectral_norm:
             convolutions = [parametrizations.spectral_norm(convolution) for convolution in convolutions]
         self.query, self.key, self.value, self.out = convolutions

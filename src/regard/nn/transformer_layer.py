@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.checks import Checks, describe
+from regard.errors import InvalidType
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import FeedForward
@@ -23,11 +25,8 @@ NormLayer = Callable[[int], nn.Module]
 class Residual(nn.Module):
     """Residual connection with norm and dropout around a sublayer f.
 
-    - post-norm: norm(x + dropout(f(x))), as in the paper
-    - pre-norm: x + dropout(f(norm(x))), which trains deep stacks without warm-up
-
-    Call `pre_norm`, run the sublayer, then call `add_and_norm`. They are two methods because attention returns more
-    than a tensor.
+    Post-norm is norm(x + dropout(f(x))), as in the paper; pre-norm is x + dropout(f(norm(x))), which trains deep stacks
+    without warm-up. Call `pre_norm`, run the sublayer, then call `add_and_norm`: attention returns more than a tensor.
 
     Args:
         d_model: Size of the hidden states.
@@ -36,12 +35,11 @@ class Residual(nn.Module):
         norm_layer: Makes the norm. Default: ``nn.LayerNorm``.
 
     Raises:
-        InvalidType: If norm_first is not a bool.
-        InvalidArgument: If dropout is not a probability.
+        InvalidType: If norm_first is not a bool or dropout is not a number.
+        InvalidArgument: If dropout is not in [0, 1).
 
-    Reference:
-        Vaswani et al. 2017, sections 3.1 and 5.4 (post-norm); Xiong et al. 2020, "On Layer Normalization in the
-        Transformer Architecture" (pre-norm).
+    Reference: Vaswani et al. 2017, sections 3.1 and 5.4 (post-norm); Xiong et al. 2020, "On Layer Normalization in the
+    Transformer Architecture" (pre-norm).
 
     Example:
         >>> import torch
@@ -54,9 +52,8 @@ class Residual(nn.Module):
         self, d_model: int, *, norm_first: bool = False, dropout: float = 0.0, norm_layer: NormLayer = nn.LayerNorm
     ) -> None:
         super().__init__()
-        with Checks() as checks:
-            if not isinstance(norm_first, bool):
-                checks.fail_type(f"norm_first: expected True or False, got {norm_first!r:.80}")
+        if not isinstance(norm_first, bool):
+            raise InvalidType(f"norm_first: expected True or False, got {norm_first!r:.80}")
         self.norm_first = norm_first
         self.norm = norm_layer(d_model)
         self.dropout = Dropout(dropout)
@@ -85,19 +82,18 @@ class TransformerLayer(nn.Module):
         norm_layer: Makes the norms. Default: ``nn.LayerNorm``.
 
     Raises:
-        InvalidArgument: If the sizes differ, or dropout is not a probability.
+        InvalidType: If norm_first is not a bool or dropout is not a number.
+        InvalidArgument: If the sizes differ, or dropout is not in [0, 1).
 
-    Reference:
-        Vaswani et al. 2017, section 3.1.
+    Reference: Vaswani et al. 2017, section 3.1.
 
     Example:
         >>> import torch
         >>> from regard.nn import FeedForward, MultiHeadAttention
-        >>> layer = TransformerLayer(
-        ...     MultiHeadAttention(16, 4), FeedForward(16, 64), cross_attention=MultiHeadAttention(16, 4)
-        ... )
-        >>> hidden, attention, cross_attention = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16), mask=Causal())
-        >>> hidden.shape, attention.weights.shape, cross_attention.weights.shape
+        >>> attention, cross_attention = MultiHeadAttention(16, 4), MultiHeadAttention(16, 4)
+        >>> layer = TransformerLayer(attention, FeedForward(16, 64), cross_attention=cross_attention)
+        >>> hidden, attended, cross = layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16), mask=Causal())
+        >>> hidden.shape, attended.weights.shape, cross.weights.shape
         (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]), torch.Size([2, 4, 5, 7]))
     """
 
@@ -117,10 +113,7 @@ class TransformerLayer(nn.Module):
             for name, part in (("feed_forward", feed_forward), ("cross_attention", cross_attention)):
                 if part is not None and part.d_model != d_model:
                     checks.fail(f"{name}: expected d_model={d_model}, as self_attention has, got {part.d_model}")
-
-        def residual() -> Residual:
-            return Residual(d_model, norm_first=norm_first, dropout=dropout, norm_layer=norm_layer)
-
+        residual = partial(Residual, d_model, norm_first=norm_first, dropout=dropout, norm_layer=norm_layer)
         self.self_attention, self.self_attention_residual = self_attention, residual()
         self.cross_attention = cross_attention
         if cross_attention is not None:
@@ -147,8 +140,8 @@ class TransformerLayer(nn.Module):
             cache: Grows by the tokens of this call; if it is shared, there is one row for each sentence.
 
         Returns:
-            The hidden states (rows, tokens, d_model), the self-attention, and the cross-attention or None. In
-            cross-attention the rows of a sentence are queries of one batch entry, so its keys and values exist once.
+            The hidden states (rows, tokens, d_model), the self-attention, and the cross-attention or None, in which the
+            rows of a sentence are queries of one batch entry, so its keys and values exist once.
 
         Raises:
             InvalidArgument: If there is a memory and no cross-attention, or the reverse, or the rows cannot be divided
@@ -174,14 +167,11 @@ class TransformerLayer(nn.Module):
 
 
 class StackOutput(NamedTuple):
-    """The output of a stack of layers."""
+    """The hidden states (rows, tokens, d_model), and the self- and cross-attention of each layer; empty without any."""
 
     hidden: Tensor
-    """(rows, tokens, d_model)"""
     attentions: tuple[AttentionOutput, ...]
-    """The self-attention of each layer."""
     cross_attentions: tuple[AttentionOutput, ...]
-    """The cross-attention of each layer; empty if there is none."""
 
 
 class TransformerStack(nn.Module):
@@ -208,19 +198,17 @@ class TransformerStack(nn.Module):
         self, layers: Sequence[TransformerLayer], *, causal: bool = False, norm_layer: NormLayer = nn.LayerNorm
     ) -> None:
         super().__init__()
+        kinds = [(layer.self_attention.d_model, layer.self_attention_residual.norm_first) for layer in layers]
         with Checks() as checks:
-            if checks.that(len(layers) > 0, "layers: expected at least one layer, got none"):
-                kinds = [(layer.self_attention.d_model, layer.self_attention_residual.norm_first) for layer in layers]
-                for number, (d_model, norm_first) in enumerate(kinds):
-                    checks.that(
-                        (d_model, norm_first) == kinds[0],
-                        f"layers[{number}]: expected d_model={kinds[0][0]} and norm_first={kinds[0][1]}, as layers[0] "
-                        f"has, got {d_model} and {norm_first}",
-                    )
+            checks.that(len(kinds) > 0, "layers: expected at least one layer, got none")
+            for number, (d_model, norm_first) in enumerate(kinds):
+                if (d_model, norm_first) != kinds[0]:
+                    first = f"d_model={kinds[0][0]} and norm_first={kinds[0][1]}, as layers[0] has"
+                    checks.fail(f"layers[{number}]: expected {first}, got {d_model} and {norm_first}")
         self.layers = nn.ModuleList(layers)
         self.causal = causal
-        has_norm = layers[0].self_attention_residual.norm_first
-        self.norm = norm_layer(layers[0].self_attention.d_model) if has_norm else nn.Identity()
+        d_model, norm_first = kinds[0]
+        self.norm = norm_layer(d_model) if norm_first else nn.Identity()
 
     def forward(
         self,
