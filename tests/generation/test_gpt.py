@@ -132,7 +132,7 @@ def test_a_text_goes_on_until_the_positions_end(prompts):
 @pytest.mark.parametrize(
     ("shape", "lengths", "words"),
     [
-        ((1, 40), None, "a prompt has 40 words, but must leave room within the model's max_length 40"),
+        ((1, 40), None, "a prompt has 40 words, but must leave room within the model's max_seq_len 40"),
         ((2, 3), [3, 0], "lengths must be at least 1, but a prompt is empty"),
         ((2, 3), [3, 4], "lengths: expected values from 0 to the 3 tokens of prompts, got 4"),
     ],
@@ -143,3 +143,23 @@ def test_prompts_that_do_not_fit_are_refused(shape, lengths, words):
         greedy(model, torch.ones(shape, dtype=torch.int64), None if lengths is None else torch.tensor(lengths))
     with pytest.raises(InvalidArgument, match="prompts: expected values from 0 to vocab_size - 1 = 60, got 61"):
         greedy(model, torch.tensor([[61]]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
+def test_generation_beyond_the_context_reads_its_end_as_nanogpt_does(prompts, positions):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(61, **{**SMALL, "max_seq_len": 12, "positions": positions, "eos_ids": ()})).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    batch, lengths = prompts
+    found = greedy(model, batch, lengths, max_length=30)
+    for row, length, hypothesis in zip(batch, lengths, found, strict=True):
+        ids = row[:length]
+        for _ in range(30):
+            logits = model(ids[None, -12:]).logits[0, -1]
+            ids = torch.cat([ids, logits.argmax()[None]])
+        assert hypothesis.tokens == ids[length:].tolist()
+    assert len({tuple(hypothesis.tokens) for hypothesis in found}) > 1
+    (best,) = beam_search(model, batch[:1], lengths[:1], beam=3, max_length=20)[0]
+    assert len(best.tokens) == 20

@@ -80,8 +80,8 @@ def test_training_mode_is_refused(fresh, sources):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_length": 0}, "max_length must be from 1 to the model's max_length 64, but is 0"),
-        ({"max_length": 65}, "max_length must be from 1 to the model's max_length 64, but is 65"),
+        ({"max_length": 0}, "max_length must be from 1 to the model's max_seq_len 64, but is 0"),
+        ({"max_length": 65}, "max_length must be from 1 to the model's max_seq_len 64, but is 65"),
         ({"min_length": 9, "max_length": 8}, "min_length must be from 0 to max_length 8, but is 9"),
         ({"min_length": -1}, "min_length must be from 0 to max_length 64, but is -1"),
     ],

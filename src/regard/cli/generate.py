@@ -26,7 +26,7 @@ def generate(
     dtype: FastestDtype = None,
     max_length: Annotated[
         int | None,
-        typer.Option(min=1, help="The most words of the vocabulary to write.", show_default="200, or what fits"),
+        typer.Option(min=1, help="The most words of the vocabulary to write.", show_default="200"),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8")
@@ -77,8 +77,7 @@ def generate(
     if beam is None and temperature != 0:
         sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, seed)
     writer = Generator.load(model, dtype=dtype_of(dtype))
-    (ids,) = writer.read([prompt])
-    most = min(200, writer.model.config.max_seq_len - len(ids)) if max_length is None else max_length
+    most = 200 if max_length is None else max_length
     sampling = None if sampling is None else sampling.started(writer.device)
     with writing(output) as file:
         for number in range(samples):

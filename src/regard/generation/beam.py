@@ -49,7 +49,7 @@ def beam_search(
         nbest: How many are returned, at most beam.
         length_penalty: The exponent above, from 0 to 10.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length; of a `GPT` what its max_length leaves.
+            max_seq_len; of a `GPT` what its max_seq_len leaves, beyond which it reads the last max_seq_len words.
         min_length: The fewest words, the one that ends not counted.
         cache: False computes all words anew at each step.
 

@@ -72,14 +72,15 @@ class Translating(Decoding[EncoderDecoder]):
 class Continuing(Decoding[GPT]):
     """Texts on their way from a prompt.
 
-    Prompts are moved to the right, so that all rows get their next word at the same place.
+    Prompts are moved to the right, so that all rows get their next word at the same place. Beyond the model's
+    max_seq_len it reads the last max_seq_len tokens of each row, without a cache, as nanoGPT does.
 
     Args:
         model: In evaluation mode.
         prompts: (sentences, tokens), integers, filled up on the right.
         lengths: (sentences,), number of real words of each prompt. Default: all are real.
         beams: Rows of each sentence.
-        max_length: The most words that a row may get. Default: as many as the model's max_length leaves.
+        max_length: The most words that a row may get. Default: as many as the model's max_seq_len leaves.
         min_length: The fewest words that a row must get, the one that ends it not counted.
         cache: False computes all words anew at each step.
 
@@ -102,7 +103,7 @@ class Continuing(Decoding[GPT]):
         cache: bool = True,
     ) -> None:
         with Checks() as checks:
-            checks.problems += _objections(model, max_length, min_length)
+            checks.problems += _objections(model, max_length, min_length, limited=False)
             check_ids(checks, "prompts", prompts, model.config.vocab_size)
             check_lengths(checks, "lengths", lengths, "prompts", prompts)
         given = prompts.new_full((prompts.shape[0],), prompts.shape[1]) if lengths is None else lengths
@@ -114,7 +115,7 @@ class Continuing(Decoding[GPT]):
             places = torch.arange(prompts.shape[1], device=prompts.device) - left_padding[:, None]
             prompts = prompts.gather(1, places.clamp(min=0))
         left = model.config.max_seq_len - given
-        limits = left if max_length is None else left.clamp(max=max_length)
+        limits = left if max_length is None else torch.full_like(left, max_length)
         super().__init__(
             model,
             prompts.to(torch.int64),
@@ -126,7 +127,11 @@ class Continuing(Decoding[GPT]):
         )
 
     def hidden(self, words: Tensor) -> Tensor:
-        return self.model.forward_features(words, self.left_padding, cache=self.cache)[0]
+        left_padding, dropped = self.left_padding, self.words.shape[1] - self.model.config.max_seq_len
+        if dropped > 0:  # positions of cached tokens would change with each step
+            self.cache, words = None, self.words[:, dropped:]
+            left_padding = None if left_padding is None else (left_padding - dropped).clamp(min=0)
+        return self.model.forward_features(words, left_padding, cache=self.cache)[0]
 
     def spread(self) -> None:
         super().spread()
@@ -163,8 +168,8 @@ def begin(
     raise InvalidType(f"model must be a GPT or a translator, which write, but is a {type(model).__name__}")
 
 
-def _objections(model: Generating, max_length: int | None, min_length: int) -> list[str]:
-    longest = model.config.max_seq_len
+def _objections(model: Generating, max_length: int | None, min_length: int, *, limited: bool = True) -> list[str]:
+    longest = model.config.max_seq_len if limited or max_length is None else max(max_length, 1)
     with Checks() as checks:
         checks.integer("max_length", max_length, optional=True)
         checks.integer("min_length", min_length)
@@ -172,7 +177,8 @@ def _objections(model: Generating, max_length: int | None, min_length: int) -> l
     if model.training:
         objections.append("model is in training mode, where dropout acts: call model.eval() first")
     if max_length is not None and not 1 <= max_length <= longest:
-        objections.append(f"max_length must be from 1 to the model's max_length {longest}, but is {max_length}")
+        bound = f"from 1 to the model's max_seq_len {longest}" if limited else "at least 1"
+        objections.append(f"max_length must be {bound}, but is {max_length}")
     if not 0 <= min_length <= (longest if max_length is None else max_length):
         objections.append(
             f"min_length must be from 0 to max_length {longest if max_length is None else max_length}, "
@@ -189,6 +195,6 @@ def _prompt_objections(model: GPT, lengths: Tensor, width: int) -> list[str]:
     if longest >= model.config.max_seq_len:
         positions = model.config.max_seq_len
         objections.append(
-            f"a prompt has {longest} words, but must leave room within the model's max_length {positions}"
+            f"a prompt has {longest} words, but must leave room within the model's max_seq_len {positions}"
         )
     return objections

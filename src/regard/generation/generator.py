@@ -114,7 +114,8 @@ class Generator:
 
         Args:
             prompts: The texts so far; an empty one begins where texts begin.
-            max_length: The most words of the vocabulary to add. Default: as many as the model has positions for.
+            max_length: The most words of the vocabulary to add. Default: as many as the model has positions for;
+                beyond that it reads the last max_seq_len words at each step.
             sampling: Draw words at random, and take not the likeliest. Default: the likeliest.
             beam: How many texts are kept at each step of a search; 1 takes the likeliest word.
             length_penalty: As for :func:`regard.generation.beam_search`.

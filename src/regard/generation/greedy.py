@@ -31,7 +31,7 @@ def greedy(
         src: (sentences, source), integers.
         src_lengths: (sentences,), number of real words of each source. Default: all are real.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length; of a `GPT` what its max_length leaves.
+            max_seq_len; of a `GPT` what its max_seq_len leaves, beyond which it reads the last max_seq_len words.
         min_length: The fewest words, the one that ends not counted.
         cache: False computes all words anew at each step.
 

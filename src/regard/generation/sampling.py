@@ -68,7 +68,7 @@ def sample(
         seed: The same seed draws the same sequences from the same batch; a generator goes on where it stands. Default:
             torch's own random state.
         max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_length; of a `GPT` what its max_length leaves.
+            max_seq_len; of a `GPT` what its max_seq_len leaves, beyond which it reads the last max_seq_len words.
         min_length: The fewest words, the one that ends not counted.
 
     Returns:
