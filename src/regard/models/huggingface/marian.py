@@ -161,7 +161,7 @@ class _Marian(CheckpointConverter):
                 "eos_token_id": config.eos_id,
                 "decoder_start_token_id": config.bos_id,
                 "forced_eos_token_id": config.eos_id,
-                "max_seq_len": config.max_seq_len,
+                "max_length": config.max_seq_len,
                 "suppress_tokens": sorted({config.pad_id, config.bos_id}),
             }
         }
