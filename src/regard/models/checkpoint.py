@@ -19,7 +19,7 @@ from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.huggingface import CONVERTERS, CheckpointConverter
-from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
+from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE
 from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
 from regard.models.rnn_search import RNNSearch, RNNSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -156,11 +156,12 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
     except InvalidArgument as error:
         message = converter.use_checkpoint_names(str(error)) if converter else error
         raise InvalidCheckpoint(f"{path}: {message}") from error
+    parameters = dict(model.named_parameters())
     if converter:
-        sources = converter.weight_map(config)
+        sources = converter.weight_map(config, parameters)
         options = {"prefix": converter.prefix, "ignored": converter.ignored_weights}
     else:
-        sources, options = {name: WeightSource((name,)) for name, _ in model.named_parameters()}, {}
+        sources, options = {name: WeightSource((name,)) for name in parameters}, {}
     source_path = weight_paths[0] if len(weight_paths) == 1 else folder
     assign_weights(model, import_weights(sources, weights, model, source_path, **options))
     if expected is not None and not isinstance(model, expected):
@@ -323,11 +324,8 @@ def _huggingface_config(
 ) -> Any:
     path = folder / CONFIG_FILE
     try:
-        config = converter.read_config(values, weights)
-        if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
-            config = with_pooling(config, folder)
+        return converter.read_extra_files(converter.read_config(values, weights), folder)
     except InvalidArgument as error:
         raise UnsupportedCheckpoint(f"{path}: {converter.use_checkpoint_names(str(error))}") from error
     except (OSError, TypeError, ValueError, AttributeError, LookupError) as error:  # a list for a number, no file
         raise InvalidCheckpoint(f"{path}: could not be read as a {converter.model_type}: {error}") from error
-    return config

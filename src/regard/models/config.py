@@ -54,7 +54,7 @@ Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "t5"
 
 # With 32 buckets, T5 needs 8 for the smallest distances in each of two directions, and 16 in one direction.
 MAX_DISTANCE_RANGES = {"relative": Range(0), "t5": Range(17, MAX_DISTANCE)}
-ROTARY_SCALING_KEYS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+ROTARY_SCALING_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 class FrozenDict(dict[str, float]):
@@ -168,7 +168,7 @@ class TransformerLayerConfig:
 
 
 def _check_rotary_scaling(checks: Checks, scaling: Mapping[str, float]) -> None:
-    if set(scaling) not in ({"factor"}, ROTARY_SCALING_KEYS):
+    if set(scaling) not in ({"factor"}, set(ROTARY_SCALING_KEYS)):
         keys = f"the key 'factor', or all of {', '.join(sorted(ROTARY_SCALING_KEYS))}"
         checks.fail(f"rotary_scaling: expected {keys}, got {scaling!r}")
     elif len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
