@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.checks import Checks
+from regard.models.config import check_below
 from regard.models.inputs import check_ids, check_lengths
 from regard.models.layers import LMHead
 from regard.nn.cache import Cache
 from regard.nn.dropout import Dropout
 from regard.ops import AttentionOutput
+
+Tying = Literal["all", "decoder", "none"]
+
+
+class EncoderDecoderConfig:
+    """Base class for the configurations of translators, which have a vocabulary for each side."""
+
+    vocab_size: int
+    tgt_vocab_size: int | None
+    d_model: int
+    dropout: float
+    tie_embeddings: Tying
+    pad_id: int
+    bos_id: int
+    eos_id: int
+
+    @property
+    def decoder_vocab_size(self) -> int:
+        """Size of the target vocabulary."""
+        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
+
+    def check_vocabularies(self, checks: Checks) -> None:
+        """Check that embeddings can be tied as the configuration asks, and that special token ids fit both sides."""
+        source, target = self.vocab_size, self.decoder_vocab_size
+        if self.tie_embeddings == "all" and source != target:
+            sizes = f"vocab_size={source} and tgt_vocab_size={target}"
+            checks.fail(
+                f"tie_embeddings: expected 'decoder' or 'none' for {sizes}, got 'all', which needs one vocabulary"
+            )
+        name = "vocab_size" if source <= target else "tgt_vocab_size"
+        check_below(checks, name, min(source, target), pad_id=self.pad_id, bos_id=self.bos_id, eos_id=self.eos_id)
+        if self.eos_id in (self.pad_id, self.bos_id):
+            others = f"pad_id={self.pad_id} and bos_id={self.bos_id}"
+            checks.fail(f"eos_id: expected another id than {others}, got {self.eos_id}")
 
 
 class Attentions(NamedTuple):
@@ -40,7 +75,7 @@ class EncoderDecoder(nn.Module, ABC):
     needs no mask, because the decoder is causal.
 
     Args:
-        config: With vocab_size, decoder_vocab_size, d_model, dropout, tie_embeddings and the special token ids.
+        config: An `EncoderDecoderConfig`.
     """
 
     config: Any

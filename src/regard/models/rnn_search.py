@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from regard.checks import Checks
-from regard.models.config import Rate, Size, TokenId, check_config, check_translator, validate
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.config import Rate, Size, TokenId, check_config, validate
+from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Tying
 from regard.models.layers import to_autocast_dtype
-from regard.models.transformer import Tying
 from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
@@ -21,7 +20,7 @@ from regard.ops.masks import Padding
 
 
 @dataclass(frozen=True)
-class RNNSearchConfig:
+class RNNSearchConfig(EncoderDecoderConfig):
     """Sizes, dropout rate and token ids of an RNNsearch; the defaults are the sizes of the paper.
 
     Args:
@@ -62,12 +61,7 @@ class RNNSearchConfig:
     def __post_init__(self) -> None:
         with Checks() as checks:
             if validate(self, checks):
-                check_translator(checks, self)
-
-    @property
-    def decoder_vocab_size(self) -> int:
-        """Vocabulary size of the target."""
-        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
+                self.check_vocabularies(checks)
 
     def num_layers_and_heads(self, kind: str) -> tuple[int, int]:
         """Number of layers and of heads of one kind of attention; only ``"cross"`` has any."""
