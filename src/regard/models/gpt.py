@@ -11,15 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.models.config import (
-    Positions,
-    Rate,
-    Size,
-    TokenId,
-    TransformerLayerConfig,
-    check_below,
-    check_config,
-)
+from regard.models.config import Positions, Rate, Size, TokenId, TransformerLayerConfig, check_below, check_config
 from regard.models.inputs import check_ids, check_integers
 from regard.models.layers import LMHead, build_stack, embedding_positions, init_normal, to_autocast_dtype
 from regard.nn.cache import DecoderCache

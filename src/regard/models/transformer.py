@@ -125,10 +125,9 @@ class Transformer(EncoderDecoder):
 
     @property
     def attention_layers(self) -> dict[str, Any]:
-        encoders, decoders = self.encoder.layers, self.decoder.layers
-        layers = {f"encoder.{number}": layer.self_attention for number, layer in enumerate(encoders)}
-        layers |= {f"decoder.{number}": layer.self_attention for number, layer in enumerate(decoders)}
-        return layers | {f"cross.{number}": layer.cross_attention for number, layer in enumerate(decoders)}
+        layers = {f"encoder.{number}": layer.self_attention for number, layer in enumerate(self.encoder.layers)}
+        layers |= {f"decoder.{number}": layer.self_attention for number, layer in enumerate(self.decoder.layers)}
+        return layers | {f"cross.{number}": layer.cross_attention for number, layer in enumerate(self.decoder.layers)}
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`decode`."""

@@ -15,12 +15,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.models.bert import CLASSIFIERS, BertConfig, Pooling
-from regard.models.huggingface.converter import (
-    VASWANI_LAYER,
-    CheckpointConverter,
-    require_objects,
-    require_values,
-)
+from regard.models.huggingface.converter import VASWANI_LAYER, CheckpointConverter, require_objects, require_values
 from regard.models.weights import WeightSource
 
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
