@@ -119,24 +119,17 @@ class EncoderDecoder(nn.Module, ABC):
         """Hidden states (rows, target, d_model), and the self- and cross-attention of each decoder layer."""
 
     def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
-        """Compute the memory that the decoder attends to.
+        """Compute the memory that the decoder attends to, (batch, source, memory_dim).
 
-        Args:
-            src: (batch, source), token ids.
-            src_lengths: (batch,), number of tokens of each source without padding. Default: no padding.
-
-        Returns:
-            (batch, source, memory_dim)
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or ids do not fit.
-            InvalidType: If an argument is not a tensor.
+        Arguments and errors are those of :meth:`forward`.
         """
         self._check_source(src, src_lengths)
         return self._encode(src, src_lengths)[0]
 
     def decode(self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: Any = None) -> Tensor:
-        """Compute the hidden states of the decoder, which ``lm_head`` maps to logits.
+        """Compute the hidden states of the decoder, (rows, target, d_model), which ``lm_head`` maps to logits.
+
+        Errors are those of :meth:`forward`.
 
         Args:
             tgt: (rows, target), token ids; with a cache only the tokens that it does not hold yet.
@@ -144,13 +137,6 @@ class EncoderDecoder(nn.Module, ABC):
                 of one sentence are adjacent.
             src_lengths: (sentences,), as for :meth:`encode`.
             cache: As from :meth:`new_cache`; it grows by the tokens of this call.
-
-        Returns:
-            (rows, target, d_model)
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or ids do not fit.
-            InvalidType: If an argument is not a tensor.
         """
         self._check_target(tgt, memory, src_lengths)
         return self._decode(tgt, memory, src_lengths, cache)[0]

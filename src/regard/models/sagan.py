@@ -135,8 +135,8 @@ class SaganGenerator(nn.Module):
             labels: (batch,), class of each image: int64 or int32, from 0 to num_classes − 1.
 
         Raises:
-            InvalidType: If latent or labels is not a tensor.
-            InvalidArgument: If latent or labels has the wrong shape, or labels the wrong dtype or a class out of range.
+            InvalidType: If an argument is not a tensor.
+            InvalidArgument: If shapes, dtypes or classes do not fit.
         """
         config = self.config
         _check_batch("latent", latent, "(batch, latent_dim)", (config.latent_dim,), labels, config.num_classes)
@@ -198,8 +198,8 @@ class SaganDiscriminator(nn.Module):
             labels: (batch,), class of each image: int64 or int32, from 0 to num_classes − 1.
 
         Raises:
-            InvalidType: If images or labels is not a tensor.
-            InvalidArgument: If images or labels has the wrong shape, or labels the wrong dtype or a class out of range.
+            InvalidType: If an argument is not a tensor.
+            InvalidArgument: If shapes, dtypes or classes do not fit.
         """
         config = self.config
         shape = config.image_channels, config.image_size, config.image_size
