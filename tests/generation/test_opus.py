@@ -39,7 +39,7 @@ def theirs(folder, texts, **options):
         warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
         tokenizer = MarianTokenizer.from_pretrained(folder)
     model = MarianMTModel.from_pretrained(folder).eval()
-    model.generation_config.max_seq_len = None
+    model.generation_config.max_length = None
     found = []
     for text in texts:
         given = tokenizer(text, return_tensors="pt")
@@ -102,7 +102,7 @@ def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
     assert theirs(texts)["input_ids"] == [[*ids, words.eos_id] for ids in words.encode(texts)]
     assert theirs.batch_decode(given["input_ids"], skip_special_tokens=True) == list(map(words.normalise, texts))
     copy = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
-    copy.generation_config.max_seq_len = None
+    copy.generation_config.max_length = None
     made = copy.generate(**given, num_beams=1, do_sample=False, max_new_tokens=9)[:, 1:9]  # its ninth is made an end
     ours = Translator.load(tmp_path, dtype=torch.float32).translate(texts, beam=1)
     found = [list(best[0].tokens[:8]) for best in ours]

@@ -94,9 +94,8 @@ class BertConfig(TransformerLayerConfig):
         if len(set(self.labels)) < len(self.labels):
             checks.fail(f"labels: expected different names, got {self.labels}")
         if self.truncation_length is not None and self.truncation_length > self.max_seq_len:
-            checks.fail(
-                f"truncation_length: expected at most max_seq_len={self.max_seq_len}, got {self.truncation_length}"
-            )
+            expected = f"at most max_seq_len={self.max_seq_len}"
+            checks.fail(f"truncation_length: expected {expected}, got {self.truncation_length}")
         super()._check(checks)
 
 
@@ -141,8 +140,7 @@ class Bert(nn.Module):
         d_model = config.d_model
         self.token_embedding = nn.Embedding(config.vocab_size, d_model, padding_idx=config.pad_id)
         self.positions = embedding_positions(config, config.max_seq_len)
-        has_types = config.type_vocab_size > 0
-        self.token_type_embedding = nn.Embedding(config.type_vocab_size, d_model) if has_types else None
+        self.token_type_embedding = nn.Embedding(config.type_vocab_size, d_model) if config.type_vocab_size else None
         self.embedding_norm = norm_layer(config)(d_model)
         self.dropout = Dropout(config.dropout)
         self.encoder = build_stack(config, config.num_layers)
@@ -247,9 +245,8 @@ class Bert(nn.Module):
             InvalidType: If an argument is not a tensor.
         """
         hidden, attentions = self.forward_features(input_ids, lengths, token_type_ids)
-        head = self.config.head
-        output = None if head == "none" else self.forward_head(hidden, lengths)
-        is_embedding = head == "sentence_embedding"
+        output = None if self.config.head == "none" else self.forward_head(hidden, lengths)
+        is_embedding = self.config.head == "sentence_embedding"
         return BertOutput(
             last_hidden_state=hidden,
             logits=None if is_embedding else output,
@@ -259,12 +256,7 @@ class Bert(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Logits over the vocabulary at each position: norm(activation(h W + b)) Eᵀ + c, with E the token embeddings.
-
-    Args:
-        config: The configuration of the model.
-        token_embedding: The token embeddings, whose weights the last map shares.
-    """
+    """Logits over the vocabulary at each position: norm(activation(h W + b)) Eᵀ + c, with E the token embeddings."""
 
     def __init__(self, config: BertConfig, token_embedding: nn.Embedding) -> None:
         super().__init__()
@@ -282,12 +274,9 @@ class MaskedLMHead(nn.Module):
         """Map hidden states (..., d_model) to logits (..., vocab_size)."""
         return self.decoder(self.transform(hidden))
 
-    def loss(
-        self, hidden: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, ignore_index: int = -100
-    ) -> TokenLoss:
-        """The cross-entropy of hidden states (..., d_model) and labels (...), without storing the logits."""
-        transformed = self.transform(hidden)
-        return self.decoder.loss(transformed, labels, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    def loss(self, hidden: Tensor, labels: Tensor, **options: Any) -> TokenLoss:
+        """The cross-entropy of hidden states (..., d_model) and labels (...); options as for `LMHead.loss`."""
+        return self.decoder.loss(self.transform(hidden), labels, **options)
 
 
 def _mean(hidden: Tensor, lengths: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.huggingface import CONVERTERS, CheckpointConverter
-from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE, with_pooling
+from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE
 from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
 from regard.models.rnn_search import RNNSearch, RNNSearchConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -156,11 +156,12 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
     except InvalidArgument as error:
         message = converter.use_checkpoint_names(str(error)) if converter else error
         raise InvalidCheckpoint(f"{path}: {message}") from error
+    parameters = dict(model.named_parameters())
     if converter:
-        sources = converter.weight_map(config)
+        sources = converter.weight_map(config, parameters)
         options = {"prefix": converter.prefix, "ignored": converter.ignored_weights}
     else:
-        sources, options = {name: WeightSource((name,)) for name, _ in model.named_parameters()}, {}
+        sources, options = {name: WeightSource((name,)) for name in parameters}, {}
     source_path = weight_paths[0] if len(weight_paths) == 1 else folder
     assign_weights(model, import_weights(sources, weights, model, source_path, **options))
     if expected is not None and not isinstance(model, expected):
@@ -169,18 +170,14 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
 
 
 def _find_files(folder: Path) -> list[Path]:
-    """The weight files of a folder that has a configuration, too.
-
-    Raises:
-        InvalidCheckpoint: If it is not a folder, or a file is missing.
-    """
+    """The weight files of a folder, which must have a configuration too."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "no such folder"
         raise InvalidCheckpoint(f"{folder}: expected a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, got {found}")
     paths = weight_files(folder)
     missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
     missing += [] if paths else [WEIGHTS_FILE]
-    models = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}")) if missing else []
+    models = sorted(path.parent.name for path in folder.glob(f"*/{WEIGHTS_FILE}")) if missing else []
     hint = f"; load one of the models in its folders {', '.join(models)}" if models else ""  # the folder of a run
     raise_problems([f"{folder / name}: no such file{hint}" for name in missing], InvalidCheckpoint)
     return paths
@@ -218,26 +215,20 @@ def model_class(folder: str | os.PathLike[str]) -> type[Any] | None:
 
 
 def _build(config: Any, weights: dict[str, Any]) -> Any:
-    """Build the model of a configuration, without weights.
-
-    Raises:
-        InvalidArgument: If there are more layers than stored tensors, or heads beyond the size of any tensor: position
-            tables of that size are not built.
-    """
+    """Build the model of a configuration, without weights, unless the stored tensors show that it is far too large."""
     layers = {name: value for name, value in vars(config).items() if name.endswith("_layers")}
-    if sum(layers.values()) > len(weights):
-        got = " + ".join(map(str, layers.values()))
-        raise InvalidArgument(
-            f"{' + '.join(layers)}: expected at most {len(weights)}, the number of tensors, got {got}"
-        )
-    if getattr(config, "positions", None) in ("rotary", "alibi"):
-        heads, head_dim = config.num_heads, config.resolved_head_dim
-        largest = max((size for weight in weights.values() for size in weight.shape), default=0)
-        if max(heads, head_dim) > largest:
-            raise InvalidArgument(
-                f"num_heads and head_dim: expected at most {largest}, the largest size of a tensor, got {heads} and "
-                f"{head_dim} with d_model={config.d_model}"
-            )
+    with Checks() as checks:
+        if sum(layers.values()) > len(weights):
+            got = " + ".join(map(str, layers.values()))
+            checks.fail(f"{' + '.join(layers)}: expected at most {len(weights)}, the number of tensors, got {got}")
+        elif getattr(config, "positions", None) in ("rotary", "alibi"):  # tables that are not stored
+            heads, head_dim = config.num_heads, config.resolved_head_dim
+            largest = max((size for weight in weights.values() for size in weight.shape), default=0)
+            if max(heads, head_dim) > largest:
+                checks.fail(
+                    f"num_heads and head_dim: expected at most {largest}, the largest size of a tensor, got {heads} "
+                    f"and {head_dim} with d_model={config.d_model}"
+                )
     with init_empty_weights():
         return model_from_config(config)
 
@@ -277,15 +268,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _native_config(path: Path, values: dict[str, Any]) -> Any:
     """The configuration of a model in our own format, without the keys of the format itself."""
     name = values.pop("architecture", None)
+    if name is None and "model_type" in values:
+        got = repr(values["model_type"])
+        raise InvalidCheckpoint(f"{path}: model_type: expected one of {', '.join(CONVERTERS)}, got {got:.80}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        if name is None and "model_type" in values:
-            raise InvalidCheckpoint(
-                f"{path}: model_type: expected one of {', '.join(CONVERTERS)}, got {values['model_type']!r:.80}"
-            )
-        hint = "; a checkpoint of transformers needs model_type" if name is None else ""
-        raise InvalidCheckpoint(
-            f"{path}: architecture: expected one of {', '.join(ARCHITECTURES)}, got {name!r:.80}{hint}"
-        )
+        known, hint = ", ".join(ARCHITECTURES), "; a checkpoint of transformers needs model_type"
+        got = f"{name!r:.80}{hint if name is None else ''}"
+        raise InvalidCheckpoint(f"{path}: architecture: expected one of {known}, got {got}")
     version = values.pop("format_version", None)
     if type(version) is not int or version != FORMAT_VERSION:
         hint = "; update regard" if type(version) is int and version > FORMAT_VERSION else ""
@@ -323,11 +312,8 @@ def _huggingface_config(
 ) -> Any:
     path = folder / CONFIG_FILE
     try:
-        config = converter.read_config(values, weights)
-        if (folder / MODULES_FILE).is_file() and isinstance(config, BertConfig):
-            config = with_pooling(config, folder)
+        return converter.read_extra_files(converter.read_config(values, weights), folder)
     except InvalidArgument as error:
         raise UnsupportedCheckpoint(f"{path}: {converter.use_checkpoint_names(str(error))}") from error
     except (OSError, TypeError, ValueError, AttributeError, LookupError) as error:  # a list for a number, no file
         raise InvalidCheckpoint(f"{path}: could not be read as a {converter.model_type}: {error}") from error
-    return config

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from operator import ge, gt, le, lt
+from math import inf, isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -26,18 +26,17 @@ MAX_SIZE = 2**28
 class Range:
     """Bounds of a number, for annotations: low <= number <= high, above < number < below."""
 
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
-    below: float | None = None
+    low: float = -inf
+    high: float = inf
+    above: float = -inf
+    below: float = inf
 
     def __contains__(self, number: float) -> bool:
-        bounds = ((self.low, ge), (self.high, le), (self.above, gt), (self.below, lt))
-        return all(bound is None or compare(number, bound) for bound, compare in bounds)
+        return self.low <= number <= self.high and self.above < number < self.below
 
     def __str__(self) -> str:
         bounds = {"of at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
-        return " and ".join(f"{text} {bound}" for text, bound in bounds.items() if bound is not None)
+        return " and ".join(f"{text} {bound}" for text, bound in bounds.items() if isfinite(bound))
 
 
 Size = Annotated[int, Range(1, MAX_SIZE)]
@@ -49,12 +48,10 @@ Epsilon = Annotated[float, Range(0)]
 
 Norm = Literal["layer_norm", "rms_norm"]
 Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"]
-"""Added to embeddings: ``sinusoidal`` (Vaswani 2017), ``learned``. In self-attention: ``relative`` (Shaw 2018),
-``rotary`` (Su 2021), ``alibi`` (Press 2022), ``t5`` (Raffel 2020). ``none``: only the causal mask depends on order."""
 
 # With 32 buckets, T5 needs 8 for the smallest distances in each of two directions, and 16 in one direction.
 MAX_DISTANCE_RANGES = {"relative": Range(0), "t5": Range(17, MAX_DISTANCE)}
-ROTARY_SCALING_KEYS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+ROTARY_SCALING_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 class FrozenDict(dict[str, float]):
@@ -90,8 +87,9 @@ class TransformerLayerConfig:
         attention_bias: Whether the projections of attention have a bias.
         attention_out_bias: Whether the output projection has one. Default: as attention_bias.
         feed_forward_bias: Whether the linear maps of feed-forward networks have a bias.
-        positions: ``"sinusoidal"`` or ``"learned"``, added to embeddings; ``"relative"`` (Shaw 2018), ``"rotary"``,
-            ``"alibi"`` or ``"t5"``, in self-attention; or ``"none"``.
+        positions: ``"sinusoidal"`` (Vaswani 2017) or ``"learned"``, added to embeddings; ``"relative"`` (Shaw 2018),
+            ``"rotary"`` (Su 2021), ``"alibi"`` (Press 2022) or ``"t5"`` (Raffel 2020), in self-attention; or
+            ``"none"``: only the causal mask depends on the order of tokens.
         max_distance: Larger distances count as this one, in relative and t5 positions. Default: 16 and 128.
         rotary_base: Base θ of rotary positions: pair i of d turns by θ^(−2i / d) per token.
         rotary_scaling: Slows rotary positions down for sequences longer than those of pretraining. The keys are those
@@ -161,14 +159,14 @@ class TransformerLayerConfig:
                 f"positions: expected an even head_dim for 'rotary', got {head_dim}; change d_model or num_heads"
             )
         allowed = MAX_DISTANCE_RANGES.get(positions)
-        if distance is not None and allowed is None:
-            checks.fail(f"max_distance: expected None for {positions} positions, got {distance}; leave it out")
-        elif distance is not None and allowed is not None and distance not in allowed:
-            checks.fail(f"max_distance: expected an int {allowed} for {positions} positions, got {distance}")
+        if distance is not None and (allowed is None or distance not in allowed):
+            expected = f"an int {allowed}" if allowed else "None"
+            hint = "" if allowed else "; leave it out"
+            checks.fail(f"max_distance: expected {expected} for {positions} positions, got {distance}{hint}")
 
 
 def _check_rotary_scaling(checks: Checks, scaling: Mapping[str, float]) -> None:
-    if set(scaling) not in ({"factor"}, ROTARY_SCALING_KEYS):
+    if set(scaling) not in ({"factor"}, set(ROTARY_SCALING_KEYS)):
         keys = f"the key 'factor', or all of {', '.join(sorted(ROTARY_SCALING_KEYS))}"
         checks.fail(f"rotary_scaling: expected {keys}, got {scaling!r}")
     elif len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
@@ -193,19 +191,6 @@ def check_below(checks: Checks, limit: str, size: int, **ids: int | None) -> Non
             checks.fail(f"{name}: expected an id below {limit}={size}, got {token}")
 
 
-def check_translator(checks: Checks, config: Any) -> None:
-    """Check that the vocabularies of a translator can be tied as asked, and that special token ids fit both."""
-    source, target = config.vocab_size, config.decoder_vocab_size
-    if config.tie_embeddings == "all" and source != target:
-        sizes = f"vocab_size={source} and tgt_vocab_size={target}"
-        checks.fail(f"tie_embeddings: expected 'decoder' or 'none' for {sizes}, got 'all', which needs one vocabulary")
-    specials = {name: getattr(config, name) for name in ("pad_id", "bos_id", "eos_id")}
-    check_below(checks, "vocab_size" if source <= target else "tgt_vocab_size", min(source, target), **specials)
-    if config.eos_id in (config.pad_id, config.bos_id):
-        others = f"pad_id={config.pad_id} and bos_id={config.bos_id}"
-        checks.fail(f"eos_id: expected another id than {others}, got {config.eos_id}")
-
-
 def validate(config: Any, checks: Checks) -> bool:
     """Check each field of a dataclass against its annotation: type, bounds, choices, and that numbers are finite.
 
@@ -221,13 +206,14 @@ def validate(config: Any, checks: Checks) -> bool:
             checks.choice(name, value, get_args(hint))
         elif not _fits(value, hint):
             checks.fail(f"{name}: expected {_expected(hint)}, got {value!r:.80}")
-            comparable = comparable and _fits(value, hint, bounded=False)
+            comparable &= _fits(value, hint, bounded=False)
     return comparable
 
 
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def _fits(value: Any, hint: Any, *, bounded: bool = True) -> bool:

@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.checks import Checks
+from regard.models.config import check_below
 from regard.models.inputs import check_ids, check_lengths
 from regard.models.layers import LMHead
 from regard.nn.cache import Cache
 from regard.nn.dropout import Dropout
 from regard.ops import AttentionOutput
+
+Tying = Literal["all", "decoder", "none"]
+
+
+class EncoderDecoderConfig:
+    """Base class for the configurations of translators, which have a vocabulary for each side."""
+
+    vocab_size: int
+    tgt_vocab_size: int | None
+    d_model: int
+    dropout: float
+    tie_embeddings: Tying
+    pad_id: int
+    bos_id: int
+    eos_id: int
+
+    @property
+    def decoder_vocab_size(self) -> int:
+        """Size of the target vocabulary."""
+        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
+
+    def check_vocabularies(self, checks: Checks) -> None:
+        """Check that embeddings can be tied as the configuration asks, and that special token ids fit both sides."""
+        source, target = self.vocab_size, self.decoder_vocab_size
+        if self.tie_embeddings == "all" and source != target:
+            sizes = f"vocab_size={source} and tgt_vocab_size={target}"
+            checks.fail(
+                f"tie_embeddings: expected 'decoder' or 'none' for {sizes}, got 'all', which needs one vocabulary"
+            )
+        name = "vocab_size" if source <= target else "tgt_vocab_size"
+        check_below(checks, name, min(source, target), pad_id=self.pad_id, bos_id=self.bos_id, eos_id=self.eos_id)
+        if self.eos_id in (self.pad_id, self.bos_id):
+            others = f"pad_id={self.pad_id} and bos_id={self.bos_id}"
+            checks.fail(f"eos_id: expected another id than {others}, got {self.eos_id}")
 
 
 class Attentions(NamedTuple):
@@ -40,7 +75,7 @@ class EncoderDecoder(nn.Module, ABC):
     needs no mask, because the decoder is causal.
 
     Args:
-        config: With vocab_size, decoder_vocab_size, d_model, dropout, tie_embeddings and the special token ids.
+        config: An `EncoderDecoderConfig`.
     """
 
     config: Any
@@ -84,24 +119,17 @@ class EncoderDecoder(nn.Module, ABC):
         """Hidden states (rows, target, d_model), and the self- and cross-attention of each decoder layer."""
 
     def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
-        """Compute the memory that the decoder attends to.
+        """Compute the memory that the decoder attends to, (batch, source, memory_dim).
 
-        Args:
-            src: (batch, source), token ids.
-            src_lengths: (batch,), number of tokens of each source without padding. Default: no padding.
-
-        Returns:
-            (batch, source, memory_dim)
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or ids do not fit.
-            InvalidType: If an argument is not a tensor.
+        Arguments and errors are those of :meth:`forward`.
         """
         self._check_source(src, src_lengths)
         return self._encode(src, src_lengths)[0]
 
     def decode(self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: Any = None) -> Tensor:
-        """Compute the hidden states of the decoder, which ``lm_head`` maps to logits.
+        """Compute the hidden states of the decoder, (rows, target, d_model), which ``lm_head`` maps to logits.
+
+        Errors are those of :meth:`forward`.
 
         Args:
             tgt: (rows, target), token ids; with a cache only the tokens that it does not hold yet.
@@ -109,13 +137,6 @@ class EncoderDecoder(nn.Module, ABC):
                 of one sentence are adjacent.
             src_lengths: (sentences,), as for :meth:`encode`.
             cache: As from :meth:`new_cache`; it grows by the tokens of this call.
-
-        Returns:
-            (rows, target, d_model)
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or ids do not fit.
-            InvalidType: If an argument is not a tensor.
         """
         self._check_target(tgt, memory, src_lengths)
         return self._decode(tgt, memory, src_lengths, cache)[0]

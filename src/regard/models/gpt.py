@@ -11,15 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.models.config import (
-    Positions,
-    Rate,
-    Size,
-    TokenId,
-    TransformerLayerConfig,
-    check_below,
-    check_config,
-)
+from regard.models.config import Positions, Rate, Size, TokenId, TransformerLayerConfig, check_below, check_config
 from regard.models.inputs import check_ids, check_integers
 from regard.models.layers import LMHead, build_stack, embedding_positions, init_normal, to_autocast_dtype
 from regard.nn.cache import DecoderCache
@@ -165,14 +157,8 @@ class GPT(nn.Module):
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The last hidden states (batch, tokens, d_model) and the attention of each layer.
 
-        Args:
-            input_ids: (batch, tokens), token ids; with a cache only the tokens that it does not hold yet.
-            left_padding: (batch,), number of padding tokens before each sequence, which are masked. Default: 0.
-            cache: As from :meth:`new_cache`; it grows by the tokens of this call.
-
-        Raises:
-            InvalidArgument: If shapes, dtypes or ids do not fit.
-            InvalidType: If an argument is not a tensor.
+        Arguments and errors are those of :meth:`forward`; with a `cache` from :meth:`new_cache`, ``input_ids`` are only
+        the tokens that it does not hold yet, and it grows by them.
         """
         cached = cache.length if cache else 0
         with Checks() as checks:

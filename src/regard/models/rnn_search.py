@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from regard.checks import Checks
-from regard.models.config import Rate, Size, TokenId, check_config, check_translator, validate
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.config import Rate, Size, TokenId, check_config, validate
+from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Tying
 from regard.models.layers import to_autocast_dtype
-from regard.models.transformer import Tying
 from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
@@ -21,26 +20,25 @@ from regard.ops.masks import Padding
 
 
 @dataclass(frozen=True)
-class RNNSearchConfig:
+class RNNSearchConfig(EncoderDecoderConfig):
     """Sizes, dropout rate and token ids of an RNNsearch; the defaults are the sizes of the paper.
 
     Args:
-        vocab_size: Vocabulary size of the source, or of both sides.
-        tgt_vocab_size: Vocabulary size of the target. Default: both sides share one vocabulary.
+        vocab_size: Size of the source vocabulary, or of the vocabulary of both sides.
+        tgt_vocab_size: Size of the target vocabulary. Default: vocab_size.
         d_model: Size of the embeddings and of the decoder's output, from which logits are computed.
         hidden_size: Size of the recurrent states: the decoder's, and the encoder's in each direction.
         d_attention: Size of the attention's hidden layer. Default: hidden_size.
         dropout: Dropout rate for the embeddings, the encoder's output and the decoder's output.
         max_seq_len: Maximum length of generated sequences, in tokens.
-        tie_embeddings: Which of the two embeddings and the output projection share one matrix: ``"all"``,
-            ``"decoder"`` (target embedding and output projection) or ``"none"`` (the paper's).
+        tie_embeddings: Which weights are shared, as in :class:`regard.models.TransformerConfig`; ``"none"`` in the
+            paper.
         pad_id: Padding token id.
         bos_id: Token id that starts the decoder's input.
         eos_id: Token id that ends a sequence.
 
     Raises:
-        InvalidArgument: If a field is out of range or of the wrong type, embeddings are tied across vocabularies of
-            different sizes, a token id is not below the smaller vocabulary size, or eos_id equals pad_id or bos_id.
+        InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
 
     Example:
         >>> RNNSearchConfig(30000).hidden_size
@@ -62,12 +60,7 @@ class RNNSearchConfig:
     def __post_init__(self) -> None:
         with Checks() as checks:
             if validate(self, checks):
-                check_translator(checks, self)
-
-    @property
-    def decoder_vocab_size(self) -> int:
-        """Vocabulary size of the target."""
-        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
+                self.check_vocabularies(checks)
 
     def num_layers_and_heads(self, kind: str) -> tuple[int, int]:
         """Number of layers and of heads of one kind of attention; only ``"cross"`` has any."""

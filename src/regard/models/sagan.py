@@ -63,9 +63,8 @@ class SaganConfig:
             elif size is not None and size not in self.sizes:
                 checks.fail(f"attention_size: expected one of {', '.join(map(str, self.sizes))}, or None, got {size}")
             elif size is not None and self.channels(size) % divisor:
-                channels = self.channels(size)
                 expected = f"a multiple of {divisor} channels in the feature maps with attention"
-                checks.fail(f"base_channels: expected {expected}, got {channels}")
+                checks.fail(f"base_channels: expected {expected}, got {self.channels(size)}")
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -83,7 +82,7 @@ class GeneratorOutput(NamedTuple):
     images: Tensor
     """(batch, image_channels, image_size, image_size), from −1 to 1"""
     attention: AttentionOutput | None
-    """Output of the self-attention layer; None without self-attention."""
+    """None without self-attention"""
 
 
 class DiscriminatorOutput(NamedTuple):
@@ -92,7 +91,7 @@ class DiscriminatorOutput(NamedTuple):
     scores: Tensor
     """(batch,): unbounded, higher for images that look real"""
     attention: AttentionOutput | None
-    """Output of the self-attention layer; None without self-attention."""
+    """None without self-attention"""
 
 
 class SaganGenerator(nn.Module):
@@ -105,9 +104,8 @@ class SaganGenerator(nn.Module):
     Args:
         config: Sizes.
 
-    Reference: Zhang, Goodfellow, Metaxas, Odena 2019, "Self-Attention Generative Adversarial Networks", sections 3, 4;
-    de Vries et al. 2017, "Modulating early visual processing by language" (class-conditional batch
-    normalization).
+    Reference: Zhang et al. 2019, "Self-Attention Generative Adversarial Networks", sections 3, 4; de Vries et al. 2017,
+    "Modulating early visual processing by language" (class-conditional batch normalization).
 
     Example:
         >>> import torch
@@ -136,12 +134,9 @@ class SaganGenerator(nn.Module):
             latent: (batch, latent_dim), samples from N(0, 1).
             labels: (batch,), class of each image: int64 or int32, from 0 to num_classes − 1.
 
-        Returns:
-            GeneratorOutput: ``images`` (batch, image_channels, image_size, image_size) and ``attention``.
-
         Raises:
-            InvalidType: If latent or labels is not a tensor.
-            InvalidArgument: If latent or labels has the wrong shape, or labels the wrong dtype or a class out of range.
+            InvalidType: If an argument is not a tensor.
+            InvalidArgument: If shapes, dtypes or classes do not fit.
         """
         config = self.config
         _check_batch("latent", latent, "(batch, latent_dim)", (config.latent_dim,), labels, config.num_classes)
@@ -154,14 +149,8 @@ class SaganGenerator(nn.Module):
         """Generate an image of each class from latent vectors drawn from N(0, 1).
 
         Args:
-            labels: (batch,), as for :meth:`forward`.
+            labels: (batch,), as for :meth:`forward`, whose output and errors these are.
             generator: Random number generator on the labels' device. Default: torch's global one.
-
-        Returns:
-            GeneratorOutput: As from :meth:`forward`.
-
-        Raises:
-            InvalidArgument: As in :meth:`forward`.
         """
         shape = (len(labels), self.config.latent_dim)
         return self(torch.randn(shape, generator=generator, device=labels.device), labels)
@@ -208,12 +197,9 @@ class SaganDiscriminator(nn.Module):
             images: (batch, image_channels, image_size, image_size), from −1 to 1.
             labels: (batch,), class of each image: int64 or int32, from 0 to num_classes − 1.
 
-        Returns:
-            DiscriminatorOutput: ``scores`` (batch,) and ``attention``.
-
         Raises:
-            InvalidType: If images or labels is not a tensor.
-            InvalidArgument: If images or labels has the wrong shape, or labels the wrong dtype or a class out of range.
+            InvalidType: If an argument is not a tensor.
+            InvalidArgument: If shapes, dtypes or classes do not fit.
         """
         config = self.config
         shape = config.image_channels, config.image_size, config.image_size
@@ -226,14 +212,11 @@ class SaganDiscriminator(nn.Module):
 
 
 def discriminator_loss(real: Tensor, fake: Tensor) -> Tensor:
-    """Hinge loss of the discriminator: mean max(0, 1 − real) + mean max(0, 1 + fake).
+    """Hinge loss of the discriminator, a scalar: mean max(0, 1 − real) + mean max(0, 1 + fake).
 
     Args:
         real: (batch,), the discriminator's scores of real images.
         fake: (batch,), its scores of generated images.
-
-    Returns:
-        Tensor: A scalar.
 
     Reference: Zhang et al. 2019, equation 4.
     """
@@ -241,16 +224,7 @@ def discriminator_loss(real: Tensor, fake: Tensor) -> Tensor:
 
 
 def generator_loss(fake: Tensor) -> Tensor:
-    """Hinge loss of the generator: −mean fake.
-
-    Args:
-        fake: (batch,), the discriminator's scores of generated images.
-
-    Returns:
-        Tensor: A scalar.
-
-    Reference: Zhang et al. 2019, equation 4.
-    """
+    """Hinge loss of the generator, a scalar: −mean fake; arguments and reference as for :func:`discriminator_loss`."""
     return -fake.mean()
 
 
@@ -265,8 +239,9 @@ class _UpBlock(nn.Module):
         self.shortcut = _with_spectral_norm(nn.Conv2d(inner, outer, 1))
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        y = self.conv1(_upsample(functional.relu(self.norm1(x, labels))))
-        return self.conv2(functional.relu(self.norm2(y, labels))) + self.shortcut(_upsample(x))
+        y = functional.interpolate(functional.relu(self.norm1(x, labels)), scale_factor=2)
+        y = self.conv2(functional.relu(self.norm2(self.conv1(y), labels)))
+        return y + self.shortcut(functional.interpolate(x, scale_factor=2))
 
 
 class _DownBlock(nn.Module):
@@ -315,16 +290,12 @@ def _apply_blocks(
 ) -> tuple[Tensor, AttentionOutput | None]:
     """Apply the blocks in turn, and self-attention to the feature map of height `attention_size`."""
     attended = None
-    for block in (None, *blocks):
-        x = x if block is None else block(x)
+    for block in (nn.Identity(), *blocks):
+        x = block(x)
         if attention is not None and x.shape[2] == attention_size:
             attended = attention(x)
             x = attended.output
     return x, attended
-
-
-def _upsample(x: Tensor) -> Tensor:
-    return functional.interpolate(x, scale_factor=2)
 
 
 def _check_batch(name: str, batch: Tensor, axes: str, shape: tuple[int, ...], labels: Tensor, num_classes: int) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.models.config import Size, TokenId, TransformerLayerConfig, check_config, check_translator
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.config import Size, TokenId, TransformerLayerConfig, check_config
+from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Tying
 from regard.models.layers import POSITIONS_IN_ATTENTION, build_stack, embedding_positions, to_autocast_dtype
 from regard.nn.absolute_positions import LearnedPositions
 from regard.nn.cache import DecoderCache, SharedBeamCache
@@ -20,11 +20,9 @@ from regard.nn.relative_positions import RelativePositions, T5Positions
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 
-Tying = Literal["all", "decoder", "none"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(TransformerLayerConfig):
+class TransformerConfig(TransformerLayerConfig, EncoderDecoderConfig):
     """Configuration of a :class:`Transformer`; the defaults are the base model of the paper.
 
     The fields of :class:`~regard.models.TransformerLayerConfig`, and:
@@ -67,13 +65,8 @@ class TransformerConfig(TransformerLayerConfig):
     eos_id: TokenId = 2
 
     def _check(self, checks: Checks) -> None:
-        check_translator(checks, self)
+        self.check_vocabularies(checks)
         super()._check(checks)
-
-    @property
-    def decoder_vocab_size(self) -> int:
-        """Size of the target vocabulary."""
-        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
     def num_layers_and_heads(self, kind: str) -> tuple[int, int]:
         """Number of layers, and of heads, of ``"encoder"``, ``"decoder"`` or ``"cross"`` attention."""
@@ -132,10 +125,9 @@ class Transformer(EncoderDecoder):
 
     @property
     def attention_layers(self) -> dict[str, Any]:
-        encoders, decoders = self.encoder.layers, self.decoder.layers
-        layers = {f"encoder.{number}": layer.self_attention for number, layer in enumerate(encoders)}
-        layers |= {f"decoder.{number}": layer.self_attention for number, layer in enumerate(decoders)}
-        return layers | {f"cross.{number}": layer.cross_attention for number, layer in enumerate(decoders)}
+        layers = {f"encoder.{number}": layer.self_attention for number, layer in enumerate(self.encoder.layers)}
+        layers |= {f"decoder.{number}": layer.self_attention for number, layer in enumerate(self.decoder.layers)}
+        return layers | {f"cross.{number}": layer.cross_attention for number, layer in enumerate(self.decoder.layers)}
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for :meth:`decode`."""

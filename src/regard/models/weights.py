@@ -47,14 +47,11 @@ def _shard_files(index: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidCheckpoint(f"{index}: weight_map: expected a file name for each tensor, got {error!r}") from error
     elsewhere = [name for name in names if not isinstance(name, str) or Path(name).name != name]
-    raise_problems(
-        [f"{index}: weight_map: expected names of files in its folder, got {name!r:.80}" for name in elsewhere],
-        InvalidCheckpoint,
-    )
+    problems = [f"{index}: weight_map: expected names of files in its folder, got {name!r:.80}" for name in elsewhere]
+    raise_problems(problems, InvalidCheckpoint)
     paths = [index.parent / name for name in sorted(names)]
-    raise_problems(
-        [f"{path}: no such file, but {index.name} lists it" for path in paths if not path.is_file()], InvalidCheckpoint
-    )
+    problems = [f"{path}: no such file, but {index.name} lists it" for path in paths if not path.is_file()]
+    raise_problems(problems, InvalidCheckpoint)
     return paths
 
 
@@ -155,7 +152,7 @@ def import_weights(
     """Convert stored tensors to the parameters of a model, as copies in float32.
 
     Args:
-        sources: The stored tensors of each parameter, by name of the parameter.
+        sources: The names of the stored tensors of each parameter.
         tensors: The stored tensors, by name.
         model: The model, for the shapes.
         path: The file, for messages.

@@ -133,6 +133,7 @@ def test_our_own_translator_becomes_a_marian(tmp_path):
     ours, tgt = Transformer(config).eval(), torch.randint(3, 60, (3, 7))
     save_model(tmp_path, ours, format="transformers")
     theirs = loads_whole(MarianMTModel, tmp_path)
+    assert theirs.generation_config.max_length == config.max_seq_len
     found = theirs(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
     torch.testing.assert_close(found, ours(WORDS, tgt, LENGTHS).logits, rtol=0, atol=1e-5)
     torch.testing.assert_close(load_model(tmp_path)(WORDS, tgt, LENGTHS).logits, found, rtol=0, atol=1e-5)

@@ -193,6 +193,9 @@ def test_folders_of_sentence_transformers_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "1_Pooling/config.json").unlink()
     with pytest.raises(InvalidCheckpoint, match=r"could not be read as a bert: .*1_Pooling/config\.json"):
         load_model(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(InvalidCheckpoint, match=r"config\.json: no such file$"):  # 1_Pooling is not a model
+        load_model(tmp_path)
 
 
 def test_an_index_that_leads_elsewhere_is_refused(tmp_path):

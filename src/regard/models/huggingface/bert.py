@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +15,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.models.bert import CLASSIFIERS, BertConfig, Pooling
-from regard.models.huggingface.converter import (
-    CheckpointConverter,
-    projection_sizes,
-    require_objects,
-    require_values,
-)
+from regard.models.huggingface.converter import VASWANI_LAYER, CheckpointConverter, require_objects, require_values
 from regard.models.weights import WeightSource
 
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
@@ -39,13 +34,10 @@ class _Bert(CheckpointConverter):
         "BertForSequenceClassification": "sequence_classification",
         "BertForTokenClassification": "token_classification",
     }
-    lm_head: ClassVar = {
-        "transform": "cls.predictions.transform.dense",
-        "norm": "cls.predictions.transform.LayerNorm",
-        "lm_head": "cls.predictions.decoder",
-        "bias": "cls.predictions.bias",
+    aliases: ClassVar = {
+        "bert.embeddings.word_embeddings.weight": ("cls.predictions.decoder.weight",),
+        "cls.predictions.bias": ("cls.predictions.decoder.bias",),
     }
-    """The names of the modules in the head for masked language modeling."""
     config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 30522),
         "d_model": ("hidden_size", 768),
@@ -60,18 +52,7 @@ class _Bert(CheckpointConverter):
         "attention_dropout": ("attention_probs_dropout_prob", 0.1),
         "pad_id": ("pad_token_id", 0),
     }
-
-    fixed_fields: ClassVar = {
-        "num_kv_heads": None,
-        "head_dim": None,
-        "gated": False,
-        "norm": "layer_norm",
-        "norm_first": False,
-        "attention_bias": True,
-        "attention_out_bias": None,
-        "feed_forward_bias": True,
-        "positions": "learned",
-    }
+    fixed_fields: ClassVar = {**VASWANI_LAYER, "norm_first": False, "positions": "learned"}
 
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> BertConfig:
         allowed = {
@@ -95,74 +76,50 @@ class _Bert(CheckpointConverter):
             "pooler": any(name.endswith("pooler.dense.weight") for name in tensors),
             "pad_id": fields["pad_id"] or 0,
         }
-        return BertConfig(**self.with_max_seq_len(fields))
+        return BertConfig(**fields)
 
-    def with_max_seq_len(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of the configuration, with the number of positions that tokens can have."""
-        return fields
-
-    def skipped_positions(self, config: BertConfig) -> int:
-        """The number of position embeddings at the front that no token uses."""
-        return 0
-
-    def classifier(self, config: BertConfig) -> dict[str, str]:
-        """The names of the pooler and the classifier."""
-        return {"pooler": f"{self.prefix}pooler.dense", "classifier": "classifier"}
+    def read_extra_files(self, config: BertConfig, folder: Path) -> BertConfig:
+        """The configuration, with the pooling of sentence-transformers if the folder has its modules."""
+        return _with_pooling(config, folder) if (folder / MODULES_FILE).is_file() else config
 
     def write_config(self, config: BertConfig) -> dict[str, Any]:
-        with Checks() as checks:
-            self.check_fixed_fields(config, checks)
-            checks.that(
-                config.type_vocab_size > 0, "type_vocab_size: expected at least 1 in a checkpoint of BERT, got 0"
-            )
         head = "none" if config.head == "sentence_embedding" else config.head
-        labels = {
-            "id2label": {str(index): label for index, label in enumerate(config.labels)},
-            "label2id": {label: index for index, label in enumerate(config.labels)},
-        }
-        return {
+        values = super().write_config(config) | {
             "architectures": [next(name for name, each in _Bert.architectures.items() if each == head)],
             "model_type": "bert",
-            **self.write_fields(config),
-            **(labels if config.labels else {}),
         }
+        if config.labels:
+            values["id2label"] = {str(index): label for index, label in enumerate(config.labels)}
+            values["label2id"] = {label: index for index, label in enumerate(config.labels)}
+        return values
 
-    def weight_map(self, config: BertConfig) -> dict[str, WeightSource]:
-        embeddings, lm_head, classifier = f"{self.prefix}embeddings", self.lm_head, self.classifier(config)
-        sources = {
-            "token_embedding.weight": WeightSource(
-                (f"{embeddings}.word_embeddings.weight",), aliases=(f"{lm_head['lm_head']}.weight",)
+    def check_fixed_fields(self, config: BertConfig, checks: Checks) -> None:
+        super().check_fixed_fields(config, checks)
+        checks.that(config.type_vocab_size > 0, "type_vocab_size: expected at least 1 in a checkpoint of BERT, got 0")
+
+    def modules(self, config: BertConfig) -> dict[str, str | tuple[str, ...]]:
+        embeddings, layer = f"{self.prefix}embeddings", f"{self.prefix}encoder.layer.{{}}"
+        return {
+            "token_embedding": f"{embeddings}.word_embeddings",
+            "positions": f"{embeddings}.position_embeddings",
+            "token_type_embedding": f"{embeddings}.token_type_embeddings",
+            "embedding_norm": f"{embeddings}.LayerNorm",
+            "encoder.layers.{}.self_attention.in_proj": (
+                f"{layer}.attention.self.query",
+                f"{layer}.attention.self.key",
+                f"{layer}.attention.self.value",
             ),
-            "positions.weight": WeightSource(
-                (f"{embeddings}.position_embeddings.weight",), skip=self.skipped_positions(config)
-            ),
-            "token_type_embedding.weight": WeightSource((f"{embeddings}.token_type_embeddings.weight",)),
+            "encoder.layers.{}.self_attention.out_proj": f"{layer}.attention.output.dense",
+            "encoder.layers.{}.self_attention_residual.norm": f"{layer}.attention.output.LayerNorm",
+            "encoder.layers.{}.feed_forward.fc1": f"{layer}.intermediate.dense",
+            "encoder.layers.{}.feed_forward.fc2": f"{layer}.output.dense",
+            "encoder.layers.{}.feed_forward_residual.norm": f"{layer}.output.LayerNorm",
+            "pooler": f"{self.prefix}pooler.dense",
+            "mlm_head.dense": "cls.predictions.transform.dense",
+            "mlm_head.norm": "cls.predictions.transform.LayerNorm",
+            "mlm_head.decoder": "cls.predictions",
+            "classifier": "classifier",
         }
-        modules = {"embedding_norm": f"{embeddings}.LayerNorm"}
-        if config.pooler or config.head == "sequence_classification":
-            modules["pooler"] = classifier["pooler"]
-        if config.head in CLASSIFIERS:
-            modules["classifier"] = classifier["classifier"]
-        if config.head == "masked_lm":
-            modules |= {"mlm_head.dense": lm_head["transform"], "mlm_head.norm": lm_head["norm"]}
-            aliases = (f"{lm_head['lm_head']}.bias",)  # in older files
-            sources["mlm_head.decoder.bias"] = WeightSource((lm_head["bias"],), aliases=aliases)
-        for number in range(config.num_layers):
-            ours, theirs = f"encoder.layers.{number}", f"{self.prefix}encoder.layer.{number}"
-            modules |= {
-                f"{ours}.self_attention.out_proj": f"{theirs}.attention.output.dense",
-                f"{ours}.self_attention_residual.norm": f"{theirs}.attention.output.LayerNorm",
-                f"{ours}.feed_forward.fc1": f"{theirs}.intermediate.dense",
-                f"{ours}.feed_forward.fc2": f"{theirs}.output.dense",
-                f"{ours}.feed_forward_residual.norm": f"{theirs}.output.LayerNorm",
-            }
-            for part in ("weight", "bias"):
-                names = tuple(f"{theirs}.attention.self.{name}.{part}" for name in ("query", "key", "value"))
-                sources[f"{ours}.self_attention.in_proj.{part}"] = WeightSource(names, projection_sizes(config))
-        for ours, theirs in modules.items():
-            for part in ("weight", "bias"):
-                sources[f"{ours}.{part}"] = WeightSource((f"{theirs}.{part}",))
-        return sources
 
     def export_weights(self, config: BertConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors to store; those of a model without a head have no prefix and always a pooler."""
@@ -198,14 +155,8 @@ class _Bert(CheckpointConverter):
         }
 
 
-def with_pooling(config: BertConfig, folder: Path) -> BertConfig:
-    """The configuration of the sentence embedding in a folder of sentence-transformers.
-
-    Raises:
-        InvalidArgument: If our model does not support its modules, pooling or options.
-        OSError: If a file is missing.
-        ValueError: If a file is not valid JSON.
-    """
+def _with_pooling(config: BertConfig, folder: Path) -> BertConfig:
+    """The configuration of the sentence embedding in a folder of sentence-transformers."""
     kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads((folder / MODULES_FILE).read_text())]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InvalidArgument(f"{MODULES_FILE}: expected Transformer, Pooling and optionally Normalize, got {kinds}")
@@ -242,26 +193,32 @@ class _Roberta(_Bert):
         "RobertaForTokenClassification": "token_classification",
     }
     config_keys: ClassVar = {**_Bert.config_keys, "vocab_size": ("vocab_size", 50265), "pad_id": ("pad_token_id", 1)}
-    lm_head: ClassVar = {
-        "transform": "lm_head.dense",
-        "norm": "lm_head.layer_norm",
-        "lm_head": "lm_head.decoder",
-        "bias": "lm_head.bias",
+    aliases: ClassVar = {
+        "roberta.embeddings.word_embeddings.weight": ("lm_head.decoder.weight",),
+        "lm_head.bias": ("lm_head.decoder.bias",),
     }
 
-    def with_max_seq_len(self, fields: dict[str, Any]) -> dict[str, Any]:
-        length, pad_id = fields["max_seq_len"], fields["pad_id"]
-        if type(length) is not int or type(pad_id) is not int:
-            return fields  # the configuration names the problem
-        return fields | {"max_seq_len": length - pad_id - 1}
+    def read_fields(self, values: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
+        fields = super().read_fields(values, checks)
+        length, pad_id = fields["max_seq_len"], fields["pad_id"] or 0
+        if type(length) is int and type(pad_id) is int:  # else the configuration names the problem
+            fields["max_seq_len"] = length - pad_id - 1
+        return fields
 
-    def skipped_positions(self, config: BertConfig) -> int:
-        return config.pad_id + 1
-
-    def classifier(self, config: BertConfig) -> dict[str, str]:
+    def modules(self, config: BertConfig) -> dict[str, str | tuple[str, ...]]:
+        modules = super().modules(config) | {
+            "mlm_head.dense": "lm_head.dense",
+            "mlm_head.norm": "lm_head.layer_norm",
+            "mlm_head.decoder": "lm_head",
+        }
         if config.head == "sequence_classification":
-            return {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
-        return super().classifier(config)
+            modules |= {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
+        return modules
+
+    def weight_map(self, config: BertConfig, parameters: Collection[str]) -> dict[str, WeightSource]:
+        sources = super().weight_map(config, parameters)
+        sources["positions.weight"] = replace(sources["positions.weight"], skip=config.pad_id + 1)
+        return sources
 
 
 BERT, ROBERTA = _Bert(), _Roberta()

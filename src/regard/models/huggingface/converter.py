@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -25,6 +25,18 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+VASWANI_LAYER: Mapping[str, Any] = MappingProxyType(
+    {
+        "num_kv_heads": None,
+        "head_dim": None,
+        "gated": False,
+        "norm": "layer_norm",
+        "attention_bias": True,
+        "attention_out_bias": None,
+        "feed_forward_bias": True,
+    }
+)
+"""Fields that have one value in all checkpoints of BERT, GPT-2 and Marian."""
 
 
 class CheckpointConverter(ABC):
@@ -42,6 +54,8 @@ class CheckpointConverter(ABC):
     """Prefix of all weights outside the head; checkpoints of a model without a head may lack it."""
     ignored_weights: ClassVar[re.Pattern[str]]
     """Stored tensors that are not parameters: masks, position tables."""
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Other names of stored tensors: those of tied copies, and those in older files."""
     config_keys: ClassVar[Mapping[str, tuple[str, Any]]]
     """The key in config.json for each field of our configuration, and its default."""
     fixed_fields: ClassVar[Mapping[str, Any]]
@@ -57,13 +71,15 @@ class CheckpointConverter(ABC):
             InvalidArgument: With everything that our model does not support.
         """
 
-    @abstractmethod
-    def write_config(self, config: Any) -> dict[str, Any]:
-        """The values of config.json for our configuration.
+    def read_extra_files(self, config: Any, folder: Path) -> Any:
+        """Our configuration with the fields that other files of the checkpoint set.
 
         Raises:
-            InvalidArgument: With everything that this kind of checkpoint cannot express.
+            InvalidArgument: If our model does not support what they contain.
+            OSError: If a file is missing.
+            ValueError: If a file is not valid JSON.
         """
+        return config
 
     def read_head(self, values: Mapping[str, Any], checks: Checks) -> str:
         """The head of the class that config.json names.
@@ -89,11 +105,22 @@ class CheckpointConverter(ABC):
             fields["activation"] = ACTIVATIONS[fields["activation"]]
         return fields
 
-    def write_fields(self, config: Any) -> dict[str, Any]:
-        """The values of config.json for the fields of our configuration, with transformers' name of the activation."""
+    def write_config(self, config: Any) -> dict[str, Any]:
+        """The values of config.json for our configuration.
+
+        Raises:
+            InvalidArgument: With everything that this kind of checkpoint cannot express.
+        """
+        with Checks() as checks:
+            self.check_fixed_fields(config, checks)
         values = {key: getattr(config, field) for field, (key, _) in self.config_keys.items()}
         activation = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
-        return values | {self.config_keys["activation"][0]: activation}
+        return {
+            "architectures": [next(iter(self.architectures))],
+            "model_type": self.model_type,
+            **values,
+            self.config_keys["activation"][0]: activation,
+        }
 
     def check_fixed_fields(self, config: Any, checks: Checks) -> None:
         """Check that a checkpoint of this kind can express our configuration; None equals the value it stands for."""
@@ -111,25 +138,36 @@ class CheckpointConverter(ABC):
         """Replace names of our fields in a message by keys of config.json."""
         return re.sub(r"\w+", lambda name: self.config_keys.get(name[0], name)[0], message)
 
-    @abstractmethod
-    def weight_map(self, config: Any) -> dict[str, WeightSource]:
-        """The stored tensors of each parameter, by our name of the parameter."""
-
     def extra_files(self, config: Any) -> dict[str, Any]:
         """Other JSON files of a checkpoint, by name."""
         return {}
 
-    def extra_weights(self, config: Any) -> dict[str, Tensor]:
-        """Other tensors of a checkpoint, which are not parameters of our model."""
-        return {}
+    @abstractmethod
+    def modules(self, config: Any) -> dict[str, str | tuple[str, ...]]:
+        """Their module for each of ours, or modules whose weights we concatenate; ``{}`` is the number of a layer."""
+
+    def weight_map(self, config: Any, parameters: Collection[str]) -> dict[str, WeightSource]:
+        """The stored tensors of each of our parameters, by name."""
+        modules, sources = self.modules(config), {}
+        kv_size = config.resolved_head_dim * (config.num_kv_heads or config.num_heads)
+        query_key_value = (config.resolved_head_dim * config.num_heads, kv_size, kv_size)
+        split_sizes = {1: (), 2: (config.d_ff, config.d_ff), 3: query_key_value}
+        for parameter in parameters:
+            module, _, part = parameter.rpartition(".")
+            layer = "".join(re.findall(r"layers\.(\d+)", module))
+            theirs = modules[re.sub(r"layers\.\d+", "layers.{}", module)]
+            names = tuple(f"{each.format(layer)}.{part}" for each in ((theirs,) if isinstance(theirs, str) else theirs))
+            # we and transformers have the same name for an lm_head.weight that is not tied
+            aliases = tuple(name for name in self.aliases.get(names[0], ()) if name not in parameters)
+            sources[parameter] = WeightSource(names, split_sizes[len(names)], aliases=aliases)
+        return sources
 
     def export_weights(self, config: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors to store, by name."""
-        sources = self.weight_map(config)
         weights = {}
-        for name, parameter in parameters.items():
-            weights |= sources[name].split(parameter)
-        return weights | self.extra_weights(config)
+        for name, source in self.weight_map(config, parameters).items():
+            weights |= source.split(parameters[name])
+        return weights
 
 
 def _head_name(name: str) -> str:
@@ -149,45 +187,6 @@ def require_objects(checks: Checks, values: Mapping[str, Any], *keys: str) -> No
     for key in keys:
         if values.get(key) is not None and not isinstance(values[key], dict):
             checks.fail(f"{key}: expected an object, got {values[key]!r:.80}")
-
-
-def projection_sizes(config: Any) -> tuple[int, int, int]:
-    """Rows of the query, key and value projections, which `MultiHeadAttention` keeps in one matrix."""
-    kv_size = config.resolved_head_dim * (config.num_kv_heads or config.num_heads)
-    return config.resolved_head_dim * config.num_heads, kv_size, kv_size
-
-
-def drop_unknown_ids(fields: dict[str, Any]) -> None:
-    """Drop special token ids outside the vocabulary, with a warning: transformers loads such checkpoints."""
-    size = fields["vocab_size"]
-    for name in ("pad_id", "bos_id", "eos_ids"):
-        ids = as_tuple(fields[name])
-        outside = [each for each in ids if type(each) is int and type(size) is int and each >= size]
-        if outside:
-            message = f"{name}: {outside} lies outside the vocabulary of {size} tokens and is ignored"
-            warnings.warn(message, stacklevel=2)
-            fields[name] = [each for each in ids if each not in outside] if name == "eos_ids" else None
-
-
-def generation_config(config: Any) -> dict[str, Any]:
-    """The special token ids that transformers' ``generate`` reads, by the name of their file."""
-    return {GENERATION_FILE: {"bos_token_id": config.bos_id, **special_token_ids(config)}}
-
-
-def special_token_ids(config: Any) -> dict[str, Any]:
-    """The EOS and padding ids in config.json.
-
-    ``pad_token_id`` is left unset when it equals the first EOS id, the default on load: transformers passes it as
-    ``padding_idx``, which would freeze the EOS embedding.
-    """
-    pad_id = None if config.pad_id == default_pad_id(config.eos_ids) else config.pad_id
-    eos_ids = config.eos_ids[0] if len(config.eos_ids) == 1 else list(config.eos_ids) or None
-    return {"eos_token_id": eos_ids, "pad_token_id": pad_id}
-
-
-def default_pad_id(eos_ids: Sequence[int]) -> int:
-    """The padding id of a checkpoint without one: the first EOS id, or 0."""
-    return (*eos_ids, 0)[0]
 
 
 def as_tuple(ids: Any) -> tuple[int, ...]:

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from regard.checks import Checks
 from regard.models.gpt import GPTConfig
-from regard.models.huggingface.converter import (
-    CheckpointConverter,
-    as_tuple,
-    default_pad_id,
-    drop_unknown_ids,
-    generation_config,
-    require_values,
-    special_token_ids,
-)
+from regard.models.huggingface.converter import VASWANI_LAYER, require_values
+from regard.models.huggingface.gpt import GPTConverter
 from regard.models.weights import WeightSource
 
 
-class _Gpt2(CheckpointConverter):
+class _Gpt2(GPTConverter):
     name = "GPT-2"
     model_type = "gpt2"
-    architecture = "gpt"
     architectures: ClassVar = {"GPT2LMHeadModel": "causal_lm", "GPT2Model": "none"}
     prefix = "transformer."
     ignored_weights = re.compile(r"\.attn\.(masked_)?bias$")
+    aliases: ClassVar = {"transformer.wte.weight": ("lm_head.weight",)}
     config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 50257),
         "d_model": ("n_embd", 768),
@@ -43,14 +37,8 @@ class _Gpt2(CheckpointConverter):
         "eos_ids": ("eos_token_id", 50256),
     }
     fixed_fields: ClassVar = {
-        "num_kv_heads": None,
-        "head_dim": None,
-        "gated": False,
-        "norm": "layer_norm",
+        **VASWANI_LAYER,
         "norm_first": True,
-        "attention_bias": True,
-        "attention_out_bias": None,
-        "feed_forward_bias": True,
         "positions": "learned",
         "sliding_window": None,
         "tie_embeddings": True,
@@ -73,50 +61,28 @@ class _Gpt2(CheckpointConverter):
             self.read_head(values, checks)  # without a head, the output is tied to the embeddings
             require_values(checks, values, allowed)
             fields = self.read_fields(values, checks)
-        drop_unknown_ids(fields)
-        eos_ids = as_tuple(fields["eos_ids"])
-        fields |= {
-            "d_ff": fields["d_ff"] or 4 * fields["d_model"],
-            "pad_id": default_pad_id(eos_ids) if fields["pad_id"] is None else fields["pad_id"],
-            "eos_ids": eos_ids,
-        }
-        return GPTConfig(**fields)
+        return GPTConfig(**fields | {"d_ff": fields["d_ff"] or 4 * fields["d_model"]})
 
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
-        with Checks() as checks:
-            self.check_fixed_fields(config, checks)
+        return super().write_config(config) | {"embd_pdrop": config.dropout, "tie_word_embeddings": True}
+
+    def modules(self, config: GPTConfig) -> dict[str, str | tuple[str, ...]]:
         return {
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            **self.write_fields(config),
-            "embd_pdrop": config.dropout,
-            **special_token_ids(config),
-            "tie_word_embeddings": True,
+            "token_embedding": "transformer.wte",
+            "positions": "transformer.wpe",
+            "decoder.layers.{}.self_attention.in_proj": "transformer.h.{}.attn.c_attn",
+            "decoder.layers.{}.self_attention.out_proj": "transformer.h.{}.attn.c_proj",
+            "decoder.layers.{}.self_attention_residual.norm": "transformer.h.{}.ln_1",
+            "decoder.layers.{}.feed_forward.fc1": "transformer.h.{}.mlp.c_fc",
+            "decoder.layers.{}.feed_forward.fc2": "transformer.h.{}.mlp.c_proj",
+            "decoder.layers.{}.feed_forward_residual.norm": "transformer.h.{}.ln_2",
+            "decoder.norm": "transformer.ln_f",
         }
 
-    def weight_map(self, config: GPTConfig) -> dict[str, WeightSource]:
-        sources = {
-            "token_embedding.weight": WeightSource(("transformer.wte.weight",), aliases=("lm_head.weight",)),
-            "positions.weight": WeightSource(("transformer.wpe.weight",)),
-        }
-        linear = {
-            "self_attention.in_proj": "attn.c_attn",
-            "self_attention.out_proj": "attn.c_proj",
-            "feed_forward.fc1": "mlp.c_fc",
-            "feed_forward.fc2": "mlp.c_proj",
-        }
-        norms = {"self_attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
-        for part in ("weight", "bias"):
-            sources[f"decoder.norm.{part}"] = WeightSource((f"transformer.ln_f.{part}",))
-            for layer in range(config.num_layers):
-                for ours, theirs in {**linear, **norms}.items():
-                    sources[f"decoder.layers.{layer}.{ours}.{part}"] = WeightSource(
-                        (f"transformer.h.{layer}.{theirs}.{part}",), transposed=part == "weight" and ours in linear
-                    )
-        return sources
-
-    def extra_files(self, config: GPTConfig) -> dict[str, Any]:
-        return generation_config(config)
+    def weight_map(self, config: GPTConfig, parameters: Collection[str]) -> dict[str, WeightSource]:
+        sources = super().weight_map(config, parameters)
+        linear = ("in_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight")
+        return {name: replace(source, transposed=name.endswith(linear)) for name, source in sources.items()}
 
 
 GPT2 = _Gpt2()

@@ -7,34 +7,24 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from regard.checks import Checks
+from regard.models.config import ROTARY_SCALING_KEYS
 from regard.models.gpt import GPTConfig
-from regard.models.huggingface.converter import (
-    CheckpointConverter,
-    as_tuple,
-    default_pad_id,
-    drop_unknown_ids,
-    generation_config,
-    projection_sizes,
-    require_objects,
-    require_values,
-    special_token_ids,
-)
-from regard.models.weights import WeightSource
+from regard.models.huggingface.converter import require_objects, require_values
+from regard.models.huggingface.gpt import GPTConverter
 
-_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 _SHAPE = {"gated": True, "norm": "rms_norm", "norm_first": True, "positions": "rotary"}
 
 
-class _Llama(CheckpointConverter):
+class _Llama(GPTConverter):
     name = "Llama"
     model_type = "llama"
     architectures: ClassVar = {"LlamaForCausalLM": "causal_lm", "LlamaModel": "none"}
     fixed_fields: ClassVar = {**_SHAPE, "sliding_window": None, "attention_out_bias": None}
     allowed_values: ClassVar[Mapping[str, Collection[Any]]] = {}
     """Values of config.json that our model supports."""
-    architecture = "gpt"
     prefix = "model."
     ignored_weights = re.compile(r"rotary_emb\.inv_freq$")
+    aliases: ClassVar = {"model.embed_tokens.weight": ("lm_head.weight",)}
     config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 32000),
         "d_model": ("hidden_size", 4096),
@@ -64,79 +54,55 @@ class _Llama(CheckpointConverter):
             require_values(checks, values, self.allowed_values)
             require_objects(checks, values, "rope_scaling", "rope_parameters")
             fields = self.read_fields(values, checks)
-        drop_unknown_ids(fields)
         # newer versions of transformers write rope_parameters, older ones rope_theta and rope_scaling
         rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
         rope |= fields["rotary_scaling"] or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         with Checks() as checks:
             require_values(checks, {"rope_type": kind}, {"rope_type": ("default", "linear", "llama3")})
-        keys = {"default": (), "linear": _SCALING[:1], "llama3": _SCALING}[kind]
+        keys = {"default": (), "linear": ("factor",), "llama3": ROTARY_SCALING_KEYS}[kind]
         missing = ", ".join(key for key in keys if key not in rope)
         with Checks() as checks:
             checks.that(
                 not missing, f"rope_parameters: expected {missing} for rope_type {kind!r}, got {', '.join(rope)}"
             )
-        eos_ids, pad_id = as_tuple(fields["eos_ids"]), fields["pad_id"]
         fields |= {
             "attention_dropout": fields["attention_dropout"] or 0.0,
             "rotary_base": rope["rope_theta"],
             "rotary_scaling": {key: rope[key] for key in keys} or None,
-            "pad_id": default_pad_id(eos_ids) if pad_id is None or pad_id == -1 else pad_id,  # −1 in Llama 2
-            "eos_ids": eos_ids,
         }
         return GPTConfig.llama(**fields, **self.fixed_fields)
 
+    def read_fields(self, values: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
+        if values.get("pad_token_id") == -1:  # Llama 2
+            values = {**values, "pad_token_id": None}
+        return super().read_fields(values, checks)
+
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
-        with Checks() as checks:
-            self.check_fixed_fields(config, checks)
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
-        return {
-            "architectures": [next(iter(self.architectures))],
-            "model_type": self.model_type,
-            **self.write_fields(config),
+        return super().write_config(config) | {
             "num_key_value_heads": config.num_kv_heads or config.num_heads,
             "head_dim": config.resolved_head_dim,
             "rope_parameters": {"rope_theta": config.rotary_base, "rope_type": kind, **scaling},
-            **special_token_ids(config),
         }
 
-    def weight_map(self, config: GPTConfig) -> dict[str, WeightSource]:
-        sources = {
-            "token_embedding.weight": WeightSource(
-                ("model.embed_tokens.weight",), aliases=("lm_head.weight",) if config.tie_embeddings else ()
+    def modules(self, config: GPTConfig) -> dict[str, str | tuple[str, ...]]:
+        return {
+            "token_embedding": "model.embed_tokens",
+            "decoder.layers.{}.self_attention.in_proj": (
+                "model.layers.{}.self_attn.q_proj",
+                "model.layers.{}.self_attn.k_proj",
+                "model.layers.{}.self_attn.v_proj",
             ),
-            "decoder.norm.weight": WeightSource(("model.norm.weight",)),
+            "decoder.layers.{}.self_attention.out_proj": "model.layers.{}.self_attn.o_proj",
+            "decoder.layers.{}.self_attention_residual.norm": "model.layers.{}.input_layernorm",
+            "decoder.layers.{}.feed_forward.fc1": ("model.layers.{}.mlp.gate_proj", "model.layers.{}.mlp.up_proj"),
+            "decoder.layers.{}.feed_forward.fc2": "model.layers.{}.mlp.down_proj",
+            "decoder.layers.{}.feed_forward_residual.norm": "model.layers.{}.post_attention_layernorm",
+            "decoder.norm": "model.norm",
+            "lm_head": "lm_head",
         }
-        if not config.tie_embeddings:
-            sources["lm_head.weight"] = WeightSource(("lm_head.weight",))
-        biases = {
-            "self_attention.in_proj": config.attention_bias,
-            "self_attention.out_proj": config.has_attention_out_bias,
-        }
-        norms = {
-            "self_attention_residual.norm": "input_layernorm",
-            "feed_forward_residual.norm": "post_attention_layernorm",
-        }
-        linear = {
-            "self_attention.in_proj": (tuple(f"self_attn.{each}_proj" for each in "qkv"), projection_sizes(config)),
-            "self_attention.out_proj": (("self_attn.o_proj",), ()),
-            "feed_forward.fc1": (("mlp.gate_proj", "mlp.up_proj"), (config.d_ff, config.d_ff)),
-            "feed_forward.fc2": (("mlp.down_proj",), ()),
-        }
-        for number in range(config.num_layers):
-            ours, theirs = f"decoder.layers.{number}", f"model.layers.{number}"
-            for name, module in norms.items():
-                sources[f"{ours}.{name}.weight"] = WeightSource((f"{theirs}.{module}.weight",))
-            for name, (modules, sizes) in linear.items():
-                for part in ("weight", "bias") if biases.get(name, config.feed_forward_bias) else ("weight",):
-                    names = tuple(f"{theirs}.{module}.{part}" for module in modules)
-                    sources[f"{ours}.{name}.{part}"] = WeightSource(names, sizes)
-        return sources
-
-    def extra_files(self, config: GPTConfig) -> dict[str, Any]:
-        return generation_config(config)
 
 
 class _Mistral(_Llama):

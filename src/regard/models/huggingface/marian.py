@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.models.huggingface.converter import (
     GENERATION_FILE,
+    VASWANI_LAYER,
     CheckpointConverter,
     as_tuple,
-    projection_sizes,
     require_values,
 )
 from regard.models.transformer import TransformerConfig
@@ -33,6 +33,14 @@ class _Marian(CheckpointConverter):
     architectures: ClassVar = {"MarianMTModel": "seq2seq_lm"}
     prefix = "model."
     ignored_weights = re.compile(r"embed_positions\.weight$|^model\.shared\.weight$")
+    aliases: ClassVar = {
+        "model.shared.weight": (
+            "model.encoder.embed_tokens.weight",
+            "model.decoder.embed_tokens.weight",
+            "lm_head.weight",
+        ),
+        "model.decoder.embed_tokens.weight": ("lm_head.weight",),
+    }
     config_keys: ClassVar = {
         "vocab_size": ("vocab_size", 58101),
         "tgt_vocab_size": ("decoder_vocab_size", None),
@@ -51,18 +59,7 @@ class _Marian(CheckpointConverter):
         "bos_id": ("decoder_start_token_id", None),
         "eos_id": ("eos_token_id", 0),
     }
-    fixed_fields: ClassVar = {
-        "num_kv_heads": None,
-        "head_dim": None,
-        "gated": False,
-        "norm": "layer_norm",
-        "norm_first": False,
-        "attention_bias": True,
-        "attention_out_bias": None,
-        "feed_forward_bias": True,
-        "norm_eps": 1e-5,
-        "positions": "sinusoidal",
-    }
+    fixed_fields: ClassVar = {**VASWANI_LAYER, "norm_first": False, "norm_eps": 1e-5, "positions": "sinusoidal"}
     attribute_map: ClassVar = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -95,13 +92,8 @@ class _Marian(CheckpointConverter):
         )
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
-        with Checks() as checks:
-            self.check_fixed_fields(config, checks)
-        return {
-            "architectures": [*self.architectures],
-            "model_type": "marian",
+        return super().write_config(config) | {
             "is_encoder_decoder": True,
-            **self.write_fields(config),
             "decoder_vocab_size": config.decoder_vocab_size,
             "decoder_attention_heads": config.num_heads,
             "decoder_ffn_dim": config.d_ff,
@@ -111,44 +103,34 @@ class _Marian(CheckpointConverter):
             "forced_eos_token_id": config.eos_id,
         }
 
-    def weight_map(self, config: TransformerConfig) -> dict[str, WeightSource]:
-        shared, final = "model.shared.weight", "lm_head.weight"
-        source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-        if config.tie_embeddings == "all":
-            sources = {"src_embedding.weight": WeightSource((shared,), aliases=(source, target, final))}
-        else:
-            sources = {"src_embedding.weight": WeightSource((source,)), "tgt_embedding.weight": WeightSource((target,))}
-        if config.tie_embeddings == "decoder":
-            sources["tgt_embedding.weight"] = WeightSource((target,), aliases=(final,))
-        if config.tie_embeddings == "none":
-            sources["lm_head.weight"] = WeightSource((final,))
+    def modules(self, config: TransformerConfig) -> dict[str, str | tuple[str, ...]]:
+        modules: dict[str, str | tuple[str, ...]] = {
+            "src_embedding": "model.shared" if config.tie_embeddings == "all" else "model.encoder.embed_tokens",
+            "tgt_embedding": "model.decoder.embed_tokens",
+            "lm_head": "lm_head",
+        }
+        for layer in ("encoder.layers.{}", "decoder.layers.{}"):
+            for ours, theirs in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
+                projections = tuple(f"model.{layer}.{theirs}.{each}_proj" for each in "qkv")
+                modules[f"{layer}.{ours}.in_proj"] = projections
+                modules[f"{layer}.{ours}.out_proj"] = f"model.{layer}.{theirs}.out_proj"
+                modules[f"{layer}.{ours}_residual.norm"] = f"model.{layer}.{theirs}_layer_norm"
+            modules[f"{layer}.feed_forward.fc1"] = f"model.{layer}.fc1"
+            modules[f"{layer}.feed_forward.fc2"] = f"model.{layer}.fc2"
+            modules[f"{layer}.feed_forward_residual.norm"] = f"model.{layer}.final_layer_norm"
+        return modules
+
+    def weight_map(self, config: TransformerConfig, parameters: Collection[str]) -> dict[str, WeightSource]:
+        sources = super().weight_map(config, parameters)
         if config.output_bias:
             sources["lm_head.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
-        sides = (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
-        for layer in (f"{side}.layers.{number}" for side, count in sides for number in range(count)):
-            attentions = {"self_attention": "self_attn"}
-            modules = {
-                "self_attention_residual.norm": "self_attn_layer_norm",
-                "feed_forward.fc1": "fc1",
-                "feed_forward.fc2": "fc2",
-                "feed_forward_residual.norm": "final_layer_norm",
-            }
-            if layer.startswith("decoder"):
-                attentions["cross_attention"] = "encoder_attn"
-                modules["cross_attention_residual.norm"] = "encoder_attn_layer_norm"
-            modules |= {f"{ours}.out_proj": f"{theirs}.out_proj" for ours, theirs in attentions.items()}
-            for part in ("weight", "bias"):
-                for ours, theirs in attentions.items():
-                    names = tuple(f"model.{layer}.{theirs}.{each}_proj.{part}" for each in "qkv")
-                    sources[f"{layer}.{ours}.in_proj.{part}"] = WeightSource(names, projection_sizes(config))
-                for ours, theirs in modules.items():
-                    sources[f"{layer}.{ours}.{part}"] = WeightSource((f"model.{layer}.{theirs}.{part}",))
         return sources
 
-    def extra_weights(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """The position tables, and zeros for a missing output bias."""
+    def export_weights(self, config: TransformerConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors to store, with the position tables, and zeros for a missing output bias."""
+        weights = super().export_weights(config, parameters)
         table = sinusoids(config.max_seq_len, config.d_model, interleaved=config.interleaved_sinusoids)
-        weights = {f"model.{side}.{_POSITION_TABLE}": table.clone() for side in ("encoder", "decoder")}
+        weights |= {f"model.{side}.{_POSITION_TABLE}": table.clone() for side in ("encoder", "decoder")}
         if not config.output_bias:
             weights["final_logits_bias"] = torch.zeros(1, config.decoder_vocab_size)
         return weights
@@ -161,7 +143,7 @@ class _Marian(CheckpointConverter):
                 "eos_token_id": config.eos_id,
                 "decoder_start_token_id": config.bos_id,
                 "forced_eos_token_id": config.eos_id,
-                "max_seq_len": config.max_seq_len,
+                "max_length": config.max_seq_len,
                 "suppress_tokens": sorted({config.pad_id, config.bos_id}),
             }
         }
