@@ -270,7 +270,7 @@ def test_a_config_that_cannot_be_built_says_why(changes, words):
 
 def test_all_objections_to_a_config_come_at_once():
     with pytest.raises(InvalidArgument) as caught:
-        TransformerConfig(0, d_ff=-1, norm="middle", pad_id=5)  # pyright: ignore[reportArgumentType]
+        TransformerConfig(0, d_ff=-1, norm="middle", pad_id=-5)  # pyright: ignore[reportArgumentType]
     for part in (
         "vocab_size: expected an int of at least 1 and at most 268435456, got 0",
         "d_ff: expected",

@@ -50,7 +50,7 @@ def test_sinusoids_need_an_even_width(d_model):
 def test_learned_positions_end():
     with pytest.raises(InvalidArgument, match="x: expected positions below 10, got 10; shorten the sequence"):
         LearnedPositions(8, 10)(torch.zeros(1, 4, 8), offset=7)
-    with pytest.raises(InvalidArgument, match="max_length: expected an int of at least 1, got 0"):
+    with pytest.raises(InvalidArgument, match="max_seq_len: expected an int of at least 1, got 0"):
         LearnedPositions(8, 0)
 
 

@@ -131,7 +131,8 @@ class Continuing(Decoding[GPT]):
         if dropped > 0:  # positions of cached tokens would change with each step
             self.cache, words = None, self.words[:, dropped:]
             left_padding = None if left_padding is None else (left_padding - dropped).clamp(min=0)
-        return self.model.forward_features(words, left_padding, cache=self.cache)[0]
+        options = {"cache": self.cache, "output_attentions": False}
+        return self.model.forward_features(words, left_padding, **options)[0]
 
     def spread(self) -> None:
         super().spread()

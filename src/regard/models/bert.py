@@ -182,7 +182,12 @@ class Bert(nn.Module):
         return other.to(self.token_embedding.weight).train(self.training)  # same device and dtype
 
     def forward_features(
-        self, input_ids: Tensor, lengths: Tensor | None = None, token_type_ids: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        lengths: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        output_attentions: bool = True,
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The last hidden states (batch, tokens, d_model) and the attention of each layer.
 
@@ -204,9 +209,8 @@ class Bert(nn.Module):
             types = self.token_type_embedding
             embeddings = embeddings + (types.weight[0] if token_type_ids is None else types(token_type_ids))
         embeddings = to_autocast_dtype(self.embedding_norm(self.positions(embeddings)))
-        hidden, attentions, _ = self.encoder(
-            self.dropout(embeddings), mask=None if lengths is None else Padding(lengths)
-        )
+        mask = None if lengths is None else Padding(lengths)
+        hidden, attentions, _ = self.encoder(self.dropout(embeddings), mask=mask, output_attentions=output_attentions)
         return hidden, attentions
 
     def forward_head(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -244,7 +248,9 @@ class Bert(nn.Module):
             InvalidArgument: If shapes, dtypes or ids do not fit.
             InvalidType: If an argument is not a tensor.
         """
-        hidden, attentions = self.forward_features(input_ids, lengths, token_type_ids)
+        hidden, attentions = self.forward_features(
+            input_ids, lengths, token_type_ids, output_attentions=output_attentions
+        )
         output = None if self.config.head == "none" else self.forward_head(hidden, lengths)
         is_embedding = self.config.head == "sentence_embedding"
         return BertOutput(

@@ -190,7 +190,7 @@ def kind_of(model: type[Any]) -> str:
         >>> kind_of(Transformer)
         'an encoder-decoder'
     """
-    kinds = {EncoderDecoder: "an encoder-decoder", GPT: "a GPT", Bert: "a BERT"}
+    kinds = {RNNSearch: "an RNNsearch", EncoderDecoder: "an encoder-decoder", GPT: "a GPT", Bert: "a BERT"}
     return next(kind for each, kind in kinds.items() if issubclass(model, each))
 
 

@@ -126,7 +126,7 @@ class TransformerLayerConfig:
 
     def __post_init__(self) -> None:
         with Checks() as checks:
-            if validate(self, checks):
+            if validate(self, checks) and not checks.problems:
                 self._check(checks)
 
     @property
@@ -140,9 +140,7 @@ class TransformerLayerConfig:
         return self.attention_bias if self.attention_out_bias is None else self.attention_out_bias
 
     def _check(self, checks: Checks) -> None:
-        """Check what fields mean together; all of them have the right type."""
-        if checks.problems:
-            return
+        """Check whether fields fit together; each of them is valid alone."""
         check_heads(checks, self.d_model, self.num_heads, self.num_kv_heads, self.head_dim)
         if self.rotary_scaling is not None:
             object.__setattr__(self, "rotary_scaling", FrozenDict(self.rotary_scaling))

@@ -18,7 +18,7 @@ from regard.nn.cache import DecoderCache
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import Activation
 from regard.ops import AttentionOutput
-from regard.ops.masks import Padding, Window
+from regard.ops.masks import Mask, Padding, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,12 @@ class GPT(nn.Module):
         return DecoderCache(self.config.num_layers)
 
     def forward_features(
-        self, input_ids: Tensor, left_padding: Tensor | None = None, *, cache: DecoderCache | None = None
+        self,
+        input_ids: Tensor,
+        left_padding: Tensor | None = None,
+        *,
+        cache: DecoderCache | None = None,
+        output_attentions: bool = True,
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The last hidden states (batch, tokens, d_model) and the attention of each layer.
 
@@ -166,16 +171,20 @@ class GPT(nn.Module):
                 last = cached + input_ids.shape[1] - 1
                 batch, limit = input_ids.shape[0], f"the last position {last}"
                 check_integers(checks, "left_padding", left_padding, batch, 0, last, limit)
-        masks, offset = [], cached
+        masks: list[Mask] = []  # the decoder adds the causal mask
+        offset = cached
         if left_padding is not None:
             left_padding = left_padding.long()  # uint8 would wrap around below 0
             masks.append(~Padding(left_padding))
             offset = cached - left_padding
-        if self.config.sliding_window is not None:
-            masks.append(Window(self.config.sliding_window - 1, 0))
+        window = self.config.sliding_window
+        if window is not None and window < cached + input_ids.shape[1]:
+            masks.append(Window(window - 1, 0))
         embeddings = to_autocast_dtype(self.positions(self.token_embedding(input_ids), offset))
         mask = reduce(and_, masks) if masks else None
-        hidden, attentions, _ = self.decoder(self.dropout(embeddings), mask=mask, cache=cache)
+        hidden, attentions, _ = self.decoder(
+            self.dropout(embeddings), mask=mask, cache=cache, output_attentions=output_attentions
+        )
         return hidden, attentions
 
     def forward(
@@ -192,5 +201,5 @@ class GPT(nn.Module):
             InvalidArgument: If shapes, dtypes or ids do not fit.
             InvalidType: If an argument is not a tensor.
         """
-        hidden, attentions = self.forward_features(input_ids, left_padding)
+        hidden, attentions = self.forward_features(input_ids, left_padding, output_attentions=output_attentions)
         return GPTOutput(self.lm_head(hidden), attentions if output_attentions else None)

@@ -59,7 +59,7 @@ class RNNSearchConfig(EncoderDecoderConfig):
 
     def __post_init__(self) -> None:
         with Checks() as checks:
-            if validate(self, checks):
+            if validate(self, checks) and not checks.problems:
                 self.check_vocabularies(checks)
 
     def num_layers_and_heads(self, kind: str) -> tuple[int, int]:

@@ -108,12 +108,10 @@ class Transformer(EncoderDecoder):
 
     def reset_parameters(self) -> None:
         """Initialize all weights as the class describes."""
-        layers = (MultiHeadAttention, FeedForward, RelativePositions, T5Positions, nn.LayerNorm, nn.RMSNorm)
+        norms, positions = (nn.LayerNorm, nn.RMSNorm), (LearnedPositions, RelativePositions, T5Positions)
         for module in self.modules():
-            if isinstance(module, layers):
+            if isinstance(module, (MultiHeadAttention, FeedForward, *norms, *positions)):
                 module.reset_parameters()
-            elif isinstance(module, LearnedPositions):
-                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
         nn.init.xavier_uniform_(self.lm_head.weight)
         if self.lm_head.bias is not None:
             nn.init.zeros_(self.lm_head.bias)

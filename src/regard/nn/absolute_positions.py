@@ -120,7 +120,7 @@ class LearnedPositions(AbsolutePositions):
 
     Args:
         d_model: Size of the embeddings.
-        max_length: Number of positions.
+        max_seq_len: Number of positions.
 
     Raises:
         InvalidType: If a size is not an int.
@@ -134,13 +134,13 @@ class LearnedPositions(AbsolutePositions):
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, d_model: int, max_length: int) -> None:
+    def __init__(self, d_model: int, max_seq_len: int) -> None:
         super().__init__()
         with Checks() as checks:
             checks.integer("d_model", d_model, low=1)
-            checks.integer("max_length", max_length, low=1)
+            checks.integer("max_seq_len", max_seq_len, low=1)
         self.d_model = d_model
-        self.weight = nn.Parameter(torch.empty(max_length, d_model))
+        self.weight = nn.Parameter(torch.empty(max_seq_len, d_model))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -151,7 +151,7 @@ class LearnedPositions(AbsolutePositions):
         if length > len(self.weight):
             raise InvalidArgument(
                 f"x: expected positions below {len(self.weight)}, got {length - 1}; shorten the sequence or build the "
-                "model with a larger max_length"
+                "model with a larger max_seq_len"
             )
         return self.weight
 

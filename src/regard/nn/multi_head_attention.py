@@ -130,7 +130,8 @@ class MultiHeadAttention(nn.Module):
                 key_heads, value_heads = cache.append(key_heads, value_heads)
         else:
             query_heads, key_heads, value_heads = self._project(query, key, value, cache)
-        attended = (self.positions or attend)(
+        compute = attend if self.positions is None else self.positions  # which add a bias to the scores
+        attended = compute(
             query_heads.to(key_heads.dtype),  # a cache may store keys in a larger dtype
             key_heads,
             value_heads,

@@ -218,6 +218,7 @@ class TransformerStack(nn.Module):
         mask: Mask | Bool[Tensor, "..."] | None = None,
         memory_mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: DecoderCache | None = None,
+        output_attentions: bool = True,
     ) -> StackOutput:
         """Compute all layers.
 
@@ -228,6 +229,8 @@ class TransformerStack(nn.Module):
             memory_mask: Which keys of the memory may be attended to.
             cache: For a causal stack; it grows by the tokens of this call. With a shared cache, self-attention has the
                 rows of a sentence as queries of one batch entry, with the keys of all of them, most of them masked.
+            output_attentions: Whether to return the attention of each layer, which keeps its queries, keys and values
+                in memory until the caller drops it.
 
         Raises:
             InvalidArgument: As `TransformerLayer`.
@@ -241,16 +244,17 @@ class TransformerStack(nn.Module):
                 rule = cache.advance(sentences, shape[0] // sentences, shape[1], hidden.device)
                 if cache.shares_beams:
                     hidden = hidden.reshape(sentences, -1, shape[2])  # (sentences, rows of each · tokens, d_model)
-            mask = rule if mask is None else mask if rule is None else as_mask(rule) & as_mask(mask)
+            if rule is not None:
+                mask = rule if mask is None else as_mask(rule) & as_mask(mask)
         attentions, cross_attentions = [], []
         layer_caches = [None] * len(self.layers) if cache is None else cache.layers
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
             hidden, attention, cross_attention = layer(
                 hidden, memory, mask=mask, memory_mask=memory_mask, cache=layer_cache
             )
-            attentions.append(attention)
-            if cross_attention is not None:
-                cross_attentions.append(cross_attention)
+            if output_attentions:
+                attentions.append(attention)
+                cross_attentions += [] if cross_attention is None else [cross_attention]
         return StackOutput(self.norm(hidden).view(shape), tuple(attentions), tuple(cross_attentions))
 
 

@@ -90,8 +90,9 @@ class TrainedModule(L.LightningModule):
         total = self.trainer.strategy.reduce(total, reduce_op="sum")
         self._num_targets = 0
         factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / total
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        torch._foreach_mul_(gradients, factor)
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a state whose tensors are not those of the model.
