@@ -194,7 +194,7 @@ def test_the_page_of_costs_is_written_from_what_was_measured():
 
 
 def test_the_page_of_results_is_written_from_what_was_reached():
-    page = runpy.run_path(str(ROOT / "recipes" / "results.py"))["page"]
+    page = runpy.run_path(str(ROOT / "experiments" / "results.py"))["page"]
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page()
 
 

@@ -179,11 +179,13 @@ def test_a_masked_language_model_is_measured_on_texts(regard, tmp_path):
     (tmp_path / "test.txt").write_text("aaaaaaaaaaaaaaaaaaaaaaaa\n\n" * 20)
     found = json.loads(regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json").out)
     assert found["texts"] == 20
-    assert 0.1 < found["hidden_words"] / (20 * 24) < 0.2
+    assert found["draws"] == 20
+    assert 0.1 < found["masked_tokens"] / (20 * 20 * 24) < 0.2
+    assert 0 < found["loss_std"] < 0.5
     assert found["accuracy"] > 95
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["perplexity"] < 2
-    assert "hidden words: " in regard("evaluate", tmp_path / "test.txt", "--model", tmp_path).out
+    assert "masked tokens: " in regard("evaluate", tmp_path / "test.txt", "--model", tmp_path).out
     (tmp_path / "test.txt").write_text("\n")
     done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
     assert (done.code, "expected texts, one a line, but the file is empty" in done.err) == (2, True)

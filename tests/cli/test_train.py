@@ -53,7 +53,8 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, recipe, arguments
 
 def test_a_missing_recipe_is_named(regard):
     done = regard("train", "missing.yaml")
-    assert (done.code, done.err) == (2, "regard: missing.yaml: no such recipe\n")
+    assert done.code == 2
+    assert done.err.startswith("regard: missing.yaml: no such file; recipes of the package: multi30k-en-de, polarity, ")
 
 
 @pytest.mark.parametrize("key", [["--trainer.max_steps", 3], ["--trainer.max_steps=3"]])

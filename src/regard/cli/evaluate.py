@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from regard.generation import Reader
     from regard.text.scores import Score
 
+MASKED_TOKENS, MAX_DRAWS = 20_000, 20
+"""Masks are drawn until there are so many masked tokens, at least 2 and at most so many times."""
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
 
 
@@ -164,17 +168,29 @@ def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, floa
 
 
 def _guess_scores(reader: Reader, test: Path) -> dict[str, float]:
-    """How well a masked language model tells words that are hidden as in training, by a seed of its own."""
+    """How well a masked language model predicts tokens that are masked as in training.
+
+    A few texts have few masked tokens, so masks are drawn several times; ``loss_std`` is the standard deviation of the
+    loss over draws.
+    """
+    from regard.text.scores import perplexity
+
     texts = [line.strip() for line in read_lines(test) if line.strip()]
     if not texts:
         raise InvalidFile(f"{test}: expected texts, one a line, but the file is empty")
-    found = reader.guess(texts)
+    scores = [reader.guess(texts)]
+    draws = min(max(math.ceil(MASKED_TOKENS / scores[0].words), 2), MAX_DRAWS)
+    scores += [reader.guess(texts, seed=seed) for seed in range(1, draws)]
+    tokens, loss = sum(each.words for each in scores), [each.nll / each.words for each in scores]
+    mean = sum(each.nll for each in scores) / tokens
     return {
         "texts": len(texts),
-        "hidden_words": found.words,
-        "loss": found.nll / found.words,
-        "perplexity": found.perplexity,
-        "accuracy": 100 * found.right / found.words,
+        "draws": draws,
+        "masked_tokens": tokens,
+        "loss": mean,
+        "loss_std": statistics.stdev(loss),
+        "perplexity": perplexity(mean),
+        "accuracy": 100 * sum(each.right for each in scores) / tokens,
     }
 
 

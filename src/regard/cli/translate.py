@@ -67,7 +67,9 @@ def translate(
     seed: Annotated[
         int | None, typer.Option(help="With `--sample`: the same seed draws the same translations.")
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Put the score before each translation.")] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Put the score before each translation; `--json` has it always.")
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print one JSON object a line: texts, scores, tokens, finished or cut."),

@@ -193,10 +193,16 @@ class PipelineTokenizer:
             found = self._backend.encode_batch_fast(list(texts), add_special_tokens=around)
             return [encoding.ids for encoding in found]
         except Exception as error:  # the bindings raise no narrower one
-            vocabulary = self._backend.get_vocab()
-            missing = sorted({letter for text in texts for letter in text if letter not in vocabulary})
-            listed = ", ".join(map(repr, missing[:10]))
-            raise InvalidArgument(f"texts hold what the vocabulary lacks: {listed} ({error})") from error
+            missing = [letter for letter in sorted({*"".join(texts)}) if not self._can_encode(letter)]
+            what = f"texts hold what the vocabulary lacks: {', '.join(map(repr, missing[:10]))}" if missing else "texts"
+            raise InvalidArgument(f"{what}: could not be encoded: {error}") from error
+
+    def _can_encode(self, text: str) -> bool:
+        try:
+            self._backend.encode(text)
+        except Exception:  # noqa: BLE001 - the bindings raise no narrower one
+            return False
+        return True
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Give the text of each sequence of ids; special tokens are left out."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from regard.errors import InvalidFile
 from regard.models import Bert, BertConfig
 from regard.models.bert import Head
 from regard.models.checkpoint import load_model
+from regard.models.minilm import resolve_folder
 from regard.text.load import check_vocabulary, load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.training.recipe import Recipe
@@ -31,8 +32,9 @@ class Vocabulary(Section):
 class BertModel(model_section("BertKeys", "bert", BertConfig, DECIDED)):
     """The architecture, or a checkpoint to begin with."""
 
-    checkpoint: Folder | None = None
-    """The folder of a model whose weights and vocabulary the training begins with; beside it stand only dropouts."""
+    checkpoint: Annotated[Folder | None, AfterValidator(lambda folder: folder and resolve_folder(folder))] = None
+    """The folder of a model whose weights and vocabulary the training begins with, or ``minilm``, with its package;
+    beside it stand only dropouts."""
 
 
 class BertData(Data):

@@ -144,11 +144,18 @@ def by_architecture(keys: Mapping[str, Any], kinds: Mapping[str, type[Recipe]]) 
     return kinds[name]
 
 
+def bundled_recipes() -> dict[str, Path]:
+    """The recipes of the package, by name."""
+    folder = Path(__file__).parent.parent / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from YAML.
 
     Args:
-        path: The file.
+        path: The file, or the name of a recipe of the package, such as ``"tatoeba-en-de"``. A file of that name is
+            preferred.
         overrides: As for :func:`apply_overrides`.
 
     Returns:
@@ -158,10 +165,14 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         InvalidFile: If the file is missing or no YAML.
         InvalidRecipe: With every key that is unknown, missing or impossible.
     """
+    recipes = bundled_recipes()
+    if not Path(path).exists():
+        path = recipes.get(str(path), path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InvalidFile(f"{path}: no such recipe") from None
+        hint = did_you_mean(str(path), recipes) or f"; recipes of the package: {', '.join(recipes)}"
+        raise InvalidFile(f"{path}: no such file{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:

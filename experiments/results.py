@@ -1,6 +1,6 @@
 """Results of recipes: one JSON file each, and a table of all of them in the docs.
 
-``python recipes/results.py`` writes ``docs/results.md`` from ``docs/results/*.json``.
+``python experiments/results.py`` writes ``docs/results.md`` from ``docs/results/*.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ column reproduces a row; `docs/results` holds the values of each seed, the commi
 
 def command(program: str, **options: Any) -> str:
     """The command that reproduces a result: a script of this folder, with an option for each value that is not None."""
-    parts = [f"python recipes/{program}"]
+    parts = [f"python experiments/{program}"]
     for name, value in options.items():
         values = value if isinstance(value, list) else [value]
         parts += [f"--{name.replace('_', '-')} {each}" for each in values if each is not None]

@@ -1,9 +1,9 @@
 """Train SAGAN with and without self-attention, and compare the Fréchet distances of generated to real images.
 
-``python recipes/sagan.py`` trains on scikit-learn's digits (8 × 8; ``pip install scikit-learn``) with three seeds, with
-and without attention; each training takes some minutes. Other images, such as CIFAR-10, are read from one file:
+``python experiments/sagan.py`` trains on scikit-learn's digits (8 × 8; ``pip install scikit-learn``) with three seeds,
+with and without attention; each training takes some minutes. Other images, such as CIFAR-10, are read from one file:
 
-    python recipes/sagan.py --images cifar10.npz --base-channels 64 --attention-size 16 --steps 100000 --device cuda
+    python experiments/sagan.py --images cifar10.npz --base-channels 64 --attention-size 16 --steps 100000 --device cuda
 
 with ``images`` (count, size, size) or (count, size, size, channels) from 0 to 255 and ``labels`` (count,).
 

@@ -1,6 +1,6 @@
 """Put a trained translator into the package: averaged weights in bfloat16, tokenizer, and a model card.
 
-``python recipes/embed.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
+``python tools/bundle_model.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
 ``regard train``; DATA holds ``test.tsv.gz``, on which the model is evaluated with beam 5. All German lines of the same
 English sentence are its references.
 """
@@ -17,7 +17,6 @@ from typing import Annotated
 import torch
 import typer
 import yaml
-from results import effort
 
 from regard.errors import RegardError
 from regard.files import atomic_folder
@@ -28,9 +27,12 @@ from regard.text.scores import Score, score
 from regard.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "experiments"))
+from results import effort  # noqa: E402
+
 PLACE = ROOT / "src/regard/embedded/tatoeba-en-de"
 
-CARD = Path(__file__).with_name("card.md")  # template
+CARD = Path(__file__).with_name("model_card.md")  # template
 
 
 def main(
@@ -51,7 +53,7 @@ def main(
             card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures)
             (staging / "README.md").write_text(card, encoding="utf-8")
     except (RegardError, OSError) as error:
-        sys.exit(f"embed: {error}")
+        sys.exit(f"bundle_model: {error}")
     print(f"{place}: BLEU {figures['bleu'].value:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
 
 

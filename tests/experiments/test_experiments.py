@@ -1,4 +1,4 @@
-"""The scripts in recipes/ run on small data and write their results."""
+"""The scripts in experiments/ run on small data and write their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def recipe(root, tmp_path):
     """``recipe("sagan.py", "--steps", 2)`` returns the printed text and the written result."""
 
     def run(name: str, *arguments: object) -> tuple[str, dict[str, object]]:
-        command = [sys.executable, root / "recipes" / name, *arguments, "--output", tmp_path / "result.json"]
+        command = [sys.executable, root / "experiments" / name, *arguments, "--output", tmp_path / "result.json"]
         return run_program(command, tmp_path), json.loads((tmp_path / "result.json").read_text())
 
     return run
@@ -43,11 +43,11 @@ def test_sagan_trains_on_rgb_images_and_resumes(recipe, root, tmp_path):
     assert result["what"].startswith("SAGAN on rgb")
     assert {len(values) for values in result["values"].values()} == {1}
     assert "with attention" in printed
-    assert result["by"].startswith("python recipes/sagan.py --images rgb.npz --steps 4 --seeds 1")
+    assert result["by"].startswith("python experiments/sagan.py --images rgb.npz --steps 4 --seeds 1")
     assert (tmp_path / "result.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"with-0.pt", "without-0.pt"}
     np.savez(tmp_path / "rgb.npz", images=255 - images.astype(np.uint8), labels=labels)
-    command = [sys.executable, root / "recipes/sagan.py", *options, "--batch", 8, "--seeds", 1]
+    command = [sys.executable, root / "experiments/sagan.py", *options, "--batch", 8, "--seeds", 1]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "with-0.pt: a training with another data; choose another folder with --run" in done.stderr
@@ -82,7 +82,7 @@ def test_multi30k_trains_once_and_writes_the_table(root, tmp_path):
         for side, words in (("en", "a dog runs in the park"), ("de", "ein hund läuft im park")):
             with gzip.open(tmp_path / f"{part}.lc.norm.tok.{side}.gz", "wt", encoding="utf-8") as file:
                 file.writelines(f"{words} {number} .\n" for number in range(count))
-    command = [sys.executable, root / "recipes/reproduce.py", "multi30k", tmp_path, "--variant", "one-head"]
+    command = [sys.executable, root / "experiments/reproduce.py", "multi30k", tmp_path, "--variant", "one-head"]
     command += ["--steps", 20, "--output", tmp_path / "results"]
     first = run_program(command, tmp_path)
     assert "1 head, 20 steps, BLEU on test2016: " in first
@@ -100,7 +100,7 @@ def test_shakespeare_compares_with_gpt2_of_transformers(root, tmp_path):
     assert printed.startswith(
         "tiny Shakespeare, nanoGPT's recipe for a CPU, learned positions, 2 steps, validation loss: "
     )
-    assert result["by"] == "python recipes/reproduce.py shakespeare DATA --positions learned --steps 2 --seed 3"
+    assert result["by"] == "python experiments/reproduce.py shakespeare DATA --positions learned --steps 2 --seed 3"
     (ours,), (theirs,), estimates = result["ours"].values(), result["theirs"].values(), result["estimates"]
     assert 2 < ours < 4
     assert theirs == pytest.approx(ours, rel=0.2)
@@ -132,7 +132,7 @@ def test_polarity_compares_with_the_trainer_of_transformers(root, tmp_path):
 
 def reproduced(root: Path, folder: Path, *arguments: object) -> tuple[str, dict[str, Any]]:
     """Run ``reproduce.py``; return its last line and the written result."""
-    command = [sys.executable, root / "recipes/reproduce.py", *arguments, "--output", folder / "results"]
+    command = [sys.executable, root / "experiments/reproduce.py", *arguments, "--output", folder / "results"]
     printed = run_program(command, folder)
     (result,) = (folder / "results").glob("*.json")
     return printed.splitlines()[-1], json.loads(result.read_text(encoding="utf-8"))

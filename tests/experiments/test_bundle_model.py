@@ -46,7 +46,16 @@ def data(tmp_path):
 
 
 def embed(root, run, data, place):
-    command = [sys.executable, root / "recipes/embed.py", run, data, "--place", place, "--machine", "a small machine"]
+    command = [
+        sys.executable,
+        root / "tools/bundle_model.py",
+        run,
+        data,
+        "--place",
+        place,
+        "--machine",
+        "a small machine",
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

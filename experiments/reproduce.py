@@ -1,9 +1,9 @@
 """Train a recipe, evaluate the model and write the result: the commands of docs/results.md.
 
-    python recipes/reproduce.py multi30k DATA --variant relative
-    python recipes/reproduce.py shakespeare DATA
-    python recipes/reproduce.py rnn-search DATA
-    python recipes/reproduce.py polarity DATA MINILM
+    python experiments/reproduce.py multi30k DATA --variant relative
+    python experiments/reproduce.py shakespeare DATA
+    python experiments/reproduce.py rnn-search DATA
+    python experiments/reproduce.py polarity DATA MINILM
 
 DATA is the folder that the recipe describes. Trainings are stored in ``runs``: interrupted ones resume, finished ones
 are only evaluated.
@@ -31,7 +31,6 @@ from regard.text.lines import read_labelled, read_lines, read_pairs, references_
 from regard.text.scores import score
 from regard.training import Outcome, read_recipe, train
 
-RECIPES = Path(__file__).parent
 COMMIT = "commit"  # file in a run folder: the commit at which its training started
 app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=False)
 Data = Annotated[Path, typer.Argument(help="Folder with the files named above.", file_okay=False, exists=True)]
@@ -65,7 +64,7 @@ def multi30k(
     steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
-    """BLEU of the Transformer-Tiny on Multi30k: recipes/multi30k-en-de.yaml.
+    """BLEU of the Transformer-Tiny on Multi30k: the recipe multi30k-en-de.
 
     DATA holds train, val and test_2016_flickr, each .lc.norm.tok.en.gz and .lc.norm.tok.de.gz: the lower-cased,
     tokenised text of https://github.com/multi30k/dataset.
@@ -102,7 +101,7 @@ def shakespeare(
     steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
-    """Validation loss of nanoGPT's CPU recipe, next to transformers' GPT-2: recipes/shakespeare-characters.yaml.
+    """Validation loss of nanoGPT's CPU recipe, next to transformers' GPT-2: the recipe shakespeare-characters.
 
     DATA holds input.txt, the tiny Shakespeare of char-rnn, of which the last tenth is the validation text.
     """
@@ -150,7 +149,7 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
     """Validation loss of transformers' GPT-2, trained with the recipe's settings on random blocks, as in nanoGPT."""
     from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_with_min_lr_schedule_with_warmup
 
-    keys = read_recipe(RECIPES / "shakespeare-characters.yaml", ["--data.folder", str(data), *options])
+    keys = read_recipe("shakespeare-characters", ["--data.folder", str(data), *options])
     shape, block, characters = keys.model, keys.data.block, sorted(set(text))
     ids, valid_ids = (torch.tensor([characters.index(char) for char in part]) for part in (text[: -len(valid)], valid))
     torch.manual_seed(seed)
@@ -198,7 +197,7 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
 
 @app.command()
 def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None:
-    """RNNsearch next to the embedded Transformer of the same size and vocabulary: recipes/tatoeba-rnn-search.yaml.
+    """RNNsearch next to the embedded Transformer of the same size and vocabulary: the recipe tatoeba-rnn-search.
 
     DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, tab, target, the data of the embedded model.
     """
@@ -239,7 +238,7 @@ def polarity(
     steps: Steps = None,
     output: Output = FOLDER,
 ) -> None:
-    """Test accuracy of a fine-tuned MiniLM, next to transformers' Trainer: recipes/polarity.yaml.
+    """Test accuracy of a fine-tuned MiniLM, next to transformers' Trainer: the recipe polarity.
 
     DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: a sentence, tab, its class. The Trainer needs accelerate:
     pip install accelerate.
@@ -276,7 +275,7 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
         set_seed,
     )
 
-    keys = read_recipe(RECIPES / "polarity.yaml", ["--data.folder", str(data), *options])
+    keys = read_recipe("polarity", ["--data.folder", str(data), *options])
     minilm = keys.model.checkpoint
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     set_seed(seed)
@@ -328,7 +327,7 @@ def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[st
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / COMMIT).write_text(commit(), encoding="utf-8")
-    outcome = train(read_recipe(RECIPES / f"{recipe}.yaml", options), resume=resume)
+    outcome = train(read_recipe(recipe, options), resume=resume)
     if outcome.interrupted:
         raise typer.Exit(130)
     return outcome
