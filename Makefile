@@ -7,7 +7,7 @@ SCRIPTS := tests/explore/js
 .PHONY: demo test test-all check format screenshots pins model clean
 
 demo: .venv/installed
-	@$(BIN)/regard look "The animal didn't cross the street because it was too tired."
+	@$(BIN)/regard show "The animal didn't cross the street because it was too tired."
 
 test: check
 	$(BIN)/pytest -n $(WORKERS)

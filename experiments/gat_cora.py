@@ -2,8 +2,8 @@
 
 ``python experiments/gat_cora.py DATA``, where DATA holds ``cora.npz``: bag-of-words features of 2,708 papers (CSR),
 their classes, the citations between them, and Planetoid's split. The training follows Veličković et al. 2018, section
-3.3: Adam, a learning rate of 0.005, an L2 penalty of 0.0005, dropout 0.6, and early stopping when neither loss nor accuracy
-on the validation nodes has improved for 100 epochs; the weights with the lowest validation loss are tested.
+3.3: Adam, a learning rate of 0.005, an L2 penalty of 0.0005, dropout 0.6, and early stopping when neither loss nor
+accuracy on the validation nodes has improved for 100 epochs; the weights with the lowest validation loss are tested.
 The accuracy of each seed is stored in ``runs``, so an interrupted run resumes with the next seed.
 """
 

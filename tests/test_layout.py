@@ -38,7 +38,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         *(
             f"import sys; sys.argv[1:] = {[*verb, '--help']}\ntry: import regard.__main__ as start; start.main()\n"
             "except SystemExit as end: assert end.code == 0"
-            for verb in ([], ["look"], ["translate"], ["generate"], ["evaluate"], ["train"], ["info"])
+            for verb in ([], ["show"], ["translate"], ["generate"], ["evaluate"], ["train"], ["info"])
         ),
     ],
 )

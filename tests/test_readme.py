@@ -124,7 +124,7 @@ def test_shell_blocks_run(block, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-    assert (tmp_path / "attention.html").exists() == ("regard look" in block)
+    assert (tmp_path / "attention.html").exists() == ("regard show" in block)
 
 
 def test_there_are_commands_to_check():

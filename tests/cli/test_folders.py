@@ -58,7 +58,7 @@ def test_texts_go_on_as_in_transformers(regard, tmp_path, kind):
     model = kind(vocab_size=tokenizer.vocab_size, bos_token_id=1, eos_token_id=2)
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
-    options = ("--temperature", 0, "--max-length", 8, "--dtype", "float32")
+    options = ("--temperature", 0, "--max-new-tokens", 8, "--dtype", "float32")
     done = regard("generate", "the cat", "--model", tmp_path, *options)
     assert done.code == 0, done.err
     (given,) = tokenizer.encode_prompts(["the cat"])
@@ -91,7 +91,7 @@ def test_what_was_written_is_seen_at_once(regard, tmp_path, monkeypatch):
             seen.append(self.getvalue())
 
     monkeypatch.setattr(sys, "stdout", Screen())
-    regard("generate", "the cat", "--model", tmp_path, "--seed", 1, "--max-length", 5)
+    regard("generate", "the cat", "--model", tmp_path, "--seed", 1, "--max-new-tokens", 5)
     shown = list(dict.fromkeys(seen))
     assert len(shown) >= 5, shown
     assert all(after.startswith(before) for before, after in pairwise(shown))

@@ -20,19 +20,19 @@ def writer(tmp_path_factory):
 
 
 def test_a_text_goes_on(regard, writer):
-    done = regard("generate", "abcde", "--model", writer, "--seed", 1, "--max-length", 30)
+    done = regard("generate", "abcde", "--model", writer, "--seed", 1, "--max-new-tokens", 30)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("abcde")
     assert len(done.out) == len("abcde") + 30 + 1
-    again = regard("generate", "-", "--model", writer, "--seed", 1, "--max-length", 30, stdin="abcde")
+    again = regard("generate", "-", "--model", writer, "--seed", 1, "--max-new-tokens", 30, stdin="abcde")
     assert again.out == done.out
-    hot = ("--temperature", 2.0, "--max-length", 30)
+    hot = ("--temperature", 2.0, "--max-new-tokens", 30)
     drawn = [regard("generate", "abcde", "--model", writer, "--seed", seed, *hot).out for seed in (1, 2)]
     assert drawn[0] != drawn[1]
 
 
 def test_the_likeliest_text_needs_no_seed(regard, writer):
-    options = ("generate", "abcde", "--model", writer, "--max-length", 9)
+    options = ("generate", "abcde", "--model", writer, "--max-new-tokens", 9)
     assert regard(*options, "--temperature", 0).out == "abcdefghijklmn\n"
     assert regard(*options, "--beam", 3).out == "abcdefghijklmn\n"
     out = regard("generate", "abcde", "--model", writer, "--temperature", 0).out
@@ -40,12 +40,13 @@ def test_the_likeliest_text_needs_no_seed(regard, writer):
 
 
 def test_several_as_json_in_a_file(regard, writer, tmp_path):
-    options = ("--samples", 3, "--json", "--seed", 1, "--temperature", 2, "--max-length", 5, "-o", tmp_path / "out")
+    drawing = ("--seed", 1, "--temperature", 2, "--max-new-tokens", 5)
+    options = ("--num-samples", 3, "--json", *drawing, "-o", tmp_path / "out")
     assert regard("generate", "ab", "--model", writer, *options).out == ""
     found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert [each["prompt"] for each in found] == ["ab"] * 3
     assert len({each["text"] for each in found}) > 1
-    plain = regard("generate", "ab", "--model", writer, "--samples", 2, *options[3:-2]).out
+    plain = regard("generate", "ab", "--model", writer, "--num-samples", 2, *options[3:-2]).out
     assert plain == f"ab{found[0]['text']}\n---\nab{found[1]['text']}\n"
 
 
@@ -53,7 +54,7 @@ def test_several_as_json_in_a_file(regard, writer, tmp_path):
     ("options", "words"),
     [
         (["--beam", "2", "--top-k", "3"], "--top-k: says how to draw, but `--beam` searches"),
-        (["--beam", "2", "--samples", "2"], "`--samples`: a search finds one text"),
+        (["--beam", "2", "--num-samples", "2"], "`--num-samples`: a search finds one text"),
         (["--temperature", "0", "--seed", "3"], "`--temperature 0` takes the likeliest word"),
         (["--temperature", "-1"], "`--temperature` must be at least 0, which takes the likeliest word, but is -1.0"),
     ],
@@ -78,6 +79,6 @@ def test_a_prompt_that_is_no_text_is_refused(regard, writer):
 
 
 def test_the_likeliest_text_is_written_once(regard, tmp_path):
-    done = regard("generate", "a", "--model", tmp_path, "--temperature", 0, "--samples", 5)
+    done = regard("generate", "a", "--model", tmp_path, "--temperature", 0, "--num-samples", 5)
     assert done.code == 2
-    assert "`--samples`: `--temperature 0` always writes the same text" in done.err
+    assert "`--num-samples`: `--temperature 0` always writes the same text" in done.err

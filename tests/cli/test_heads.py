@@ -26,7 +26,7 @@ def test_the_strongest_heads_and_all_by_a_score(regard, writer, tmp_path):
     assert done.code == 0, done.err
     shown = {line.split()[0]: line.split()[1:] for line in done.out.splitlines()[1:]}
     assert {"previous_token", "induction", "entropy"} <= set(shown)
-    done = regard("heads", "abc abc", "--model", writer, "--by", "previous_token")
+    done = regard("heads", "abc abc", "--model", writer, "--sort-by", "previous_token")
     assert done.code == 0, done.err
     header, *rows = [line.split() for line in done.out.splitlines()]
     column = [float(row[header.index("previous")]) for row in rows]
@@ -63,7 +63,7 @@ def test_a_translator_and_the_minilm(regard):
     done = regard("heads", "the cat sat")
     assert done.code == 0, done.err
     assert "encoder.2/" in done.out
-    done = regard("heads", "A cat. A dog.", "--model", "minilm", "--by", "separator")
+    done = regard("heads", "A cat. A dog.", "--model", "minilm", "--sort-by", "separator")
     assert done.code == 0, done.err
 
 
@@ -73,7 +73,7 @@ def test_a_translator_and_the_minilm(regard):
         ([], "give a text, or --file with texts"),
         (["a", "--file", "b"], "and not both"),
         ([" "], "TEXT: expected a sentence, but it is empty"),
-        (["a", "--by", "inductoin"], "did you mean 'induction'?"),
+        (["a", "--sort-by", "inductoin"], "did you mean 'induction'?"),
         (["a", "-o", "a.xls"], "expected a name with .csv"),
         (["a", "--model", "nowhere"], "nowhere"),
         (["--file", "nowhere.txt"], "nowhere.txt"),

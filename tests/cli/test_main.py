@@ -24,12 +24,12 @@ def start(*arguments: object, env: dict[str, str] | None = None, **streams) -> s
     return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, preexec_fn=heeding, **streams)
 
 
-@pytest.mark.parametrize("verb", [[], ["look"], ["translate"], ["evaluate"], ["train"], ["info"]])
+@pytest.mark.parametrize("verb", [[], ["show"], ["translate"], ["evaluate"], ["train"], ["info"]])
 def test_each_help_has_an_example(regard, verb):
     done = regard(*verb, "--help")
     assert done.code == 0
     assert (
-        f"regard {verb[0] if verb else 'look'} "
+        f"regard {verb[0] if verb else 'show'} "
         in done.out.partition("Options")[0].partition("Usage:")[2].partition("\n")[2]
     )
 
@@ -63,7 +63,7 @@ def test_a_fault_of_our_own_is_not_dressed_up(regard, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["translat"], ["translate", "--beam", "0"], ["translate", "--beam", "x"], ["look"]]
+    "arguments", [["translat"], ["translate", "--beam", "0"], ["translate", "--beam", "x"], ["show"]]
 )
 def test_wrong_usage_is_code_2(regard, arguments):
     done = regard(*arguments)
@@ -138,7 +138,7 @@ def test_input_that_is_closed_is_refused_where_it_is_needed(closing, said, model
 def test_the_page_is_there_though_nobody_reads_what_is_printed(model, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
-    process = start("look", "the cat", "--model", model, "-o", tmp_path / "a.html", stdout=writing)
+    process = start("show", "the cat", "--model", model, "-o", tmp_path / "a.html", stdout=writing)
     os.close(writing)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, b"")
@@ -155,7 +155,7 @@ def test_lines_are_utf8_whatever_the_locale(model):
 
 def test_a_picture_survives_a_narrow_terminal(model, tmp_path):
     process = start(
-        *("look", "the ☃", "--target", "der ☃", "--model", model, "-o", tmp_path / "a.html"),
+        *("show", "the ☃", "--target", "der ☃", "--model", model, "-o", tmp_path / "a.html"),
         stdout=subprocess.PIPE,
         env={"PYTHONIOENCODING": "latin-1:strict"},
     )

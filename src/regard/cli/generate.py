@@ -24,9 +24,9 @@ def generate(
         Path, typer.Option(help="The folder of a model: a run's, or a GPT-2, Llama, Mistral or Qwen2 checkpoint.")
     ],
     dtype: FastestDtype = None,
-    max_length: Annotated[
+    max_new_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="The most words of the vocabulary to write.", show_default="200"),
+        typer.Option(min=1, help="Number of tokens to generate at most.", show_default="200"),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8")
@@ -39,7 +39,7 @@ def generate(
     beam: Annotated[
         int | None, typer.Option(min=1, help="Search with so many hypotheses, and draw nothing.", show_default="no")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="How many texts to write, with a line of --- between them.")] = 1,
+    num_samples: Annotated[int, typer.Option(min=1, help="Number of texts, with a line of --- between them.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text: prompt and text.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
 ) -> None:
@@ -50,22 +50,22 @@ def generate(
     The likeliest words, or the best of a search, in place of a draw:
 
         regard generate "Once upon a time" --model gpt2/ --temperature 0
-        regard generate "Once upon a time" --model gpt2/ --beam 4 --max-length 40
+        regard generate "Once upon a time" --model gpt2/ --beam 4 --max-new-tokens 40
     """
     idle = [name for name, value in (("--temperature", temperature), ("--top-k", top_k), ("--top-p", top_p),
                                      ("--seed", seed)) if value is not None]  # fmt: skip
     if beam is not None and idle:
         raise InvalidArgument(f"{', '.join(idle)}: says how to draw, but `--beam` searches; leave one of them out")
-    if beam is not None and samples > 1:
-        raise InvalidArgument("`--samples`: a search finds one text; leave out `--beam`, or write one")
+    if beam is not None and num_samples > 1:
+        raise InvalidArgument("`--num-samples`: a search finds one text; leave out `--beam`, or write one")
     if temperature is not None and temperature < 0:
         raise InvalidArgument(
             f"`--temperature` must be at least 0, which takes the likeliest word, but is {temperature}"
         )
     if temperature == 0 and (top_k, top_p, seed) != (None, None, None):
         raise InvalidArgument("`--temperature 0` takes the likeliest word and draws nothing: leave out what draws")
-    if temperature == 0 and samples > 1:
-        raise InvalidArgument("`--samples`: `--temperature 0` always writes the same text; leave one of them out")
+    if temperature == 0 and num_samples > 1:
+        raise InvalidArgument("`--num-samples`: `--temperature 0` always writes the same text; leave one of them out")
     if prompt == "-":
         prompt = "\n".join(read_lines("-"))
     from regard.generation.generator import Generator
@@ -77,10 +77,10 @@ def generate(
     if beam is None and temperature != 0:
         sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, seed)
     writer = Generator.load(model, dtype=dtype_of(dtype))
-    most = 200 if max_length is None else max_length
+    most = 200 if max_new_tokens is None else max_new_tokens
     sampling = None if sampling is None else sampling.started(writer.device)
     with writing(output) as file:
-        for number in range(samples):
+        for number in range(num_samples):
             if beam is not None:
                 parts = iter(writer.generate([prompt], beam=beam, max_length=most))
             else:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.look import sentence_objections
 from regard.cli.models import ExactDtype
+from regard.cli.show import sentence_objections
 from regard.errors import InvalidArgument, did_you_mean, raise_problems
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def heads(
     file: Annotated[
         Path | None, typer.Option(help="Read these texts, one a line.", show_default="none", dir_okay=False)
     ] = None,
-    by: Annotated[
+    sort_by: Annotated[
         str | None,
         typer.Option(help="Show all heads, sorted by this score.", show_default="the strongest of each score"),
     ] = None,
@@ -64,7 +64,7 @@ def heads(
     measured on random words that come twice; a translator's on the text. The words of an image are its patches.
 
         regard heads "The cat sat on the mat." --model gpt2/
-        regard heads --file texts.txt --model minilm --by separator
+        regard heads --file texts.txt --model minilm --sort-by separator
         regard heads --file texts.txt --model llama/ -o heads.png
     """
     from regard.analysis.head_scores import HEAD_SCORES, head_scores
@@ -73,8 +73,10 @@ def heads(
     if len(given) != 1:
         raise InvalidArgument("give a text, or --file with texts" + (", and not both" if given else ""))
     raise_problems([] if text is None else sentence_objections("TEXT", text))
-    if by is not None and by not in HEAD_SCORES:
-        raise InvalidArgument(f"--by: no score {by!r}{did_you_mean(by, HEAD_SCORES)} (known: {', '.join(HEAD_SCORES)})")
+    if sort_by is not None and sort_by not in HEAD_SCORES:
+        raise InvalidArgument(
+            f"--sort-by: no score {sort_by!r}{did_you_mean(sort_by, HEAD_SCORES)} (known: {', '.join(HEAD_SCORES)})"
+        )
     if output is not None and output.suffix not in (*TABLES, *FIGURES):
         raise InvalidArgument(f"--output: expected a name with {', '.join((*TABLES, *FIGURES))}, got {output.name!r}")
     from rich.console import Console
@@ -95,7 +97,7 @@ def heads(
             scores[score] = [again[score][at[pair]] if pair in at else math.nan for pair in pairs]
     if output is not None:
         _write(scores, output)
-    Console(width=max(Console().width, WIDTH)).print(_summary(scores) if by is None else _all(scores, by))
+    Console(width=max(Console().width, WIDTH)).print(_summary(scores) if sort_by is None else _all(scores, sort_by))
 
 
 def _lines(file: Path | None) -> dict[str, str]:
@@ -167,7 +169,7 @@ def _all(scores: Columns, by: str) -> Table:
 
     told = [score for score in HEAD_SCORES if not all(map(math.isnan, scores[score]))]
     if by not in told:
-        raise InvalidArgument(f"--by: {by} is told of no head of this model")
+        raise InvalidArgument(f"--sort-by: {by} is told of no head of this model")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("head", no_wrap=True)
     for score in told:

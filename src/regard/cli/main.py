@@ -15,9 +15,9 @@ from regard.cli.evaluate import evaluate
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.info import info
-from regard.cli.look import look
 from regard.cli.serve import serve
-from regard.cli.trace import trace
+from regard.cli.show import show
+from regard.cli.steps import steps
 from regard.cli.train import train
 from regard.cli.translate import translate
 from regard.errors import RegardError
@@ -30,13 +30,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(look)
+app.command()(show)
 app.command()(compare)
 app.command()(heads)
 app.command()(serve)
 app.command()(translate)
 app.command()(generate)
-app.command()(trace)
+app.command()(steps)
 app.command()(evaluate)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # any key of a recipe
 app.command()(info)
@@ -54,9 +54,9 @@ def regard(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Translate, and look at what attends to what.
+    """Inspect attention weights; train, evaluate and run Transformers.
 
-    Begin with `regard look "The cat sat on the mat."` and open the page it writes.
+    Begin with `regard show "The cat sat on the mat."` and open the page it writes.
     """
 
 

@@ -75,7 +75,7 @@ def require_model(folder: Path, expected: type[Any]) -> None:
 
     found = model_class(folder)
     if found is not None and not issubclass(found, expected):
-        commands = {EncoderDecoder: "translate", GPT: "generate", Bert: "look"}
+        commands = {EncoderDecoder: "translate", GPT: "generate", Bert: "show"}
         command = next(command for kind, command in commands.items() if issubclass(found, kind))
         raise InvalidCheckpoint(
             f"--model: expected {kind_of(expected)}, got {kind_of(found)} in {folder}; use `regard {command}`"

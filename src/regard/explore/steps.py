@@ -247,8 +247,7 @@ def _named_axes(step: Step, value: Tensor, axes: tuple[str, ...]) -> Iterator[tu
 def _labels(axis: str, size: int, names: tuple[str, ...] | None) -> tuple[str, ...]:
     if names is not None:
         return tuple(_piece(name) for name in names) if any(name[:1] == MARK for name in names) else names
-    first = 1 if axis in ("query", "key") else 0
-    return tuple(str(number) for number in range(first, first + size)) if axis else ("",) * size
+    return tuple(map(str, range(size))) if axis else ("",) * size
 
 
 def _piece(token: str) -> str:

@@ -42,9 +42,9 @@ def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_pat
         return capsys.readouterr().out
 
     arguments = ("red cats see.", "--model", outcome.folder / "best")
-    assert "rot Katzen sehen." in regard("look", *arguments, "--output", tmp_path / "page.html")
+    assert "rot Katzen sehen." in regard("show", *arguments, "--output", tmp_path / "page.html")
     assert "cross.0" in (tmp_path / "page.html").read_text()
-    steps = {step["name"]: step for step in json.loads(regard("trace", *arguments, "--json"))["steps"]}
+    steps = {step["name"]: step for step in json.loads(regard("steps", *arguments, "--json"))["steps"]}
     dense = recording.layers[0].weights.dense()[0, 0].flatten().tolist()
     assert [each for row in steps["weights"]["value"][0] for each in row] == pytest.approx(dense, abs=0.01)
     assert "hidden layer" in steps

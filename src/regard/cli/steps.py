@@ -1,4 +1,4 @@
-"""``regard trace``: the calculation of attention, step by step, with its numbers."""
+"""``regard steps``: the calculation of attention, step by step, with its numbers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.look import sentence_objections
 from regard.cli.models import ExactDtype, dtype_of
+from regard.cli.show import sentence_objections
 from regard.errors import InvalidArgument, raise_problems
 
 
-def trace(
+def steps(
     text: Annotated[
         str | None,
         typer.Argument(help="A sentence to look at inside a model; in quotes.", show_default="four words as vectors"),
@@ -23,14 +23,14 @@ def trace(
     ] = None,
     head: Annotated[int | None, typer.Option(help="Show this head alone, from 0.", show_default="all")] = None,
     query: Annotated[
-        int | None, typer.Option(help="Show the weighted values of this query alone, from 1.", show_default="all")
+        int | None, typer.Option(help="Show the weighted values of this query alone, from 0.", show_default="all")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a page in place of tables.", show_default="none")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
+        Path | None, typer.Option(help="The folder of a model.", show_default="the bundled translator")
     ] = None,
     dtype: ExactDtype = "float32",
 ) -> None:
@@ -38,12 +38,12 @@ def trace(
 
     Without a sentence it is the calculation for four words of three features each:
 
-        regard trace
+        regard steps
 
     With one, that of a layer inside a model:
 
-        regard trace "Thank you." --layer cross.0 --head 2
-        regard trace "To be" --model gpt2/ --layer decoder.3
+        regard steps "Thank you." --layer cross.0 --head 2
+        regard steps "To be" --model gpt2/ --layer decoder.3
     """
     given = {"--layer": layer, "--model": model}
     idle = [name for name, value in given.items() if value is not None and text is None]
@@ -67,8 +67,8 @@ def trace(
         found = load(model, dtype=dtype_of(dtype)).trace(text, layer)
     heads, queries, _ = found["weights"].shape
     wrong = [f"--head: there are {heads}, numbered from 0; got {head}"] if head not in (None, *range(heads)) else []
-    if query not in (None, *range(1, queries + 1)):
-        wrong.append(f"--query: there are {queries}, numbered from 1; got {query}")
+    if query not in (None, *range(queries)):
+        wrong.append(f"--query: there are {queries}, numbered from 0; got {query}")
     raise_problems(wrong)
     if json:
         print(found.to_json(indent=1))
@@ -76,4 +76,4 @@ def trace(
         write_steps(found, output)
         Console().print(f"Every step: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
     else:
-        Console().print(tables(found, None if query is None else [query - 1], None if head is None else [head]))
+        Console().print(tables(found, None if query is None else [query], None if head is None else [head]))

