@@ -24,7 +24,9 @@ def start(*arguments: object, env: dict[str, str] | None = None, **streams) -> s
     return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, preexec_fn=heeding, **streams)
 
 
-@pytest.mark.parametrize("verb", [[], ["show"], ["translate"], ["evaluate"], ["train"], ["info"]])
+@pytest.mark.parametrize(
+    "verb", [[], ["show"], ["translate"], ["generate"], ["classify"], ["fill-mask"], ["evaluate"], ["train"], ["info"]]
+)
 def test_each_help_has_an_example(regard, verb):
     done = regard(*verb, "--help")
     assert done.code == 0

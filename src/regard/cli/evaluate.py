@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.lines import one_line, writing
-from regard.cli.models import FastestDtype, dtype_of
+from regard.cli.models import DtypeName, dtype_of
 from regard.cli.translate import given
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
@@ -47,7 +47,13 @@ def evaluate(
     model: Annotated[
         Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
     ] = None,
-    dtype: FastestDtype = None,
+    dtype: Annotated[
+        DtypeName | None,
+        typer.Option(
+            help="What the model computes in.",
+            show_default="float32; of a translator bfloat16 if it is faster here",
+        ),
+    ] = None,
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
     ] = None,
@@ -144,7 +150,7 @@ def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]
     from regard.generation.generator import Generator
 
     text = "".join(f"{line}\n" for line in read_lines(test))
-    found = Generator.load(model, dtype=dtype_of(dtype)).likelihood(text)
+    found = Generator.load(model, dtype=dtype_of(dtype or "float32")).likelihood(text)
     return {
         "words": found.words,
         "characters": found.characters,
@@ -158,7 +164,7 @@ def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, floa
     """How well a BERT does what its head is for."""
     from regard.generation.reader import Reader
 
-    reader = Reader.load(model, dtype=dtype_of(dtype))
+    reader = Reader.load(model, dtype=dtype_of(dtype or "float32"))
     head = reader.model.config.head
     measures = {"sequence_classification": _class_scores, "masked_lm": _guess_scores}
     if head not in measures:

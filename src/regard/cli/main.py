@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from regard import __version__
+from regard.cli.classify import classify
 from regard.cli.compare import compare
 from regard.cli.evaluate import evaluate
+from regard.cli.fill_mask import fill_mask
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.info import info
@@ -36,6 +38,8 @@ app.command()(heads)
 app.command()(serve)
 app.command()(translate)
 app.command()(generate)
+app.command()(classify)
+app.command()(fill_mask)
 app.command()(steps)
 app.command()(evaluate)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # any key of a recipe

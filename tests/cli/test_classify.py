@@ -1,0 +1,86 @@
+"""Classes of texts, and masked tokens, as transformers predicts them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers as hf
+
+from models.huggingface.theirs import BERTS, bert
+from regard.text.pipeline import PipelineTokenizer
+
+ENGLISH = ["a good film", "it is bad, really bad", "good, good and good"]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """``checkpoint(head)``: a folder with a random BERT and its tokenizer, and the model of transformers."""
+
+    def save(head: str, **options) -> tuple[object, hf.PreTrainedModel, PipelineTokenizer]:
+        folder, tokenizer = tmp_path / head, PipelineTokenizer.train(ENGLISH, 280)
+        theirs = bert(BERTS[head], vocab_size=280, **options)
+        theirs.save_pretrained(folder)
+        tokenizer.save(folder)
+        return folder, theirs, tokenizer
+
+    return save
+
+
+@torch.no_grad()
+def test_classes_are_those_of_transformers(regard, checkpoint, tmp_path):
+    folder, theirs, tokenizer = checkpoint("sequence_classification", id2label={0: "bad", 1: "good"})
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{text}\n" for text in ENGLISH))
+    lines = [json.loads(line) for line in regard("classify", file, "--model", folder, "--json").out.splitlines()]
+    assert [line["text"] for line in lines] == ENGLISH
+    for line in lines:
+        shares = theirs(torch.tensor(tokenizer.encode_whole([line["text"]]))).logits[0].softmax(-1).tolist()
+        assert line["probabilities"] == pytest.approx({"bad": shares[0], "good": shares[1]}, abs=1e-5)
+        assert line["label"] == ("good" if shares[1] > shares[0] else "bad")
+    plain = regard("classify", "--model", folder, stdin="".join(f"{text}\n" for text in ENGLISH))
+    assert plain.code == 0, plain.err
+    assert plain.out == "".join(f"{line['label']}\t{max(line['probabilities'].values()):.4f}\n" for line in lines)
+    done = regard("classify", file, "--model", folder, "-o", tmp_path / "out.tsv")
+    assert (done.out, (tmp_path / "out.tsv").read_text()) == ("", plain.out)
+
+
+@torch.no_grad()
+def test_masked_tokens_are_those_of_transformers(regard, checkpoint):
+    folder, theirs, tokenizer = checkpoint("masked_lm")
+    text = "a <mask> film is <mask>"
+    ids = tokenizer.encode_whole([text])[0]
+    positions = [index for index, token in enumerate(ids) if token == tokenizer.mask_id]
+    top = theirs(torch.tensor([ids])).logits[0, positions].softmax(-1).topk(3)
+    done = regard("fill-mask", text, "--model", folder, "--top-k", 3, "--json")
+    assert done.code == 0, done.err
+    masks = json.loads(done.out)["masks"]
+    assert len(masks) == 2
+    for mask, values, indices in zip(masks, top.values.tolist(), top.indices.tolist(), strict=True):
+        assert list(mask) == tokenizer.names(indices)
+        assert list(mask.values()) == pytest.approx(values, abs=1e-5)
+    table = regard("fill-mask", text, "--model", folder, "--top-k", 3).out
+    assert all(f"{value:.4f}" in table for value in top.values[0].tolist())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["classify"], "this needs a model with the head 'sequence_classification', but it has 'masked_lm'"),
+        (["fill-mask", "a film"], "text must hide a word as <mask>"),
+        (["fill-mask", " "], "TEXT: expected a sentence, but it is empty"),
+    ],
+)
+def test_what_does_not_fit_is_one_message(regard, checkpoint, arguments, message):
+    folder, *_ = checkpoint("masked_lm")
+    done = regard(*arguments, "--model", folder, stdin="a good film\n")
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_a_model_of_another_class_is_refused(regard, model):
+    for arguments in (["classify"], ["fill-mask", "a <mask>"]):
+        done = regard(*arguments, "--model", model, stdin="a\n")
+        assert done.code == 2
+        assert "--model: expected a BERT, got an encoder-decoder" in done.err
