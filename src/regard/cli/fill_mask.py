@@ -28,10 +28,9 @@ def fill_mask(
 ) -> None:
     """Predict masked tokens: the most probable ones at each mask, with their probabilities.
 
-        regard fill-mask "The cat sat on the <mask>." --model runs/tatoeba-masked-lm/best
         regard fill-mask "Paris is the [MASK] of France." --model bert-base-uncased/ --top-k 3
 
-    In a WordPiece vocabulary, `##ing` continues a word.
+    The mask token of models that `regard train` makes is `<mask>`. In a WordPiece vocabulary, `##ing` continues a word.
     """
     raise_problems(sentence_objections("TEXT", text))
     from rich.console import Console
