@@ -97,3 +97,9 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments,
     assert done.code == 2
     assert said in done.err
     assert done.out == ""
+
+
+def test_minilm_is_a_model(regard):
+    done = regard("steps", "the cat", "--model", "minilm", "--layer", "encoder.5", "--head", 0)
+    assert done.code == 0, done.err
+    assert "encoder.5" in done.out

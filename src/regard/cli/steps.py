@@ -63,8 +63,9 @@ def steps(
         found = calculate()
     else:
         from regard.generation.load import load
+        from regard.models.minilm import resolve_folder
 
-        found = load(model, dtype=dtype_of(dtype)).trace(text, layer)
+        found = load(model and resolve_folder(model), dtype=dtype_of(dtype)).trace(text, layer)
     heads, queries, _ = found["weights"].shape
     wrong = [f"--head: there are {heads}, numbered from 0; got {head}"] if head not in (None, *range(heads)) else []
     if query not in (None, *range(queries)):
