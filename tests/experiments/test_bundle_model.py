@@ -89,7 +89,7 @@ def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
 def test_a_missing_test_set_is_found_before_anything_is_written(tmp_path, root, run):
     done = embed(root, run, tmp_path, tmp_path / "place")
     assert done.returncode == 1
-    assert done.stderr == f"embed: {tmp_path / 'test.tsv.gz'}: no such file\n"
+    assert done.stderr == f"bundle_model: {tmp_path / 'test.tsv.gz'}: no such file\n"
     assert not (tmp_path / "place").exists()
 
 
@@ -101,6 +101,6 @@ def test_what_fails_late_leaves_the_old_model(tmp_path, root, run, data):
         file.write("word " * 9999 + "\tWort\n")  # one sentence that cannot be translated
     done = embed(root, run, data, place)
     assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("embed: ")
+    assert done.stderr.startswith("bundle_model: ")
     assert [path.name for path in place.iterdir()] == ["config.json"]
     assert (place / "config.json").read_text() == "old"
