@@ -182,3 +182,10 @@ def test_another_head_keeps_the_encoder():
     torch.testing.assert_close(other.pooler.weight, theirs.pooler.weight)
     same = other.with_head("sequence_classification", ("bad", "good"))
     torch.testing.assert_close(same(words).logits, other(words).logits)
+
+
+@pytest.mark.parametrize("changes", [{"d_ff": 64}, {"num_layers": 3}, {"vocab_size": 12}])
+def test_a_head_is_not_put_on_another_encoder(changes):
+    model = Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8))
+    with pytest.raises(InvalidArgument, match="changes: expected fields that change no weights of the encoder"):
+        model.with_head("masked_lm", **changes)

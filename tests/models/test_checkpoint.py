@@ -286,3 +286,8 @@ def test_the_embedded_config_is_in_full():
     folder = Path(checkpoint.__file__).parents[1] / "embedded/tatoeba-en-de"
     stored = json.loads((folder / "config.json").read_text())
     assert stored == json.loads(json.dumps({**FORMAT, **vars(load_model(folder).config)}))
+
+
+def test_an_expected_class_that_is_none_is_refused(tmp_path):
+    with pytest.raises(InvalidType, match="expected: expected a class of models, such as Bert, got 'Bert'"):
+        load_model(tmp_path, "Bert")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard.errors import InvalidCheckpoint
-from regard.models import Transformer, TransformerConfig, load_model, save_model
+from regard.models import Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.models.config import Positions
 from regard.models.weights import init_empty_weights
 
@@ -111,3 +113,29 @@ def test_a_loaded_model_keeps_nothing_of_the_file(tmp_path):
         file.write(bytes(path.stat().st_size))
     for mine, theirs in zip(model.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_damaged_pickles_and_sparse_tensors_are_refused(tmp_path):
+    model = Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8))
+    save_model(tmp_path, model, format="transformers")
+    weights = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    file, draw = tmp_path / "pytorch_model.bin", random.Random(0)
+    for zipped in (True, False):
+        torch.save(weights, file, _use_new_zipfile_serialization=zipped)
+        whole = file.read_bytes()
+        for size in (1, 10, 1000, len(whole) - 1):
+            file.write_bytes(whole[:size])
+            with pytest.raises(InvalidCheckpoint):
+                load_model(tmp_path)
+        for _ in range(60):
+            damaged = bytearray(whole)
+            for _ in range(3):
+                damaged[draw.randrange(min(len(whole), 2000))] = draw.randrange(256)
+            file.write_bytes(damaged)
+            with suppress(InvalidCheckpoint):  # some bytes do not matter
+                load_model(tmp_path)
+    name = "encoder.layer.0.intermediate.dense.weight"
+    torch.save({**weights, name: weights[name].to_sparse()}, file)
+    with pytest.raises(InvalidCheckpoint, match=f"{name}: expected a dense tensor, got torch.sparse_coo"):
+        load_model(tmp_path)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pairwise import everything
-from regard.models import GPT, GPTConfig
+from regard.models import GPT, Bert, BertConfig, GPTConfig
 from regard.nn import MultiHeadAttention
 from regard.ops.masks import Causal, Padding
 from regard.ops.measures import TopK
@@ -109,3 +109,14 @@ def test_a_compiled_gpt_drops_in_training_and_has_finite_gradients():
     for gradient in torch.autograd.grad(one.square().sum(), list(model.parameters())):
         assert gradient.isfinite().all()
         assert gradient.any()
+
+
+def test_a_bert_is_exported_and_compiled_as_one_graph():
+    torch.manual_seed(0)
+    model = Bert(BertConfig(30, d_model=16, num_heads=4, num_layers=1, d_ff=16, head="masked_lm")).eval()
+    input_ids = torch.randint(30, (2, 5))
+    expected = model(input_ids).logits
+    exported = torch.export.export(model, (input_ids,)).module()
+    torch.testing.assert_close(exported(input_ids).logits, expected)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(input_ids).logits, expected)

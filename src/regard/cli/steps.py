@@ -67,10 +67,14 @@ def steps(
 
         found = load(model and resolve_folder(model), dtype=dtype_of(dtype)).trace(text, layer)
     heads, queries, _ = found["weights"].shape
-    wrong = [f"--head: there are {heads}, numbered from 0; got {head}"] if head not in (None, *range(heads)) else []
-    if query not in (None, *range(queries)):
-        wrong.append(f"--query: there are {queries}, numbered from 0; got {query}")
-    raise_problems(wrong)
+    chosen = (("--head", head, heads, "heads"), ("--query", query, queries, "queries"))
+    raise_problems(
+        [
+            f"{name}: expected 0 to {count - 1}, because the layer has {count} {what}, got {value}"
+            for name, value, count, what in chosen
+            if value not in (None, *range(count))
+        ]
+    )
     if json:
         print(found.to_json(indent=1))
     elif output is not None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.checks import Checks
+from regard.errors import InvalidArgument
 from regard.models.config import (
     MAX_SIZE,
     Count,
@@ -170,14 +171,18 @@ class Bert(nn.Module):
             changes: Other fields of the configuration that change no weights, as ``dropout``.
 
         Raises:
-            InvalidArgument: As :class:`BertConfig`.
+            InvalidArgument: As :class:`BertConfig`, or if a field changes the weights of the encoder.
         """
         other = Bert(replace(self.config, head=head, labels=tuple(labels), **changes))
-        own = dict(self.named_parameters())
+        own, new = dict(self.named_parameters()), dict(other.named_parameters())
         same = head == self.config.head and tuple(labels) == self.config.labels
+        heads = ("pooler", "classifier", "mlm_head")
+        shapes = [{n: p.shape for n, p in each.items() if not n.startswith(heads)} for each in (own, new)]
+        if shapes[0] != shapes[1]:
+            raise InvalidArgument(f"changes: expected fields that change no weights of the encoder, got {changes}")
         with torch.no_grad():
-            for name, parameter in other.named_parameters():
-                if name in own and (same or not name.startswith(("classifier", "mlm_head"))):
+            for name, parameter in new.items():
+                if name in own and (same or not name.startswith(heads[1:])):
                     parameter.copy_(own[name])
         return other.to(self.token_embedding.weight).train(self.training)  # same device and dtype
 

@@ -13,7 +13,14 @@ import torch
 from safetensors.torch import save_file
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidCheckpoint, UnsupportedCheckpoint, did_you_mean, raise_problems
+from regard.errors import (
+    InvalidArgument,
+    InvalidCheckpoint,
+    InvalidType,
+    UnsupportedCheckpoint,
+    did_you_mean,
+    raise_problems,
+)
 from regard.files import as_path, atomic_folder
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
@@ -76,7 +83,7 @@ def save_model(
         dtype: Dtype of the stored weights. Default: the model's.
         format: ``"regard"`` for any model; ``"transformers"`` for models that Hugging Face's transformers has, so that
             it can load them: a `Bert`, a `GPT` in the shape of GPT-2, Llama, Mistral or Qwen2, and a `Transformer` as
-            Marian.
+            Marian. Dropout rates that it does not have (such as ``activation_dropout``) are not saved.
 
     Raises:
         InvalidType: If the folder is not a path, or the tokenizer cannot be saved.
@@ -144,6 +151,8 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
             is not finite.
     """
     folder = as_path(folder, "folder")
+    if expected is not None and not isinstance(expected, type):
+        raise InvalidType(f"expected: expected a class of models, such as Bert, got {expected!r:.80}")
     weight_paths, path = _find_files(folder), folder / CONFIG_FILE
     values = _read_json(path)
     converter = _converter_for_config(values)
@@ -315,5 +324,5 @@ def _huggingface_config(
         return converter.read_extra_files(converter.read_config(values, weights), folder)
     except InvalidArgument as error:
         raise UnsupportedCheckpoint(f"{path}: {converter.use_checkpoint_names(str(error))}") from error
-    except (OSError, TypeError, ValueError, AttributeError, LookupError) as error:  # a list for a number, no file
+    except (OSError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path}: could not be read as a {converter.model_type}: {error}") from error

@@ -1,6 +1,7 @@
 """Checks of the inputs of models: token ids, lengths, labels.
 
-Values are checked on the CPU only: on other devices that would be a synchronization.
+Values are checked on the CPU only, because on other devices that would be a synchronization, and not in compiled or
+exported models, which cannot branch on them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def check_lengths(checks: Checks, name: str, lengths: Tensor | None, of: str, to
 
 
 def _check_values(checks: Checks, name: str, values: Tensor, low: int, high: int, limit: str) -> bool:
-    if values.device.type == "cpu" and values.numel():
+    if values.device.type == "cpu" and values.numel() and not torch.compiler.is_compiling():
         smallest, largest = (int(bound) for bound in values.aminmax())
         if smallest < low or largest > high:
             wrong = smallest if smallest < low else largest

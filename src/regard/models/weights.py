@@ -84,7 +84,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             weights = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise InvalidCheckpoint(f"{path}: {UNSAFE_PICKLE}") from error
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # a damaged pickle can raise anything
         raise InvalidCheckpoint(f"{path}: could not be read, it is damaged or truncated: {error}") from error
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         raise InvalidCheckpoint(f"{path}: expected a dict of tensors, got something else")
@@ -183,7 +183,9 @@ def import_weights(
                 for copy in copies
                 if not torch.equal(tensors[copy], tensor)
             ]
-            if tensor.dtype not in FLOATING:
+            if tensor.layout != torch.strided:
+                problems.append(f"{path}: {first}: expected a dense tensor, got {tensor.layout}")
+            elif tensor.dtype not in FLOATING:
                 problems.append(f"{path}: {first}: expected a floating-point dtype, got {tensor.dtype}")
             elif tuple(tensor.shape) != shape:
                 problems.append(f"{path}: {first}: expected shape {shape}, got {tuple(tensor.shape)}")

@@ -194,8 +194,8 @@ class PipelineTokenizer:
             return [encoding.ids for encoding in found]
         except Exception as error:  # the bindings raise no narrower one
             missing = [letter for letter in sorted({*"".join(texts)}) if not self._can_encode(letter)]
-            what = f"texts hold what the vocabulary lacks: {', '.join(map(repr, missing[:10]))}" if missing else "texts"
-            raise InvalidArgument(f"{what}: could not be encoded: {error}") from error
+            lacking = f"texts hold what the vocabulary lacks: {', '.join(map(repr, missing[:10]))}"
+            raise InvalidArgument(lacking if missing else f"texts: could not be encoded: {error}") from error
 
     def _can_encode(self, text: str) -> bool:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, MarianMTModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, MarianMTModel, PreTrainedModel
 
 from models.huggingface.theirs import BERTS, ROBERTAS, VOCAB, WORDS, bert, gpt2, llama, marian, mistral, qwen2, roberta
 from regard.errors import InvalidCheckpoint
@@ -317,3 +317,30 @@ def test_a_window_in_some_layers_only_is_refused(tmp_path):
     qwen2(use_sliding_window=True).save_pretrained(tmp_path)
     with pytest.raises(InvalidCheckpoint, match="use_sliding_window: expected False, got True"):
         load_model(tmp_path)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scaling", [{"rope_type": "linear", "factor": 2.0}, {"rope_type": "default"}, None])
+def test_rope_scaling_is_preferred_to_rope_parameters(tmp_path, scaling):
+    llama(rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}).save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"rope_scaling": scaling}))
+    theirs = loads_whole(AutoModelForCausalLM, tmp_path)
+    torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", ROBERTAS)
+def test_robertas_with_another_activation(tmp_path, head):
+    theirs = roberta(ROBERTAS[head], num_labels=3, hidden_act="relu")
+    theirs.save_pretrained(tmp_path)
+    if head == "masked_lm":  # whose head has gelu always
+        with pytest.raises(InvalidCheckpoint, match=r"hidden_act: expected 'gelu', which the head of .* got 'relu'"):
+            load_model(tmp_path)
+        return
+    ours, words = load_model(tmp_path), torch.where(REAL.bool(), WORDS, 1)  # 1 is padding
+    found = ours.forward_head(ours(words, LENGTHS).last_hidden_state)
+    expected = theirs(words, attention_mask=REAL)[0]
+    if head != "sequence_classification":
+        found, expected = found[REAL.bool()], expected[REAL.bool()]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

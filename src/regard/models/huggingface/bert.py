@@ -203,6 +203,11 @@ class _Roberta(_Bert):
         length, pad_id = fields["max_seq_len"], fields["pad_id"] or 0
         if type(length) is int and type(pad_id) is int:  # else the configuration names the problem
             fields["max_seq_len"] = length - pad_id - 1
+        if fields["activation"] != "gelu" and self.read_head(values, checks) == "masked_lm":
+            checks.fail(
+                f"hidden_act: expected 'gelu', which the head of RobertaForMaskedLM has always, got "
+                f"{values.get('hidden_act')!r:.80}"
+            )
         return fields
 
     def modules(self, config: BertConfig) -> dict[str, str | tuple[str, ...]]:

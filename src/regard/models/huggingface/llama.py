@@ -54,9 +54,8 @@ class _Llama(GPTConverter):
             require_values(checks, values, self.allowed_values)
             require_objects(checks, values, "rope_scaling", "rope_parameters")
             fields = self.read_fields(values, checks)
-        # newer versions of transformers write rope_parameters, older ones rope_theta and rope_scaling
-        rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or {})}
-        rope |= fields["rotary_scaling"] or {}
+        # transformers prefers rope_scaling, which older versions wrote, to rope_parameters
+        rope = {"rope_theta": fields["rotary_base"], **(values.get("rope_scaling") or fields["rotary_scaling"] or {})}
         kind = rope.get("rope_type", rope.get("type", "default"))
         with Checks() as checks:
             require_values(checks, {"rope_type": kind}, {"rope_type": ("default", "linear", "llama3")})
