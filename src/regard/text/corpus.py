@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import datasets
@@ -99,18 +100,30 @@ def digest(files: Sequence[str | Path]) -> str:
     Raises:
         InvalidFile: If one cannot be read.
     """
-    found = hashlib.sha256()
-    for path in files:
+    states = []
+    for path in map(Path, files):
         try:
-            with Path(path).open("rb") as file:
+            state = path.stat()
+        except OSError as error:
+            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+            raise InvalidFile(f"{path}: {reason}") from None
+        states.append((path.absolute(), state.st_size, state.st_mtime_ns))
+    return _digest(tuple(states))
+
+
+@lru_cache(maxsize=16)
+def _digest(states: tuple[tuple[Path, int, int], ...]) -> str:
+    """The digest of files of these sizes and times of modification: a run asks for it several times."""
+    total = hashlib.sha256()
+    for path, _, _ in states:
+        try:
+            with path.open("rb") as file:
                 while block := file.read(1 << 20):
-                    found.update(block)
-        except FileNotFoundError:
-            raise InvalidFile(f"{path}: no such file") from None
+                    total.update(block)
         except OSError as error:
             raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
-        found.update(b"\n")
-    return found.hexdigest()
+        total.update(b"\n")
+    return total.hexdigest()
 
 
 def _tokenise(

@@ -100,7 +100,7 @@ def _train(recipe: Recipe, *, resume: bool) -> Outcome:
 
 
 def _saved_step(path: Path) -> int:
-    state = StateFile().load_checkpoint(path)
+    state = StateFile().load_step(path)
     missing = [part for part in _PARTS if not isinstance(state, dict) or part not in state]
     step = None if missing else state.get("global_step")
     if not isinstance(step, int):

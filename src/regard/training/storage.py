@@ -38,10 +38,17 @@ class StateFile(CheckpointIO):
         Raises:
             InvalidCheckpoint: If it is missing, damaged, or holds more than plain data.
         """
+        return self._load(path, map_location)
+
+    def load_step(self, path: Path) -> dict[str, Any]:
+        """Read a state whose tensors stay in the file: for its numbers."""
+        return self._load(path, mmap=True)
+
+    def _load(self, path: Any, map_location: Any = None, *, mmap: bool = False) -> dict[str, Any]:
         if Path(path).is_file() and not zipfile.is_zipfile(path):
             raise InvalidCheckpoint(f"{path}: the training state is damaged: it is cut short, or something else")
         try:
-            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+            return torch.load(path, map_location=map_location or "cpu", weights_only=True, mmap=mmap)
         except FileNotFoundError:
             raise InvalidCheckpoint(f"{path}: no such training state") from None
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
