@@ -430,3 +430,13 @@ def test_a_configured_root_logger_prints_no_line_again(keys: dict[str, Any], cap
     train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))
     assert not caplog.records
     assert logging.getLogger("regard.training").propagate
+
+
+def test_a_run_that_fails_before_its_first_state_keeps_its_models(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".state.ckpt.draft").symlink_to("/dev/full")
+    with pytest.raises(InvalidFile, match=r"could not be saved .*; no state was saved before"):
+        train(make_recipe(apply_overrides(keys, ["--checkpoint.every=30"])))
+    assert (run / "best" / "model.safetensors").is_file()
+    assert rows(run)

@@ -27,7 +27,7 @@ from regard.training.callbacks.early_stopping import EarlyStopping
 from regard.training.callbacks.progress import Speedometer
 from regard.training.logs import MetricsFile
 from regard.training.recipe import Recipe
-from regard.training.run_folder import run_folder
+from regard.training.run_folder import Progress, run_folder
 from regard.training.storage import FILE as STATE
 from regard.training.storage import StateFile
 
@@ -71,11 +71,11 @@ def train(recipe: Recipe, *, resume: bool = False) -> Outcome:
         InvalidFile: If data cannot be read, or something cannot be saved.
         InvalidCheckpoint: If the saved state is damaged.
     """
-    with run_folder(recipe.run, resume=resume):
-        return _train(recipe, resume=resume)
+    with run_folder(recipe.run, resume=resume) as progress:
+        return _train(recipe, progress, resume=resume)
 
 
-def _train(recipe: Recipe, *, resume: bool) -> Outcome:
+def _train(recipe: Recipe, progress: Progress, *, resume: bool) -> Outcome:
     state = recipe.run / STATE
     if resume:
         recipes.check_resumable(recipe)
@@ -95,6 +95,8 @@ def _train(recipe: Recipe, *, resume: bool) -> Outcome:
                 "stopped; %s", f"--resume goes on from step {step}, which is saved" if step else "nothing was saved"
             )
             return Outcome(recipe.run, step, True, checkpoints.best)
+        finally:
+            progress.has_started = checkpoints.started
         log.info("done at step %d: the models lie in %s", trainer.global_step, recipe.run)
     return Outcome(recipe.run, trainer.global_step, False, checkpoints.best)
 

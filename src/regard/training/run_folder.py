@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,9 +22,16 @@ OUTPUTS = (recipes.FILE, STATE, METRICS, "train.log", "tensorboard", "data", "sn
 """What a run writes into its folder."""
 
 
+@dataclass
+class Progress:
+    """Whether a run has started to train, after which nothing in its folder is removed."""
+
+    has_started: bool = False
+
+
 @contextmanager
-def run_folder(run: Path, *, resume: bool) -> Iterator[None]:
-    """Create the folder of a run and lock it; remove what a run that did not begin has left there.
+def run_folder(run: Path, *, resume: bool) -> Iterator[Progress]:
+    """Create the folder of a run and lock it; if the run fails before it starts to train, remove what it has written.
 
     The lock is the operating system's, so that a killed process does not hold it. A folder belongs to a run if it has a
     copy of a recipe, as the run wrote it. In others no file that a run would write may exist.
@@ -38,7 +46,7 @@ def run_folder(run: Path, *, resume: bool) -> Iterator[None]:
         InvalidFile: If the folder cannot be created.
     """
     if rank_zero_only.rank:  # the first process does it for all
-        yield
+        yield Progress()
         return
     _check(run, resume=resume)
     is_new = not (run / recipes.FILE).is_file()
@@ -52,10 +60,11 @@ def run_folder(run: Path, *, resume: bool) -> Iterator[None]:
         raise InvalidArgument(message) from None
     except OSError as error:
         raise InvalidFile(f"{run}: could not be created: {error.strerror}") from error
+    progress = Progress()
     try:
-        yield
+        yield progress
     except Exception:
-        if is_new and not (run / STATE).is_file():
+        if is_new and not progress.has_started:
             _remove_outputs(run)
         raise
     finally:
