@@ -34,7 +34,7 @@ screenshots: .venv/ready
 pins: .venv/ready
 	$(BIN)/python .ci/pins.py > constraints.txt
 
-# Trains the embedded model (hours; Ctrl-C and the same line again goes on), measures it and puts it into the package.
+# Trains the bundled model (hours; Ctrl-C and the same line again goes on), measures it and puts it into the package.
 model: .venv/ready
 	@test -n "$(DATA)" || { echo "say where the data is: make model DATA=FOLDER, with train, valid and test.tsv.gz"; exit 2; }
 	@for part in train valid test; do test -f "$(DATA)/$$part.tsv.gz" || { echo "$(DATA)/$$part.tsv.gz is missing"; exit 2; }; done

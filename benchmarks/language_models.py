@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import BertForMaskedLM, GenerationConfig, GPT2LMHeadModel, PreTrainedModel
 
 from regard.generation import greedy
-from regard.generation.dtypes import fastest_dtype
 from regard.models import GPT, Bert, BertConfig, GPTConfig, save_model
+from regard.pipelines.dtypes import fastest_dtype
 
 SEED, ROUNDS = 0, 5
 VOCAB, SIZES = 8000, {"d_model": 384, "num_heads": 6, "num_layers": 6, "d_ff": 1536}

@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import GenerationConfig, MarianMTModel
 
 from regard.generation import beam_search
-from regard.generation.dtypes import fastest_dtype
 from regard.models import Transformer, TransformerConfig, save_model
+from regard.pipelines.dtypes import fastest_dtype
 
 SEED, ROUNDS = 0, 5
 VOCAB, D_MODEL, HEADS, LAYERS, D_FF = 58101, 512, 8, 6, 2048

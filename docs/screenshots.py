@@ -1,6 +1,6 @@
 """Screenshots of each view of the explorer: light and dark, 400, 1280 and 2560 pixels wide, into docs/screenshots.
 
-What is shown is real: the embedded translator, MiniLM, and a Vision Transformer that is trained here, in seconds, on
+What is shown is real: the bundled translator, MiniLM, and a Vision Transformer that is trained here, in seconds, on
 scikit-learn's digits.
 
 Run: ``make screenshots``
@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from regard.analysis.recording import Recording
-from regard.cli.models import load_model
+from regard.cli.options import load_model
 from regard.explore.page import write_page
 from regard.watching import TransformersModel
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
+from regard.data.batching import BatchLoader
+from regard.data.pairs import tokenize_pairs
 from regard.models import load_model
-from regard.text.batches import BatchLoader
-from regard.text.corpus import build_corpus
 from regard.text.tokenizer import Tokenizer
 from regard.training import make_recipe, train
 
@@ -51,7 +51,7 @@ def recipe(folder: Path, run: str, weight: float, steps: int) -> dict[str, objec
 def rightly_aligned(folder: Path, run: Path) -> float:
     """The share of target words for which the first head of the last layer looks at the right source word most."""
     model, tokenizer = load_model(run / "last"), Tokenizer.load(run / "last")
-    corpus = build_corpus([folder / "valid.tsv"], tokenizer, run / "data", alignments=folder / "valid.align")
+    corpus = tokenize_pairs([folder / "valid.tsv"], tokenizer, run / "data", alignments=folder / "valid.align")
     right = total = 0
     for batch in BatchLoader(corpus, 4000):
         assert batch.aligned is not None

@@ -26,10 +26,10 @@ import typer
 from results import FOLDER, cached, command, commit, effort, spread, write_page, write_result
 
 from regard.errors import RegardError
-from regard.generation import Generator, Reader, Translator, fastest_dtype
-from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
-from regard.text.scores import score
-from regard.training import Outcome, read_recipe, train
+from regard.metrics.translation import score
+from regard.pipelines import Generator, TextEncoder, Translator, fastest_dtype
+from regard.text.lines import group_references, read_labeled_texts, read_lines, read_pairs
+from regard.training import TrainResult, load_recipe, train
 
 COMMIT = "commit"  # file in a run folder: the commit at which its training started
 app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=False)
@@ -67,7 +67,7 @@ def multi30k(
     """BLEU of the Transformer-Tiny on Multi30k: the recipe multi30k-en-de.
 
     DATA holds train, val and test_2016_flickr, each .lc.norm.tok.en.gz and .lc.norm.tok.de.gz: the lower-cased,
-    tokenised text of https://github.com/multi30k/dataset.
+    tokenized text of https://github.com/multi30k/dataset.
     """
     if variant not in MULTI30K:
         raise typer.BadParameter(f"expected one of {', '.join(MULTI30K)}, got {variant!r}")
@@ -149,7 +149,7 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
     """Validation loss of transformers' GPT-2, trained with the recipe's settings on random blocks, as in nanoGPT."""
     from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_with_min_lr_schedule_with_warmup
 
-    keys = read_recipe("shakespeare-characters", ["--data.folder", str(data), *options])
+    keys = load_recipe("shakespeare-characters", ["--data.folder", str(data), *options])
     shape, block, characters = keys.model, keys.data.block, sorted(set(text))
     ids, valid_ids = (torch.tensor([characters.index(char) for char in part]) for part in (text[: -len(valid)], valid))
     torch.manual_seed(seed)
@@ -197,12 +197,12 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
 
 @app.command()
 def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None:
-    """RNNsearch next to the embedded Transformer of the same size and vocabulary: the recipe tatoeba-rnn-search.
+    """RNNsearch next to the bundled Transformer of the same size and vocabulary: the recipe tatoeba-rnn-search.
 
-    DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, tab, target, the data of the embedded model.
+    DATA holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, tab, target, the data of the bundled model.
     """
-    grouped = references_by_source(read_pairs([data / "test.tsv.gz"]))
-    what = "RNNsearch with additive attention, Tatoeba En→De, as large as the embedded Transformer, beam 5"
+    grouped = group_references(read_pairs([data / "test.tsv.gz"]))
+    what = "RNNsearch with additive attention, Tatoeba En→De, as large as the bundled Transformer, beam 5"
     what, name, stop = shortened(what, "rnn-search", steps)
     run = trained("tatoeba-rnn-search", f"tatoeba-{name}", data, 1, stop)
     translators = {
@@ -225,7 +225,7 @@ def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None
     ratio = times["RNNsearch"] / times["the Transformer"]
     spent = f"{tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
     reached = f"{bleu['RNNsearch']:.1f} BLEU after {spent}; its translations take {ratio:.2f} times as long"
-    published = f"{bleu['the Transformer']:.1f} BLEU of the embedded Transformer after 111 million, 5.6 hours"
+    published = f"{bleu['the Transformer']:.1f} BLEU of the bundled Transformer after 111 million, 5.6 hours"
     by = command("reproduce.py rnn-search DATA", steps=steps)
     finish(output, name, what, reached, published, by, values=bleu, seconds=times, trainings=origins({1: run}))
 
@@ -245,13 +245,13 @@ def polarity(
     """
     if importlib.util.find_spec("accelerate") is None:
         sys.exit("reproduce: transformers' Trainer needs accelerate: pip install accelerate")
-    test = [(text, label) for _, text, label in read_labelled([data / "test.tsv.gz"])]
+    test = [(text, label) for _, text, label in read_labeled_texts([data / "test.tsv.gz"])]
     what, name, stop = shortened("sentence polarity, MiniLM fine-tuned", "polarity", steps)
     runs, ours, theirs = {}, {}, {}
     options = ["--model.checkpoint", str(minilm), *stop]
     for number in seed or range(1, 7):
         run = runs[number] = trained("polarity", f"{name}-{number}", data, number, options)
-        predictions = Reader.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
+        predictions = TextEncoder.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
         ours[number] = accuracy([each.label for each in predictions], [label for _, label in test])
         peer = run.folder / "trainer-labels.json"
         labels = cached(peer, lambda number=number: trainer_labels(data, number, options, test))
@@ -275,7 +275,7 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
         set_seed,
     )
 
-    keys = read_recipe("polarity", ["--data.folder", str(data), *options])
+    keys = load_recipe("polarity", ["--data.folder", str(data), *options])
     minilm = keys.model.checkpoint
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     set_seed(seed)
@@ -288,7 +288,7 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
             {"input_ids": ids, "labels": classes.index(label)} for ids, (_, label) in zip(texts, pairs, strict=True)
         ]
 
-    pairs = [(text, label) for _, text, label in read_labelled([data / "train.tsv.gz"])]
+    pairs = [(text, label) for _, text, label in read_labeled_texts([data / "train.tsv.gz"])]
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -319,7 +319,7 @@ def shortened(what: str, name: str, steps: int | None) -> tuple[str, str, list[s
     return f"{what}, {steps} steps", f"{name}-{steps}", ["--trainer.max_steps", str(steps)]
 
 
-def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> Outcome:
+def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> TrainResult:
     """Start a training, or resume it if it has started before; return its outcome."""
     folder = Path("runs") / run
     options = ["--run", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
@@ -327,19 +327,19 @@ def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[st
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / COMMIT).write_text(commit(), encoding="utf-8")
-    outcome = train(read_recipe(recipe, options), resume=resume)
+    outcome = train(load_recipe(recipe, options), resume=resume)
     if outcome.interrupted:
         raise typer.Exit(130)
     return outcome
 
 
-def averaged(run: Outcome) -> Path:
+def averaged(run: TrainResult) -> Path:
     """The folder of the averaged weights, or of the last ones if the training was too short to average."""
     folder = run.folder / "averaged"
     return folder if folder.is_dir() else run.folder / "last"
 
 
-def origins(runs: dict[int, Outcome]) -> dict[int, dict[str, Any]]:
+def origins(runs: dict[int, TrainResult]) -> dict[int, dict[str, Any]]:
     """Steps of each training, and the commit at which it started, if known."""
     files = {number: run.folder / COMMIT for number, run in runs.items()}
     return {

@@ -20,17 +20,17 @@ import yaml
 
 from regard.errors import RegardError
 from regard.files import atomic_folder
-from regard.generation import Translator, fastest_dtype
+from regard.metrics.translation import Score, score
 from regard.models import load_model, save_model
-from regard.text.lines import read_pairs, references_by_source
-from regard.text.scores import Score, score
+from regard.pipelines import Translator, fastest_dtype
+from regard.text.lines import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "experiments"))
 from results import effort  # noqa: E402
 
-PLACE = ROOT / "src/regard/embedded/tatoeba-en-de"
+PLACE = ROOT / "src/regard/bundled/tatoeba-en-de"
 
 CARD = Path(__file__).with_name("model_card.md")  # template
 
@@ -45,7 +45,7 @@ def main(
     """Write a model of RUN into the package, evaluate it on DATA, and write its card."""
     try:
         # read all files before the slow part, so that a missing one fails early
-        references = references_by_source(read_pairs([data / "test.tsv.gz"]))
+        references = group_references(read_pairs([data / "test.tsv.gz"]))
         model, tokenizer, past = load_model(run / weights), Tokenizer.load(run / weights), history(run, weights)
         with atomic_folder(place) as staging:  # all or nothing
             save_model(staging, model, tokenizer, dtype=torch.bfloat16)

@@ -1,11 +1,14 @@
 """The public names of Regard. `regard` reads this file to load each name when it is first used."""
 
 from . import analysis as analysis
+from . import data as data
 from . import explore as explore
 from . import generation as generation
+from . import metrics as metrics
 from . import models as models
 from . import nn as nn
 from . import ops as ops
+from . import pipelines as pipelines
 from . import testing as testing
 from . import text as text
 from . import training as training

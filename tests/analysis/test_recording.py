@@ -11,7 +11,7 @@ from analysis.recorded import changed, layer, recorded, rules, same
 from ops.rules import SCORES, masks
 from regard.analysis import Layer, Recording
 from regard.errors import InvalidArgument, InvalidFile, StaleView
-from regard.generation import Translator
+from regard.pipelines import Translator
 
 SHAPE = BATCH, HEADS, QUERIES, KEYS = 1, 4, 9, 12
 MASKS = list(masks(*SHAPE))

@@ -10,10 +10,10 @@ import pytest
 import sacrebleu
 import torch
 
-from generation.writer import LINE, trained_writer
+from pipelines.writer import LINE, trained_writer
 from regard.errors import InvalidType
+from regard.metrics.generation import generation_metrics
 from regard.models import Bert, BertConfig, save_model
-from regard.text.generated import generated_scores
 from regard.text.pipeline import PipelineTokenizer
 
 SOURCES = ["I lost.", "Excuse me.", "Fantastic!"]
@@ -79,7 +79,7 @@ def test_text_that_looks_tokenised_is_told_once(regard, tmp_path, caplog):
     files = ("--source", lines, "--reference", lines, "--hypotheses", lines)
     done = regard("evaluate", *files)
     assert done.code == 0
-    assert done.err == "note: this text looks tokenised; `--tokenize none` takes its words as they are\n"
+    assert done.err == "note: this text looks tokenized; `--tokenize none` takes its words as they are\n"
     assert not caplog.records
     assert not regard("evaluate", *files, "--tokenize", "none").err
 
@@ -263,9 +263,9 @@ def test_what_does_not_fit_generated_texts_is_refused(regard, tmp_path):
 
 def test_scores_of_generated_texts_know_every_alphabet_and_compare_two_hundred():
     cities = ["東京 タワー", "京都 寺"]
-    found = generated_scores(cities, cities)
+    found = generation_metrics(cities, cities)
     assert (found["rouge_1"], found["distinct_3"]) == (100, None)
     alike = [f"the {number % 7} cats sat on {number % 11} mats" for number in range(201)]
-    assert generated_scores(alike)["self_bleu"] == pytest.approx(generated_scores(alike[:200])["self_bleu"], abs=1)
+    assert generation_metrics(alike)["self_bleu"] == pytest.approx(generation_metrics(alike[:200])["self_bleu"], abs=1)
     with pytest.raises(InvalidType, match="texts must be a sequence of str, but is one str"):
-        generated_scores("abc def")
+        generation_metrics("abc def")

@@ -12,8 +12,8 @@ import torch
 
 from cli.conftest import SENTENCES
 from models.huggingface.theirs import gpt2, llama, marian
-from regard.generation import Translator
 from regard.models import RNNSearch, RNNSearchConfig, save_model
+from regard.pipelines import Translator
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
 from text.pieces import write_marian

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from generation.writer import trained_writer
+from pipelines.writer import trained_writer
 from regard.models import save_model
 
 

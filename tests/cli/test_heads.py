@@ -8,7 +8,7 @@ import pytest
 import transformers as hf
 from PIL import Image
 
-from generation.writer import trained_writer
+from pipelines.writer import trained_writer
 from regard.models import save_model
 from watching.families import IMAGE
 

@@ -11,8 +11,8 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 import regard as library
-from generation.writer import trained_writer
-from regard.generation.decoding import Hypothesis
+from pipelines.writer import trained_writer
+from regard.generation.state import Hypothesis
 from regard.models import save_model
 from watching.test_transformers_model import T5, tokenizer
 
@@ -56,7 +56,7 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments,
 
 def test_a_model_that_writes_nothing_has_a_page_and_a_sentence(regard, model, monkeypatch, tmp_path):
     nothing = [[Hypothesis([], 0.0)]]
-    monkeypatch.setattr("regard.generation.translator.beam_search", lambda *arguments, **options: nothing)
+    monkeypatch.setattr("regard.pipelines.translator.beam_search", lambda *arguments, **options: nothing)
     done = regard("show", "the cat", "--model", model, "-o", tmp_path / "a.html")
     assert done.code == 0, done.err
     assert "No word was written, only </s>" in done.out

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard as library
-from generation.writer import trained_writer
+from pipelines.writer import trained_writer
 from regard.models import save_model
 
 
@@ -30,7 +30,7 @@ def test_a_layer_of_a_model_at_a_sentence(regard, model):
     done = regard("steps", "the cat sat", "--model", model, "--layer", "cross.1", "--json")
     assert done.code == 0, done.err
     steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
-    recording = library.generation.Translator.load(model).record("the cat sat")
+    recording = library.pipelines.Translator.load(model).record("the cat sat")
     layer = next(layer for layer in recording.layers if layer.name == "cross.1")
     assert steps["weights"]["labels"] == [None, list(layer.query_tokens), list(layer.key_tokens)]
     dense = layer.weights.dense()[0].flatten().tolist()
@@ -46,7 +46,7 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
         done = regard("steps", "the cat sat", "--model", folder, "--layer", layer, "--json")
         assert done.code == 0, done.err
         steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
-        recording = library.generation.load(folder).record("the cat sat")
+        recording = library.pipelines.load(folder).record("the cat sat")
         found = next(each for each in recording.layers if each.name == layer)
         assert steps["weights"]["labels"] == [None, list(found.query_tokens), list(found.key_tokens)]
         assert size in (None, len(steps["weights"]["value"]))

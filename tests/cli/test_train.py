@@ -77,5 +77,5 @@ def test_ctrl_c_is_130(regard, recipe, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("regard.training.run"), "train", interrupted)
+    monkeypatch.setattr(importlib.import_module("regard.training.trainer"), "train", interrupted)
     assert regard("train", recipe).code == 130

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from regard.generation.begin import Translating
+from regard.generation.model_states import EncoderDecoderState
 
 LINES = ["the cat sat", "", "where is the station?", "   ", "the mat"]
 TEXT = "".join(f"{line}\n" for line in LINES)
@@ -143,15 +143,15 @@ def test_a_dash_is_standard_output(regard, model, tmp_path, monkeypatch):
 
 
 def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
-    one = regard("translate", "--json", stdin="The cat sat.\n")  # by the embedded model
+    one = regard("translate", "--json", stdin="The cat sat.\n")  # by the bundled model
     assert json.loads(one.out)["translations"][0]["finished"]
     assert "cut" not in one.err
-    plain = Translating.__init__
+    plain = EncoderDecoderState.__init__
 
     def short(self, *given, **named):
         plain(self, *given, **{**named, "max_length": 1})
 
-    monkeypatch.setattr(Translating, "__init__", short)
+    monkeypatch.setattr(EncoderDecoderState, "__init__", short)
     done = regard("translate", "--model", model, "--json", stdin="the cat sat\n\n")
     found = [json.loads(line)["translations"][0]["finished"] for line in done.out.splitlines()]
     assert found == [False, True]

@@ -1,4 +1,4 @@
-"""The card of the embedded model says what is true of it."""
+"""The card of the bundled model says what is true of it."""
 
 from __future__ import annotations
 

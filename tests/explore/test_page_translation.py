@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from explore.opened import settle, token
 from regard.analysis import align
 from regard.explore.codes import ERROR
-from regard.generation import Translator
+from regard.pipelines import Translator
 
 pytestmark = pytest.mark.browser
 
@@ -123,7 +123,7 @@ def test_at_rest_each_word_has_a_line_to_its_strongest(open_page, recording):
     assert "</s>" not in {source for source, _ in drawn}
 
 
-def test_the_embedded_translator_is_aligned_as_in_python(open_page):
+def test_the_bundled_translator_is_aligned_as_in_python(open_page):
     recording = Translator.load().record("The animal didn't cross the street.", "Das Tier überquerte die Straße nicht.")
     page = open_page(recording, "#views=translation&aligned=all&layer=cross.0", width=2560)
     exact = align(recording)

@@ -1,4 +1,4 @@
-"""Sampling."""
+"""SamplingParams."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard import generation
+from regard import pipelines
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
 from regard.models import (
     GPT,
@@ -224,7 +224,7 @@ def test_a_dtype_must_be_floating(tmp_path):
 def test_a_folder_must_be_a_path(tmp_path):
     with pytest.raises(InvalidType, match="folder: expected a path, got 5"):
         load_model(5)
-    for load in (generation.Translator.load, generation.Generator.load, generation.Reader.load, generation.load):
+    for load in (pipelines.Translator.load, pipelines.Generator.load, pipelines.TextEncoder.load, pipelines.load):
         with pytest.raises(InvalidType, match="folder: expected a path, got 5"):
             load(5)
     with pytest.raises(InvalidType, match=r"tokenizer: expected an object with save\(folder\), got int"):
@@ -282,8 +282,8 @@ def test_a_model_of_another_class_than_expected_is_refused(tmp_path):
         assert str(caught.value) == f"folder: expected {kind}, got an encoder-decoder in {tmp_path}"
 
 
-def test_the_embedded_config_is_in_full():
-    folder = Path(checkpoint.__file__).parents[1] / "embedded/tatoeba-en-de"
+def test_the_bundled_config_is_in_full():
+    folder = Path(checkpoint.__file__).parents[1] / "bundled/tatoeba-en-de"
     stored = json.loads((folder / "config.json").read_text())
     assert stored == json.loads(json.dumps({**FORMAT, **vars(load_model(folder).config)}))
 

@@ -14,7 +14,7 @@ from regard.errors import InvalidArgument, InvalidFile
 from regard.text.load import load_tokenizer
 from regard.text.marian import MarianTokenizer
 from regard.text.pipeline import PipelineTokenizer
-from regard.text.sentencepiece import PiecesTokenizer
+from regard.text.sentencepiece import SentencePieceTokenizer
 from regard.text.tokenizer import Tokenizer
 from regard.text.words import words
 from text.pieces import ENGLISH, GERMAN, write_llama, write_marian
@@ -79,7 +79,7 @@ def test_llamas_pieces_are_those_of_transformers(tmp_path):
     write_llama(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     ours, expected = load_tokenizer(tmp_path), theirs(tmp_path)
-    assert isinstance(ours, PiecesTokenizer)
+    assert isinstance(ours, SentencePieceTokenizer)
     texts = [*ENGLISH, "Ω byte by byte", "spaces  stay "]
     assert ours.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert ours.decode(ours.encode_whole(texts)) == texts

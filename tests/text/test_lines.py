@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.lines import read_lines, read_pairs, references_by_source
+from regard.text.lines import group_references, read_lines, read_pairs
 
 PAIRS = [("Hello.", "Hallo."), ("How are you?", "Wie geht's?"), ("cafe\u0301", "Café")]
 
@@ -122,4 +122,4 @@ def test_three_files_are_no_corpus(tmp_path: Path) -> None:
 
 def test_references_keep_their_order_and_empty_sides_have_none() -> None:
     pairs = [("b", "1"), ("a", "2"), ("b", "3"), ("c", ""), ("", "4"), ("b", "1")]
-    assert list(references_by_source(iter(pairs)).items()) == [("b", ["1", "3", "1"]), ("a", ["2"])]
+    assert list(group_references(iter(pairs)).items()) == [("b", ["1", "3", "1"]), ("a", ["2"])]

@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 
 from regard.errors import InvalidArgument
-from regard.text.load import check_vocabulary
+from regard.text.load import check_vocab_size
 from regard.text.pipeline import PipelineTokenizer
 
 
@@ -16,4 +16,4 @@ def test_ids_with_gaps():
     tokenizer = PipelineTokenizer(backend)
     assert (tokenizer.vocab_size, tokenizer.word_ids) == (6, [1, 5])
     with pytest.raises(InvalidArgument, match="the tokenizer has 6 words, but the model 5"):
-        check_vocabulary(tokenizer, 5, "model")
+        check_vocab_size(tokenizer, 5, "model")

@@ -45,7 +45,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))  # every character 
 @given(ANY_TEXT)
 def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode([text])
-    assert tokenizer.decode(ids) == [expected(text)] == [tokenizer.normalise(text)]
+    assert tokenizer.decode(ids) == [expected(text)] == [tokenizer.normalize(text)]
     assert all(3 <= index < tokenizer.vocab_size for index in ids[0])
 
 

@@ -18,7 +18,7 @@ from training.conftest import write_corpus
 
 TRAIN = """
 import sys, torch
-from regard.training import read_recipe, train
+from regard.training import load_recipe, train
 from regard.training.translation.module import TranslationModule
 
 def on_train_end(self):
@@ -26,7 +26,7 @@ def on_train_end(self):
 
 TranslationModule.on_train_end = on_train_end
 torch.set_num_threads(1)
-train(read_recipe(sys.argv[1]), resume="--resume" in sys.argv)
+train(load_recipe(sys.argv[1]), resume="--resume" in sys.argv)
 """
 
 

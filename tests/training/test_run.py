@@ -22,12 +22,12 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
+from regard.data.padding import source_batch
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.generation import greedy
 from regard.models import load_model
-from regard.text.padding import source_batch
 from regard.text.tokenizer import Tokenizer
-from regard.training import apply_overrides, make_recipe, read_recipe, train
+from regard.training import apply_overrides, load_recipe, make_recipe, train
 from regard.training.translation.data import TranslationData
 from regard.training.translation.module import TranslationModule
 
@@ -125,7 +125,7 @@ def test_aligned_files_train_as_the_tsv_does(tmp_path: Path, keys: dict[str, Any
 
 def test_a_terminal_shows_a_bar(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    module = sys.modules["regard.training.run"]  # whose function hides it
+    module = sys.modules["regard.training.trainer"]  # whose function hides it
     monkeypatch.setattr(module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=150))
     train(make_recipe(keys))
     last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
@@ -280,7 +280,7 @@ def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str,
     path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
     for resume in (False, True):
         with pytest.raises(InvalidArgument, match=rf"{re.escape(str(path))}: the run would write its copy"):
-            train(read_recipe(path), resume=resume)
+            train(load_recipe(path), resume=resume)
     assert path.read_text().endswith("# mine\n")
 
 
@@ -302,7 +302,7 @@ def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys:
             train(make_recipe(other), resume=True)
         for key in ("data.train", "data.valid"):
             assert f"{key}: the files hold other data than when the run began" in str(error.value)
-        assert read_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
+        assert load_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
 
 
 def test_a_device_that_is_not_there_is_refused(keys: dict[str, Any]) -> None:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe, TrainingDiverged
-from regard.generation import Generator, Sampling
+from regard.generation import SamplingParams
 from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.nn import T5Positions
+from regard.pipelines import Generator
 from regard.text.load import load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
-from regard.training import apply_overrides, make_recipe, read_recipe, train
+from regard.training import apply_overrides, load_recipe, make_recipe, train
 
 LINE = "abcdefghijklmnopqrstuvwxyz .\n"
 SMALL = {"d_model": 32, "num_heads": 2, "num_layers": 1, "d_ff": 32, "dropout": 0.0, "attention_dropout": 0.0}
@@ -105,7 +106,7 @@ def test_a_model_of_lines_begins_as_they_do(recipes, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     outcome = train(make_recipe(apply_overrides(recipes["language_model"], ["--data.documents", "line"])))
     writer = Generator.load(outcome.folder / "last", dtype=torch.float32)
-    assert set(writer.generate([""] * 20, sampling=Sampling(0.5, seed=1))) == {"abcd", "efgh"}
+    assert set(writer.generate([""] * 20, sampling=SamplingParams(0.5, seed=1))) == {"abcd", "efgh"}
     assert writer.generate(["ef"]) == ["gh"]
     told = writer.likelihood("\n".join(lines[240:]) + "\n")  # the last fifth, as in training
     row = measured(outcome.folder)[-1]
@@ -172,7 +173,7 @@ def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recip
     keys["trainer"] = {**keys["trainer"], "max_steps": 1}
     keys["optimizer"] = {**keys["optimizer"], "learning_rate": 1e-9}
     tuned = train(make_recipe(keys))
-    copy = read_recipe(tmp_path / "tuned" / "recipe.yaml")
+    copy = load_recipe(tmp_path / "tuned" / "recipe.yaml")
     assert copy.model.checkpoint == (tmp_path / "run" / "best").absolute()
     assert load_model(tuned.folder / "last").config.dropout == 0.3
     assert float(measured(tuned.folder)[-1]["accuracy"]) == pytest.approx(float(rows[-1]["accuracy"]), abs=10)
@@ -229,7 +230,7 @@ def test_a_run_whose_state_is_gone_is_not_begun_anew_over_its_models(recipes):
 def test_a_key_that_is_given_twice_is_refused(tmp_path, text, told):
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(InvalidFile, match=told):
-        read_recipe(tmp_path / "a.yaml", [])
+        load_recipe(tmp_path / "a.yaml", [])
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"])

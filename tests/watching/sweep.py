@@ -33,7 +33,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainResult:
     """What came of it.
 
     Args:
@@ -59,7 +59,7 @@ UNRUN = r"^Llama4ForConditionalGeneration: .* no attribute 'image_outputs'"
 """An error of a model of transformers 5.24 that nobody can run."""
 
 
-def outcome(kind: type[PreTrainedModel]) -> Outcome:
+def outcome(kind: type[PreTrainedModel]) -> TrainResult:
     """What comes of watching a tiny model.
 
     Raises:
@@ -72,13 +72,13 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
         for pattern, why in UNBUILT:
             found = re.search(pattern, said)
             if found is not None:
-                return Outcome("refused", found.expand(why))
+                return TrainResult("refused", found.expand(why))
         raise
     try:
         given, expected = _accepted(model)
     except AttributeError as error:
         if re.search(UNRUN, f"{kind.__name__}: {error}"):
-            return Outcome("refused", "transformers itself does not run it")
+            return TrainResult("refused", "transformers itself does not run it")
         raise
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -86,7 +86,7 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
             with regard.watch(model) as seen:
                 found = _run(model, given)
     except RegardError as error:
-        return Outcome("refused", str(error))
+        return TrainResult("refused", str(error))
     changed = [
         number
         for number, (one, other) in enumerate(zip(_tensors(found), _tensors(expected), strict=True))
@@ -102,7 +102,7 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
     own = sorted(kind for kind in unseen if re.search("attention|attn", kind, re.IGNORECASE))
     assert not own, f"{own} compute weights that are not seen"
     named = [re.search(r"not recorded, because .* \((.+?)\):", str(warning.message)) for warning in caught]
-    return Outcome("exact", " ".join(match[1] for match in named if match))
+    return TrainResult("exact", " ".join(match[1] for match in named if match))
 
 
 def _as_the_model_has_it(layer: Any) -> Tensor:
@@ -375,7 +375,7 @@ HEADING = "## Models of transformers"
 """Where the generated part of the page begins."""
 
 
-def table(outcomes: Mapping[str, Outcome], settable: Collection[str]) -> str:
+def table(outcomes: Mapping[str, TrainResult], settable: Collection[str]) -> str:
     """The outcome of each model as Markdown.
 
     Args:
@@ -415,7 +415,7 @@ def main() -> None:
     tiny.quiet()
     torch.set_num_threads(1)
     stop = time.monotonic() + 60 * options.minutes
-    kinds, outcomes, failed = tiny.classes(), dict[str, Outcome](), []
+    kinds, outcomes, failed = tiny.classes(), dict[str, TrainResult](), []
     for number, (name, kind) in enumerate(kinds.items(), 1):
         if time.monotonic() > stop:
             sys.exit(f"{number - 1} of {len(kinds)} models in {options.minutes:g} minutes: give --minutes more")

@@ -79,7 +79,7 @@ def align(
     Example:
         >>> import regard
         >>> from regard.analysis import align
-        >>> recording = regard.generation.Translator.load().record("The cat is small.", "Die Katze ist klein.")
+        >>> recording = regard.pipelines.Translator.load().record("The cat is small.", "Die Katze ist klein.")
         >>> print(align(recording, "most_informative"))
         0-0 1-1 2-2 3-3 4-4
     """

@@ -97,7 +97,7 @@ def head_scores(
     Example:
         >>> import regard
         >>> from regard.analysis import head_scores
-        >>> scores = head_scores(regard.generation.Translator.load().record("Thank you."))
+        >>> scores = head_scores(regard.pipelines.Translator.load().record("Thank you."))
         >>> list(scores)[:5], len(scores["head"])
         (['layer', 'kind', 'head', 'previous_token', 'next_token'], 80)
     """
@@ -134,7 +134,7 @@ def as_score_tensors(scores: Columns) -> dict[str, Float[Tensor, "layers heads"]
     Example:
         >>> import regard
         >>> from regard.analysis import as_score_tensors, head_scores
-        >>> scores = as_score_tensors(head_scores(regard.generation.Translator.load().record("Thank you.")))
+        >>> scores = as_score_tensors(head_scores(regard.pipelines.Translator.load().record("Thank you.")))
         >>> scores["entropy"].shape, scores["entropy"].argmax().item() < 80
         (torch.Size([10, 8]), True)
     """

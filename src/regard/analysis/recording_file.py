@@ -88,7 +88,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
 
     Example:
         >>> import regard, tempfile
-        >>> recording = regard.generation.Translator.load().record("Thank you.")
+        >>> recording = regard.pipelines.Translator.load().record("Thank you.")
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     recording.save(f"{folder}/thanks.regard")
         ...     again = regard.load(f"{folder}/thanks.regard")

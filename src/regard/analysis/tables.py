@@ -44,7 +44,7 @@ def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] 
     Example:
         >>> import regard
         >>> from regard.analysis import edge_table
-        >>> table = edge_table(regard.generation.Translator.load().record("Thank you."), k=1)
+        >>> table = edge_table(regard.pipelines.Translator.load().record("Thank you."), k=1)
         >>> table["query_token"][0], round(sum(table["weight"]), 1) > 1
         ('▁Thank', True)
     """

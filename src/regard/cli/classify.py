@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.lines import one_line, writing
-from regard.cli.models import ExactDtype, dtype_of, require_model
+from regard.cli.options import ExactDtype, dtype_of, require_model
+from regard.cli.output import one_line, writing
 from regard.errors import InvalidFile
 from regard.text.lines import read_lines
 
@@ -31,14 +31,14 @@ def classify(
 
     Texts that are too long are truncated. `regard evaluate` measures a classifier on texts with known classes.
     """
-    from regard.generation.reader import Reader
     from regard.models import Bert
+    from regard.pipelines.text_encoder import TextEncoder
 
     require_model(model, Bert)
     texts = list(read_lines(file))
     if not texts:
         raise InvalidFile(f"{file}: expected texts, one a line, got none")
-    predictions = Reader.load(model, dtype=dtype_of(dtype)).classify(texts)
+    predictions = TextEncoder.load(model, dtype=dtype_of(dtype)).classify(texts)
     with writing(output) as out:
         for text, prediction in zip(texts, predictions, strict=True):
             if as_json:

@@ -23,7 +23,7 @@ def compare(
     Writes a page with both side by side and, for the tokens that are in both, their difference; it also ranks the heads
     by how much they differ. Layers belong together by name, else by kind and order; heads by number.
 
-    Recordings are written in Python: of a model of this library, as `regard.generation.Translator.load()` gives one, by
+    Recordings are written in Python: of a model of this library, as `regard.pipelines.Translator.load()` gives one, by
 
         translator.record("It was tired.").save("one.regard")
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.lines import one_line, writing
-from regard.cli.models import DtypeName, dtype_of
+from regard.cli.options import DtypeName, dtype_of
+from regard.cli.output import one_line, writing
 from regard.cli.translate import given
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.lines import read_labelled, read_lines, read_pairs, references_by_source
+from regard.text.lines import group_references, read_labeled_texts, read_lines, read_pairs
 
 if TYPE_CHECKING:
-    from regard.generation import Reader
-    from regard.text.scores import Score
+    from regard.metrics.translation import Score
+    from regard.pipelines import TextEncoder
 
 MASKED_TOKENS, MAX_DRAWS = 20_000, 20
 """Masks are drawn until there are so many masked tokens, at least 2 and at most so many times."""
@@ -44,9 +44,7 @@ def evaluate(
     hypotheses: Annotated[
         Path | None, typer.Option(help="Score these lines (one for each different source line) and run no model.")
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(help="The folder of a model.", show_default="the bundled model")] = None,
     dtype: Annotated[
         DtypeName | None,
         typer.Option(
@@ -119,7 +117,7 @@ def evaluate(
         found = (_text_scores if kind is GPT else _reader_scores)(model, test, dtype)
         _print_values(found, as_json=as_json)
         return
-    from regard.text.scores import score
+    from regard.metrics.translation import score
 
     idle = given(model=model, dtype=dtype, beam=beam)
     if hypotheses is not None and idle:
@@ -142,12 +140,12 @@ def evaluate(
     scores = score(lines, references, **given(tokenize=tokenize))
     report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
     if tokenize is None and 2 * sum(line.endswith(" .") for line in lines) > len(lines):
-        print("note: this text looks tokenised; `--tokenize none` takes its words as they are", file=sys.stderr)
+        print("note: this text looks tokenized; `--tokenize none` takes its words as they are", file=sys.stderr)
 
 
 def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
     """How likely a language model holds a text."""
-    from regard.generation.generator import Generator
+    from regard.pipelines.generator import Generator
 
     text = "".join(f"{line}\n" for line in read_lines(test))
     found = Generator.load(model, dtype=dtype_of(dtype or "float32")).likelihood(text)
@@ -162,9 +160,9 @@ def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]
 
 def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
     """How well a BERT does what its head is for."""
-    from regard.generation.reader import Reader
+    from regard.pipelines.text_encoder import TextEncoder
 
-    reader = Reader.load(model, dtype=dtype_of(dtype or "float32"))
+    reader = TextEncoder.load(model, dtype=dtype_of(dtype or "float32"))
     head = reader.model.config.head
     measures = {"sequence_classification": _class_scores, "masked_lm": _guess_scores}
     if head not in measures:
@@ -173,13 +171,13 @@ def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, floa
     return measures[head](reader, test)
 
 
-def _guess_scores(reader: Reader, test: Path) -> dict[str, float]:
+def _guess_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
     """How well a masked language model predicts tokens that are masked as in training.
 
     A few texts have few masked tokens, so masks are drawn several times; ``loss_std`` is the standard deviation of the
     loss over draws.
     """
-    from regard.text.scores import perplexity
+    from regard.metrics.translation import perplexity
 
     texts = [line.strip() for line in read_lines(test) if line.strip()]
     if not texts:
@@ -200,14 +198,14 @@ def _guess_scores(reader: Reader, test: Path) -> dict[str, float]:
     }
 
 
-def _class_scores(reader: Reader, test: Path) -> dict[str, float]:
+def _class_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
     """How well a classifier tells the classes of texts."""
     import torch
 
-    from regard.text.scores import class_scores
+    from regard.metrics.translation import classification_metrics
 
     labels = reader.model.config.labels
-    pairs = [(text, label) for _, text, label in read_labelled([test])]
+    pairs = [(text, label) for _, text, label in read_labeled_texts([test])]
     if not pairs:
         raise InvalidFile(f"{test}: expected texts with their classes, but the file is empty")
     unknown = sorted({label for _, label in pairs} - set(labels))
@@ -216,14 +214,14 @@ def _class_scores(reader: Reader, test: Path) -> dict[str, float]:
     confusion = torch.zeros(len(labels), len(labels), dtype=torch.int64)
     for (_, label), told in zip(pairs, reader.classify([text for text, _ in pairs]), strict=True):
         confusion[labels.index(label), labels.index(told.label)] += 1
-    return {"texts": len(pairs), **class_scores(confusion)}
+    return {"texts": len(pairs), **classification_metrics(confusion)}
 
 
 def _generated_scores(path: Path, reference: Path | None) -> dict[str, Any]:
     """How varied generated texts are, and how close to what was wanted."""
-    from regard.text.generated import generated_scores, signature
+    from regard.metrics.generation import generation_metrics, signature
 
-    return {**generated_scores(_texts(path), None if reference is None else _texts(reference)), "by": signature()}
+    return {**generation_metrics(_texts(path), None if reference is None else _texts(reference)), "by": signature()}
 
 
 def _texts(path: Path) -> list[str]:
@@ -289,7 +287,7 @@ def _hypotheses(path: Path, wanted: int) -> list[str]:
 
 
 def _pairs(test: Path) -> tuple[list[str], list[list[str]]]:
-    grouped = references_by_source(_whole(test))
+    grouped = group_references(_whole(test))
     if not grouped:
         raise InvalidFile(f"{test}: expected pairs, but the file is empty")
     return list(grouped), list(grouped.values())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.models import ExactDtype, dtype_of, require_model
+from regard.cli.options import ExactDtype, dtype_of, require_model
 from regard.cli.show import sentence_objections
 from regard.errors import raise_problems
 
@@ -37,11 +37,11 @@ def fill_mask(
     from rich.table import Table
     from rich.text import Text
 
-    from regard.generation.reader import Reader
     from regard.models import Bert
+    from regard.pipelines.text_encoder import TextEncoder
 
     require_model(model, Bert)
-    predictions = Reader.load(model, dtype=dtype_of(dtype)).fill(text, top_k)
+    predictions = TextEncoder.load(model, dtype=dtype_of(dtype)).fill(text, top_k)
     if as_json:
         masks = [prediction.probabilities for prediction in predictions]
         print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))

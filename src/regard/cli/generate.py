@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.lines import writing
-from regard.cli.models import FastestDtype, dtype_of, require_model
+from regard.cli.options import FastestDtype, dtype_of, require_model
+from regard.cli.output import writing
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines
 
@@ -68,14 +68,14 @@ def generate(
         raise InvalidArgument("`--num-samples`: `--temperature 0` always writes the same text; leave one of them out")
     if prompt == "-":
         prompt = "\n".join(read_lines("-"))
-    from regard.generation.generator import Generator
-    from regard.generation.sampling import Sampling
+    from regard.generation.sampling import SamplingParams
     from regard.models import GPT
+    from regard.pipelines.generator import Generator
 
     require_model(model, GPT)
     sampling = None
     if beam is None and temperature != 0:
-        sampling = Sampling(0.8 if temperature is None else temperature, top_k, top_p, seed)
+        sampling = SamplingParams(0.8 if temperature is None else temperature, top_k, top_p, seed)
     writer = Generator.load(model, dtype=dtype_of(dtype))
     most = 200 if max_new_tokens is None else max_new_tokens
     sampling = None if sampling is None else sampling.started(writer.device)

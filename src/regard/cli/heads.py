@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.models import ExactDtype
+from regard.cli.options import ExactDtype
 from regard.cli.show import sentence_objections
 from regard.errors import InvalidArgument, did_you_mean, raise_problems
 
@@ -52,7 +52,7 @@ def heads(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="The folder of a model, or minilm.", show_default="the embedded model"),
+        typer.Option(help="The folder of a model, or minilm.", show_default="the bundled model"),
     ] = None,
     dtype: ExactDtype = "float32",
 ) -> None:
@@ -81,8 +81,8 @@ def heads(
         raise InvalidArgument(f"--output: expected a name with {', '.join((*TABLES, *FIGURES))}, got {output.name!r}")
     from rich.console import Console
 
-    from regard.cli.models import load_model
-    from regard.generation import Translator
+    from regard.cli.options import load_model
+    from regard.pipelines import Translator
     from regard.watching import TransformersModel
 
     texts = {"TEXT": text} if text is not None else _lines(file)

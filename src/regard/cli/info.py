@@ -27,7 +27,7 @@ PACKAGES = (
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Show versions, devices, kernels, masks, scores, measures and the embedded model.
+    """Show versions, devices, kernels, masks, scores, measures and the bundled model.
 
     Put its output into a bug report:
 
@@ -45,7 +45,7 @@ def info(
         "kernels": "kernels, in the order in which they are tried",
         "scores": "scores, with their names",
         "measures": "measures, with their names",
-        "models": "embedded models",
+        "models": "bundled models",
     }
     console = Console()
     for title, rows in facts.items():
@@ -75,7 +75,7 @@ def gather() -> dict[str, dict[str, str | None]]:
         "masks": _rules(Mask),
         "scores": _rules(Score),
         "measures": _rules(Measure),
-        "models": _embedded(),
+        "models": _bundled_models(),
     }
 
 
@@ -126,11 +126,11 @@ def _devices() -> dict[str, str | None]:
     return devices
 
 
-def _embedded() -> dict[str, str | None]:
+def _bundled_models() -> dict[str, str | None]:
     from importlib import resources
 
     found: dict[str, str | None] = {}
-    folder = resources.files("regard") / "embedded"
+    folder = resources.files("regard") / "bundled"
     for model in sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []:
         config, weights = model / "config.json", model / "model.safetensors"
         if config.is_file() and weights.is_file():

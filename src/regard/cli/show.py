@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.models import ExactDtype
+from regard.cli.options import ExactDtype
 from regard.errors import raise_problems
 
 if TYPE_CHECKING:
@@ -98,13 +98,15 @@ def show(
 
 def _record(model: Path | None, dtype: str, text: str, target: str | None, max_new_tokens: int | None) -> Recording:
     """Record a model of any class."""
-    from regard.cli.models import load_model
-    from regard.generation import Generator, Reader, Translator
+    from regard.cli.options import load_model
+    from regard.pipelines import Generator, TextEncoder, Translator
 
     loaded = load_model(model, dtype=dtype, pair=target is not None)
     options = {"target": target, "max_new_tokens": max_new_tokens}
-    accepted = {Translator: ("target",), Generator: ("max_new_tokens",), Reader: ()}.get(type(loaded), tuple(options))
-    does = {Translator: "translates", Generator: "continues a text", Reader: "reads one text and generates none"}
+    accepted = {Translator: ("target",), Generator: ("max_new_tokens",), TextEncoder: ()}.get(
+        type(loaded), tuple(options)
+    )
+    does = {Translator: "translates", Generator: "continues a text", TextEncoder: "reads one text and generates none"}
     unused = [name for name, value in options.items() if value is not None and name not in accepted]
     raise_problems([f"--{name.replace('_', '-')}: the model {does[type(loaded)]}; leave it out" for name in unused])
     return loaded.record(text, **{name: options[name] for name in accepted})

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.models import ExactDtype, dtype_of
+from regard.cli.options import ExactDtype, dtype_of
 from regard.cli.show import sentence_objections
 from regard.errors import InvalidArgument, raise_problems
 
@@ -62,8 +62,8 @@ def steps(
     if text is None:
         found = calculate()
     else:
-        from regard.generation.load import load
         from regard.models.minilm import resolve_folder
+        from regard.pipelines.load import load
 
         found = load(model and resolve_folder(model), dtype=dtype_of(dtype)).trace(text, layer)
     heads, queries, _ = found["weights"].shape

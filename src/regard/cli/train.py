@@ -37,6 +37,6 @@ def train(
         )
     from regard import training
 
-    settings = training.read_recipe(recipe, context.args)  # refused before lightning is loaded
+    settings = training.load_recipe(recipe, context.args)  # refused before lightning is loaded
     if training.train(settings, resume=resume).interrupted:
         raise typer.Exit(130)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.lines import is_typed, one_line, writing
-from regard.cli.models import FastestDtype, dtype_of, require_model
+from regard.cli.options import FastestDtype, dtype_of, require_model
+from regard.cli.output import is_typed, one_line, writing
 from regard.errors import InvalidArgument
 from regard.text.lines import read_lines, shown
 
 if TYPE_CHECKING:
-    from regard.generation.sampling import Sampling
-    from regard.generation.translator import Translation
+    from regard.generation.sampling import SamplingParams
+    from regard.pipelines.translator import Translation
 
 CHUNK = 1024  # lines that are sorted by length together: enough for full batches, few enough that output begins soon
 
@@ -39,9 +39,7 @@ def translate(
             show_default="standard output",
         ),
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="The folder of a model.", show_default="the embedded model")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(help="The folder of a model.", show_default="the bundled model")] = None,
     dtype: FastestDtype = None,
     beam: Annotated[
         int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
@@ -124,22 +122,22 @@ def translations(
     dtype: str | None = None,
     total: int | None = None,
     chunk: int = CHUNK,
-    sampling: Sampling | None = None,
+    sampling: SamplingParams | None = None,
     **options: Any,
 ) -> Iterator[tuple[str, str, list[Translation]]]:
     """Each line with its name and its translations, best first, while a bar on stderr shows how far it is.
 
     Args:
         lines: What to translate, each after what errors call it.
-        model: The folder of a model; None is the embedded one.
+        model: The folder of a model; None is the bundled one.
         dtype: The name of what it computes in; None is the fastest.
         total: The number of lines, where it is known.
         chunk: Lines that are read, sorted and translated together.
         sampling: As ``Translator.translate`` takes it; one generator draws for all lines.
         options: As ``Translator.translate`` takes them.
     """
-    from regard.generation.translator import Translator
     from regard.models import EncoderDecoder
+    from regard.pipelines.translator import Translator
 
     if model is not None:
         require_model(model, EncoderDecoder)
@@ -179,16 +177,16 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _sampling(wanted: bool, drawing: dict[str, Any], searching: dict[str, Any]) -> Sampling | None:
+def _sampling(wanted: bool, drawing: dict[str, Any], searching: dict[str, Any]) -> SamplingParams | None:
     """The rules of drawing, if that is wanted; what only searching knows must not be beside them, nor the reverse."""
     idle = ", ".join(f"`--{name.replace('_', '-')}`" for name in (searching if wanted else drawing))
     if idle and wanted:
         raise InvalidArgument(f"{idle}: says how to search, but `--sample` draws at random; leave one of them out")
     if idle:
         raise InvalidArgument(f"{idle}: expected together with `--sample`, which is not there; add it, or leave it out")
-    from regard.generation.sampling import Sampling
+    from regard.generation.sampling import SamplingParams
 
-    return Sampling(**drawing) if wanted else None
+    return SamplingParams(**drawing) if wanted else None
 
 
 def _rows(number: int, best: list[Translation], *, nbest: int, scores: bool) -> Iterator[str]:

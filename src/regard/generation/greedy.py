@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.generation.begin import begin
-from regard.generation.decoding import Generating, Hypothesis
+from regard.generation.model_states import start_decoding
 from regard.generation.single import extend_singly
+from regard.generation.state import Generating, Hypothesis
 
 
 @torch.inference_mode()
@@ -48,7 +48,7 @@ def greedy(
         2
     """
     options: dict[str, Any] = {"max_length": max_length, "min_length": min_length, "cache": cache}
-    return extend_singly(begin(model, src, src_lengths, **options), likeliest)
+    return extend_singly(start_decoding(model, src, src_lengths, **options), likeliest)
 
 
 def likeliest(likely: Tensor) -> Tensor:

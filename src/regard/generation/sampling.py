@@ -1,4 +1,4 @@
-"""Sampling: each word is drawn at random, as likely as the model holds it to be."""
+"""SamplingParams: each word is drawn at random, as likely as the model holds it to be."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
-from regard.generation.begin import begin
-from regard.generation.decoding import Generating, Hypothesis
+from regard.generation.model_states import start_decoding
 from regard.generation.single import Choose, extend_singly
+from regard.generation.state import Generating, Hypothesis
 
 SEEDS = range(-(2**63), 2**64)  # what torch's generators take
 TEMPERATURES = 1e-30, 1e30  # beyond these a quotient may leave float32; the draw is long that of the limit
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """How words are drawn at random; arguments and defaults are those of :func:`sample`.
 
     With a number as seed, equal calls draw equal words; a generator goes on where it stands.
@@ -36,7 +36,7 @@ class Sampling:
     def __post_init__(self) -> None:
         raise_problems(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
 
-    def started(self, device: torch.device) -> Sampling:
+    def started(self, device: torch.device) -> SamplingParams:
         """The same with a generator on the device in place of a number."""
         return replace(self, seed=generator_on(device, self.seed))
 
@@ -88,7 +88,7 @@ def sample(
         2
     """
     raise_problems(sampling_objections(temperature, top_k, top_p, seed))
-    decoding = begin(model, src, src_lengths, max_length=max_length, min_length=min_length)
+    decoding = start_decoding(model, src, src_lengths, max_length=max_length, min_length=min_length)
     return extend_singly(decoding, drawing(src.device, temperature, top_k, top_p, seed))
 
 
@@ -127,13 +127,15 @@ def generator_on(device: torch.device, seed: int | torch.Generator | None) -> to
 
 
 def check_sampling(sampling: object) -> None:
-    """Refuse what is neither None nor a `Sampling`.
+    """Refuse what is neither None nor a `SamplingParams`.
 
     Raises:
         InvalidType: Then.
     """
-    if not isinstance(sampling, Sampling | None):
-        raise InvalidType(f"sampling must be a Sampling, but is a {type(sampling).__name__}: Sampling(temperature=0.8)")
+    if not isinstance(sampling, SamplingParams | None):
+        raise InvalidType(
+            f"sampling must be a SamplingParams, but is a {type(sampling).__name__}: SamplingParams(temperature=0.8)"
+        )
 
 
 def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.generation.decoding import Decoding, Hypothesis
+from regard.generation.state import DecodingState, Hypothesis
 
 Choose = Callable[[Tensor], Tensor]
 """Gives of log-probabilities (sentences, vocab) the words to come, (sentences,)."""
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 @torch.inference_mode()
-def steps(decoding: Decoding, choose: Choose) -> Iterator[Step]:
+def steps(decoding: DecodingState, choose: Choose) -> Iterator[Step]:
     """Extend each sentence by chosen words until it ends or may get no more."""
     scores = torch.zeros(len(decoding.numbers), device=decoding.words.device)  # (sentences,)
     while decoding.numbers.numel():
@@ -45,7 +45,7 @@ def steps(decoding: Decoding, choose: Choose) -> Iterator[Step]:
         decoding.go_on(words[staying], staying=staying)
 
 
-def extend_singly(decoding: Decoding, choose: Choose) -> list[Hypothesis]:
+def extend_singly(decoding: DecodingState, choose: Choose) -> list[Hypothesis]:
     """Extend each sentence by chosen words until it ends.
 
     Returns:

@@ -49,7 +49,7 @@ class BertConfig(TransformerLayerConfig):
         vocab_size: Size of the vocabulary.
         num_layers: Number of layers.
         max_seq_len: Longest sequence, special tokens included; the number of learned positions.
-        truncation_length: Number of tokens to which `Reader` truncates texts. Default: max_seq_len.
+        truncation_length: Number of tokens to which `TextEncoder` truncates texts. Default: max_seq_len.
         type_vocab_size: Number of token types (segments); 0 disables token type embeddings.
         head: ``"masked_lm"``: logits over the vocabulary at each position; ``"sequence_classification"``: logits over
             the labels for each text; ``"token_classification"``: for each token; ``"sentence_embedding"``: one vector

@@ -121,7 +121,7 @@ def read_alignments(path: str | Path) -> Iterator[list[tuple[int, int]]]:
         yield [(int(source), int(target)) for source, target in links]
 
 
-def read_labelled(files: Sequence[str | Path]) -> Iterator[tuple[str, str, str]]:
+def read_labeled_texts(files: Sequence[str | Path]) -> Iterator[tuple[str, str, str]]:
     """Read texts with their classes from TSV files, ``text``, tab, ``class``; further columns are ignored.
 
     Yields:
@@ -184,11 +184,11 @@ def letter_objections(texts: Iterable[tuple[str, str]]) -> list[str]:
     return objections
 
 
-def references_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def group_references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Group the targets of each source, in the order in which they come; pairs with an empty side are left out.
 
     Example:
-        >>> references_by_source([("hi", "hallo"), ("bye", "tschüs"), ("hi", "grüß dich"), ("", "leer")])
+        >>> group_references([("hi", "hallo"), ("bye", "tschüs"), ("hi", "grüß dich"), ("", "leer")])
         {'hi': ['hallo', 'grüß dich'], 'bye': ['tschüs']}
     """
     grouped: dict[str, list[str]] = {}

@@ -11,10 +11,10 @@ from regard.text.backends import FILE
 from regard.text.marian import MarianTokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import FILE as PIECES
-from regard.text.sentencepiece import PiecesTokenizer
+from regard.text.sentencepiece import SentencePieceTokenizer
 from regard.text.tokenizer import SPECIALS, Tokenizer
 
-AnyTokenizer = Tokenizer | PipelineTokenizer | MarianTokenizer | PiecesTokenizer
+AnyTokenizer = Tokenizer | PipelineTokenizer | MarianTokenizer | SentencePieceTokenizer
 
 
 def load_tokenizer(folder: str | Path) -> AnyTokenizer:
@@ -30,12 +30,12 @@ def load_tokenizer(folder: str | Path) -> AnyTokenizer:
     if (folder / marian.SOURCE).is_file():
         return MarianTokenizer.load(folder)
     if (folder / PIECES).is_file():
-        return PiecesTokenizer.load(folder)
+        return SentencePieceTokenizer.load(folder)
     known = f"{FILE}, {PIECES}, or {marian.SOURCE} with {marian.TARGET} and {marian.VOCABULARY}"
     raise InvalidFile(f"{folder}: has no tokenizer; a model folder has one beside its weights: {known}")
 
 
-def check_vocabulary(tokenizer: AnyTokenizer, vocab_size: int, name: str) -> None:
+def check_vocab_size(tokenizer: AnyTokenizer, vocab_size: int, name: str) -> None:
     """Refuse a tokenizer that knows words which a model does not.
 
     Args:

@@ -8,13 +8,13 @@ from typing import Any
 
 from regard.errors import InvalidFile
 from regard.text.lines import check_texts
-from regard.text.sentencepiece import KeptFiles, processor
+from regard.text.sentencepiece import SentencePieceFiles, processor
 
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
 SPACE = "\u2581"
 
 
-class MarianTokenizer(KeptFiles):
+class MarianTokenizer(SentencePieceFiles):
     """Text to ids of one vocabulary by the pieces of SentencePiece, of the source or of the target.
 
     A text may begin with the language that it is to become, ``>>deu<<``, where the vocabulary knows it.

@@ -18,7 +18,7 @@ FILE = "tokenizer.model"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
 
 
-class KeptFiles:
+class SentencePieceFiles:
     """A tokenizer that is files of others, which it writes as it has read them.
 
     Args:
@@ -66,7 +66,7 @@ class KeptFiles:
             raise InvalidFile(f"{folder}/{error}") from error
 
 
-class PiecesTokenizer(KeptFiles):
+class SentencePieceTokenizer(SentencePieceFiles):
     """Text to the ids of SentencePiece's pieces.
 
     Args:

@@ -25,7 +25,7 @@ class Tokenizer:
     """Text to subword ids and back, by byte-level BPE (through ``tokenizers``).
 
     Text is brought to NFC, and any run of white space to one space; that is all that is lost:
-    ``decode(encode([x])) == [normalise(x)]`` for every string. Text that spells a special token is encoded as text.
+    ``decode(encode([x])) == [normalize(x)]`` for every string. Text that spells a special token is encoded as text.
 
     Reference:
         Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units".
@@ -85,7 +85,7 @@ class Tokenizer:
         """A digest of all that decides which ids a text gets."""
         return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
 
-    def normalise(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
         """Give the text as ``decode(encode(...))`` would: NFC, white space as single spaces."""
         return self._backend.normalizer.normalize_str(text).strip(" ")
 

@@ -24,16 +24,16 @@ def _needing_the_extra() -> Iterator[None]:
 
 
 with _needing_the_extra():
-    from regard.training.recipe import Recipe, apply_overrides, make_recipe, read_recipe
+    from regard.training.recipe import Recipe, apply_overrides, load_recipe, make_recipe
 
 if TYPE_CHECKING:
-    from regard.training.run import Outcome, train
+    from regard.training.trainer import TrainResult, train
 
-__all__ = ["Outcome", "Recipe", "apply_overrides", "make_recipe", "read_recipe", "train"]
+__all__ = ["Recipe", "TrainResult", "apply_overrides", "load_recipe", "make_recipe", "train"]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Outcome", "train"):
+    if name in ("TrainResult", "train"):
         with _needing_the_extra():
-            return getattr(importlib.import_module("regard.training.run"), name)
+            return getattr(importlib.import_module("regard.training.trainer"), name)
     raise AttributeError(f"module 'regard.training' has no attribute '{name}'")

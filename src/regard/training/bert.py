@@ -13,7 +13,7 @@ from regard.models import Bert, BertConfig
 from regard.models.bert import Head
 from regard.models.checkpoint import load_model
 from regard.models.minilm import resolve_folder
-from regard.text.load import check_vocabulary, load_tokenizer
+from regard.text.load import check_vocab_size, load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.training.recipe import Recipe
 from regard.training.sections import Count, Data, Folder, Section, model_section
@@ -62,7 +62,7 @@ class BertRecipe(Recipe):
             return Bert(self.config(tokenizer.vocab_size, head, labels, tokenizer.pad_id))
         given = self.model.model_dump(exclude_unset=True, exclude={"architecture", "checkpoint"})
         model = load_model(self.model.checkpoint, expected=Bert)
-        check_vocabulary(tokenizer, model.config.vocab_size, str(self.model.checkpoint))
+        check_vocab_size(tokenizer, model.config.vocab_size, str(self.model.checkpoint))
         return model.with_head(head, labels, **given).train()
 
     def absolute(self, keys: dict[str, Any]) -> dict[str, Any]:

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import InvalidCheckpoint, TrainingDiverged, raise_problems
+from regard.training.checkpoint_io import FILE as STATE
 from regard.training.recipe import Recipe
 from regard.training.schedules import rate
-from regard.training.storage import FILE as STATE
 
 log = logging.getLogger("regard.training")
 
 
-class TrainedModule(L.LightningModule):
+class TaskModule(L.LightningModule):
     """A model with its loss and its optimizer.
 
     The model is made in :meth:`configure_model`, when the vocabulary is known; its weights follow from the seed.

@@ -44,7 +44,7 @@ TASKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "translation": ("regard.training.translation.recipe", "TranslationRecipe"),
         "language_model": ("regard.training.language_model.recipe", "LanguageModelRecipe"),
-        "masked_lm": ("regard.training.masked_words.recipe", "MaskedWordsRecipe"),
+        "masked_lm": ("regard.training.masked_lm.recipe", "MaskedLMRecipe"),
         "classification": ("regard.training.classification.recipe", "ClassificationRecipe"),
     }
 )
@@ -150,7 +150,7 @@ def bundled_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from YAML.
 
     Args:
@@ -347,7 +347,7 @@ def write_recipe(recipe: Recipe) -> None:
 def is_copy(path: Path) -> bool:
     """Whether a file is just what :func:`write_recipe` wrote, so that nothing of anyone's own is lost with it."""
     try:
-        return path.read_text(encoding="utf-8") == read_recipe(path).to_yaml()
+        return path.read_text(encoding="utf-8") == load_recipe(path).to_yaml()
     except (InvalidFile, InvalidRecipe):
         return False
 
@@ -358,7 +358,7 @@ def check_resumable(recipe: Recipe) -> None:
     Raises:
         InvalidRecipe: With every key that differs from the copy in the run folder and may not.
     """
-    now, then = (_flat(yaml.safe_load(each.to_yaml())) for each in (recipe, read_recipe(recipe.run / FILE)))
+    now, then = (_flat(yaml.safe_load(each.to_yaml())) for each in (recipe, load_recipe(recipe.run / FILE)))
     raise_problems(
         [
             f"{key}: the run began with {then.get(key)!r}, but is to go on with {now.get(key)!r}; it cannot change"

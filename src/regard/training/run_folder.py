@@ -13,8 +13,8 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from regard.errors import InvalidArgument, InvalidFile
 from regard.training import recipe as recipes
-from regard.training.logs import FILE as METRICS
-from regard.training.storage import FILE as STATE
+from regard.training.checkpoint_io import FILE as STATE
+from regard.training.csv_logger import FILE as METRICS
 
 LOCK = ".lock"
 MODELS = ("last", "best", "averaged")

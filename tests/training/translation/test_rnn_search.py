@@ -9,8 +9,8 @@ import pytest
 
 from regard.cli.main import main
 from regard.errors import InvalidRecipe
-from regard.generation import Translator
 from regard.models import RNNSearch, load_model
+from regard.pipelines import Translator
 from regard.training import make_recipe, train
 
 

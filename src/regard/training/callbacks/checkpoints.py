@@ -22,14 +22,14 @@ from safetensors import SafetensorError
 from regard.errors import InvalidFile, RegardError
 from regard.models import save_model
 from regard.training.averaging import Snapshots, load_average
-from regard.training.module import TrainedModule
+from regard.training.checkpoint_io import FILE
+from regard.training.module import TaskModule
 from regard.training.recipe import Recipe
-from regard.training.storage import FILE
 
 STOPS = signal.SIGINT, signal.SIGTERM  # Ctrl-C, and what a scheduler sends before it kills
 
 
-class Interrupted(RegardError):
+class TrainingInterrupted(RegardError):
     """Ctrl-C was pressed, or the process was told to end."""
 
 
@@ -93,7 +93,7 @@ class Checkpoints(L.Callback):
             self._save_weights(trainer, pl_module, "best")
         self._end_step(trainer, pl_module)
 
-    def _end_step(self, trainer: L.Trainer, module: TrainedModule) -> None:
+    def _end_step(self, trainer: L.Trainer, module: TaskModule) -> None:
         step = trainer.global_step
         asked = trainer.strategy.reduce_boolean_decision(self.interrupted, all=False)
         late = time.monotonic() - self.saved_at > 60 * self.keys.minutes
@@ -111,15 +111,15 @@ class Checkpoints(L.Callback):
         if due:
             self._save_state(trainer, module)
         if asked:
-            raise Interrupted
+            raise TrainingInterrupted
 
-    def _save_state(self, trainer: L.Trainer, module: TrainedModule) -> None:
+    def _save_state(self, trainer: L.Trainer, module: TaskModule) -> None:
         with self._telling(self.run / FILE):
             trainer.save_checkpoint(self.run / FILE)
         self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
         self._save_weights(trainer, module, "last")
 
-    def _save_weights(self, trainer: L.Trainer, module: TrainedModule, name: str) -> None:
+    def _save_weights(self, trainer: L.Trainer, module: TaskModule, name: str) -> None:
         if trainer.is_global_zero:
             with self._telling(self.run / name):
                 save_model(self.run / name, module.model, module.data.tokenizer)
@@ -135,7 +135,7 @@ class Checkpoints(L.Callback):
             raise InvalidFile(f"{path}: could not be saved ({reason}); {kept}") from error
 
     @contextmanager
-    def minding_signals(self) -> Iterator[None]:
+    def stop_on_signals(self) -> Iterator[None]:
         """Let Ctrl-C end training at the end of a step; where nothing was trained yet, or at a second one, at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -149,7 +149,7 @@ class Checkpoints(L.Callback):
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted or not self.started:
-            raise Interrupted  # lightning would make exit code 1 of a KeyboardInterrupt
+            raise TrainingInterrupted  # lightning would make exit code 1 of a KeyboardInterrupt
         self.interrupted = True
         if rank_zero_only.rank == 0:
             os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")  # print may be in use just now

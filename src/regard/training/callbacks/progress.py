@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from regard.text.batches import Loader
+from regard.data.batching import Loader
 
 log = logging.getLogger("regard.training")
 
 
-class Speedometer(L.Callback):
+class ProgressLogger(L.Callback):
     """Logs the mean losses, the learning rate and the speed every few steps.
 
     Args:

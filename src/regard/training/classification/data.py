@@ -1,22 +1,22 @@
-"""The data of a classifier: the vocabulary, the classes and the tokenised texts, and the batches of each process."""
+"""The data of a classifier: the vocabulary, the classes and the tokenized texts, and the batches of each process."""
 
 from __future__ import annotations
 
 import logging
 
-from regard.text.batches import Loader
-from regard.text.lines import read_labelled
+from regard.data.batching import Loader
+from regard.data.texts import TextDataset, TextLoader, read_label_names, tokenize_texts
+from regard.text.lines import read_labeled_texts
 from regard.text.pipeline import PipelineTokenizer
-from regard.text.sentences import Sentences, TextLoader, build_sentences, read_labels
 from regard.training.bert import checkpoint_tokenizer
 from regard.training.classification.recipe import ClassificationRecipe
-from regard.training.data import TaskData
-from regard.training.masked_words.data import tell_texts
+from regard.training.datamodule import TaskDataModule
+from regard.training.masked_lm.data import tell_texts
 
 log = logging.getLogger("regard.training")
 
 
-class ClassificationData(TaskData):
+class ClassificationData(TaskDataModule):
     """Texts with their classes.
 
     After :meth:`setup` there are ``tokenizer``, ``labels``, ``train`` and ``valid``.
@@ -27,26 +27,26 @@ class ClassificationData(TaskData):
 
     recipe: ClassificationRecipe
     tokenizer: PipelineTokenizer
-    train: Sentences
-    valid: Sentences | None
+    train: TextDataset
+    valid: TextDataset | None
 
     def make_tokenizer(self) -> PipelineTokenizer:
         if self.recipe.model.checkpoint is not None:
             return checkpoint_tokenizer(self.recipe.model.checkpoint)
-        texts = (text for _, text, _ in read_labelled(self.train_files))
+        texts = (text for _, text, _ in read_labeled_texts(self.train_files))
         return PipelineTokenizer.train(texts, self.recipe.vocabulary.size)
 
-    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[Sentences, Sentences | None]:
-        self.labels = read_labels(self.train_files)
+    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TextDataset, TextDataset | None]:
+        self.labels = read_label_names(self.train_files)
         longest = self.recipe.data.max_length
         train, valid = (
-            build_sentences(files, tokenizer, self.folder, max_length=longest, labels=self.labels) if files else None
+            tokenize_texts(files, tokenizer, self.folder, max_length=longest, labels=self.labels) if files else None
             for files in (self.train_files, self.valid_files)
         )
         assert train is not None
         return train, valid
 
-    def loader(self, corpus: Sentences, *, seed: int | None, rank: int, world: int) -> TextLoader:
+    def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world: int) -> TextLoader:
         return TextLoader(corpus, self.recipe.data.batch, self.tokenizer.pad_id, seed=seed, rank=rank, world=world)
 
     def tell(self, loader: Loader) -> None:

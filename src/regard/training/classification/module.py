@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.data.texts import TextBatch
+from regard.metrics.translation import classification_metrics
 from regard.models import Bert
-from regard.text.scores import class_scores
-from regard.text.sentences import Texts
 from regard.training.classification.data import ClassificationData
 from regard.training.classification.recipe import ClassificationRecipe
-from regard.training.module import TrainedModule
+from regard.training.module import TaskModule
 
 
-class ClassificationModule(TrainedModule):
+class ClassificationModule(TaskModule):
     """A Bert that tells classes, with its loss.
 
     Args:
@@ -34,18 +34,18 @@ class ClassificationModule(TrainedModule):
     def build(self) -> Bert:
         return self.recipe.build(self.data.tokenizer, "sequence_classification", self.data.labels)
 
-    def _logits(self, batch: Texts) -> Tensor:
+    def _logits(self, batch: TextBatch) -> Tensor:
         logits = self.model(batch.words, batch.lengths).logits
         assert logits is not None
         return logits.float()
 
-    def losses(self, batch: Texts) -> dict[str, Any]:
+    def losses(self, batch: TextBatch) -> dict[str, Any]:
         """Give the loss of telling the classes."""
         smoothing = self.recipe.optimizer.label_smoothing
         loss = functional.cross_entropy(self._logits(batch), batch.labels, label_smoothing=smoothing)
         return {"loss": loss, "parts": [loss.detach()]}
 
-    def sums(self, batch: Texts) -> list[float]:
+    def sums(self, batch: TextBatch) -> list[float]:
         """The negative log-likelihood, and how many texts of each class (rows) were taken for which (columns)."""
         logits, count = self._logits(batch), len(self.data.labels)
         loss = functional.cross_entropy(logits, batch.labels, reduction="sum")
@@ -56,5 +56,5 @@ class ClassificationModule(TrainedModule):
         """``valid_loss`` in nats a text, ``accuracy`` and ``f1`` in percent."""
         nll, *pairs = sums
         count = len(self.data.labels)
-        scores = class_scores(torch.tensor(pairs).view(count, count))
+        scores = classification_metrics(torch.tensor(pairs).view(count, count))
         return {"valid_loss": nll / sum(pairs), **scores}

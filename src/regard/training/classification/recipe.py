@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from regard.training.classification.module import ClassificationModule
 
 
-class LabelledData(BertData):
+class LabeledData(BertData):
     """Which texts, a line each: text, tab, class; and how many at a time."""
 
     batch: Count = 32
@@ -31,14 +31,14 @@ class ClassificationRecipe(BertRecipe):
 
     Args:
         task: ``"classification"``.
-        data: See :class:`LabelledData`.
+        data: See :class:`LabeledData`.
         vocabulary: See :class:`regard.training.bert.Vocabulary`.
         model: The keys of :class:`regard.models.BertConfig`, or ``checkpoint``.
         validation: See :class:`ClassificationValidation`.
     """
 
     task: Literal["classification"]
-    data: LabelledData
+    data: LabeledData
     validation: ClassificationValidation = ClassificationValidation()
 
     @property

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 
-from regard.text.batches import Loader
+from regard.data.batching import Loader
+from regard.data.blocks import BlockLoader, TokenStream, all_lines, tokenize_stream
 from regard.text.pipeline import PipelineTokenizer
-from regard.text.stream import BlockLoader, Stream, all_lines, build_stream
-from regard.training.data import TaskData
+from regard.training.datamodule import TaskDataModule
 from regard.training.language_model.recipe import LanguageModelRecipe
 
 log = logging.getLogger("regard.training")
 
 
-class LanguageModelData(TaskData):
+class LanguageModelData(TaskDataModule):
     """Running text.
 
     Args:
@@ -22,8 +22,8 @@ class LanguageModelData(TaskData):
 
     recipe: LanguageModelRecipe
     tokenizer: PipelineTokenizer
-    train: Stream
-    valid: Stream | None
+    train: TokenStream
+    valid: TokenStream | None
 
     @property
     def shares(self) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -38,17 +38,17 @@ class LanguageModelData(TaskData):
             return PipelineTokenizer.of_characters(all_lines(files, (0.0, 1.0)), documents)
         return PipelineTokenizer.train(all_lines(self.train_files, self.shares[0]), keys.size, documents)
 
-    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[Stream, Stream | None]:
+    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TokenStream, TokenStream | None]:
         documents = self.recipe.data.documents
         learned, kept = self.shares
-        train = build_stream(self.train_files, tokenizer, self.folder, share=learned, documents=documents)
+        train = tokenize_stream(self.train_files, tokenizer, self.folder, share=learned, documents=documents)
         if self.valid_files:
-            return train, build_stream(self.valid_files, tokenizer, self.folder, documents=documents)
+            return train, tokenize_stream(self.valid_files, tokenizer, self.folder, documents=documents)
         if not self.recipe.data.valid_share:
             return train, None
-        return train, build_stream(self.train_files, tokenizer, self.folder, share=kept, documents=documents)
+        return train, tokenize_stream(self.train_files, tokenizer, self.folder, share=kept, documents=documents)
 
-    def loader(self, corpus: Stream, *, seed: int | None, rank: int, world: int) -> BlockLoader:
+    def loader(self, corpus: TokenStream, *, seed: int | None, rank: int, world: int) -> BlockLoader:
         keys = self.recipe.data
         return BlockLoader(corpus, keys.block, keys.batch, seed=seed, rank=rank, world=world)
 

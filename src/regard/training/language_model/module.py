@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.data.blocks import BlockBatch
+from regard.metrics.translation import perplexity
 from regard.models import GPT
 from regard.nn.linear_cross_entropy import TokenLoss
-from regard.text.scores import perplexity
-from regard.text.stream import Words
 from regard.training.language_model.data import LanguageModelData
 from regard.training.language_model.recipe import LanguageModelRecipe
-from regard.training.module import TrainedModule
+from regard.training.module import TaskModule
 
 
-class LanguageModelModule(TrainedModule):
+class LanguageModelModule(TaskModule):
     """A GPT with its loss.
 
     Args:
@@ -37,16 +37,16 @@ class LanguageModelModule(TrainedModule):
         specials = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_ids": ends}
         return GPT(self.recipe.config(tokenizer.vocab_size, **specials))
 
-    def _loss(self, batch: Words, label_smoothing: float) -> TokenLoss:
+    def _loss(self, batch: BlockBatch, label_smoothing: float) -> TokenLoss:
         hidden, _ = self.model.forward_features(batch.words)
         return self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing)
 
-    def losses(self, batch: Words) -> dict[str, Any]:
+    def losses(self, batch: BlockBatch) -> dict[str, Any]:
         """Give the loss of telling each next word."""
         found = self._loss(batch, self.recipe.optimizer.label_smoothing)
         return {"loss": found.loss, "parts": [found.loss.detach()]}
 
-    def sums(self, batch: Words) -> tuple[Tensor, Tensor]:
+    def sums(self, batch: BlockBatch) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood and the number of words."""
         found = self._loss(batch, 0.0)
         return found.nll, found.num_tokens

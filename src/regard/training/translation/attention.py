@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.data.batching import PairBatch
 from regard.errors import InvalidRecipe, raise_problems
 from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
 from regard.models.checkpoint import load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
-from regard.text.batches import Batch
 from regard.text.tokenizer import Tokenizer
 from regard.training.translation.recipe import (
     AlignmentLoss,
@@ -42,7 +42,7 @@ class AttentionLosses:
             same = Tokenizer.load(divergence.teacher).fingerprint == tokenizer.fingerprint
             _check(recipe, teacher.config, same)
 
-    def __call__(self, attentions: Attentions, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, attentions: Attentions, batch: PairBatch) -> dict[str, Tensor]:
         """The value of each loss, a mean over its layers."""
         if not self.losses:
             return {}
@@ -60,7 +60,7 @@ class AttentionLosses:
             found[name] = torch.stack(values).mean()
         return found
 
-    def _taught(self, batch: Batch) -> Attentions | None:
+    def _taught(self, batch: PairBatch) -> Attentions | None:
         if self.teacher is None:
             return None
         with torch.no_grad():
@@ -68,7 +68,7 @@ class AttentionLosses:
 
 
 def _loss(
-    keys: LayersLoss, weights: WeightMatrix, teachers: WeightMatrix, batch: Batch, rows: Tensor, columns: Tensor
+    keys: LayersLoss, weights: WeightMatrix, teachers: WeightMatrix, batch: PairBatch, rows: Tensor, columns: Tensor
 ) -> Tensor:
     if isinstance(keys, EntropyLoss):
         return entropy_loss(weights, floor=keys.floor, ceiling=keys.ceiling, row_weights=rows)

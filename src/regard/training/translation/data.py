@@ -1,22 +1,22 @@
-"""The data of a translator: the vocabulary and the tokenised pairs, made once, and the batches of each process."""
+"""The data of a translator: the vocabulary and the tokenized pairs, made once, and the batches of each process."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
+from regard.data.batching import BatchLoader, Loader, padding_fraction
+from regard.data.pairs import PairDataset, tokenize_pairs
 from regard.errors import InvalidFile
-from regard.text.batches import BatchLoader, Loader, padding_share
-from regard.text.corpus import Corpus, build_corpus
-from regard.text.lines import read_pairs, references_by_source
+from regard.text.lines import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer
-from regard.training.data import TaskData
+from regard.training.datamodule import TaskDataModule
 from regard.training.translation.recipe import TranslationRecipe
 
 log = logging.getLogger("regard.training")
 
 
-class TranslationData(TaskData):
+class TranslationData(TaskDataModule):
     """Pairs of sentences.
 
     After :meth:`setup` there are ``tokenizer``, ``train``, ``valid`` (pairs) and ``sentences``: the sources to
@@ -28,8 +28,8 @@ class TranslationData(TaskData):
 
     recipe: TranslationRecipe
     tokenizer: Tokenizer
-    train: Corpus
-    valid: Corpus | None
+    train: PairDataset
+    valid: PairDataset | None
 
     def __init__(self, recipe: TranslationRecipe) -> None:
         super().__init__(recipe)
@@ -48,19 +48,19 @@ class TranslationData(TaskData):
     def read_tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.folder)
 
-    def corpora(self, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
+    def corpora(self, tokenizer: Tokenizer) -> tuple[PairDataset, PairDataset | None]:
         longest = self.recipe.data.max_length
-        train = build_corpus(self.train_files, tokenizer, self.folder, max_length=longest, alignments=self.alignments)
+        train = tokenize_pairs(self.train_files, tokenizer, self.folder, max_length=longest, alignments=self.alignments)
         # a validation set is measured whole; only what fits no batch or no position is left out
         limit = min(self.recipe.data.batch_tokens, self.recipe.positions) - 1
-        valid = build_corpus(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None
+        valid = tokenize_pairs(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None
         return train, valid
 
     def setup(self, stage: str) -> None:
         """Map the corpora into memory (on every process)."""
         super().setup(stage)
         translated = self.valid is not None and self.recipe.validation.sentences
-        grouped = references_by_source(read_pairs(self.valid_files)) if translated else {}
+        grouped = group_references(read_pairs(self.valid_files)) if translated else {}
         lengths = map(len, self.tokenizer.encode(list(grouped)))
         fitting = [
             item for item, length in zip(grouped.items(), lengths, strict=True) if length < self.recipe.positions
@@ -72,13 +72,13 @@ class TranslationData(TaskData):
         step = max(1, len(fitting) // max(1, self.recipe.validation.sentences))
         self.sentences = fitting[::step][: self.recipe.validation.sentences]
 
-    def loader(self, corpus: Corpus, *, seed: int | None, rank: int, world: int) -> BatchLoader:
+    def loader(self, corpus: PairDataset, *, seed: int | None, rank: int, world: int) -> BatchLoader:
         return BatchLoader(corpus, self.recipe.data.batch_tokens, seed=seed, rank=rank, world=world)
 
     def tell(self, loader: Loader) -> None:
         assert isinstance(loader, BatchLoader)
         plan = loader.plan(loader.epoch)
-        share = padding_share(loader.src_lengths, loader.tgt_lengths, plan)
+        share = padding_fraction(loader.src_lengths, loader.tgt_lengths, plan)
         log.info("vocabulary: %d subwords", self.tokenizer.vocab_size)
         for name, corpus in (("training", self.train), ("validation", self.valid)):
             if corpus is not None:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.data.batching import PairBatch
+from regard.data.padding import source_batch
 from regard.generation.greedy import greedy
+from regard.metrics.translation import score
 from regard.models import Attentions, EncoderDecoder
 from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
-from regard.text.batches import Batch
-from regard.text.padding import source_batch
-from regard.text.scores import score
-from regard.training.module import TrainedModule
+from regard.training.module import TaskModule
 from regard.training.translation.attention import AttentionLosses
 from regard.training.translation.data import TranslationData
 from regard.training.translation.recipe import TranslationRecipe
@@ -25,7 +25,7 @@ log = logging.getLogger("regard.training")
 _ROWS = 64  # sentences translated together in validation
 
 
-class TranslationModule(TrainedModule):
+class TranslationModule(TaskModule):
     """A translator with its loss.
 
     Args:
@@ -47,13 +47,13 @@ class TranslationModule(TrainedModule):
         self._attention = AttentionLosses(self.recipe, self.data.tokenizer)
         return model_from_config(self.recipe.config(self.data.tokenizer.vocab_size))
 
-    def _loss(self, batch: Batch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
+    def _loss(self, batch: PairBatch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
         hidden, attentions = self.model.forward_features(batch.src, batch.tgt, batch.src_lengths)
         pad_id = self.model.config.pad_id
         loss = self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing, ignore_index=pad_id)
         return loss, attentions
 
-    def losses(self, batch: Batch) -> dict[str, Any]:
+    def losses(self, batch: PairBatch) -> dict[str, Any]:
         """Give the label-smoothed loss of a batch, with the losses on attention that the recipe asks for."""
         found, attentions = self._loss(batch, self.recipe.optimizer.label_smoothing)
         losses = self._attention(attentions, batch)
@@ -62,7 +62,7 @@ class TranslationModule(TrainedModule):
             loss = loss + keys.weight * losses[name]
         return {"loss": loss, "parts": [part.detach() for part in (found.loss, *losses.values())]}
 
-    def sums(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def sums(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood, without smoothing, and the number of tokens."""
         found, _ = self._loss(batch, label_smoothing=0.0)
         return found.nll, found.num_tokens

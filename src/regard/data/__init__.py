@@ -1,0 +1,1 @@
+"""Tokenized datasets and their batches."""

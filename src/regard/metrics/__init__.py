@@ -1,0 +1,1 @@
+"""Scores of generated texts, translations and labels."""

@@ -1,0 +1,323 @@
+"""What a BERT makes of texts: their classes, their embeddings, the words that are hidden in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.analysis.head_scores import repeated_random_tokens
+from regard.analysis.recording import Recording
+from regard.analysis.trace import Trace
+from regard.data.masking import IGNORE_INDEX, mask_tokens
+from regard.data.padding import pad_sequences
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
+from regard.metrics.translation import perplexity
+from regard.models.bert import Bert, Head
+from regard.models.checkpoint import load_model
+from regard.pipelines.dtypes import check_dtype
+from regard.pipelines.packing import batches_by_length
+from regard.pipelines.tracing import read_once, trace_once
+from regard.text.lines import letter_objections, type_objections
+from regard.text.load import check_vocab_size, load_tokenizer
+from regard.text.pipeline import PipelineTokenizer
+
+BATCH_WORDS = 4096  # of texts that are read together
+
+
+class Prediction(NamedTuple):
+    """What a model takes a text, or a hidden word, for.
+
+    Args:
+        label: The likeliest class, or word.
+        probabilities: Of all classes by their names, or of the likeliest words.
+    """
+
+    label: str
+    probabilities: dict[str, float]
+
+
+class TokenPrediction(NamedTuple):
+    """What a model takes a word of a text for.
+
+    Args:
+        token: The word as the vocabulary has it.
+        label: The likeliest class.
+        probabilities: Of all classes by their names.
+    """
+
+    token: str
+    label: str
+    probabilities: dict[str, float]
+
+
+class MaskedLMScore(NamedTuple):
+    """How well hidden words are told.
+
+    Args:
+        nll: Their negative log-likelihood, in nats.
+        words: How many there are.
+        right: Of how many the likeliest word is the one that stood there.
+    """
+
+    nll: float
+    words: int
+    right: int
+
+    @property
+    def perplexity(self) -> float:
+        """E to the loss of a hidden word."""
+        return perplexity(self.nll / self.words)
+
+
+class TextEncoder:
+    """A BERT with its tokenizer.
+
+    Args:
+        model: Put into evaluation mode.
+        tokenizer: The one that the model was trained with.
+        name: What recordings call the model.
+
+    Raises:
+        InvalidArgument: If the tokenizer has more words than the model.
+    """
+
+    def __init__(self, model: Bert, tokenizer: PipelineTokenizer, name: str = "bert") -> None:
+        check_vocab_size(tokenizer, model.config.vocab_size, name)
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> TextEncoder:
+        """Read a model and its tokenizer from a folder.
+
+        Args:
+            folder: As ``save_model`` writes it, or a BERT of Hugging Face's transformers or sentence-transformers.
+            dtype: What the model computes in.
+
+        Raises:
+            InvalidType: If the folder is no path.
+            InvalidFile: If a file is missing, damaged, or does not fit the others.
+            InvalidArgument: If the dtype is none that models compute in.
+        """
+        check_dtype(dtype)
+        model, place = load_model(folder, expected=Bert).to(dtype), Path(folder)
+        tokenizer = load_tokenizer(place)
+        if not isinstance(tokenizer, PipelineTokenizer):
+            raise InvalidFile(f"{place}: its tokenizer is none of a BERT: expected any other tokenizer.json")
+        return cls(model, tokenizer, name=place.resolve().name)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return next(self.model.parameters()).device
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """One vector for each text, (texts, d_model), float32; texts that are too long are cut.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, or a text is none.
+        """
+        self._check("sentence_embedding")
+        return self._outputs(texts).clone()  # made outside inference mode, it can be learned from
+
+    def classify(self, texts: Sequence[str]) -> list[Prediction]:
+        """The class of each text; texts that are too long are cut.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, or a text is none.
+        """
+        self._check("sequence_classification")
+        labels = self.model.config.labels
+        rows = self._outputs(texts).softmax(-1).tolist()
+        return [Prediction(labels[row.index(max(row))], dict(zip(labels, row, strict=True))) for row in rows]
+
+    def tag(self, texts: Sequence[str]) -> list[list[TokenPrediction]]:
+        """The class of each word of each text, special tokens left out; texts that are too long are cut.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, or a text is none.
+        """
+        self._check("token_classification")
+        labels = self.model.config.labels
+        read = self._read(texts)
+        first = len(self._around[:1])
+        last = len(self._around[1:])
+        found: list[list[TokenPrediction]] = [[] for _ in read]
+        for place, logits in self._in_batches(read):
+            ids = read[place]
+            rows = logits[first : len(ids) - last].softmax(-1).tolist()
+            told = zip(self.tokenizer.tokens(ids[first : len(ids) - last]), rows, strict=True)
+            found[place] = [
+                TokenPrediction(token, labels[row.index(max(row))], dict(zip(labels, row, strict=True)))
+                for token, row in told
+            ]
+        return found
+
+    def guess(self, texts: Sequence[str], *, share: float = 0.15, seed: int = 0) -> MaskedLMScore:
+        """Hide words as in training, and measure how well the model tells them; texts that are too long are cut.
+
+        Args:
+            texts: At least one.
+            share: How many of the words are to be told; see `regard.data.masking.mask_tokens`.
+            seed: Of the draw.
+
+        Raises:
+            InvalidType: If texts are no sequence of str.
+            InvalidArgument: If the model has another head, its vocabulary no word that hides another, a text is none,
+                or the share is not above 0 and at most 1.
+        """
+        self._check("masked_lm")
+        if not 0 < share <= 1:
+            raise InvalidArgument(f"share must be above 0 and at most 1, but is {share}")
+        if self.tokenizer.mask_id is None:
+            raise InvalidArgument("the vocabulary has no word that hides another, [MASK]")
+        read = self._read(texts)
+        raise_problems([] if read else ["texts must be at least one, but there is none"])
+        head = self.model.mlm_head
+        assert head is not None
+        known = {"share": share, "mask_id": self.tokenizer.mask_id, "vocab_size": self.tokenizer.vocab_size}
+        rng, nll, words, right = np.random.default_rng(seed), 0.0, 0, 0
+        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
+            batch = [read[place] for place in places]
+            lengths = np.array([len(ids) for ids in batch])
+            padded = pad_sequences(batch, self.model.config.pad_id).numpy()
+            hidden, labels = (torch.from_numpy(each) for each in mask_tokens(padded, lengths, rng, **known))
+            told = labels != IGNORE_INDEX
+            wanted = labels[told].to(self.device)
+            with torch.inference_mode():
+                inputs = hidden.to(self.device), torch.from_numpy(lengths).to(self.device)
+                states, _ = self.model.forward_features(*inputs)
+                logits = head(states[told.to(self.device)]).float()
+            nll += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
+            words, right = words + len(wanted), right + int((logits.argmax(-1) == wanted).sum())
+        return MaskedLMScore(nll, words, right)
+
+    def fill(self, text: str, count: int = 5) -> list[Prediction]:
+        """The words that are likeliest where ``[MASK]``, or what the vocabulary calls it, stands.
+
+        Args:
+            text: With at least one hidden word.
+            count: How many words are given for each, at most the vocabulary.
+
+        Returns:
+            One for each hidden word; in a vocabulary of WordPiece, ``##ing`` goes on with a word.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the model has another head, nothing is hidden, the text is longer than what the model
+                reads, or count does not fit.
+        """
+        self._check("masked_lm")
+        raise_problems(count_problems(count=count))
+        words = self.model.config.vocab_size
+        if count > words:
+            raise InvalidArgument(f"count must be at most the {words} words of the vocabulary, but is {count}")
+        (ids,) = self._read([text], whole=True)
+        places = [place for place, word in enumerate(ids) if word == self.tokenizer.mask_id]
+        if not places:
+            name = self.tokenizer.tokens([self.tokenizer.mask_id or 0])[0]
+            raise InvalidArgument(f"text must hide a word as {name}, but it is {text[:60]!r}")
+        with torch.inference_mode():
+            hidden, _ = self.model.forward_features(torch.tensor([ids], device=self.device))
+            likely = self.model.forward_head(hidden[0, places]).float().softmax(-1).topk(count)
+        found = []
+        for row, places in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
+            named = self.tokenizer.names(places)
+            found.append(Prediction(named[0], dict(zip(named, row, strict=True))))
+        return found
+
+    def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
+        """Read random words of the vocabulary twice; see `Generator.record_repeated_tokens`."""
+        raise_problems(count_problems(length=length))
+        around = self._around
+        length = min(length, (self.model.config.max_seq_len - len(around)) // 2)
+        ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
+        return self._record([*around[:1], *ids, *around[1:]], "random tokens, twice")
+
+    def record(self, text: str) -> Recording:
+        """Read a text, and keep what every layer and head attended to.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is too long.
+        """
+        return self._record(self._read([text], whole=True)[0], text)
+
+    def _record(self, ids: list[int], text: str) -> Recording:
+        return read_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, self.name)
+
+    def trace(self, text: str, layer: str | None = None) -> Trace:
+        """Read a text, and keep every number of one attention layer's calculation.
+
+        Args:
+            text: A few words, if one is to look at it.
+            layer: ``"encoder.0"`` and so on. Default: the first.
+
+        Returns:
+            Trace: As `regard.trace` gives it, with an axis of heads.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is too long, or there is no such layer.
+        """
+        (ids,) = self._read([text], whole=True)
+        return trace_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, layer)
+
+    @property
+    def _around(self) -> list[int]:
+        """The special tokens around a text: one before it, the others behind."""
+        return self.tokenizer.encode_whole([""])[0]
+
+    def _check(self, head: Head) -> None:
+        if self.model.config.head == head:
+            return
+        files = ": modules.json and 1_Pooling/config.json configure the pooling"
+        how = files if head == "sentence_embedding" else ""
+        raise InvalidArgument(f"this needs a model with the head {head!r}, but it has {self.model.config.head!r}{how}")
+
+    def _read(self, texts: Sequence[str], *, whole: bool = False) -> list[list[int]]:
+        """The ids of each text, cut to what the model has positions for, or refused where they are to be whole."""
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise InvalidType(f"texts must be a sequence of str, but is a {type(texts).__name__}: give a list")
+        named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
+        raise_problems(type_objections(named), InvalidType)
+        raise_problems(letter_objections(named))
+        config = self.model.config
+        longest = config.max_seq_len if whole or config.truncation_length is None else config.truncation_length
+        found = self.tokenizer.encode_whole(texts)
+        if whole:
+            came = [
+                f"{name} has {len(ids)} subwords"
+                for (name, _), ids in zip(named, found, strict=True)
+                if len(ids) > longest
+            ]
+            raise_problems([f"{each}, but the model takes at most {longest} at once: shorten it" for each in came])
+        return [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in found]
+
+    @torch.inference_mode()
+    def _outputs(self, texts: Sequence[str]) -> Tensor:
+        """What the head makes of each text, (texts, width)."""
+        found = dict(self._in_batches(self._read(texts)))
+        return (
+            torch.stack([found[place] for place in range(len(found))])
+            if found
+            else torch.empty(0, self.model.config.d_model)
+        )
+
+    def _in_batches(self, read: list[list[int]]) -> Iterator[tuple[int, Tensor]]:
+        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
+            batch = [read[place] for place in places]
+            lengths = torch.tensor([len(ids) for ids in batch], device=self.device)
+            words = pad_sequences(batch, self.model.config.pad_id).to(self.device)
+            with torch.inference_mode():
+                hidden, _ = self.model.forward_features(words, lengths)
+                outputs = self.model.forward_head(hidden, lengths).float().cpu()
+            yield from zip(places, outputs, strict=True)

@@ -1,0 +1,304 @@
+"""Text in one language to text in another: a model with its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.analysis.layer import LayerList
+from regard.analysis.recording import Recording
+from regard.analysis.trace import Trace
+from regard.checks import Checks
+from regard.data.padding import source_batch
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, raise_problems
+from regard.generation.beam_search import beam_search
+from regard.generation.sampling import SamplingParams, check_sampling, sample
+from regard.generation.state import Hypothesis
+from regard.models.checkpoint import load_model
+from regard.models.encoder_decoder import EncoderDecoder
+from regard.pipelines.dtypes import check_dtype
+from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
+from regard.pipelines.teacher import axes_of, fed_batch, teacher_forced
+from regard.pipelines.tracing import traced
+from regard.text.lines import letter_objections, type_objections
+from regard.text.load import check_vocab_size, load_tokenizer
+from regard.text.marian import MarianTokenizer
+from regard.text.tokenizer import Tokenizer
+
+BUNDLED_MODEL = "bundled/tatoeba-en-de"
+BATCH_WORDS = 2400  # words of the source that are translated together; more is no faster on a CPU
+LINE_WORDS = 8  # that each line is counted longer: a step of a beam costs memory, however short its line is
+# Subwords of a source: models are hardly trained on longer ones, and leave out some of what they say. A longer line is
+# translated in parts; only a single sentence may have as many as the model takes.
+LONGEST_PART = 100
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation of one line.
+
+    Args:
+        text: The translation.
+        score: Its log-probability; from beam search divided by the length penalty. Of a line that was translated in
+            parts it is the sum of theirs.
+        tokens: Its subwords, readable.
+        finished: Whether it ended by itself; False where the length limit cut it, or a part of it.
+    """
+
+    text: str
+    score: float
+    tokens: tuple[str, ...]
+    finished: bool = True
+
+
+class Translator:
+    """A model with its tokenizer.
+
+    Args:
+        model: Put into evaluation mode.
+        tokenizer: The one that the model was trained with.
+        name: What recordings call the model.
+
+    Raises:
+        InvalidArgument: If the tokenizer has more words than the model.
+    """
+
+    def __init__(
+        self, model: EncoderDecoder, tokenizer: Tokenizer | MarianTokenizer, name: str = "transformer"
+    ) -> None:
+        check_vocab_size(tokenizer, min(model.config.vocab_size, model.config.decoder_vocab_size), name)
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str] | None = None, *, dtype: torch.dtype = torch.float32) -> Translator:
+        """Read a model and its tokenizer from a folder.
+
+        Args:
+            folder: As ``save_model`` writes it, or a Marian of Hugging Face's transformers with its SentencePiece
+                files, as those of OPUS-MT. Default: the English-German model that comes with the package.
+            dtype: What the model computes in. :func:`regard.pipelines.fastest_dtype` can be faster.
+
+        Raises:
+            InvalidType: If the folder is no path.
+            InvalidFile: If a file is missing, damaged, or does not fit the others.
+            InvalidArgument: If the dtype is none that models compute in.
+        """
+        check_dtype(dtype)
+        folder = str(files("regard").joinpath(BUNDLED_MODEL)) if folder is None else folder
+        model, place = load_model(folder, expected=EncoderDecoder).to(dtype), Path(folder)
+        tokenizer = load_tokenizer(place)
+        if not isinstance(tokenizer, (Tokenizer, MarianTokenizer)):
+            raise InvalidFile(f"{place}: its tokenizer is none of a translator: it knows one text, not two languages")
+        return cls(model, tokenizer, name=place.resolve().name)
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        beam: int | None = None,
+        nbest: int = 1,
+        length_penalty: float | None = None,
+        sampling: SamplingParams | None = None,
+        names: Sequence[str] | None = None,
+    ) -> list[list[Translation]]:
+        """Translate each line.
+
+        Lines are sorted by length into batches, and come back in their order. An empty line stays empty. A long line
+        is translated in parts of whole sentences, and a part whose translation the length limit cut sentence by
+        sentence.
+
+        Args:
+            lines: Texts.
+            beam: As for :func:`regard.generation.beam_search`. Default: 5.
+            nbest: Translations of each line, best first.
+            length_penalty: As for :func:`regard.generation.beam_search`. Default: 1.
+            sampling: Draw translations at random, and do not search. Default: search.
+            names: What errors call each line. Default: line 1, line 2, and so on.
+
+        Returns:
+            For each line up to nbest translations; of an empty line one, which is empty.
+
+        Raises:
+            InvalidType: If lines are no sequence of str, or sampling is no SamplingParams.
+            InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
+        """
+        _check_lines(lines)
+        check_sampling(sampling)
+        names = [f"line {number}" for number in range(1, len(lines) + 1)] if names is None else names
+        if len(names) != len(lines):
+            raise InvalidArgument(f"names must be one for each of {len(lines)} lines, but are {len(names)}")
+        named = list(zip(names, lines, strict=True))
+        raise_problems(type_objections(named), InvalidType)
+        raise_problems(letter_objections(named))
+        search = {"beam": beam, "length_penalty": length_penalty}
+        search = {name: value for name, value in search.items() if value is not None}
+        options: dict[str, Any] = {"nbest": nbest, **search}
+        if sampling is not None:  # one generator for all batches, so that equal lines get different draws
+            with Checks() as checks:
+                checks.integer("nbest", nbest, low=1)
+                for name, value in search.items():
+                    checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
+            options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
+        parts = self._parts(lines, names)  # ids of each part of each line
+        results = iter(self._translated([ids for line in parts for ids in line], options))
+        return [self._joined([each for _ in line for each in next(results)]) for line in parts]
+
+    def record(self, text: str, target: str | None = None) -> Recording:
+        """Translate a text, and keep what every layer and head attended to.
+
+        The weights are views of one forward pass over the whole translation, in which every step reads the words
+        before it, as when it was written.
+
+        Args:
+            text: Not empty.
+            target: The translation to look at. Default: the best that beam search finds.
+
+        Returns:
+            Recording: The layers of the encoder, of the decoder's self-attention and of its cross-attention; ``texts``
+            has ``source`` and ``translation``.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is empty or too long.
+        """
+        source, written = self._read(text, target)
+        texts = {"source": text, "translation": self.tokenizer.decode([written])[0]}
+        layers = teacher_forced(self.model, self.tokenizer, source, written)
+        return Recording(title=text, model_name=self.name, layers=LayerList(layers), texts=texts)
+
+    def trace(self, text: str, layer: str | None = None, translation: str | None = None) -> Trace:
+        """Translate a text, and keep every number of one attention layer's calculation.
+
+        Args:
+            text: Not empty; a few words, if one is to look at it.
+            layer: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"`` and so on. Default: the first.
+            translation: As for `record`.
+
+        Returns:
+            Trace: As `regard.trace` gives it, with an axis of heads.
+
+        Raises:
+            InvalidType: If the text is no str.
+            InvalidArgument: If the text is empty or too long, or there is no such layer.
+        """
+        source, written = self._read(text, translation)
+        batch = fed_batch(self.model, source, written)
+        axes = axes_of(self.model, self.tokenizer, source, written)
+        title = self.tokenizer.decode([list(source)])[0]
+        return traced(self.model.attention_layers, layer, lambda: self.model(*batch), axes, title)
+
+    def _read(self, text: str, translation: str | None) -> tuple[list[int], list[int]]:
+        """The ids of a text, and those of the translation to look at, with its end: the best if none is given."""
+        given = [("text", text)] + ([] if translation is None else [("translation", translation)])
+        raise_problems(type_objections(given), InvalidType)
+        raise_problems(letter_objections(given))
+        if not text.strip():
+            raise InvalidArgument("text must not be empty")
+        (source,), (target,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([translation or ""])
+        raise_problems(
+            [
+                f"{name} has {len(ids)} subwords, but the model takes at most {self._longest} at once: shorten it"
+                for name, ids in (("text", source), ("translation", target))
+                if len(ids) > self._longest
+            ]
+        )
+        best = Hypothesis(target, 0.0) if translation is not None else self._generate([source])[0][0]
+        return source, [*best.tokens, self.model.config.eos_id] if best.finished else best.tokens
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return self.model.src_embedding.weight.device
+
+    @property
+    def _longest(self) -> int:
+        """The most words of a source, without the one that ends it."""
+        return self.model.config.max_seq_len - 1
+
+    def _translated(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[list[Hypothesis]]]:
+        """The hypotheses of each part; of one that was cut, where it has several sentences, those of each sentence."""
+        found = [[best] for best in self._in_batches(parts, options)]
+        cut = [place for place, (best,) in enumerate(found) if not best[0].finished]
+        sentences = {place: self._sentences(self.tokenizer.decode([parts[place]])[0]) for place in cut}
+        several = {place: each for place, each in sentences.items() if len(each) > 1}
+        again = iter(self._in_batches([ids for each in several.values() for ids in each], options))
+        for place, each in several.items():
+            found[place] = [next(again) for _ in each]
+        return found
+
+    def _in_batches(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = [[] for _ in parts]
+        for places in batches_by_length([len(ids) for ids in parts], BATCH_WORDS, LINE_WORDS):
+            hypotheses = self._generate([parts[place] for place in places], **options)
+            for place, best in zip(places, hypotheses, strict=True):
+                found[place] = best
+        return found
+
+    def _generate(
+        self,
+        sources: Sequence[Sequence[int]],
+        nbest: int = 1,
+        sampling: dict[str, Any] | None = None,
+        **search: Any,
+    ) -> list[list[Hypothesis]]:
+        src, src_lengths = (tensor.to(self.device) for tensor in self._batch(sources))
+        if sampling is None:
+            return beam_search(self.model, src, src_lengths, nbest=nbest, **search)
+        src, src_lengths = src.repeat_interleave(nbest, dim=0), src_lengths.repeat_interleave(nbest)
+        drawn = sample(self.model, src, src_lengths, **sampling)
+        return [
+            sorted(drawn[start : start + nbest], key=lambda hypothesis: -hypothesis.score)
+            for start in range(0, len(drawn), nbest)
+        ]
+
+    def _batch(self, sources: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        config = self.model.config
+        return source_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
+
+    def _parts(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
+        """The ids of each line: none of an empty one, several lists of one that is long."""
+        limit = min(LONGEST_PART, self._longest)
+        encoded = self.tokenizer.encode(lines)
+        parts, objections = [], []
+        for name, line, ids in zip(names, lines, encoded, strict=True):
+            if len(ids) <= limit:
+                parts.append([ids] if ids else [])
+                continue
+            sentences = self._sentences(line)
+            longest = max(len(sentence) for sentence in sentences)
+            if longest > self._longest:
+                came = f"{name} has a sentence of {longest} subwords"
+                objections.append(f"{came}, but the model takes at most {self._longest}: split it")
+            parts.append(list(joined_up_to(limit, sentences)))
+        raise_problems(objections)
+        return parts
+
+    def _sentences(self, line: str) -> list[list[int]]:
+        """The ids of each sentence; all of them if the line is nothing but control characters, which end none."""
+        return [ids for ids in self.tokenizer.encode(sentences_of(line) or [line]) if ids]
+
+    def _joined(self, parts: list[list[Hypothesis]]) -> list[Translation]:
+        """The translations of a line: the best of all its parts together, the second best together, and so on."""
+        if not parts:
+            return [Translation("", 0.0, ())]
+        translations = []
+        for together in zip(*parts, strict=False):
+            texts = self.tokenizer.decode([hypothesis.tokens for hypothesis in together])
+            tokens = [token for hypothesis in together for token in self.tokenizer.tokens(hypothesis.tokens)]
+            score = sum(hypothesis.score for hypothesis in together)
+            finished = all(hypothesis.finished for hypothesis in together)
+            translations.append(Translation(" ".join(texts), score, tuple(tokens), finished))
+        return translations
+
+
+def _check_lines(lines: object) -> None:
+    if isinstance(lines, str):
+        raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
+    if not isinstance(lines, Sequence):
+        raise InvalidType(f"lines must be a sequence of str, but is a {type(lines).__name__}: give a list")

@@ -1,0 +1,156 @@
+"""Batches hold every pair once, within the budget, in an order that can be taken up anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.batching import BatchLoader, PairBatch, padding_fraction, token_budget_batches
+from regard.data.pairs import PairDataset, tokenize_pairs
+from regard.errors import InvalidArgument
+from regard.text.tokenizer import Tokenizer
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
+    folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(0)
+    lines = (f"{number} {'a' * draw.randint(1, 30)}\t{number} {'b' * draw.randint(1, 30)}" for number in range(500))
+    (folder / "a.tsv").write_text("\n".join(lines))
+    return tokenize_pairs([folder / "a.tsv"], Tokenizer.train(["a"], vocab_size=259), folder)
+
+
+@given(LENGTHS, st.integers(61, 500), st.one_of(st.none(), st.integers(0, 9)))
+def test_every_pair_is_in_one_batch_within_the_budget(
+    lengths: list[tuple[int, int]], tokens: int, seed: int | None
+) -> None:
+    src, tgt = np.array(lengths).T
+    batches = token_budget_batches(src, tgt, tokens, None if seed is None else np.random.default_rng(seed))
+    assert sorted(itertools.chain(*(rows.tolist() for rows in batches))) == list(range(len(lengths)))
+    for rows in batches:
+        assert len(rows) * max(src[rows].max() + 1, tgt[rows].max() + 1) <= tokens
+
+
+def test_padding_share_is_what_the_tensors_hold(corpus: PairDataset) -> None:
+    loader = BatchLoader(corpus, 400)
+    cells = real = 0
+    for batch in loader:
+        cells += batch.src.numel() + batch.labels.numel()
+        real += int((batch.src != 0).sum() + (batch.labels != 0).sum())
+    assert padding_fraction(loader.src_lengths, loader.tgt_lengths, loader.plan(0)) == pytest.approx(1 - real / cells)
+
+
+def test_buckets_pad_far_less_than_chance_does() -> None:
+    rng = np.random.default_rng(0)
+    src = rng.poisson(9, 20_000) + 1  # as short sentences are
+    tgt = np.maximum(1, src + rng.normal(0, 1.5, 20_000).round().astype(int))
+    assert padding_fraction(src, tgt, token_budget_batches(src, tgt, 8000, rng)) < 0.1
+    assert padding_fraction(src, tgt, np.array_split(rng.permutation(20_000), 25)) > 0.4
+
+
+def test_a_pair_that_fits_no_batch_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="a batch holds 10 tokens, but pair 1 alone has 12; give batches more"):
+        token_budget_batches(np.array([3, 11]), np.array([3, 3]), 10, None)
+
+
+def test_a_batch_is_ready_for_teacher_forcing(corpus: PairDataset) -> None:
+    batch = BatchLoader(corpus, 400).collate(np.array([7, 3]))
+    src, tgt = corpus.dataset["src"][:], corpus.dataset["tgt"][:]
+    for row, pair in enumerate([7, 3]):
+        source, target = src[pair], tgt[pair]
+        assert batch.src[row].tolist() == [*source, 2] + [0] * (batch.src.shape[1] - len(source) - 1)
+        assert batch.src_lengths[row] == len(source) + 1
+        padding = [0] * (batch.labels.shape[1] - len(target) - 1)
+        assert batch.tgt[row].tolist() == [1, *target, *padding]
+        assert batch.labels[row].tolist() == [*target, 2, *padding]
+    assert batch.tokens == len(tgt[7]) + len(tgt[3]) + 2
+    assert batch.src.dtype == batch.labels.dtype == torch.int64
+
+
+def take(loader: BatchLoader, count: int) -> list[PairBatch]:
+    return list(itertools.islice(loader, count))
+
+
+def same(left: list[PairBatch], right: list[PairBatch]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a.src, b.src) for a, b in zip(left, right, strict=True))
+
+
+def test_the_order_follows_from_seed_and_epoch(corpus: PairDataset) -> None:
+    first = BatchLoader(corpus, 400, seed=1)
+    epoch = len(first.plan(0))
+    batches = take(first, 3 * epoch)
+    assert same(batches, take(BatchLoader(corpus, 400, seed=1), 3 * epoch))
+    assert not same(batches, take(BatchLoader(corpus, 400, seed=2), 3 * epoch))
+    assert not same(batches[:epoch], batches[epoch : 2 * epoch])
+    met = [frozenset(tuple(row) for row in batch.src.tolist()) for batch in batches]
+    assert set(met[:epoch]) != set(met[epoch : 2 * epoch])  # other pairs meet, too
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("stop", [1, 17, 40, 41, 80, 95])
+def test_a_resumed_loader_goes_on_at_the_very_batch(corpus: PairDataset, stop: int, world: int) -> None:
+    whole = take(BatchLoader(corpus, 400, seed=1, rank=world - 1, world=world), 120)
+    stopped = BatchLoader(corpus, 400, seed=1, rank=0, world=world)  # the state that is saved is the first process's
+    take(stopped, stop)
+    resumed = BatchLoader(corpus, 400, seed=1, rank=world - 1, world=world)
+    resumed.load_state_dict(stopped.state_dict())
+    assert same(take(resumed, 120 - stop), whole[stop:])
+
+
+@pytest.mark.parametrize("world", [2, 3, 7])
+def test_processes_share_an_epoch_evenly(corpus: PairDataset, world: int) -> None:
+    loaders = [BatchLoader(corpus, 400, seed=1, rank=rank, world=world) for rank in range(world)]
+    steps = len(loaders[0].plan(0)) // world
+    assert len(loaders[0].plan(0)) == steps * world
+    rows = [tuple(batch.src[:, :4].flatten().tolist()) for loader in loaders for batch in take(loader, steps)]
+    alone = BatchLoader(corpus, 400, seed=1)
+    expected = [tuple(batch.src[:, :4].flatten().tolist()) for batch in take(alone, len(alone.plan(0)))]
+    assert set(rows) == set(expected)
+    assert len(rows) - len(expected) == -len(expected) % world
+
+
+def test_validation_gives_every_pair_once_each_time(corpus: PairDataset) -> None:
+    loaders = [BatchLoader(corpus, 400, rank=rank, world=2) for rank in range(2)]
+    for _ in range(2):
+        batches = [list(loader) for loader in loaders]
+        assert [len(found) for found in batches] == [len(loader) for loader in loaders]
+        assert sum(len(batch.src) for found in batches for batch in found) == len(corpus)
+
+
+def test_few_pairs_to_validate_are_spread_over_all_processes(corpus: PairDataset) -> None:
+    loaders = [BatchLoader(corpus, 10**6, rank=rank, world=3) for rank in range(3)]
+    assert [len(loader) for loader in loaders] == [1, 1, 1]
+    assert sum(len(batch.src) for loader in loaders for batch in loader) == len(corpus)
+
+
+def test_the_state_is_plain(corpus: PairDataset, tmp_path: Path) -> None:
+    loader = BatchLoader(corpus, 400, seed=1)
+    take(loader, 5)
+    torch.save(loader.state_dict(), tmp_path / "state")
+    assert torch.load(tmp_path / "state", weights_only=True) == {"epoch": 0, "position": 5}
+
+
+@pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (3, 2), (4, 7)])
+def test_another_number_of_processes_goes_on_near_where_the_others_stopped(
+    corpus: PairDataset, then: int, now: int
+) -> None:
+    stopped = BatchLoader(corpus, 400, seed=1, world=then)
+    for _ in range(60):
+        take(stopped, 1)
+        state = stopped.state_dict()
+        resumed = [BatchLoader(corpus, 400, seed=1, rank=rank, world=now) for rank in range(now)]
+        for loader in resumed:
+            loader.load_state_dict(state)
+        places = [next(iter(loader)).src.tolist() for loader in resumed]
+        plan = BatchLoader(corpus, 400, seed=1, world=now).plan(state["epoch"])
+        first = state["position"] - state["position"] % now
+        whole = BatchLoader(corpus, 400, seed=1, world=now)
+        assert places == [whole.collate(plan[first + rank]).src.tolist() for rank in range(now)]

@@ -1,0 +1,91 @@
+"""Running text in ids, and its blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regard.data.blocks import BlockLoader, TokenStream, all_lines, read_text, tokenize_stream
+from regard.errors import InvalidFile
+from regard.text.pipeline import PipelineTokenizer
+
+
+def test_a_share_is_of_characters(tmp_path):
+    text = "one line\nanother, longer line\n\nthe end\n"
+    (tmp_path / "a.txt").write_text(text)
+    cut = int(0.6 * len(text))
+    learned, kept = ("".join(all_lines([tmp_path / "a.txt"], share)) for share in ((0.0, 0.6), (0.6, 1.0)))
+    assert (learned, kept) == (text[:cut], text[cut:])
+    assert [len(lines) for lines in read_text([tmp_path / "a.txt"] * 2)] == [4, 4]
+
+
+@pytest.mark.parametrize("documents", ["file", "line"])
+def test_ends_stand_behind_documents(tmp_path, documents):
+    (tmp_path / "a.txt").write_text("ab\n\nba\n")
+    (tmp_path / "b.txt").write_text("b\n")
+    tokenizer = PipelineTokenizer.of_characters(["ab\n"])
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    stream = tokenize_stream(files, tokenizer, tmp_path / "cache", documents=documents)
+    newline, a, b, end = 4, 5, 6, 2
+    whole = [a, b, newline, newline, b, a, newline, end, b, newline, end]
+    assert stream.ids.tolist() == (whole if documents == "file" else [a, b, end, b, a, end, b, end])
+    assert stream.characters == (9 if documents == "file" else 5)
+    again = tokenize_stream(files, tokenizer, tmp_path / "cache", documents=documents)
+    assert again.ids.tolist() == stream.ids.tolist()
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_an_epoch_tells_nearly_every_word_once_and_validation_all():
+    stream = TokenStream(np.arange(100), 100)
+    loader = BlockLoader(stream, block=7, batch=3, seed=1)
+    for epoch in (0, 1):
+        told = [label for rows in loader.plan(epoch) for label in loader.collate(rows).labels.flatten().tolist()]
+        assert len(set(told)) == len(told) >= 100 - 1 - 7 - 3 * 7
+    assert loader.plan(0)[0].tolist() != loader.plan(1)[0].tolist()
+    batch = loader.collate(loader.plan(0)[0])
+    assert (batch.labels == batch.words + 1).all()
+    whole = [label for batch in BlockLoader(stream, 7, 3) for label in batch.labels.flatten().tolist()]
+    assert sorted(whole) == list(range(1, 100))
+    assert sum(batch.tokens for batch in BlockLoader(stream, 7, 3)) == 99
+
+
+def test_it_goes_on_where_another_stopped():
+    stream = TokenStream(np.arange(50), 50)
+    one, other = (BlockLoader(stream, 4, 2, seed=3) for _ in range(2))
+    batches = iter(one)
+    for _ in range(9):  # into the second epoch
+        next(batches)
+    other.load_state_dict(one.state_dict())
+    assert next(iter(other)).words.tolist() == next(batches).words.tolist()
+
+
+def test_processes_share_the_blocks():
+    stream = TokenStream(np.arange(50), 50)
+    plans = [BlockLoader(stream, 4, 2, rank=rank, world=2) for rank in (0, 1)]
+    told = sorted(label for loader in plans for batch in loader for label in batch.labels.flatten().tolist())
+    assert told == list(range(1, 50))
+
+
+def test_too_little_text_is_refused(tmp_path):
+    with pytest.raises(InvalidFile, match="the text has 5 words, but a block 8"):
+        BlockLoader(TokenStream(np.arange(5), 5), 8, 1, seed=1)
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(InvalidFile, match="holds no text to learn from"):
+        tokenize_stream([tmp_path / "a.txt"], PipelineTokenizer.of_characters(["a"]), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_processes_tell_every_word_of_a_validation_once(world):
+    stream = TokenStream(np.arange(17), 17)
+    loaders = [BlockLoader(stream, block=3, batch=5, rank=rank, world=world) for rank in range(world)]
+    told = [batch.labels.flatten().tolist() for loader in loaders for batch in loader]
+    assert sorted(label for labels in told for label in labels) == list(range(1, 17))
+    assert all(len(loader) for loader in loaders)
+
+
+def test_what_spells_an_end_is_none(tmp_path):
+    (tmp_path / "a.txt").write_text("<s>b</s>\n")
+    tokenizer = PipelineTokenizer.of_characters(["<s>b</s>\n"], "line")
+    ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", documents="line").ids.tolist()
+    assert ids.count(tokenizer.eos_id) == 1
+    assert tokenizer.decode([ids]) == ["<s>b</s>"]

@@ -1,0 +1,127 @@
+"""Corpora are tokenized once, come back as they were written, and tell what was left out."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from regard.data.batching import BatchLoader
+from regard.data.cache import cached
+from regard.data.pairs import tokenize_pairs
+from regard.errors import InvalidFile
+from regard.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["Hello."], vocab_size=262)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_corpus_is_tokenised_once_and_counts_what_it_skips(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.tsv", "Hello.\tHello.\n\tleft\nright\t \n" + "long " * 30 + "\tlong\nabc\tde\n")
+    corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=20)
+    assert (len(corpus), corpus.empty, corpus.too_long) == (2, 2, 1)
+    assert [tokenizer.decode(corpus.dataset[side][:]) for side in ("src", "tgt")] == [
+        ["Hello.", "abc"],
+        ["Hello.", "de"],
+    ]
+    assert [lengths.tolist() for lengths in corpus.lengths()] == [
+        [len(ids) for ids in corpus.dataset[side][:]] for side in ("src", "tgt")
+    ]
+    assert corpus.dataset.cache_files[0]["filename"].startswith(str(tmp_path / "cache"))  # mapped, not in memory
+    monkeypatch.setattr(Tokenizer, "encode", None)  # a second time nothing is tokenized
+    again = tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=20)
+    assert (again.dataset["src"][:], again.empty, again.too_long) == (corpus.dataset["src"][:], 2, 1)
+
+
+def test_the_cache_knows_text_vocabulary_and_limit(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path, cache = write(tmp_path / "a.tsv", "Hello.\tHello.\n"), tmp_path / "cache"
+    tokenize_pairs([path], tokenizer, cache)
+    tokenize_pairs([path], tokenizer, cache, max_length=50)
+    tokenize_pairs([path], Tokenizer.train(["x"], vocab_size=260), cache)
+    write(path, "Hallo.\tHello.\n")
+    corpus = tokenize_pairs([path], tokenizer, cache)
+    assert tokenizer.decode(corpus.dataset["src"][:]) == ["Hallo."]
+    assert len(list(cache.iterdir())) == 4
+
+
+def test_many_lines_go_through_in_chunks(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = write(tmp_path / "a.tsv", "".join(f"{number}\t{number}\n" for number in range(25_000)))
+    corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache")
+    assert len(corpus) == 25_000
+    assert tokenizer.decode(corpus.dataset["tgt"][24_999:]) == ["24999"]
+    assert len(corpus.lengths()[0]) == 25_000
+
+
+def test_a_corpus_without_a_usable_pair_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = write(tmp_path / "a.tsv", "\tx\nabcdefgh\tx\n")
+    with pytest.raises(InvalidFile, match=r"a.tsv: no usable pair \(1 empty, 1 too long\)"):
+        tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=3)
+
+
+def test_a_bad_file_leaves_nothing_half_written(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = write(tmp_path / "a.tsv", "a\tb\n" * 20_000 + "no tab\n")
+    with pytest.raises(InvalidFile, match="line 20001: no tab"):
+        tokenize_pairs([path], tokenizer, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+    with pytest.raises(InvalidFile, match=r"b\.tsv: no such file"):
+        tokenize_pairs([tmp_path / "b.tsv"], tokenizer, tmp_path / "cache")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = write(tmp_path / "a.tsv", "a\tb\n")
+    with pytest.raises(InvalidFile, match="the tokenized corpus could not be written: Not a directory"):
+        tokenize_pairs([path], tokenizer, path)
+
+
+def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = write(tmp_path / "a.tsv", "Hello. ab\tcd Hello. x\n\tempty\nab  Hello.\tq\n")
+    links = write(tmp_path / "a.align", "1-0 0-1 1-1\n\n\n")
+    corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
+    first, second = corpus.dataset["aligned"][:]
+    hello, word, x = (len(ids) for ids in tokenizer.encode(["Hello.", "cd", "x"]))
+    assert first == [hello] * word + [0] * hello + [-1] * x
+    assert second == [-1] * len(corpus.dataset["tgt"][1])
+    (batch,) = BatchLoader(corpus, 100)
+    assert batch.aligned is not None
+    assert batch.aligned.shape == batch.labels.shape
+    assert batch.aligned[batch.labels <= Tokenizer.eos_id].eq(-1).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0-0\n", "a.align, line 2: is missing; there must be a line for each pair"),
+        ("0-0\n\n\n", "a.align: has more lines than there are pairs"),
+        ("0-1\n\n", "a.align, line 1: there is no word 1 in the target, which has 1"),
+        ("0-0\n0:0\n", "a.align, line 2: expected numbers of words, source-target, as in '0-0 1-2', got '0:0'"),
+    ],
+)
+def test_alignments_that_do_not_fit_are_named_with_their_line(
+    tmp_path: Path, tokenizer: Tokenizer, text: str, message: str
+) -> None:
+    path, links = write(tmp_path / "a.tsv", "Hello.\tHello.\nb\tb\n"), write(tmp_path / "a.align", text)
+    with pytest.raises(InvalidFile, match=re.escape(message)):
+        tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_what_a_killed_process_of_the_same_number_has_left_is_no_hindrance(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "a").write_text("b")
+
+    whole = cached(tmp_path / "one", "key", write)
+    left = tmp_path / "other" / f".{whole.name}.{os.getpid()}"
+    left.mkdir(parents=True)
+    (left / "half").touch()
+    assert [path.name for path in cached(tmp_path / "other", "key", write).iterdir()] == ["a"]

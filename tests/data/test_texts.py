@@ -1,0 +1,121 @@
+"""Texts with their classes, and texts with hidden words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from regard.data.texts import (
+    IGNORE_INDEX,
+    MaskingLoader,
+    TextLoader,
+    read_label_names,
+    tokenize_texts,
+)
+from regard.errors import InvalidFile
+from regard.text.pipeline import PipelineTokenizer
+
+TEXTS = ["a good film", "bad", "good, good and good", "it is bad , really bad"]
+
+
+@pytest.fixture
+def tokenizer():
+    return PipelineTokenizer.train(TEXTS, 300)
+
+
+@pytest.fixture
+def labeled(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("".join(f"{text}\t{'no' if 'bad' in text else 'yes'}\tfurther\n" for text in TEXTS))
+    return path
+
+
+def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
+    labels = read_label_names([labeled])
+    assert labels == ("no", "yes")
+    corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=50, labels=labels)
+    ids, numbers = corpus.rows(np.array([2, 0, 3]))
+    assert [each.tolist() for each in ids] == tokenizer.encode_whole([TEXTS[2], TEXTS[0], TEXTS[3]])
+    assert numbers.tolist() == [1, 1, 0]
+    (batch,) = TextLoader(corpus, 4, pad_id=0)
+    assert batch.lengths.tolist() == sorted(map(len, tokenizer.encode_whole(TEXTS)), reverse=True)
+    assert (batch.words[1, batch.lengths[1] :] == 0).all()
+    assert batch.tokens == 4
+    seen = {tuple(row) for batch in TextLoader(corpus, 1, pad_id=0) for row in batch.words.tolist()}
+    assert seen == {tuple(each) for each in tokenizer.encode_whole(TEXTS)}
+
+
+def test_long_texts_lose_their_ends_but_not_the_last_special_token(tmp_path, tokenizer, labeled):
+    corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=5, labels=("no", "yes"))
+    whole = tokenizer.encode_whole(TEXTS)
+    ids, _ = corpus.rows(np.arange(4))
+    assert [each.tolist() for each in ids] == [[*each[:4], 2] if len(each) > 5 else each for each in whole]
+    assert corpus.cut == sum(len(each) > 5 for each in whole)
+
+
+def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("\n\n".join([" ".join(TEXTS * 8)] * 60) + "\n")
+    corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=60)
+    assert (len(corpus), corpus.empty) == (60, 59)
+    options = {"pad_id": 0, "mask_id": 3, "vocab_size": 300, "share": 0.3}
+    loader = MaskingLoader(corpus, 600, seed=1, **options)
+    told = hidden = same = places = 0
+    for epoch in range(8):
+        loader.epoch = epoch
+        for rows in loader.plan(epoch):
+            batch, (ids, _) = loader.collate(rows), corpus.rows(rows)
+            whole = torch.tensor(np.stack(ids))
+            at = batch.labels != IGNORE_INDEX
+            assert (batch.labels[at] == whole[at]).all()
+            assert (batch.words[~at] == whole[~at]).all()
+            assert not at[:, 0].any()
+            assert not at[:, -1].any()
+            assert batch.tokens == int(at.sum())
+            told, places = told + int(at.sum()), places + 58 * len(rows)
+            hidden += int((batch.words[at] == 3).sum())
+            same += int((batch.words[at] == whole[at]).sum())
+    assert told / places == pytest.approx(0.3, abs=0.01)
+    assert hidden / told == pytest.approx(0.8, abs=0.02)
+    assert same / told == pytest.approx(0.1, abs=0.02)
+    other = MaskingLoader(corpus, 600, seed=1, **options)
+    one = iter(MaskingLoader(corpus, 600, seed=1, **options))
+    assert next(one).words.tolist() == next(iter(other)).words.tolist()
+    validation = [batch.labels.tolist() for batch in MaskingLoader(corpus, 600, **options)]
+    assert validation == [batch.labels.tolist() for batch in MaskingLoader(corpus, 600, **options)]
+    shares = [[batch.labels.tolist() for batch in MaskingLoader(corpus, 600, rank=rank, world=2, **options)]
+              for rank in range(2)]  # fmt: skip
+    assert sorted(validation) == sorted(shares[0] + shares[1])
+
+
+def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("a\n")
+    corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)
+    (batch,) = MaskingLoader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, share=1e-9)
+    assert batch.tokens == 1
+    assert batch.labels[0, 1] != IGNORE_INDEX
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("no tab here", "line 2: a line should be a text, a tab and a class, but it is 'no tab here'"),
+        ("\tyes", "line 2: a line should be a text, a tab and a class"),
+        ("text\t ", "line 2: a line should be a text, a tab and a class"),
+        ("text\tyess", "line 2: the class 'yess' is none of 'no', 'yes', did you mean 'yes'?"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, tokenizer, line, words):
+    (tmp_path / "a.tsv").write_text(f"fine\tyes\n{line}\n")
+    with pytest.raises(InvalidFile, match=words.replace("?", r"\?")):
+        tokenize_texts([tmp_path / "a.tsv"], tokenizer, tmp_path / "cache", max_length=9, labels=("no", "yes"))
+    assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_one_class_is_too_few(tmp_path, tokenizer):
+    (tmp_path / "a.tsv").write_text("fine\tyes\n")
+    with pytest.raises(InvalidFile, match="expected texts of at least two classes, but there is only 'yes'"):
+        read_label_names([tmp_path / "a.tsv"])
+    (tmp_path / "a.txt").write_text("\n")
+    with pytest.raises(InvalidFile, match="holds no text"):
+        tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)

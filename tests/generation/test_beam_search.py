@@ -1,0 +1,111 @@
+"""Beam search."""
+
+from __future__ import annotations
+
+import itertools
+from typing import get_args
+
+import pytest
+import torch
+
+from regard.errors import InvalidArgument
+from regard.generation import beam_search, greedy
+from regard.generation.beam_search import Finished
+from regard.models.config import Positions
+
+
+@pytest.mark.parametrize("kind", ["plain", "other", "recurrent"])
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_a_batch_with_a_cache_equals_each_sentence_without(models, sources, kind, length_penalty):
+    (src, lengths), model, options = sources, models[kind], {"nbest": 4, "length_penalty": length_penalty}
+    found = beam_search(model, src, lengths, **options)
+    for number, hypotheses in enumerate(found):
+        alone = beam_search(model, src[number : number + 1, : lengths[number]], cache=False, **options)[0]
+        assert [hypothesis.tokens for hypothesis in hypotheses] == [hypothesis.tokens for hypothesis in alone]
+        for mine, other in zip(hypotheses, alone, strict=True):
+            assert mine.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_every_kind_of_positions_decodes_alike_with_a_cache_and_without(fresh, sources, positions, norm_first):
+    (src, lengths), model = sources, fresh(positions=positions, norm_first=norm_first)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)  # vectors of positions count
+    found, expected = (
+        beam_search(model, src, lengths, beam=3, nbest=3, max_length=14, cache=cache) for cache in (True, False)
+    )
+    for mine, other in zip(found, expected, strict=True):
+        assert [hypothesis.tokens for hypothesis in mine] == [hypothesis.tokens for hypothesis in other]
+        assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=1e-4)
+
+
+def test_scores_are_what_the_model_says(model, sources):
+    src, lengths = sources
+    for number, hypotheses in enumerate(beam_search(model, src, lengths, nbest=5, length_penalty=0.7)):
+        scores = [hypothesis.score for hypothesis in hypotheses if hypothesis.finished]
+        assert scores == sorted(scores, reverse=True)
+        for hypothesis in hypotheses:
+            words = [*hypothesis.tokens, 2] if hypothesis.finished else hypothesis.tokens
+            tgt = torch.tensor([[1, *words[:-1]]])
+            logits = model(src[number : number + 1, : lengths[number]], tgt).logits[0]
+            total = logits.log_softmax(-1)[torch.arange(len(words)), words].sum().item()
+            assert hypothesis.score == pytest.approx(total / len(words) ** 0.7, abs=1e-4)
+
+
+def test_a_beam_as_wide_as_all_sequences_finds_the_best(fresh):
+    model = fresh(vocab_size=6)
+    src = torch.tensor([[3, 4, 5]])
+    found = beam_search(model, src, beam=100, nbest=3, length_penalty=0.0, max_length=4)[0]
+    rated = []
+    for length in range(4):
+        for words in itertools.product([3, 4, 5], repeat=length):
+            logits = model(src, torch.tensor([[1, *words]])).logits[0].log_softmax(-1)
+            rated.append((logits[torch.arange(length + 1), [*words, 2]].sum().item(), list(words)))
+    best = sorted(rated, reverse=True)[:3]
+    assert [hypothesis.tokens for hypothesis in found] == [words for _, words in best]
+    assert [hypothesis.score for hypothesis in found] == pytest.approx([score for score, _ in best], abs=1e-4)
+
+
+def test_a_beam_of_one_is_greedy(model, sources):
+    narrow = beam_search(model, *sources, beam=1, length_penalty=0.0)
+    for hypotheses, hypothesis in zip(narrow, greedy(model, *sources), strict=True):
+        assert hypotheses[0].tokens == hypothesis.tokens
+        assert hypotheses[0].score == pytest.approx(hypothesis.score, abs=1e-4)
+
+
+def test_a_forced_length(model, sources):
+    found = beam_search(model, *sources, nbest=5, min_length=11, max_length=11)
+    for hypotheses in found:
+        assert [len(hypothesis.tokens) for hypothesis in hypotheses] == [11] * 5
+        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == 5
+        assert not any(hypothesis.finished for hypothesis in hypotheses)
+
+
+def test_of_finished_ones_the_best_stay():
+    finished = Finished(2, 1.0)
+    for tokens, log_probability in (([5], -4.0), ([6, 7], -3.0), ([8], -1.0), ([9], -8.0)):
+        finished.add(tokens, log_probability)
+    finished.add_cut([3], -0.1)
+    assert [hypothesis.tokens for hypothesis in finished.best(3)] == [[8], [6, 7], [3]]
+    assert [hypothesis.score for hypothesis in finished.best(2)] == [-0.5, -1.0]
+    assert finished.beats(-4.0, 4)
+    assert not finished.beats(-3.9, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"beam": 0}, "beam must be at least 1, but is 0"),
+        ({"beam": 3, "nbest": 4}, "nbest must be at most beam = 3, but is 4"),
+        ({"beam": 1001}, "beam must be at most 1000, but is 1001"),
+        ({"length_penalty": float("nan")}, "length_penalty must be from 0 to 10, but is nan"),
+        ({"length_penalty": float("inf")}, "length_penalty must be from 0 to 10, but is inf"),
+        ({"length_penalty": 1e4}, "length_penalty must be from 0 to 10, but is 10000"),
+        ({"length_penalty": -1e4}, "length_penalty must be from 0 to 10, but is -10000"),
+        ({"nbest": 0}, "nbest must be at least 1, but is 0"),
+    ],
+)
+def test_options_that_cannot_be(model, sources, options, words):
+    with pytest.raises(InvalidArgument, match=words):
+        beam_search(model, *sources, **options)

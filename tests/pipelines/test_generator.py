@@ -1,0 +1,222 @@
+"""Text that goes on: whole, in pieces, drawn, searched, as transformers writes it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from models.huggingface.theirs import gpt2, llama
+from pipelines.writer import LINE, trained_writer
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.generation import SamplingParams
+from regard.models import GPT, GPTConfig, Transformer, TransformerConfig, save_model
+from regard.pipelines import Generator
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
+from text.pieces import ENGLISH, write_llama
+
+PROMPTS = ["the cat", "where is the", "", "a cat is a cat Ω"]
+
+
+@pytest.fixture(scope="module")
+def writer() -> Generator:
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    torch.manual_seed(0)
+    config = GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_seq_len=40,
+                       bos_id=tokenizer.bos_id, eos_ids=(tokenizer.eos_id,))  # fmt: skip
+    model = GPT(config)
+    torch.nn.init.normal_(model.token_embedding.weight, std=0.5)
+    return Generator(model, tokenizer)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_it_writes_what_transformers_writes(tmp_path, make, beam):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if make is gpt2:
+        tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+        words = tokenizer.vocab_size
+        tokenizer.save(tmp_path)
+    else:
+        words = write_llama(tmp_path)
+    model = make(vocab_size=words, bos_token_id=1, eos_token_id=2)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(3)
+        if make is llama:  # of loose bytes transformers makes other text than SentencePiece
+            model.lm_head.weight[:259] = 0
+    model.save_pretrained(tmp_path)
+    prompts = [prompt for prompt in PROMPTS if prompt]
+    found = Generator.load(tmp_path, dtype=torch.float32).generate(prompts, max_length=12, beam=beam)
+    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for prompt, text in zip(prompts, found, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        ids = ids[:, :-1] if ids[0, -1] == 2 else ids  # our own vocabulary ends texts
+        options = {"max_new_tokens": 12, "num_beams": beam, "early_stopping": False, "pad_token_id": 0}
+        whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **options)[0]
+        before, after = (tokenizer.decode(each, skip_special_tokens=True) for each in (ids[0], whole))
+        assert text == after[len(before) :]
+
+
+def test_a_file_of_its_own_may_say_what_ends_texts(tmp_path):
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    tokenizer.save(tmp_path)
+    model = llama(vocab_size=280, bos_token_id=1, eos_token_id=2)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    (prompt,) = tokenizer.encode_prompts(["the cat"])
+    generator = Generator.load(tmp_path, dtype=torch.float32)
+
+    def written(model):
+        options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+        return model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
+
+    whole = written(model)
+    assert len(whole) == 12
+    end = next(word for word in whole[3:] if word not in whole[:3])
+    GenerationConfig(eos_token_id=[2, end]).save_pretrained(tmp_path)
+    cut = written(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert len(cut) < 12
+    assert Generator.load(tmp_path).model.config.eos_ids == (2, end)
+    found = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_length=12)
+    assert found == [generator.text(prompt, cut[:-1])[len(generator.text(prompt, [])) :]]
+    (tmp_path / "generation_config.json").write_text("x")
+    with pytest.raises(InvalidFile, match=r"generation_config\.json: not valid JSON"):
+        Generator.load(tmp_path)
+
+
+def test_only_what_is_told_is_counted(writer):
+    tokenizer = PipelineTokenizer.of_characters([LINE])
+    told = trained_writer().likelihood("abc")
+    assert (told.words, told.characters) == (3, 3)  # the word that begins texts stands before
+    tokenizer._backend.post_processor = None
+    found = Generator(trained_writer().model, tokenizer).likelihood("abc")
+    assert (found.words, found.characters) == (2, 2)
+    assert writer.likelihood("Ω").characters == 1  # of several bytes
+
+
+@torch.no_grad()
+def test_a_text_is_as_likely_as_to_transformers(tmp_path):
+    """In words of several letters, and in blocks, as the text is longer than the model's positions."""
+    tokenizer = PipelineTokenizer.train(ENGLISH, 400)
+    theirs = gpt2(vocab_size=tokenizer.vocab_size, bos_token_id=1, eos_token_id=2)
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    text = " ".join(ENGLISH * 6)
+    found = Generator.load(tmp_path, dtype=torch.float32).likelihood(text)
+    ids = tokenizer.encode_whole([text])[0][:-1]  # a text goes on: its end is not told
+    blocks = [torch.tensor(ids[start : start + 41]) for start in range(0, len(ids) - 1, 40)]
+    assert len(blocks) > 2
+    told = [theirs(block[None, :-1]).logits[0].log_softmax(-1)[range(len(block) - 1), block[1:]] for block in blocks]
+    nll = -float(torch.cat(told).sum())
+    assert (found.words, found.characters) == (len(ids) - 1, len(text))
+    assert found.words < found.characters / 1.5
+    assert found.nll == pytest.approx(nll, rel=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(nll / (len(ids) - 1)), rel=1e-5)
+    assert found.bits_per_character == pytest.approx(nll / math.log(2) / len(text), rel=1e-5)
+
+
+def test_a_stream_gives_a_piece_before_the_next_is_computed(writer):
+    passes = []
+    hook = writer.model.decoder.layers[0].register_forward_hook(lambda *_: passes.append(1))
+    stream = writer.stream("the cat", max_length=30)
+    counts = [len(passes) for _ in stream]
+    hook.remove()
+    assert counts == sorted(set(counts))
+    assert counts[0] < 5 < 20 < len(passes)
+
+
+@pytest.mark.parametrize(
+    "sampling", [None, SamplingParams(seed=1), SamplingParams(temperature=2.0, top_k=20, top_p=0.9, seed=2)]
+)
+def test_the_pieces_of_a_stream_are_the_text(writer, sampling):
+    for prompt in PROMPTS:
+        pieces = list(writer.stream(prompt, max_length=30, sampling=sampling))
+        assert "".join(pieces) == writer.generate([prompt], max_length=30, sampling=sampling)[0]
+        assert all(pieces)
+
+
+def test_a_model_that_knows_a_line_writes_it_letter_by_letter():
+    writer = trained_writer()
+    assert list(writer.stream("xyz", max_length=6)) == list(" .\nabc")
+    assert writer.generate(["fgh", "a"], max_length=5) == ["ijklm", "bcdef"]
+    assert "defghij" in "".join(writer.stream("", max_length=50))
+
+
+def test_a_stream_leaves_the_callers_mode_alone(writer):
+    for _ in writer.stream("the cat", max_length=3):
+        assert not torch.is_inference_mode_enabled()
+        assert torch.is_grad_enabled()
+
+
+def test_an_end_ends(writer):
+    with torch.no_grad():
+        before = writer.model.decoder.norm.bias.clone()
+        writer.model.decoder.norm.bias.copy_(writer.model.token_embedding.weight[2] * 9)
+        assert writer.generate(["the cat"]) == [""]
+        assert list(writer.stream("the cat")) == []
+        writer.model.decoder.norm.bias.copy_(before)
+
+
+def test_a_batch_gets_what_each_prompt_gets_alone(writer):
+    together = writer.generate(PROMPTS, max_length=10)
+    assert together == [writer.generate([prompt], max_length=10)[0] for prompt in PROMPTS]
+
+
+def test_what_it_read_is_recorded(writer):
+    recording = writer.record("the cat sat")
+    assert [layer.name for layer in recording.layers] == ["decoder.0", "decoder.1"]
+    layer = recording.layers[0]
+    assert layer.key_tokens == layer.query_tokens
+    assert layer.weights.dense()[0].tril().sum() == pytest.approx(layer.weights.shape[1] * layer.weights.shape[2])
+
+
+def test_the_last_word_was_read_where_it_told_an_end():
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    ids = {"bos_id": tokenizer.bos_id, "eos_ids": (tokenizer.eos_id,)}
+    model = GPT(GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, **ids))
+    with torch.no_grad():  # which ends whatever it reads
+        model.decoder.norm.bias.copy_(10 * model.token_embedding.weight[tokenizer.eos_id].sign())
+    ends = Generator(model, tokenizer)
+    (read,) = ends.read(["the cat"])
+    layer = ends.record("the cat", max_new_tokens=3).layers[0]
+    assert layer.query_tokens == layer.key_tokens == tuple(tokenizer.tokens(read))
+    assert len(ends.record("", max_new_tokens=3).layers[0].query_tokens) == 1
+
+
+def test_what_does_not_fit_is_refused(writer, tmp_path):
+    with pytest.raises(InvalidType, match="prompts must be a sequence of str, but is a str"):
+        writer.generate("the cat")
+    with pytest.raises(InvalidType, match="prompt 2 must be a str, but is a int"):
+        writer.generate(["the cat", 5])
+    with pytest.raises(InvalidArgument, match=r"prompt 1 has 4\d words of the vocabulary, but the model has positions"):
+        writer.generate(["Ω" * 20])
+    with pytest.raises(InvalidArgument, match="beam must be 1 where words are drawn, but is 2"):
+        writer.generate(["x"], beam=2, sampling=SamplingParams())
+    with pytest.raises(InvalidArgument, match=r"the tokenizer has 280 words, but the model 9"):
+        Generator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
+    with pytest.raises(InvalidType, match="sampling must be a SamplingParams, but is a int"):
+        writer.generate(["x"], sampling=5)
+    with pytest.raises(InvalidArgument, match=r"max_length must be an int, but is 2\.5"):
+        writer.generate(["x"], max_length=2.5)
+    with pytest.raises(InvalidType, match="text must be a str, but is a NoneType"):
+        writer.likelihood(None)
+    for length, words in (("x", "length must be an int, but is 'x'"), (-3, "length must be at least 1, but is -3")):
+        with pytest.raises(InvalidArgument, match=words):
+            writer.record_repeated_tokens(length)
+    nothing = GPT(GPTConfig(280, d_model=8, num_heads=2, num_layers=1, d_ff=8))
+    tokenizer = PipelineTokenizer.of_characters(["abc"])
+    tokenizer._backend.post_processor = None
+    with pytest.raises(InvalidArgument, match="prompt 1 must not be empty"):
+        Generator(nothing, tokenizer).generate([""])
+    own = Tokenizer.train(ENGLISH, 280)
+    save_model(tmp_path / "gpt", nothing, own)
+    with pytest.raises(InvalidFile, match="its tokenizer is none of a language model"):
+        Generator.load(tmp_path / "gpt")
+    save_model(tmp_path / "other", Transformer(TransformerConfig(280, d_model=8, num_heads=2, d_ff=8)), own)
+    with pytest.raises(InvalidFile, match="folder: expected a GPT, got an encoder-decoder in "):
+        Generator.load(tmp_path / "other")

@@ -1,0 +1,110 @@
+"""A folder as OPUS-MT's translates as transformers does."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from regard.errors import InvalidFile
+from regard.models import Transformer, TransformerConfig, load_model, save_model
+from regard.pipelines import Translator
+from regard.text.marian import MarianTokenizer
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
+from text.pieces import write_marian
+
+TEXTS = ["the", "is the mat", "where", "near", "sat", "is"]  # of few pieces, as those that it learnt from
+
+
+@pytest.fixture(scope="module", params=["ours", "theirs"])
+def folder(request, models, tmp_path_factory):
+    """A translator that learnt to copy words once or twice, as we save it, and as transformers saves it then."""
+    from transformers import MarianMTModel
+
+    folder = tmp_path_factory.mktemp("opus")
+    write_marian(folder, ["<pad>", "<s>", "</s>", "<unk>"], most=models["plain"].config.vocab_size)
+    save_model(folder, models["plain"], MarianTokenizer.load(folder), format="transformers")
+    if request.param == "theirs":
+        MarianMTModel.from_pretrained(folder).save_pretrained(folder)
+    return folder
+
+
+def theirs(folder, texts, **options):
+    """What transformers makes of each text; None where its limit made an end, which ours never does."""
+    from transformers import MarianMTModel, MarianTokenizer
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
+        tokenizer = MarianTokenizer.from_pretrained(folder)
+    model = MarianMTModel.from_pretrained(folder).eval()
+    model.generation_config.max_length = None
+    found = []
+    for text in texts:
+        given = tokenizer(text, return_tensors="pt")
+        limit = 2 * given["input_ids"].shape[1] + 20  # as ours
+        words = model.generate(**given, max_new_tokens=limit, **options)
+        ended = words.shape[1] - 1 < limit
+        found += tokenizer.batch_decode(words, skip_special_tokens=True) if ended else [None]
+    return found
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_translations_are_those_of_transformers(folder, beam):
+    translator = Translator.load(folder, dtype=torch.float32)
+    found = [best[0] for best in translator.translate(TEXTS, beam=beam)]
+    expected = theirs(folder, TEXTS, num_beams=beam, do_sample=False, length_penalty=1.0, early_stopping=False)
+    compared = [(each.text, text) for each, text in zip(found, expected, strict=True) if text is not None]
+    assert [mine for mine, _ in compared] == [other for _, other in compared]
+    assert len(compared) > 2
+
+
+def test_what_is_saved_translates_there_and_here(folder, tmp_path):
+    translator = Translator.load(folder, dtype=torch.float32)
+    save_model(tmp_path, translator.model, translator.tokenizer, format="transformers")
+    again = Translator.load(tmp_path, dtype=torch.float32)
+    found, expected = ([best[0].text for best in each.translate(TEXTS)] for each in (again, translator))
+    assert found == expected
+
+
+def test_it_is_recorded_and_traced_as_any_other(folder):
+    translator = Translator.load(folder, dtype=torch.float32)
+    recording = translator.record(TEXTS[0])
+    assert recording.layers.by_kind("cross")[0].key_tokens[-1] == "</s>"
+    assert recording.texts["source"] == TEXTS[0]
+    assert translator.trace("the cat", layer="cross.1")["weights"].shape[-1] == 1 + len(
+        translator.tokenizer.encode(["the cat"])[0]
+    )
+
+
+def test_a_tokenizer_of_another_kind_is_refused(folder, tmp_path):
+    save_model(tmp_path, load_model(folder), PipelineTokenizer.train(TEXTS, 300))
+    with pytest.raises(InvalidFile, match="its tokenizer is none of a translator"):
+        Translator.load(tmp_path)
+
+
+def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
+    """As a folder that names no class of transformers': ``AutoTokenizer`` and ``AutoModelForSeq2SeqLM`` find them."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    words = Tokenizer.train(["The  cat's on the mat.", "Die Straße ist naß."], vocab_size=280)
+    config = TransformerConfig(words.vocab_size, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1)
+    model = Transformer(config)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1 and "embedding" not in name:
+            torch.nn.init.normal_(parameter)  # large, so that a word is not followed by itself
+    save_model(tmp_path, model, words, format="transformers")
+    texts = ["The cat's  mat", "naß", "☃ on the Straße."]
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    given = theirs(texts, padding=True, return_tensors="pt")
+    assert theirs(texts)["input_ids"] == [[*ids, words.eos_id] for ids in words.encode(texts)]
+    assert theirs.batch_decode(given["input_ids"], skip_special_tokens=True) == list(map(words.normalize, texts))
+    copy = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    copy.generation_config.max_length = None
+    made = copy.generate(**given, num_beams=1, do_sample=False, max_new_tokens=9)[:, 1:9]  # its ninth is made an end
+    ours = Translator.load(tmp_path, dtype=torch.float32).translate(texts, beam=1)
+    found = [list(best[0].tokens[:8]) for best in ours]
+    assert found == [words.tokens(ids) for ids in made.tolist()]
+    assert len({token for tokens in found for token in tokens}) > 3, found

@@ -1,0 +1,45 @@
+"""Lines on their way into batches."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("He said: “Stop.” Then he left.", ["He said: “Stop.”", "Then he left."]),
+        ("It costs 3.50 at www.x.org now.", ["It costs 3.50 at www.x.org now."]),
+        ("  no end  ", ["no end"]),
+        ("", []),
+    ],
+)
+def test_sentences_end_where_they_end(line, sentences):
+    assert sentences_of(line) == sentences
+
+
+@given(st.text(alphabet='ab.!? \n"”'))
+def test_no_letter_is_lost(line):
+    assert "".join("".join(sentences_of(line)).split()) == "".join(line.split())
+
+
+@given(st.lists(st.integers(1, 20), max_size=50), st.integers(1, 60))
+def test_each_place_is_in_one_batch_that_fits(lengths, most_words):
+    batches = list(batches_by_length(lengths, most_words))
+    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= most_words
+
+
+@given(st.lists(st.lists(st.integers(), min_size=1, max_size=5)))
+def test_parts_hold_all_words_and_fit(sentences):
+    parts = list(joined_up_to(5, sentences))
+    assert list(chain.from_iterable(parts)) == list(chain.from_iterable(sentences))
+    assert all(0 < len(part) <= 5 for part in parts)

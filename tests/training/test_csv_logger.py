@@ -1,0 +1,74 @@
+"""Rows of the log, and cutting them back."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from regard.errors import InvalidFile
+from regard.training.csv_logger import COLUMNS as COMMON
+from regard.training.csv_logger import ResumableCSVLogger
+
+MEASURED = ("valid_loss", "bleu", "chrf", "entropy_loss", "alignment_loss", "coverage_loss", "kl_divergence_loss")
+COLUMNS = (*COMMON, *MEASURED)
+
+
+def test_rows_are_appended_at_once(tmp_path: Path) -> None:
+    ResumableCSVLogger(tmp_path, MEASURED).log_metrics({"loss": 2.5, "unknown": 1.0}, step=3)
+    ResumableCSVLogger(tmp_path, MEASURED).log_metrics({"bleu": 7.0}, step=4)
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["step"], row["loss"], row["bleu"]) for row in rows] == [("3", "2.5", ""), ("4", "", "7.0")]
+
+
+@pytest.mark.parametrize(
+    ("step", "left"), [(0, None), (4, [2, 4, 4]), (5, [2, 4, 4]), (6, [2, 4, 4, 6]), (9, [2, 4, 4, 6])]
+)
+def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: int, left: list[int] | None) -> None:
+    logger = ResumableCSVLogger(tmp_path, MEASURED)
+    logger.cut_back(step)  # nothing there yet
+    for row in (2, 4, 4, 6):
+        logger.log_metrics({"loss": 1.0}, step=row)
+    with logger.path.open("a") as file:
+        file.write("8,0,1.")  # the process was killed here
+    logger.cut_back(step)
+    if left is None:
+        assert not logger.path.exists()
+        return
+    logger.log_metrics({"loss": 1.0}, step=10)
+    with logger.path.open() as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == [*left, 10]
+
+
+def test_an_older_log_gets_todays_columns(tmp_path: Path) -> None:
+    logger = ResumableCSVLogger(tmp_path, MEASURED)
+    logger.path.write_text("step,epoch,loss,tokens_per_second,retired\n50,0,8.5,100,x\n100,0,7.5,90,x\n")
+    logger.cut_back(50)
+    logger.log_metrics({"loss": 7.25, "tokens": 9}, step=100)
+    with logger.path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [tuple(row) for row in rows] == [COLUMNS, COLUMNS]
+    assert [(row["loss"], row["tokens"], row["tokens_per_second"]) for row in rows] == [
+        ("8.5", "", "100"),
+        ("7.25", "9", ""),
+    ]
+
+
+@pytest.mark.parametrize("row", ["x,0,1.0", ",0,1.0", "-1,0", "3" + "," * 20, ",,"])
+def test_a_damaged_row_is_named(tmp_path: Path, row: str) -> None:
+    logger = ResumableCSVLogger(tmp_path, MEASURED)
+    logger.log_metrics({"loss": 1.0}, step=2)
+    before = logger.path.read_text() + f"{row}\n"
+    logger.path.write_text(before)
+    with pytest.raises(InvalidFile, match=r"metrics\.csv, line 3: should be a step and values under step,epoch,loss"):
+        logger.cut_back(2)
+    assert logger.path.read_text() == before
+
+
+def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_bytes(b"step\n\xff\n")
+    with pytest.raises(InvalidFile, match=r"metrics\.csv: cannot be read: 'utf-8' codec"):
+        ResumableCSVLogger(tmp_path, MEASURED).cut_back(2)
