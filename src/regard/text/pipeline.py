@@ -42,7 +42,7 @@ class PipelineTokenizer:
 
     Example:
         >>> tokenizer = PipelineTokenizer.train(["the cat sat", "the cat ran"], vocab_size=270)
-        >>> tokenizer.decode(tokenizer.encode_whole(["the cat\n ☃"]))
+        >>> tokenizer.decode(tokenizer.encode(["the cat\n ☃"]))
         ['the cat\n ☃']
     """
 
