@@ -15,8 +15,8 @@ from torch import Tensor
 from regard.data.batching import ResumableLoader
 from regard.data.token_dataset import cached, hash_files
 from regard.errors import InvalidFile
-from regard.text.lines import read_lines
 from regard.text.pipeline import Documents
+from regard.text.readers import read_lines
 
 _CHUNK = 1 << 20  # characters that are tokenized together
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.data.batching import ResumableLoader, pad_sequences, token_budget_batches
 from regard.data.token_dataset import cached, hash_files
 from regard.errors import InvalidFile
-from regard.text.lines import read_alignments, read_pairs
+from regard.text.readers import read_alignments, read_pairs
 from regard.text.tokenizer import Tokenizer
 
 _CHUNK = 10_000
@@ -154,7 +154,7 @@ def _aligned(
     pairs = next(links, None)
     if pairs is None:
         raise InvalidFile(f"{where}: is missing; there must be a line for each pair")
-    numbers = tokenizer.word_numbers(src), tokenizer.word_numbers(tgt)
+    numbers = tokenizer.word_ids(src), tokenizer.word_ids(tgt)
     for pair in pairs:
         for side, number, words in zip(("source", "target"), pair, numbers, strict=True):
             if number not in words:

@@ -9,8 +9,8 @@ from regard.data.batching import ResumableLoader
 from regard.data.masking import MaskedLMLoader
 from regard.data.texts import TextDataset, tokenize_texts
 from regard.errors import InvalidFile
-from regard.text.lines import read_lines
 from regard.text.pipeline import PipelineTokenizer
+from regard.text.readers import read_lines
 from regard.training.bert import checkpoint_tokenizer
 from regard.training.datamodule import TaskDataModule
 from regard.training.masked_lm.recipe import MaskedLMRecipe
