@@ -107,7 +107,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
             "x\n",
             "`--beam`, `--length-penalty`: says how to search",
         ),
-        (["--sample", "--top-p", "0"], "x\n", "top_p must be above 0"),
+        (["--sample", "--top-p", "0"], "x\n", "top_p: expected a number above 0"),
         (["--nbest", "9"], "x\n", "nbest"),
     ],
 )

@@ -104,5 +104,5 @@ def test_the_default_dtype_does_not_matter(models, sources):
 
 
 def test_a_length_that_is_not_an_int_is_refused(models, sources):
-    with pytest.raises(InvalidType, match="min_new_tokens: expected an int, got None"):
+    with pytest.raises(InvalidType, match="min_new_tokens: expected an int of at least 0, got None"):
         greedy(models["plain"], *sources, min_new_tokens=None)
