@@ -28,7 +28,7 @@ from sklearn.metrics import roc_auc_score
 
 from regard.pipelines import Translator
 from regard.pipelines.confidence import ConfidenceModel
-from regard.text.lines import group_references, read_pairs
+from regard.text.readers import group_references, read_pairs
 
 ACCEPTABLE_CHRF = 60.0
 THRESHOLD = 0.5  # below it, a translation is more likely not acceptable than acceptable
@@ -76,7 +76,7 @@ def main(
             print(f"{bounds} {row['predicted']:12.2f} {row['observed']:9.2f} {row['count']:13d}")
     write_result(
         output,
-        "confidence of the bundled translator, calibration error and AUC: Tatoeba (in domain), Multi30k (out of domain)",
+        "confidence of the bundled translator, calibration error and AUC on Tatoeba (in domain) and Multi30k",
         "; ".join(
             f"{name}: error {figure['calibration_error']:.3f}, AUC {figure['auc']:.2f}, {figure['acceptable']:.0%} "
             f"acceptable, {figure['acceptable_above']:.0%} at confidence {THRESHOLD} or more"

@@ -17,7 +17,7 @@ import typer
 from regard.cli.options import FastestDtype, dtype_of, require_model
 from regard.cli.output import is_typed, one_line, writing
 from regard.errors import InvalidArgument
-from regard.text.lines import read_lines, shown
+from regard.text.readers import display_name, read_lines
 
 if TYPE_CHECKING:
     from regard.generation.sampling import SamplingParams
@@ -75,9 +75,7 @@ def translate(
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Print one JSON object a line: texts, scores, confidences, tokens, finished."
-        ),
+        typer.Option("--json", help="Print one JSON object a line: texts, scores, confidences, tokens, finished."),
     ] = False,
 ) -> None:
     """Translate lines of text; an empty line stays empty, and line n of the output is line n of the input.
@@ -163,7 +161,7 @@ def translations(
     if model is not None:
         require_model(model, EncoderDecoder)
     translator = Translator.load(model, dtype=dtype_of(dtype))
-    sampling = None if sampling is None else sampling.started(translator.device)
+    sampling = None if sampling is None else sampling.with_generator(translator.device)
     waiting = iter(lines)
     with _bar(total) as advance:
         while part := list(islice(waiting, chunk)):
@@ -175,7 +173,7 @@ def translations(
 
 def named_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file, each after its name: "book.en, line 3"."""
-    return ((f"{shown(path)}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
+    return ((f"{display_name(path)}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
 
 
 @contextmanager
