@@ -34,7 +34,7 @@ class ClassificationData(TaskDataModule):
         if self.recipe.model.checkpoint is not None:
             return checkpoint_tokenizer(self.recipe.model.checkpoint)
         texts = (text for _, text, _ in read_labeled_texts(self.train_files))
-        return PipelineTokenizer.train(texts, self.recipe.vocabulary.size)
+        return PipelineTokenizer.train(texts, self.recipe.tokenizer.vocab_size)
 
     def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TextDataset, TextDataset | None]:
         self.labels = read_label_names(self.train_files)
@@ -47,7 +47,7 @@ class ClassificationData(TaskDataModule):
         return train, valid
 
     def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world: int) -> TextLoader:
-        return TextLoader(corpus, self.recipe.data.batch, self.tokenizer.pad_id, seed=seed, rank=rank, world=world)
+        return TextLoader(corpus, self.recipe.data.batch_size, self.tokenizer.pad_id, seed=seed, rank=rank, world=world)
 
     def tell(self, loader: Loader) -> None:
         log.info("vocabulary: %d words", self.tokenizer.vocab_size)
