@@ -22,7 +22,7 @@ from transformers import BertForMaskedLM, GenerationConfig, GPT2LMHeadModel, Pre
 
 from regard.generation import greedy
 from regard.models import GPT, Bert, BertConfig, GPTConfig, save_model
-from regard.pipelines.dtypes import fastest_dtype
+from regard.pipelines.base import fastest_dtype
 
 SEED, ROUNDS = 0, 5
 VOCAB, SIZES = 8000, {"d_model": 384, "num_heads": 6, "num_layers": 6, "d_ff": 1536}

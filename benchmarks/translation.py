@@ -22,7 +22,7 @@ from transformers import GenerationConfig, MarianMTModel
 
 from regard.generation import beam_search
 from regard.models import Transformer, TransformerConfig, save_model
-from regard.pipelines.dtypes import fastest_dtype
+from regard.pipelines.base import fastest_dtype
 
 SEED, ROUNDS = 0, 5
 VOCAB, D_MODEL, HEADS, LAYERS, D_FF = 58101, 512, 8, 6, 2048

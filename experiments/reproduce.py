@@ -118,7 +118,7 @@ def shakespeare(
         run = runs[number] = trained("shakespeare-characters", f"{name}-{number}", data, number, options)
         generator = Generator.load(run.output_dir / "last", dtype=torch.float32)
         likelihood = generator.likelihood(valid)
-        ours[number] = likelihood.nll / likelihood.words
+        ours[number] = likelihood.nll / likelihood.num_tokens
         guesses += estimates(generator, valid)
         path = Path("runs") / f"{peer}-{number}.json"
         theirs[number] = cached(path, lambda number=number: gpt2_loss(data, text, valid, number, stop))

@@ -160,7 +160,7 @@ def test_a_language_model_is_measured_on_a_text(regard, tmp_path):
     done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
-    assert found["characters"] == len(LINE) * 5 == found["words"]
+    assert found["characters"] == len(LINE) * 5 == found["tokens"]
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["bits_per_character"] == pytest.approx(found["loss"] / math.log(2))
     assert 1 < found["perplexity"] < 3

@@ -43,3 +43,14 @@ def test_the_dtype_can_be_chosen():
     assert TransformersModel.load(MINILM, dtype=torch.bfloat16).model.dtype == torch.bfloat16
     with pytest.raises(InvalidArgument, match=r"dtype: expected one of torch\.float32, .*, got torch\.int64"):
         load(dtype=torch.int64)
+
+
+def test_a_device_that_is_not_available_is_refused_before_anything_is_read(tmp_path):
+    for load_model in (load, Translator.load, TextEncoder.load):
+        with pytest.raises(InvalidArgument, match=r"device: expected an available device such as 'cpu', got 'cuda:77'"):
+            load_model(tmp_path / "nothing", device="cuda:77")
+        with pytest.raises(InvalidArgument, match="device: expected a device such as 'cpu' or 'cuda:0', got 'gpu'"):
+            load_model(tmp_path / "nothing", device="gpu")
+    with pytest.raises(InvalidArgument, match="got 'meta'"):
+        load(device="meta")
+    assert Translator.load(device="cpu").device == torch.device("cpu")

@@ -49,7 +49,7 @@ def test_it_writes_what_transformers_writes(tmp_path, make, beam):
             model.lm_head.weight[:259] = 0
     model.save_pretrained(tmp_path)
     prompts = [prompt for prompt in PROMPTS if prompt]
-    found = Generator.load(tmp_path, dtype=torch.float32).generate(prompts, max_length=12, beam=beam)
+    found = Generator.load(tmp_path, dtype=torch.float32).generate(prompts, max_new_tokens=12, beam=beam)
     theirs, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     for prompt, text in zip(prompts, found, strict=True):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
@@ -82,8 +82,8 @@ def test_a_file_of_its_own_may_say_what_ends_texts(tmp_path):
     cut = written(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert len(cut) < 12
     assert Generator.load(tmp_path).model.config.eos_ids == (2, end)
-    found = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_length=12)
-    assert found == [generator.text(prompt, cut[:-1])[len(generator.text(prompt, [])) :]]
+    found = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_new_tokens=12)
+    assert found == [generator._decode(prompt, cut[:-1])[len(generator._decode(prompt, [])) :]]
     (tmp_path / "generation_config.json").write_text("x")
     with pytest.raises(InvalidFile, match=r"generation_config\.json: not valid JSON"):
         Generator.load(tmp_path)
@@ -92,11 +92,11 @@ def test_a_file_of_its_own_may_say_what_ends_texts(tmp_path):
 def test_only_what_is_told_is_counted(writer):
     tokenizer = PipelineTokenizer.of_characters([LINE])
     told = trained_writer().likelihood("abc")
-    assert (told.words, told.characters) == (3, 3)  # the word that begins texts stands before
+    assert (told.num_tokens, told.num_characters) == (3, 3)  # the word that begins texts stands before
     tokenizer._backend.post_processor = None
     found = Generator(trained_writer().model, tokenizer).likelihood("abc")
-    assert (found.words, found.characters) == (2, 2)
-    assert writer.likelihood("Ω").characters == 1  # of several bytes
+    assert (found.num_tokens, found.num_characters) == (2, 2)
+    assert writer.likelihood("Ω").num_characters == 1  # of several bytes
 
 
 @torch.no_grad()
@@ -113,8 +113,8 @@ def test_a_text_is_as_likely_as_to_transformers(tmp_path):
     assert len(blocks) > 2
     told = [theirs(block[None, :-1]).logits[0].log_softmax(-1)[range(len(block) - 1), block[1:]] for block in blocks]
     nll = -float(torch.cat(told).sum())
-    assert (found.words, found.characters) == (len(ids) - 1, len(text))
-    assert found.words < found.characters / 1.5
+    assert (found.num_tokens, found.num_characters) == (len(ids) - 1, len(text))
+    assert found.num_tokens < found.num_characters / 1.5
     assert found.nll == pytest.approx(nll, rel=1e-5)
     assert found.perplexity == pytest.approx(math.exp(nll / (len(ids) - 1)), rel=1e-5)
     assert found.bits_per_character == pytest.approx(nll / math.log(2) / len(text), rel=1e-5)
@@ -123,7 +123,7 @@ def test_a_text_is_as_likely_as_to_transformers(tmp_path):
 def test_a_stream_gives_a_piece_before_the_next_is_computed(writer):
     passes = []
     hook = writer.model.decoder.layers[0].register_forward_hook(lambda *_: passes.append(1))
-    stream = writer.stream("the cat", max_length=30)
+    stream = writer.stream("the cat", max_new_tokens=30)
     counts = [len(passes) for _ in stream]
     hook.remove()
     assert counts == sorted(set(counts))
@@ -135,20 +135,20 @@ def test_a_stream_gives_a_piece_before_the_next_is_computed(writer):
 )
 def test_the_pieces_of_a_stream_are_the_text(writer, sampling):
     for prompt in PROMPTS:
-        pieces = list(writer.stream(prompt, max_length=30, sampling=sampling))
-        assert "".join(pieces) == writer.generate([prompt], max_length=30, sampling=sampling)[0]
+        pieces = list(writer.stream(prompt, max_new_tokens=30, sampling=sampling))
+        assert "".join(pieces) == writer.generate([prompt], max_new_tokens=30, sampling=sampling)[0]
         assert all(pieces)
 
 
 def test_a_model_that_knows_a_line_writes_it_letter_by_letter():
     writer = trained_writer()
-    assert list(writer.stream("xyz", max_length=6)) == list(" .\nabc")
-    assert writer.generate(["fgh", "a"], max_length=5) == ["ijklm", "bcdef"]
-    assert "defghij" in "".join(writer.stream("", max_length=50))
+    assert list(writer.stream("xyz", max_new_tokens=6)) == list(" .\nabc")
+    assert writer.generate(["fgh", "a"], max_new_tokens=5) == ["ijklm", "bcdef"]
+    assert "defghij" in "".join(writer.stream("", max_new_tokens=50))
 
 
 def test_a_stream_leaves_the_callers_mode_alone(writer):
-    for _ in writer.stream("the cat", max_length=3):
+    for _ in writer.stream("the cat", max_new_tokens=3):
         assert not torch.is_inference_mode_enabled()
         assert torch.is_grad_enabled()
 
@@ -163,8 +163,8 @@ def test_an_end_ends(writer):
 
 
 def test_a_batch_gets_what_each_prompt_gets_alone(writer):
-    together = writer.generate(PROMPTS, max_length=10)
-    assert together == [writer.generate([prompt], max_length=10)[0] for prompt in PROMPTS]
+    together = writer.generate(PROMPTS, max_new_tokens=10)
+    assert together == [writer.generate([prompt], max_new_tokens=10)[0] for prompt in PROMPTS]
 
 
 def test_what_it_read_is_recorded(writer):
@@ -182,7 +182,7 @@ def test_the_last_word_was_read_where_it_told_an_end():
     with torch.no_grad():  # which ends whatever it reads
         model.decoder.norm.bias.copy_(10 * model.token_embedding.weight[tokenizer.eos_id].sign())
     ends = Generator(model, tokenizer)
-    (read,) = ends.read(["the cat"])
+    (read,) = ends.encode_prompts(["the cat"])
     layer = ends.record("the cat", max_new_tokens=3).layers[0]
     assert layer.query_tokens == layer.key_tokens == tuple(tokenizer.tokens(read))
     assert len(ends.record("", max_new_tokens=3).layers[0].query_tokens) == 1
@@ -201,8 +201,8 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         Generator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
     with pytest.raises(InvalidType, match="sampling must be a SamplingParams, but is a int"):
         writer.generate(["x"], sampling=5)
-    with pytest.raises(InvalidArgument, match=r"max_length must be an int, but is 2\.5"):
-        writer.generate(["x"], max_length=2.5)
+    with pytest.raises(InvalidArgument, match=r"max_new_tokens must be an int, but is 2\.5"):
+        writer.generate(["x"], max_new_tokens=2.5)
     with pytest.raises(InvalidType, match="text must be a str, but is a NoneType"):
         writer.likelihood(None)
     for length, words in (("x", "length must be an int, but is 'x'"), (-3, "length must be at least 1, but is -3")):
@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         Generator(nothing, tokenizer).generate([""])
     own = Tokenizer.train(ENGLISH, 280)
     save_model(tmp_path / "gpt", nothing, own)
-    with pytest.raises(InvalidFile, match="its tokenizer is none of a language model"):
+    with pytest.raises(InvalidFile, match="expected a PipelineTokenizer or SentencePieceTokenizer, got a Tokenizer"):
         Generator.load(tmp_path / "gpt")
     save_model(tmp_path / "other", Transformer(TransformerConfig(280, d_model=8, num_heads=2, d_ff=8)), own)
     with pytest.raises(InvalidFile, match="folder: expected a GPT, got an encoder-decoder in "):

@@ -80,7 +80,7 @@ def test_it_is_recorded_and_traced_as_any_other(folder):
 
 def test_a_tokenizer_of_another_kind_is_refused(folder, tmp_path):
     save_model(tmp_path, load_model(folder), PipelineTokenizer.train(TEXTS, 300))
-    with pytest.raises(InvalidFile, match="its tokenizer is none of a translator"):
+    with pytest.raises(InvalidFile, match="expected a Tokenizer or MarianTokenizer, got a PipelineTokenizer"):
         Translator.load(tmp_path)
 
 

@@ -102,17 +102,19 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
         real = torch.arange(lengths[0]) < torch.from_numpy(lengths)[:, None]
         out = theirs(hidden, attention_mask=real.long(), labels=labels)
         told = labels != -100
-        found = reader.guess(ENGLISH, share=share, seed=7)
-        assert found.words == int(told.sum())
-        assert found.nll / found.words == pytest.approx(float(out.loss), abs=1e-5)
-        assert found.right == int((out.logits.argmax(-1) == labels)[told].sum())
+        found = reader.masked_lm_score(ENGLISH, mlm_probability=share, seed=7)
+        assert found.num_tokens == int(told.sum())
+        assert found.nll / found.num_tokens == pytest.approx(float(out.loss), abs=1e-5)
+        assert found.num_correct == int((out.logits.argmax(-1) == labels)[told].sum())
         assert found.perplexity == pytest.approx(float(out.loss.exp()), rel=1e-5)
     assert int(told.sum()) < (lengths - 2).sum() / 2
     for share in (0, 1.5):
-        with pytest.raises(InvalidArgument, match=f"share must be above 0 and at most 1, but is {share}"):
-            reader.guess(ENGLISH, share=share)
+        with pytest.raises(
+            InvalidArgument, match=f"mlm_probability: expected a number above 0 and at most 1, got {share}"
+        ):
+            reader.masked_lm_score(ENGLISH, mlm_probability=share)
     with pytest.raises(InvalidArgument, match="texts must be at least one"):
-        reader.guess([])
+        reader.masked_lm_score([])
     with pytest.raises(
         InvalidArgument, match="needs a model with the head 'token_classification', but it has 'masked_lm'"
     ):
@@ -126,30 +128,30 @@ def test_hidden_words_are_filled(tmp_path):
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     reader = TextEncoder.load(tmp_path, dtype=torch.float32)
-    (one, two) = reader.fill("the <mask> sat on <mask>", count=3)
+    (one, two) = reader.fill_mask("the <mask> sat on <mask>", top_k=3)
     ids = tokenizer.encode_whole(["the <mask> sat on <mask>"])[0]
     shares = theirs(torch.tensor([ids]))[0][0, [place for place, word in enumerate(ids) if word == 3]].softmax(-1)
     assert list(one.probabilities.values()) == pytest.approx(shares[0].topk(3).values.tolist(), abs=1e-5)
     assert len(two.probabilities) == 3
-    (all_of_them, _) = reader.fill("the <mask> sat on <mask>", count=280)  # "▁the" and "the" are two
+    (all_of_them, _) = reader.fill_mask("the <mask> sat on <mask>", top_k=280)  # "▁the" and "the" are two
     assert sorted(all_of_them.probabilities.values()) == pytest.approx(sorted(shares[0].tolist()), abs=1e-5)
     with pytest.raises(InvalidArgument, match="text must hide a word as <mask>, but it is 'the cat'"):
-        reader.fill("the cat")
+        reader.fill_mask("the cat")
     with pytest.raises(
         InvalidArgument, match=r"text 1 has \d+ subwords, but the model takes at most 40 at once: shorten"
     ):
-        reader.fill("<mask> sat" + " on the mat" * 30 + " <mask>")
-    with pytest.raises(InvalidArgument, match="count must be at least 1, but is 0"):
-        reader.fill("a <mask>", 0)
-    with pytest.raises(InvalidArgument, match="count must be at most the 280 words of the vocabulary, but is 281"):
-        reader.fill("a <mask>", 281)
+        reader.fill_mask("<mask> sat" + " on the mat" * 30 + " <mask>")
+    with pytest.raises(InvalidArgument, match="top_k must be at least 1, but is 0"):
+        reader.fill_mask("a <mask>", 0)
+    with pytest.raises(InvalidArgument, match="top_k: expected at most 280, the size of the vocabulary, got 281"):
+        reader.fill_mask("a <mask>", 281)
 
 
 def test_words_and_pieces_of_words_are_told_apart():
     tokenizer = TextEncoder.load(MINILM).tokenizer
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
     model = Bert(BertConfig(tokenizer.vocab_size, head="masked_lm", **sizes))
-    (found,) = TextEncoder(model, tokenizer).fill("the [MASK] sat", tokenizer.vocab_size)
+    (found,) = TextEncoder(model, tokenizer).fill_mask("the [MASK] sat", tokenizer.vocab_size)
     assert sum(found.probabilities.values()) == pytest.approx(1, abs=1e-4)
     assert {"ing", "##ing", "[SEP]", ","} < found.probabilities.keys()
 

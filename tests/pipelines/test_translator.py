@@ -74,9 +74,9 @@ def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
     assert "line 4 has a sentence of " in str(caught.value)
     assert "but the model takes at most 63: split it" in str(caught.value)
     with pytest.raises(InvalidArgument, match=r"book\.en, page 3 has a sentence of "):
-        translator.translate(["yes.", long], names=["book.en, page 2", "book.en, page 3"])
-    with pytest.raises(InvalidArgument, match="names must be one for each of 2 lines, but are 1"):
-        translator.translate(["yes.", "no."], names=["line 1"])
+        translator.translate(["yes.", long], line_names=["book.en, page 2", "book.en, page 3"])
+    with pytest.raises(InvalidArgument, match="line_names: expected one for each of 2 lines, got 1"):
+        translator.translate(["yes.", "no."], line_names=["line 1"])
 
 
 def test_it_is_saved_and_loaded(translator, tmp_path):

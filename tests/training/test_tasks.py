@@ -105,7 +105,7 @@ def test_a_language_model_learns_a_line(recipes):
     bits = float(last["valid_loss"]) / torch.log(torch.tensor(2.0))
     assert float(last["bits_per_character"]) == pytest.approx(float(bits), rel=2 / words)
     writer = Generator.load(outcome.output_dir / "best", dtype=torch.float32)
-    assert writer.generate(["fgh", "uvw"], max_length=4) == ["ijkl", "xyz "]
+    assert writer.generate(["fgh", "uvw"], max_new_tokens=4) == ["ijkl", "xyz "]
     assert isinstance(writer.model, GPT)
 
 
@@ -118,8 +118,8 @@ def test_a_model_of_lines_begins_as_they_do(recipes, tmp_path):
     assert writer.generate(["ef"]) == ["gh"]
     told = writer.likelihood("\n".join(lines[240:]) + "\n")  # the last fifth, as in training
     row = measured(outcome.output_dir)[-1]
-    assert told.characters == 240
-    assert told.nll / told.words == pytest.approx(float(row["valid_loss"]), rel=0.05)
+    assert told.num_characters == 240
+    assert told.nll / told.num_tokens == pytest.approx(float(row["valid_loss"]), rel=0.05)
     assert told.bits_per_character == pytest.approx(float(row["bits_per_character"]), rel=0.05)
 
 
@@ -127,7 +127,7 @@ def test_a_model_of_files_begins_with_what_is_written(recipes):
     keys = apply_overrides(recipes["causal_lm"], ["--trainer.max_steps", "1"])
     writer = Generator.load(train(Recipe.from_dict(keys)).output_dir / "last")
     assert writer.model.config.bos_id is None
-    assert writer.read(["abc"]) == writer.tokenizer.encode(["abc"])
+    assert writer.encode_prompts(["abc"]) == writer.tokenizer.encode(["abc"])
 
 
 def test_paths_may_be_relative_to_where_one_stands(recipes, tmp_path, monkeypatch):

@@ -150,9 +150,9 @@ def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]
     text = "".join(f"{line}\n" for line in read_lines(test))
     found = Generator.load(model, dtype=dtype_of(dtype or "float32")).likelihood(text)
     return {
-        "words": found.words,
-        "characters": found.characters,
-        "loss": found.nll / found.words,
+        "tokens": found.num_tokens,
+        "characters": found.num_characters,
+        "loss": found.nll / found.num_tokens,
         "perplexity": found.perplexity,
         "bits_per_character": found.bits_per_character,
     }
@@ -182,10 +182,10 @@ def _guess_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
     texts = [line.strip() for line in read_lines(test) if line.strip()]
     if not texts:
         raise InvalidFile(f"{test}: expected texts, one a line, but the file is empty")
-    scores = [reader.guess(texts)]
-    draws = min(max(math.ceil(MASKED_TOKENS / scores[0].words), 2), MAX_DRAWS)
-    scores += [reader.guess(texts, seed=seed) for seed in range(1, draws)]
-    tokens, loss = sum(each.words for each in scores), [each.nll / each.words for each in scores]
+    scores = [reader.masked_lm_score(texts)]
+    draws = min(max(math.ceil(MASKED_TOKENS / scores[0].num_tokens), 2), MAX_DRAWS)
+    scores += [reader.masked_lm_score(texts, seed=seed) for seed in range(1, draws)]
+    tokens, loss = sum(each.num_tokens for each in scores), [each.nll / each.num_tokens for each in scores]
     mean = sum(each.nll for each in scores) / tokens
     return {
         "texts": len(texts),
@@ -194,7 +194,7 @@ def _guess_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
         "loss": mean,
         "loss_std": statistics.stdev(loss),
         "perplexity": perplexity(mean),
-        "accuracy": 100 * sum(each.right for each in scores) / tokens,
+        "accuracy": 100 * sum(each.num_correct for each in scores) / tokens,
     }
 
 

@@ -41,7 +41,7 @@ def fill_mask(
     from regard.pipelines.text_encoder import TextEncoder
 
     require_model(model, Bert)
-    predictions = TextEncoder.load(model, dtype=dtype_of(dtype)).fill(text, top_k)
+    predictions = TextEncoder.load(model, dtype=dtype_of(dtype)).fill_mask(text, top_k)
     if as_json:
         masks = [prediction.probabilities for prediction in predictions]
         print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))

@@ -82,9 +82,9 @@ def generate(
     with writing(output) as file:
         for number in range(num_samples):
             if beam is not None:
-                parts = iter(writer.generate([prompt], beam=beam, max_length=most))
+                parts = iter(writer.generate([prompt], beam=beam, max_new_tokens=most))
             else:
-                parts = writer.stream(prompt, max_length=most, sampling=sampling)
+                parts = writer.stream(prompt, max_new_tokens=most, sampling=sampling)
             if as_json:
                 file.write(json.dumps({"prompt": prompt, "text": "".join(parts)}, ensure_ascii=False) + "\n")
                 continue

@@ -43,7 +43,7 @@ def load_model(
     from regard.models import Bert
     from regard.models.checkpoint import model_class
     from regard.models.minilm import resolve_folder
-    from regard.pipelines.load import load
+    from regard.pipelines import load
 
     if folder is not None and (resolved := resolve_folder(folder)) != folder:
         loaded = load_model(resolved, dtype=dtype, pair=pair)

@@ -63,7 +63,7 @@ def steps(
         found = calculate()
     else:
         from regard.models.minilm import resolve_folder
-        from regard.pipelines.load import load
+        from regard.pipelines import load
 
         found = load(model and resolve_folder(model), dtype=dtype_of(dtype)).trace(text, layer)
     heads, queries, _ = found["weights"].shape

@@ -147,7 +147,7 @@ def translations(
     with _bar(total) as advance:
         while part := list(islice(waiting, chunk)):
             names, texts = zip(*part, strict=True)
-            found = translator.translate(texts, names=names, sampling=sampling, **options)
+            found = translator.translate(texts, line_names=names, sampling=sampling, **options)
             yield from zip(names, texts, found, strict=True)
             advance(len(part))
 

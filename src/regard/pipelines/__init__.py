@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from regard.pipelines.dtypes import fastest_dtype
-from regard.pipelines.generator import Generator
-from regard.pipelines.load import load
+import os
+
+import torch
+
+from regard.models.checkpoint import model_class
+from regard.pipelines.base import fastest_dtype
+from regard.pipelines.generator import Generator, Likelihood
 from regard.pipelines.text_encoder import MaskedLMScore, Prediction, TextEncoder, TokenPrediction
 from regard.pipelines.translator import Translation, Translator
 
 __all__ = [
     "Generator",
+    "Likelihood",
     "MaskedLMScore",
     "Prediction",
     "TextEncoder",
@@ -19,3 +24,29 @@ __all__ = [
     "fastest_dtype",
     "load",
 ]
+
+
+def load(
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> Translator | Generator | TextEncoder:
+    """Load a model with its tokenizer as the pipeline for its architecture.
+
+    Args:
+        folder: As for :meth:`Translator.load`, :meth:`Generator.load` and :meth:`TextEncoder.load`.
+            Default: the bundled translator.
+        dtype: Compute dtype.
+        device: Device of the model.
+
+    Raises:
+        InvalidFile: If a file is missing, damaged, or does not fit the others.
+        InvalidArgument: If models cannot compute in the dtype, or the device is not available.
+    """
+    architecture = None if folder is None else model_class(folder)
+    if folder is not None:
+        for pipeline in (Generator, TextEncoder):
+            if architecture is pipeline.model_type:
+                return pipeline.load(folder, dtype=dtype, device=device)
+    return Translator.load(folder, dtype=dtype, device=device)

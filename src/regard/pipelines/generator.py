@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +12,7 @@ from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.data.padding import pad_sequences
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
+from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.greedy import greedy, likeliest
 from regard.generation.model_states import CausalState
@@ -22,17 +20,16 @@ from regard.generation.sampling import SamplingParams, check_sampling, drawing, 
 from regard.generation.single import steps
 from regard.generation.state import Hypothesis
 from regard.metrics.translation import perplexity
-from regard.models.checkpoint import load_model
 from regard.models.gpt import GPT
-from regard.pipelines.dtypes import check_dtype
+from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.tracing import read_once, trace_once
 from regard.text.lines import letter_objections, type_objections
-from regard.text.load import check_vocab_size, load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer
 
 BATCH_WORDS = 16384  # of prompts that are continued together, and of what they may get: GPT-2 keeps 1.2 GB of them
+MAX_NEW_TOKENS = 200
 CUT = "\ufffd"  # what stands for the bytes of a letter that is not whole yet
 
 
@@ -41,71 +38,39 @@ class Likelihood(NamedTuple):
 
     Args:
         nll: The negative log-likelihood of its words, in nats.
-        words: How many words of the vocabulary were told.
-        characters: Of the text, but for a first word that nothing stands before, which is not told.
+        num_tokens: Number of predicted tokens.
+        num_characters: Number of characters in these tokens. A first token without context is not predicted.
     """
 
     nll: float
-    words: int
-    characters: int
+    num_tokens: int
+    num_characters: int
 
     @property
     def perplexity(self) -> float:
         """E to the loss of a word."""
-        return perplexity(self.nll / self.words)
+        return perplexity(self.nll / self.num_tokens)
 
     @property
     def bits_per_character(self) -> float:
         """How many bits a character costs, whatever the vocabulary."""
-        return self.nll / math.log(2) / self.characters
+        return self.nll / math.log(2) / self.num_characters
 
 
-class Generator:
-    """A language model with its tokenizer.
+class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
+    """A language model with its tokenizer: a GPT of this library, or a GPT-2, Llama, Mistral or Qwen2.
 
-    Args:
-        model: Put into evaluation mode.
-        tokenizer: The one that the model was trained with.
-        name: What recordings call the model.
-
-    Raises:
-        InvalidArgument: If the tokenizer has more words than the model.
+    See `Pipeline` for the arguments and for ``load``.
     """
 
-    def __init__(self, model: GPT, tokenizer: PipelineTokenizer | SentencePieceTokenizer, name: str = "gpt") -> None:
-        check_vocab_size(tokenizer, model.config.vocab_size, name)
-        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> Generator:
-        """Read a model and its tokenizer from a folder.
-
-        Args:
-            folder: As ``save_model`` writes it, or a GPT-2, Llama, Mistral or Qwen2 of Hugging Face's transformers.
-            dtype: What the model computes in. :func:`regard.pipelines.fastest_dtype` can be faster.
-
-        Raises:
-            InvalidType: If the folder is no path.
-            InvalidFile: If a file is missing, damaged, or does not fit the others.
-            InvalidArgument: If the dtype is none that models compute in.
-        """
-        check_dtype(dtype)
-        model, place = load_model(folder, expected=GPT).to(dtype), Path(folder)
-        tokenizer = load_tokenizer(place)
-        if not isinstance(tokenizer, (PipelineTokenizer, SentencePieceTokenizer)):
-            raise InvalidFile(f"{place}: its tokenizer is none of a language model, but of a translator")
-        return cls(model, tokenizer, name=place.resolve().name)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model lies."""
-        return self.model.token_embedding.weight.device
+    model_type = GPT
+    tokenizer_types = (PipelineTokenizer, SentencePieceTokenizer)
 
     def generate(
         self,
         prompts: Sequence[str],
         *,
-        max_length: int | None = None,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         sampling: SamplingParams | None = None,
         beam: int = 1,
         length_penalty: float = 1.0,
@@ -114,8 +79,8 @@ class Generator:
 
         Args:
             prompts: The texts so far; an empty one begins where texts begin.
-            max_length: The most words of the vocabulary to add. Default: as many as the model has positions for;
-                beyond that it reads the last max_seq_len words at each step.
+            max_new_tokens: Maximum number of tokens to add. Beyond its max_seq_len the model sees the last
+                max_seq_len tokens at each step.
             sampling: Draw words at random, and take not the likeliest. Default: the likeliest.
             beam: How many texts are kept at each step of a search; 1 takes the likeliest word.
             length_penalty: As for :func:`regard.generation.beam_search`.
@@ -132,13 +97,12 @@ class Generator:
         check_sampling(sampling)
         if sampling is not None and beam != 1:
             raise InvalidArgument(f"beam must be 1 where words are drawn, but is {beam}: leave out sampling, or beam")
-        read = self.read(prompts)
-        options: dict[str, Any] = {"max_length": max_length}
+        read = self.encode_prompts(prompts)
+        options: dict[str, Any] = {"max_length": max_new_tokens}
         drawn = None if sampling is None else sampling.started(self.device)
         found: list[Hypothesis] = [Hypothesis([], 0.0)] * len(read)
-        raise_problems(count_problems(max_length=max_length))
-        more = self.model.config.max_seq_len if max_length is None else max_length
-        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS, more):
+        raise_problems(count_problems(max_new_tokens=max_new_tokens))
+        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS, max_new_tokens):
             batch, lengths = self._batch([read[place] for place in places])
             if drawn is not None:
                 best = sample(self.model, batch, lengths, **vars(drawn), **options)
@@ -152,18 +116,18 @@ class Generator:
             for place, hypothesis in zip(places, best, strict=True):
                 found[place] = hypothesis
         return [
-            self.text(ids, hypothesis.tokens)[len(self.text(ids, [])) :]
+            self._decode(ids, hypothesis.tokens)[len(self._decode(ids, [])) :]
             for ids, hypothesis in zip(read, found, strict=True)
         ]
 
     def stream(
-        self, prompt: str, *, max_length: int | None = None, sampling: SamplingParams | None = None
+        self, prompt: str, *, max_new_tokens: int = MAX_NEW_TOKENS, sampling: SamplingParams | None = None
     ) -> Iterator[str]:
         """Write how a text goes on, piece by piece as it is made; joined, the pieces are what :meth:`generate` gives.
 
         Args:
             prompt: The text so far.
-            max_length: As for :meth:`generate`.
+            max_new_tokens: As for :meth:`generate`.
             sampling: As for :meth:`generate`.
 
         Yields:
@@ -174,26 +138,26 @@ class Generator:
             InvalidArgument: As :meth:`generate`.
         """
         check_sampling(sampling)
-        (ids,) = self.read([prompt])
+        (ids,) = self.encode_prompts([prompt])
         drawn = None if sampling is None else sampling.started(self.device)
         choose = likeliest if drawn is None else drawing(self.device, **vars(drawn))
-        decoding = CausalState(self.model, *self._batch([ids]), max_length=max_length)
-        told, words = len(self.text(ids, [])), []
+        decoding = CausalState(self.model, *self._batch([ids]), max_length=max_new_tokens)
+        told, words = len(self._decode(ids, [])), []
         for step in steps(decoding, choose):
             if not bool(step.ended):
                 words.append(int(step.words))
-            text = self.text(ids, words)
+            text = self._decode(ids, words)
             if not text.endswith(CUT) and len(text) > told:  # a letter's last bytes may still come
                 yield text[told:]
                 told = len(text)
-        if len(text := self.text(ids, words)) > told:
+        if len(text := self._decode(ids, words)) > told:
             yield text[told:]
 
-    def text(self, prompt: Sequence[int], words: Sequence[int]) -> str:
+    def _decode(self, prompt: Sequence[int], words: Sequence[int]) -> str:
         """A prompt and what was written, as one text: how a piece reads can depend on the one before."""
         return self.tokenizer.decode([[*prompt, *words]])[0]
 
-    def read(self, prompts: Sequence[str]) -> list[list[int]]:
+    def encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
         """The ids of prompts, at least one each.
 
         Raises:
@@ -245,7 +209,7 @@ class Generator:
             ids = [word for line in self.tokenizer.encode(lines) for word in (*line, end)]
             return [end, *ids], sum(map(len, lines))
         (ids,) = self.tokenizer.encode_prompts([text])
-        first = self.text(ids[:1], []).rstrip(CUT)  # nothing, where it is the mark that begins texts
+        first = self._decode(ids[:1], []).rstrip(CUT)  # nothing, where it is the mark that begins texts
         return ids, len(text) - len(first)
 
     def record(self, text: str, *, max_new_tokens: int | None = None) -> Recording:
@@ -263,11 +227,11 @@ class Generator:
             InvalidArgument: If the text is too long, or empty where no word begins texts.
         """
         raise_problems(count_problems(max_new_tokens=max_new_tokens))
-        (ids,) = self.read([text])
+        (ids,) = self.encode_prompts([text])
         if max_new_tokens is not None:
             (written,) = greedy(self.model, *self._batch([ids]), max_length=max_new_tokens)
             ids = [*ids, *written.tokens]
-            text = self.text(ids, [])
+            text = self._decode(ids, [])
             ids = ids if written.finished else ids[:-1]  # the last word was read only if an end was told behind it
         return self._record(ids, text)
 
@@ -284,7 +248,7 @@ class Generator:
         Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
         """
         raise_problems(count_problems(length=length))
-        begin = self.read([""])[0] if self.model.config.bos_id is not None else []
+        begin = self.encode_prompts([""])[0] if self.model.config.bos_id is not None else []
         length = min(length, (self.model.config.max_seq_len - len(begin)) // 2)
         ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
         return self._record([*begin, *ids], "random tokens, twice")
@@ -306,7 +270,7 @@ class Generator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long, or there is no such layer.
         """
-        (ids,) = self.read([text])
+        (ids,) = self.encode_prompts([text])
         return trace_once(self.model, "decoder", ids, self.tokenizer.tokens(ids), text, layer)
 
     def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:

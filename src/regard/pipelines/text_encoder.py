@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +14,13 @@ from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.data.masking import IGNORE_INDEX, mask_tokens
 from regard.data.padding import pad_sequences
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, count_problems, raise_problems
+from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
 from regard.metrics.translation import perplexity
 from regard.models.bert import Bert, Head
-from regard.models.checkpoint import load_model
-from regard.pipelines.dtypes import check_dtype
+from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.tracing import read_once, trace_once
 from regard.text.lines import letter_objections, type_objections
-from regard.text.load import check_vocab_size, load_tokenizer
 from regard.text.pipeline import PipelineTokenizer
 
 BATCH_WORDS = 4096  # of texts that are read together
@@ -57,64 +53,32 @@ class TokenPrediction(NamedTuple):
 
 
 class MaskedLMScore(NamedTuple):
-    """How well hidden words are told.
+    """How well masked tokens are predicted.
 
     Args:
         nll: Their negative log-likelihood, in nats.
-        words: How many there are.
-        right: Of how many the likeliest word is the one that stood there.
+        num_tokens: Number of masked tokens.
+        num_correct: Number of masked tokens that are predicted correctly.
     """
 
     nll: float
-    words: int
-    right: int
+    num_tokens: int
+    num_correct: int
 
     @property
     def perplexity(self) -> float:
-        """E to the loss of a hidden word."""
-        return perplexity(self.nll / self.words)
+        """Perplexity: e to the mean loss per masked token."""
+        return perplexity(self.nll / self.num_tokens)
 
 
-class TextEncoder:
-    """A BERT with its tokenizer.
+class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
+    """A BERT with its tokenizer, also of Hugging Face's transformers or sentence-transformers.
 
-    Args:
-        model: Put into evaluation mode.
-        tokenizer: The one that the model was trained with.
-        name: What recordings call the model.
-
-    Raises:
-        InvalidArgument: If the tokenizer has more words than the model.
+    See `Pipeline` for the arguments and for ``load``.
     """
 
-    def __init__(self, model: Bert, tokenizer: PipelineTokenizer, name: str = "bert") -> None:
-        check_vocab_size(tokenizer, model.config.vocab_size, name)
-        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> TextEncoder:
-        """Read a model and its tokenizer from a folder.
-
-        Args:
-            folder: As ``save_model`` writes it, or a BERT of Hugging Face's transformers or sentence-transformers.
-            dtype: What the model computes in.
-
-        Raises:
-            InvalidType: If the folder is no path.
-            InvalidFile: If a file is missing, damaged, or does not fit the others.
-            InvalidArgument: If the dtype is none that models compute in.
-        """
-        check_dtype(dtype)
-        model, place = load_model(folder, expected=Bert).to(dtype), Path(folder)
-        tokenizer = load_tokenizer(place)
-        if not isinstance(tokenizer, PipelineTokenizer):
-            raise InvalidFile(f"{place}: its tokenizer is none of a BERT: expected any other tokenizer.json")
-        return cls(model, tokenizer, name=place.resolve().name)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model lies."""
-        return next(self.model.parameters()).device
+    model_type = Bert
+    tokenizer_types = (PipelineTokenizer,)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """One vector for each text, (texts, d_model), float32; texts that are too long are cut.
@@ -161,29 +125,29 @@ class TextEncoder:
             ]
         return found
 
-    def guess(self, texts: Sequence[str], *, share: float = 0.15, seed: int = 0) -> MaskedLMScore:
+    def masked_lm_score(self, texts: Sequence[str], *, mlm_probability: float = 0.15, seed: int = 0) -> MaskedLMScore:
         """Hide words as in training, and measure how well the model tells them; texts that are too long are cut.
 
         Args:
             texts: At least one.
-            share: How many of the words are to be told; see `regard.data.masking.mask_tokens`.
+            mlm_probability: Fraction of the tokens to mask; see `regard.data.masking.mask_tokens`.
             seed: Of the draw.
 
         Raises:
             InvalidType: If texts are no sequence of str.
             InvalidArgument: If the model has another head, its vocabulary no word that hides another, a text is none,
-                or the share is not above 0 and at most 1.
+                or mlm_probability is not above 0 and at most 1.
         """
         self._check("masked_lm")
-        if not 0 < share <= 1:
-            raise InvalidArgument(f"share must be above 0 and at most 1, but is {share}")
+        if not 0 < mlm_probability <= 1:
+            raise InvalidArgument(f"mlm_probability: expected a number above 0 and at most 1, got {mlm_probability}")
         if self.tokenizer.mask_id is None:
             raise InvalidArgument("the vocabulary has no word that hides another, [MASK]")
         read = self._read(texts)
         raise_problems([] if read else ["texts must be at least one, but there is none"])
         head = self.model.mlm_head
         assert head is not None
-        known = {"share": share, "mask_id": self.tokenizer.mask_id, "vocab_size": self.tokenizer.vocab_size}
+        known = {"share": mlm_probability, "mask_id": self.tokenizer.mask_id, "vocab_size": self.tokenizer.vocab_size}
         rng, nll, words, right = np.random.default_rng(seed), 0.0, 0, 0
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
             batch = [read[place] for place in places]
@@ -200,12 +164,12 @@ class TextEncoder:
             words, right = words + len(wanted), right + int((logits.argmax(-1) == wanted).sum())
         return MaskedLMScore(nll, words, right)
 
-    def fill(self, text: str, count: int = 5) -> list[Prediction]:
+    def fill_mask(self, text: str, top_k: int = 5) -> list[Prediction]:
         """The words that are likeliest where ``[MASK]``, or what the vocabulary calls it, stands.
 
         Args:
             text: With at least one hidden word.
-            count: How many words are given for each, at most the vocabulary.
+            top_k: Number of tokens to return for each mask, at most the vocabulary.
 
         Returns:
             One for each hidden word; in a vocabulary of WordPiece, ``##ing`` goes on with a word.
@@ -213,13 +177,13 @@ class TextEncoder:
         Raises:
             InvalidType: If the text is no str.
             InvalidArgument: If the model has another head, nothing is hidden, the text is longer than what the model
-                reads, or count does not fit.
+                reads, or top_k does not fit.
         """
         self._check("masked_lm")
-        raise_problems(count_problems(count=count))
+        raise_problems(count_problems(top_k=top_k))
         words = self.model.config.vocab_size
-        if count > words:
-            raise InvalidArgument(f"count must be at most the {words} words of the vocabulary, but is {count}")
+        if top_k > words:
+            raise InvalidArgument(f"top_k: expected at most {words}, the size of the vocabulary, got {top_k}")
         (ids,) = self._read([text], whole=True)
         places = [place for place, word in enumerate(ids) if word == self.tokenizer.mask_id]
         if not places:
@@ -227,7 +191,7 @@ class TextEncoder:
             raise InvalidArgument(f"text must hide a word as {name}, but it is {text[:60]!r}")
         with torch.inference_mode():
             hidden, _ = self.model.forward_features(torch.tensor([ids], device=self.device))
-            likely = self.model.forward_head(hidden[0, places]).float().softmax(-1).topk(count)
+            likely = self.model.forward_head(hidden[0, places]).float().softmax(-1).topk(top_k)
         found = []
         for row, places in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
             named = self.tokenizer.names(places)

@@ -6,28 +6,26 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks
 from regard.data.padding import source_batch
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, raise_problems
+from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.sampling import SamplingParams, check_sampling, sample
 from regard.generation.state import Hypothesis
-from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.pipelines.dtypes import check_dtype
+from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
 from regard.pipelines.teacher import axes_of, fed_batch, teacher_forced
 from regard.pipelines.tracing import traced
 from regard.text.lines import letter_objections, type_objections
-from regard.text.load import check_vocab_size, load_tokenizer
 from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
 
@@ -57,45 +55,32 @@ class Translation:
     finished: bool = True
 
 
-class Translator:
-    """A model with its tokenizer.
+class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
+    """An encoder-decoder with its tokenizer, also a Marian of Hugging Face's transformers, such as those of OPUS-MT.
 
-    Args:
-        model: Put into evaluation mode.
-        tokenizer: The one that the model was trained with.
-        name: What recordings call the model.
-
-    Raises:
-        InvalidArgument: If the tokenizer has more words than the model.
+    See `Pipeline` for the arguments.
     """
 
-    def __init__(
-        self, model: EncoderDecoder, tokenizer: Tokenizer | MarianTokenizer, name: str = "transformer"
-    ) -> None:
-        check_vocab_size(tokenizer, min(model.config.vocab_size, model.config.decoder_vocab_size), name)
-        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+    model_type = EncoderDecoder
+    tokenizer_types = (Tokenizer, MarianTokenizer)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str] | None = None, *, dtype: torch.dtype = torch.float32) -> Translator:
-        """Read a model and its tokenizer from a folder.
+    def load(
+        cls,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ) -> Self:
+        """Load a model and its tokenizer from a folder; see `Pipeline.load`.
 
         Args:
-            folder: As ``save_model`` writes it, or a Marian of Hugging Face's transformers with its SentencePiece
-                files, as those of OPUS-MT. Default: the English-German model that comes with the package.
-            dtype: What the model computes in. :func:`regard.pipelines.fastest_dtype` can be faster.
-
-        Raises:
-            InvalidType: If the folder is no path.
-            InvalidFile: If a file is missing, damaged, or does not fit the others.
-            InvalidArgument: If the dtype is none that models compute in.
+            folder: As for `Pipeline.load`. Default: the English-German model that is bundled with the package.
+            dtype: As for `Pipeline.load`.
+            device: As for `Pipeline.load`.
         """
-        check_dtype(dtype)
         folder = str(files("regard").joinpath(BUNDLED_MODEL)) if folder is None else folder
-        model, place = load_model(folder, expected=EncoderDecoder).to(dtype), Path(folder)
-        tokenizer = load_tokenizer(place)
-        if not isinstance(tokenizer, (Tokenizer, MarianTokenizer)):
-            raise InvalidFile(f"{place}: its tokenizer is none of a translator: it knows one text, not two languages")
-        return cls(model, tokenizer, name=place.resolve().name)
+        return super().load(folder, dtype=dtype, device=device)
 
     def translate(
         self,
@@ -105,7 +90,7 @@ class Translator:
         nbest: int = 1,
         length_penalty: float | None = None,
         sampling: SamplingParams | None = None,
-        names: Sequence[str] | None = None,
+        line_names: Sequence[str] | None = None,
     ) -> list[list[Translation]]:
         """Translate each line.
 
@@ -119,7 +104,7 @@ class Translator:
             nbest: Translations of each line, best first.
             length_penalty: As for :func:`regard.generation.beam_search`. Default: 1.
             sampling: Draw translations at random, and do not search. Default: search.
-            names: What errors call each line. Default: line 1, line 2, and so on.
+            line_names: Name of each line in error messages. Default: "line 1", "line 2", ...
 
         Returns:
             For each line up to nbest translations; of an empty line one, which is empty.
@@ -130,9 +115,9 @@ class Translator:
         """
         _check_lines(lines)
         check_sampling(sampling)
-        names = [f"line {number}" for number in range(1, len(lines) + 1)] if names is None else names
+        names = [f"line {number}" for number in range(1, len(lines) + 1)] if line_names is None else line_names
         if len(names) != len(lines):
-            raise InvalidArgument(f"names must be one for each of {len(lines)} lines, but are {len(names)}")
+            raise InvalidArgument(f"line_names: expected one for each of {len(lines)} lines, got {len(names)}")
         named = list(zip(names, lines, strict=True))
         raise_problems(type_objections(named), InvalidType)
         raise_problems(letter_objections(named))
@@ -172,13 +157,13 @@ class Translator:
         layers = teacher_forced(self.model, self.tokenizer, source, written)
         return Recording(title=text, model_name=self.name, layers=LayerList(layers), texts=texts)
 
-    def trace(self, text: str, layer: str | None = None, translation: str | None = None) -> Trace:
+    def trace(self, text: str, layer: str | None = None, target: str | None = None) -> Trace:
         """Translate a text, and keep every number of one attention layer's calculation.
 
         Args:
             text: Not empty; a few words, if one is to look at it.
             layer: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"`` and so on. Default: the first.
-            translation: As for `record`.
+            target: As for `record`.
 
         Returns:
             Trace: As `regard.trace` gives it, with an axis of heads.
@@ -187,7 +172,7 @@ class Translator:
             InvalidType: If the text is no str.
             InvalidArgument: If the text is empty or too long, or there is no such layer.
         """
-        source, written = self._read(text, translation)
+        source, written = self._read(text, target)
         batch = fed_batch(self.model, source, written)
         axes = axes_of(self.model, self.tokenizer, source, written)
         title = self.tokenizer.decode([list(source)])[0]
@@ -210,11 +195,6 @@ class Translator:
         )
         best = Hypothesis(target, 0.0) if translation is not None else self._generate([source])[0][0]
         return source, [*best.tokens, self.model.config.eos_id] if best.finished else best.tokens
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model lies."""
-        return self.model.src_embedding.weight.device
 
     @property
     def _longest(self) -> int:
