@@ -13,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from regard.training import Recipe, apply_overrides, train
+from regard.training import apply_overrides, train
 from training.conftest import make_recipe, write_corpus
 
 TRAIN = """
@@ -55,7 +55,7 @@ def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path, keys: dict
     ranks = [torch.load(tmp_path / "both" / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
     alone = apply_overrides(keys, ["--output_dir", str(tmp_path / "alone"), "--trainer.accumulate_grad_batches=2"])
-    train(Recipe.from_dict(alone))
+    train(make_recipe(alone))
     found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("both", "alone"))
     for name, weight in expected.items():
         torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
@@ -75,7 +75,7 @@ def test_unequal_batches_of_two_processes_count_by_their_tokens(tmp_path: Path, 
     keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "lr_schedule": "constant", "eps": 1.0}
     keys["trainer"]["max_steps"] = 1
     keys["data"] |= {"valid": None, "max_tokens_per_batch": 1000}
-    train(Recipe.from_dict({**keys, "output_dir": str(tmp_path / "one")}))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "one")}))
     keys["data"] |= {"max_tokens_per_batch": 100, "max_length": 90}  # the long pair, and the other two
     torchrun(tmp_path, {**keys, "output_dir": str(tmp_path / "two")})
     one, two = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("one", "two"))

@@ -14,7 +14,7 @@ import yaml
 import regard
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.models import Transformer, TransformerConfig
-from regard.training.recipe import Recipe, apply_overrides, check_resumable, is_copy, load_recipe, write_recipe
+from regard.training.recipe import apply_overrides, check_resumable, is_copy, load_recipe, write_recipe
 from regard.training.translation.recipe import DECIDED
 from training.conftest import make_recipe
 
@@ -26,14 +26,14 @@ def with_key(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_the_architectures_defaults_are_those_of_its_config() -> None:
-    recipe = Recipe.from_dict(SMALLEST)
+    recipe = make_recipe(SMALLEST)
     assert recipe.config(300) == TransformerConfig(300)
     keys = set(type(recipe.model).model_fields)
     assert keys == {"architecture", *(field.name for field in dataclasses.fields(TransformerConfig))} - set(DECIDED)
 
 
 def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
-    recipe = Recipe.from_dict({**SMALLEST, "output_dir": str(tmp_path)})
+    recipe = make_recipe({**SMALLEST, "output_dir": str(tmp_path)})
     write_recipe(recipe)
     copy = load_recipe(tmp_path / "recipe.yaml")
     assert copy.model_copy(update={"data": recipe.data}) == recipe
@@ -119,12 +119,12 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidRecipe, match=re.escape(message)):
-        Recipe.from_dict(with_key(path, value))
+        make_recipe(with_key(path, value))
 
 
 def test_all_objections_come_at_once() -> None:
     with pytest.raises(InvalidRecipe) as error:
-        Recipe.from_dict({"trainer": {"max_steps": -1}, "data": {"trian": "x"}, "modle": {}})
+        make_recipe({"trainer": {"max_steps": -1}, "data": {"trian": "x"}, "modle": {}})
     for part in (
         "output_dir: is missing",
         "data.train: is missing",
@@ -153,7 +153,7 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
     }
     assert keys == {"output_dir": "a", "data": {"train": "x", "valid": "y"}}
     assert (
-        Recipe.from_dict(with_key("optimizer.learning_rate", "1e-3")).optimizer.learning_rate == 1e-3
+        make_recipe(with_key("optimizer.learning_rate", "1e-3")).optimizer.learning_rate == 1e-3
     )  # YAML 1.1 says text
 
 
@@ -202,7 +202,7 @@ def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes | N
 
 def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) -> None:
     keys = {**SMALLEST, "output_dir": str(tmp_path)}
-    write_recipe(Recipe.from_dict(keys))
+    write_recipe(make_recipe(keys))
     check_resumable(make_recipe(keys, "--trainer.max_steps=99", "--checkpoint.every_n_steps=3"))
     with pytest.raises(InvalidRecipe) as error:
         check_resumable(make_recipe(keys, "--seed=2", "--model.d_model=256", "--data.max_tokens_per_batch=900"))
@@ -219,7 +219,7 @@ def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) ->
 def test_a_folder_may_be_named_by_a_number(name: str) -> None:
     assert make_recipe(SMALLEST, "--output_dir", name).output_dir == Path(name)
     assert make_recipe(SMALLEST, f"--data.folder={name}").data.folder == Path(name)
-    assert Recipe.from_dict({**SMALLEST, "output_dir": 2024}).output_dir == Path("2024")
+    assert make_recipe({**SMALLEST, "output_dir": 2024}).output_dir == Path("2024")
 
 
 def test_an_alias_of_itself_is_no_endless_recipe() -> None:
@@ -228,7 +228,7 @@ def test_an_alias_of_itself_is_no_endless_recipe() -> None:
 
 
 def test_only_an_untouched_copy_is_a_copy(tmp_path: Path) -> None:
-    write_recipe(Recipe.from_dict({**SMALLEST, "output_dir": str(tmp_path)}))
+    write_recipe(make_recipe({**SMALLEST, "output_dir": str(tmp_path)}))
     path = tmp_path / "recipe.yaml"
     assert is_copy(path)
     path.write_text(path.read_text() + "# mine\n")

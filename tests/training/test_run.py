@@ -27,7 +27,7 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, Inval
 from regard.generation import greedy
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
-from regard.training import Recipe, apply_overrides, load_recipe, train
+from regard.training import apply_overrides, load_recipe, train
 from regard.training.translation.data import TranslationData
 from regard.training.translation.module import TranslationModule
 from training.conftest import make_recipe
@@ -51,7 +51,7 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
     keys["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0, "norm_first": True}
     keys["data"]["max_tokens_per_batch"] = 500
     keys["tokenizer"]["vocab_size"] = 400  # every word is a piece
-    outcome = train(Recipe.from_dict(keys))
+    outcome = train(make_recipe(keys))
     run = tmp_path / "run"
     assert (outcome.output_dir, outcome.step, outcome.interrupted) == (run, 250, False)
     logged = [(float(row["loss"]), float(row["learning_rate"])) for row in rows(run) if row["loss"]]
@@ -75,7 +75,7 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
 
 
 def test_the_state_is_plain_data(tmp_path: Path, keys: dict[str, Any]) -> None:
-    train(Recipe.from_dict(keys))
+    train(make_recipe(keys))
     state = torch.load(tmp_path / "run" / "state.ckpt", weights_only=True)
     assert state["global_step"] == 30
 
@@ -120,9 +120,9 @@ def test_aligned_files_train_as_the_tsv_does(tmp_path: Path, keys: dict[str, Any
     for side in (0, 1):
         text = "".join(f"{pair[side]}\n" for pair in pairs)
         (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(text.encode()))
-    train(Recipe.from_dict({**keys, "output_dir": str(tmp_path / "tsv")}))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "tsv")}))
     keys["data"]["train"] = ["train.0.gz", "train.1.gz"]
-    train(Recipe.from_dict({**keys, "output_dir": str(tmp_path / "aligned")}))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "aligned")}))
     assert bytes_of(tmp_path / "aligned") == bytes_of(tmp_path / "tsv")
 
 
@@ -130,7 +130,7 @@ def test_a_terminal_shows_a_bar(keys: dict[str, Any], monkeypatch: pytest.Monkey
     screen = io.StringIO()
     module = sys.modules["regard.training.trainer"]  # whose function hides it
     monkeypatch.setattr(module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=150))
-    train(Recipe.from_dict(keys))
+    train(make_recipe(keys))
     last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
     assert re.search(r"step 30/30 .*━.* \d:\d\d:\d\d epoch 0, loss [\d.]+, [\d,]+ tokens/s", last)
 
@@ -157,10 +157,10 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
 ) -> None:
     keys["trainer"]["max_steps"] = 60
     whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
-    train(Recipe.from_dict(whole))
+    train(make_recipe(whole))
     before = signal.getsignal(number)
     thread = interrupt_at(tmp_path / "stopped", 15, number)
-    outcome = train(Recipe.from_dict(stopped))
+    outcome = train(make_recipe(stopped))
     thread.join()
     assert outcome.interrupted
     assert 15 <= outcome.step < 60
@@ -169,7 +169,7 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
         f"stopped; --resume goes on from step {outcome.step}, which is saved"
         in (tmp_path / "stopped" / "train.log").read_text()
     )
-    again = train(Recipe.from_dict(stopped), resume=True)
+    again = train(make_recipe(stopped), resume=True)
     assert (again.step, again.interrupted) == (60, False)
     assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
 
@@ -179,7 +179,7 @@ def test_a_validation_that_was_cut_off_is_done_again(
 ) -> None:
     keys["checkpoint"]["every_n_steps"] = 5  # a state is due at each validation, too
     whole, cut = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "cut"))
-    train(Recipe.from_dict(whole))
+    train(make_recipe(whole))
     translations = TranslationModule._translations
 
     def dies(module: TranslationModule, sources: list[str]) -> list[str]:
@@ -189,9 +189,9 @@ def test_a_validation_that_was_cut_off_is_done_again(
 
     monkeypatch.setattr(TranslationModule, "_translations", dies)
     with pytest.raises(RuntimeError, match="the power is out"):
-        train(Recipe.from_dict(cut))
+        train(make_recipe(cut))
     monkeypatch.undo()
-    train(Recipe.from_dict(cut), resume=True)
+    train(make_recipe(cut), resume=True)
     columns = ("step", "loss", "valid_loss", "bleu", "chrf")
     assert [[row[name] for name in columns] for row in rows(tmp_path / "cut")] == [
         [row[name] for name in columns] for row in rows(tmp_path / "whole")
@@ -201,11 +201,11 @@ def test_a_validation_that_was_cut_off_is_done_again(
 
 def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any]) -> None:
     whole, extended = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "extended"))
-    train(Recipe.from_dict(whole))
+    train(make_recipe(whole))
     train(make_recipe(extended, "--trainer.max_steps=20"))
-    assert train(Recipe.from_dict(extended), resume=True).step == 30
+    assert train(make_recipe(extended), resume=True).step == 30
     assert bytes_of(tmp_path / "extended") == bytes_of(tmp_path / "whole")
-    assert train(Recipe.from_dict(extended), resume=True).step == 30  # nothing left to do
+    assert train(make_recipe(extended), resume=True).step == 30  # nothing left to do
     assert [row["loss"] for row in rows(tmp_path / "extended")] == [row["loss"] for row in rows(tmp_path / "whole")]
 
 
@@ -218,9 +218,9 @@ def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path:
         f"{run / 'state.ckpt'}: could not be saved (No space left on device); the state of step 8 is whole"
     )
     with pytest.raises(InvalidFile, match=f"^{message}$"):
-        train(Recipe.from_dict(keys), resume=True)
+        train(make_recipe(keys), resume=True)
     assert (run / "state.ckpt").read_bytes() == before
-    assert train(Recipe.from_dict(keys), resume=True).step == 30
+    assert train(make_recipe(keys), resume=True).step == 30
 
 
 def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -255,8 +255,8 @@ def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any])
 
 def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "train.tsv").write_text("a\tb\nno tab\n")
-    with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: no tab"):
-        train(Recipe.from_dict(keys))
+    with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: expected source, tab, target"):
+        train(make_recipe(keys))
     assert not (tmp_path / "run" / "last").exists()
     with pytest.raises(InvalidFile, match=r"missing\.tsv: no such file"):
         train(make_recipe(keys, "--data.train=missing.tsv"))
@@ -265,15 +265,15 @@ def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: di
 def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidFile, match="file/run: could not be created: Not a directory"):
-        train(Recipe.from_dict({**keys, "output_dir": str(tmp_path / "file" / "run")}))
+        train(make_recipe({**keys, "output_dir": str(tmp_path / "file" / "run")}))
 
 
 def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
     train(make_recipe(keys, "--trainer.max_steps=12"))
     assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12]
-    assert train(Recipe.from_dict(keys), resume=True).step == 30
+    assert train(make_recipe(keys), resume=True).step == 30
     assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12, 20, 30]
-    train(Recipe.from_dict({**keys, "output_dir": str(tmp_path / "whole")}))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}))
     assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
 
 
@@ -298,11 +298,11 @@ def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys:
     train(make_recipe(keys, "--trainer.max_steps=3"))
     (tmp_path / "train.tsv").rename(tmp_path / "moved.tsv")
     moved = apply_overrides(keys, ["--data.train=moved.tsv", "--trainer.max_steps=5"])
-    assert train(Recipe.from_dict(moved), resume=True).step == 5
+    assert train(make_recipe(moved), resume=True).step == 5
     other = apply_overrides(keys, ["--data.train=valid.tsv", "--data.valid=null", "--validation.monitor=bleu"])
     for _ in range(2):
         with pytest.raises(InvalidRecipe) as error:
-            train(Recipe.from_dict(other), resume=True)
+            train(make_recipe(other), resume=True)
         for key in ("data.train", "data.valid"):
             assert f"{key}: the files hold other data than when the run began" in str(error.value)
         assert load_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
@@ -332,7 +332,7 @@ def test_ctrl_c_before_the_first_step_stops_at_once(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tokenizer, "train", lambda *_: signal.raise_signal(signal.SIGINT))
-    outcome = train(Recipe.from_dict(keys))
+    outcome = train(make_recipe(keys))
     assert (outcome.step, outcome.interrupted) == (0, True)
     assert "stopped; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
 
@@ -351,7 +351,7 @@ def test_a_second_ctrl_c_stops_within_the_step(
         return step(module, *arguments)
 
     monkeypatch.setattr(TranslationModule, "training_step", presses_twice)
-    outcome = train(Recipe.from_dict(keys))
+    outcome = train(make_recipe(keys))
     assert pressed == [16, 16]
     assert (outcome.step, outcome.interrupted) == (14, True)
     assert "stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err
@@ -364,13 +364,13 @@ def test_files_of_others_are_not_touched(tmp_path: Path, keys: dict[str, Any], n
     own.parent.mkdir(parents=True)
     own.write_text("step,loss\n1,2.0\n")
     with pytest.raises(InvalidArgument, match=re.escape(f"{run}: ") + f".*({name}|models)"):
-        train(Recipe.from_dict(keys))
+        train(make_recipe(keys))
     assert own.read_text() == "step,loss\n1,2.0\n"
     assert [path for path in run.rglob("*") if path.is_file()] == [own]
 
 
 def test_a_start_that_fails_leaves_no_folder_and_can_be_repeated(tmp_path: Path, keys: dict[str, Any]) -> None:
-    recipe = Recipe.from_dict({**keys, "output_dir": str(tmp_path / "runs" / "new")})
+    recipe = make_recipe({**keys, "output_dir": str(tmp_path / "runs" / "new")})
     good = (tmp_path / "train.tsv").read_text()
     for text, message in (("no tab\n", "no tab"), ("", r"train\.tsv")):
         (tmp_path / "train.tsv").write_text(text)
@@ -389,10 +389,10 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str,
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"
         with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no training is using")):
-            train(Recipe.from_dict(keys))
+            train(make_recipe(keys))
         assert {path.name for path in run.iterdir()} == {".lock"}
         other.kill()  # a lock of a killed process does not block
-    assert train(Recipe.from_dict(keys)).step == 30
+    assert train(make_recipe(keys)).step == 30
 
 
 def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -419,7 +419,7 @@ def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: d
     keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "lr_schedule": "constant", "eps": 1.0}
     keys["trainer"] |= {"max_steps": 1, "precision": precision}
     keys["data"] |= {"valid": None, "max_tokens_per_batch": 1000}
-    train(Recipe.from_dict(keys))
+    train(make_recipe(keys))
     keys["data"] |= {"max_tokens_per_batch": 100, "max_length": 90}  # the long pair, and the other two
     run = train(
         make_recipe(keys, "--output_dir", str(tmp_path / "two"), "--trainer.accumulate_grad_batches=2")

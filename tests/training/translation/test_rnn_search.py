@@ -11,7 +11,8 @@ from regard.cli.main import main
 from regard.errors import InvalidRecipe
 from regard.models import RNNSearch, load_model
 from regard.pipelines import Translator
-from regard.training import Recipe, train
+from regard.training import train
+from training.conftest import make_recipe
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def recurrent(keys):
 def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_path, capsys, monkeypatch):
     recurrent["trainer"]["max_steps"] = 300
     recurrent["validation"]["every_n_steps"] = 100
-    outcome = train(Recipe.from_dict(recurrent))
+    outcome = train(make_recipe(recurrent))
     assert isinstance(load_model(outcome.output_dir / "last"), RNNSearch)
     translator = Translator.load(outcome.output_dir / "best")
     (hypotheses,) = translator.translate(["red cats see."])
@@ -53,10 +54,10 @@ def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_pat
 
 def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(recurrent, tmp_path):
     recurrent["model"]["dropout"] = 0.1
-    whole, parts = (Recipe.from_dict({**recurrent, "output_dir": str(tmp_path / name)}) for name in ("whole", "parts"))
+    whole, parts = (make_recipe({**recurrent, "output_dir": str(tmp_path / name)}) for name in ("whole", "parts"))
     train(whole)
     train(
-        Recipe.from_dict(
+        make_recipe(
             {**recurrent, "output_dir": str(tmp_path / "parts"), "trainer": {**recurrent["trainer"], "max_steps": 14}}
         )
     )
@@ -70,12 +71,12 @@ def test_attention_losses_apply_to_cross_attention_only(recurrent, tmp_path):
     links = [" ".join(f"{i}-{i}" for i in range(len(line.split("\t")[0].split()))) for line in lines]
     (tmp_path / "links").write_text("\n".join(links) + "\n")
     recurrent["attention_loss"] = {"alignment": {"weight": 1.0, "file": "links"}}
-    assert train(Recipe.from_dict(recurrent)).output_dir.is_dir()
+    assert train(make_recipe(recurrent)).output_dir.is_dir()
     recurrent["attention_loss"] = {"entropy": {"weight": 1.0, "floor": 0.1, "kind": "encoder"}}
     with pytest.raises(
         InvalidRecipe, match=r"attention_loss\.entropy\.kind: the rnn_search has no such layers as 'encoder'"
     ):
-        Recipe.from_dict(recurrent)
+        make_recipe(recurrent)
 
 
 def test_an_unknown_architecture_error_lists_the_known_ones(recurrent):
@@ -84,10 +85,10 @@ def test_an_unknown_architecture_error_lists_the_known_ones(recurrent):
         r"model.architecture: should be 'transformer' or 'rnn_search', but is 'rnnsearch', did you mean 'rnn_search'\?"
     )
     with pytest.raises(InvalidRecipe, match=message):
-        Recipe.from_dict(recurrent)
+        make_recipe(recurrent)
 
 
 def test_keys_of_the_transformer_are_unknown(recurrent):
     recurrent["model"]["num_heads"] = 4
     with pytest.raises(InvalidRecipe, match=r"model\.num_heads: no such key"):
-        Recipe.from_dict(recurrent)
+        make_recipe(recurrent)
