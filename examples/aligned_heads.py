@@ -16,8 +16,7 @@ from pathlib import Path
 
 import torch
 
-from regard.data.batching import BatchLoader
-from regard.data.pairs import tokenize_pairs
+from regard.data.pairs import PairLoader, tokenize_pairs
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
 from regard.training import Recipe, train
@@ -53,13 +52,14 @@ def rightly_aligned(folder: Path, run: Path) -> float:
     model, tokenizer = load_model(run / "last"), Tokenizer.load(run / "last")
     corpus = tokenize_pairs([folder / "valid.tsv"], tokenizer, run / "data", alignments=folder / "valid.align")
     right = total = 0
-    for batch in BatchLoader(corpus, 4000):
-        assert batch.aligned is not None
+    for batch in PairLoader(corpus, 4000):
+        assert batch.alignment is not None
         with torch.no_grad():
-            cross = model(batch.src, batch.tgt, batch.src_lengths, output_attentions=True).attentions.cross[-1].weights
+            ids = batch.input_ids, batch.decoder_input_ids, batch.lengths
+            cross = model(*ids, output_attentions=True).attentions.cross[-1].weights
         strongest = cross.at(heads=0).topk(1).indices[:, 0, :, 0]
-        right += int((strongest == batch.aligned)[batch.aligned >= 0].sum())
-        total += int((batch.aligned >= 0).sum())
+        right += int((strongest == batch.alignment)[batch.alignment >= 0].sum())
+        total += int((batch.alignment >= 0).sum())
     return right / total
 
 

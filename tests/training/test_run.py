@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
-from regard.data.padding import source_batch
+from regard.data.pairs import encoder_batch
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.generation import greedy
 from regard.models import load_model
@@ -69,7 +69,7 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
     assert list((run / "tensorboard").glob("events.*"))
     for name in ("last", "best", "averaged"):
         model, tokenizer = load_model(run / name), Tokenizer.load(run / name)
-        found = greedy(model, *source_batch(tokenizer.encode(["one red dogs."])))
+        found = greedy(model, *encoder_batch(tokenizer.encode(["one red dogs."])))
         assert set(tokenizer.decode([found[0].tokens])[0].strip(".").split()) <= set(words.values())
     assert logging.getLogger("regard.training").handlers == []
 

@@ -74,8 +74,8 @@ class TaskModule(L.LightningModule):
         """
         losses = self.losses(batch)
         if self._has_several_batches:
-            self._num_targets += batch.tokens
-            losses["loss"] = losses["loss"] * batch.tokens
+            self._num_targets += batch.num_targets
+            losses["loss"] = losses["loss"] * batch.num_targets
         return losses
 
     @property

@@ -35,7 +35,7 @@ class ClassificationModule(TaskModule):
         return self.recipe.build(self.data.tokenizer, "sequence_classification", self.data.labels)
 
     def _logits(self, batch: TextBatch) -> Tensor:
-        logits = self.model(batch.words, batch.lengths).logits
+        logits = self.model(batch.input_ids, batch.lengths).logits
         assert logits is not None
         return logits.float()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from regard.data.batching import Loader
+from regard.data.batching import ResumableLoader
 from regard.data.blocks import BlockLoader, TokenStream, all_lines, tokenize_stream
 from regard.text.pipeline import Documents, PipelineTokenizer
 from regard.training.datamodule import TaskDataModule
@@ -52,13 +52,13 @@ class LanguageModelData(TaskDataModule):
             return train, None
         return train, tokenize_stream(self.train_files, tokenizer, self.folder, share=kept, documents=documents)
 
-    def loader(self, corpus: TokenStream, *, seed: int | None, rank: int, world: int) -> BlockLoader:
+    def loader(self, corpus: TokenStream, *, seed: int | None, rank: int, world_size: int) -> BlockLoader:
         keys = self.recipe.data
-        return BlockLoader(corpus, keys.block_size, keys.batch_size, seed=seed, rank=rank, world=world)
+        return BlockLoader(corpus, keys.block_size, keys.batch_size, seed=seed, rank=rank, world_size=world_size)
 
-    def tell(self, loader: Loader) -> None:
+    def tell(self, loader: ResumableLoader) -> None:
         log.info("vocabulary: %d words", self.tokenizer.vocab_size)
         for name, stream in (("training", self.train), ("validation", self.valid)):
             if stream is not None:
-                log.info("%s: %d words, %d characters", name, len(stream), stream.characters)
+                log.info("%s: %d words, %d characters", name, len(stream), stream.num_characters)
         log.info("batches: %d an epoch", len(loader.plan(loader.epoch)))

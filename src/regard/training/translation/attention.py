@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.data.batching import PairBatch
+from regard.data.pairs import PairBatch
 from regard.errors import InvalidRecipe, raise_problems
 from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
 from regard.models.checkpoint import load_model
@@ -47,7 +47,7 @@ class AttentionLosses:
         if not self.losses:
             return {}
         sides = {
-            "src": torch.arange(batch.src.shape[1], device=batch.src.device) < batch.src_lengths[:, None],
+            "src": torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device) < batch.lengths[:, None],
             "tgt": batch.labels != Tokenizer.pad_id,
         }
         taught = self._taught(batch)
@@ -64,7 +64,8 @@ class AttentionLosses:
         if self.teacher is None:
             return None
         with torch.no_grad():
-            return self.teacher.to(batch.src.device).forward_features(batch.src, batch.tgt, batch.src_lengths)[1]
+            teacher = self.teacher.to(batch.input_ids.device)
+            return teacher.forward_features(batch.input_ids, batch.decoder_input_ids, batch.lengths)[1]
 
 
 def _loss(
@@ -73,8 +74,8 @@ def _loss(
     if isinstance(keys, EntropyLoss):
         return entropy_loss(weights, floor=keys.floor, ceiling=keys.ceiling, row_weights=rows)
     if isinstance(keys, AlignmentLoss):
-        assert batch.aligned is not None
-        return alignment_loss(weights, batch.aligned, row_weights=rows)
+        assert batch.alignment is not None
+        return alignment_loss(weights, batch.alignment, row_weights=rows)
     if isinstance(keys, KLDivergenceLoss):
         return kl_divergence_loss(teachers, weights, row_weights=rows)
     return coverage_loss(weights, row_weights=rows, key_weights=columns)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from regard.data.batching import BatchLoader, Loader, padding_fraction
-from regard.data.pairs import PairDataset, tokenize_pairs
+from regard.data.batching import ResumableLoader, padding_fraction
+from regard.data.pairs import PairDataset, PairLoader, tokenize_pairs
 from regard.errors import InvalidFile
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer
@@ -72,18 +72,22 @@ class TranslationData(TaskDataModule):
         step = max(1, len(fitting) // max(1, self.recipe.validation.bleu_sentences))
         self.sentences = fitting[::step][: self.recipe.validation.bleu_sentences]
 
-    def loader(self, corpus: PairDataset, *, seed: int | None, rank: int, world: int) -> BatchLoader:
-        return BatchLoader(corpus, self.recipe.data.max_tokens_per_batch, seed=seed, rank=rank, world=world)
+    def loader(self, corpus: PairDataset, *, seed: int | None, rank: int, world_size: int) -> PairLoader:
+        return PairLoader(corpus, self.recipe.data.max_tokens_per_batch, seed=seed, rank=rank, world_size=world_size)
 
-    def tell(self, loader: Loader) -> None:
-        assert isinstance(loader, BatchLoader)
+    def tell(self, loader: ResumableLoader) -> None:
+        assert isinstance(loader, PairLoader)
         plan = loader.plan(loader.epoch)
         share = padding_fraction(loader.src_lengths, loader.tgt_lengths, plan)
         log.info("vocabulary: %d subwords", self.tokenizer.vocab_size)
         for name, corpus in (("training", self.train), ("validation", self.valid)):
             if corpus is not None:
                 log.info(
-                    "%s: %d pairs (skipped: %d empty, %d too long)", name, len(corpus), corpus.empty, corpus.too_long
+                    "%s: %d pairs (skipped: %d empty, %d too long)",
+                    name,
+                    len(corpus),
+                    corpus.num_empty,
+                    corpus.num_too_long,
                 )
         if self.too_long:
             log.info("validation: not translated: %d sentences that are longer than the model takes", self.too_long)
