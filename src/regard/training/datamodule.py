@@ -35,7 +35,7 @@ class TaskDataModule(L.LightningDataModule):
         super().__init__()
         self.prepare_data_per_node = False  # all machines see the run folder
         self.recipe = recipe
-        self.folder = recipe.run / "data"
+        self.folder = recipe.output_dir / "data"
         self.train_files, self.valid_files = (
             recipe.data.paths(files) for files in (recipe.data.train, recipe.data.valid)
         )
@@ -71,7 +71,7 @@ class TaskDataModule(L.LightningDataModule):
         Raises:
             InvalidRecipe: If a training is to go on with other data than it began with.
         """
-        resumed = (self.recipe.run / STATE).is_file()
+        resumed = (self.recipe.output_dir / STATE).is_file()
         digests = {key: hash_files(files) for key, files in self.files.items()}
         if resumed and (self.folder / _DIGESTS).is_file():
             _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)

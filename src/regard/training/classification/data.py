@@ -34,7 +34,7 @@ class ClassificationData(TaskDataModule):
         if self.recipe.model.checkpoint is not None:
             return checkpoint_tokenizer(self.recipe.model.checkpoint)
         texts = (text for _, text, _ in read_labeled_texts(self.train_files))
-        return PipelineTokenizer.train(texts, self.recipe.vocabulary.size)
+        return PipelineTokenizer.train(texts, self.recipe.tokenizer.vocab_size)
 
     def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TextDataset, TextDataset | None]:
         self.labels = read_label_names(self.train_files)
@@ -48,7 +48,7 @@ class ClassificationData(TaskDataModule):
 
     def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world_size: int) -> TextLoader:
         return TextLoader(
-            corpus, self.recipe.data.batch, self.tokenizer.pad_id, seed=seed, rank=rank, world_size=world_size
+            corpus, self.recipe.data.batch_size, self.tokenizer.pad_id, seed=seed, rank=rank, world_size=world_size
         )
 
     def tell(self, loader: ResumableLoader) -> None:

@@ -41,7 +41,7 @@ class ClassificationModule(TaskModule):
 
     def losses(self, batch: TextBatch) -> dict[str, Any]:
         """Give the loss of telling the classes."""
-        smoothing = self.recipe.optimizer.label_smoothing
+        smoothing = self.recipe.loss.label_smoothing
         loss = functional.cross_entropy(self._logits(batch), batch.labels, label_smoothing=smoothing)
         return {"loss": loss, "parts": [loss.detach()]}
 

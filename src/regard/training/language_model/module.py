@@ -43,7 +43,7 @@ class LanguageModelModule(TaskModule):
 
     def losses(self, batch: BlockBatch) -> dict[str, Any]:
         """Give the loss of telling each next word."""
-        found = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        found = self._loss(batch, self.recipe.loss.label_smoothing)
         return {"loss": found.loss, "parts": [found.loss.detach()]}
 
     def sums(self, batch: BlockBatch) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ class MaskedLMData(TaskDataModule):
         if self.recipe.model.checkpoint is not None:
             return checkpoint_tokenizer(self.recipe.model.checkpoint)
         lines = itertools.chain.from_iterable(map(read_lines, self.train_files))
-        return PipelineTokenizer.train(lines, self.recipe.vocabulary.size)
+        return PipelineTokenizer.train(lines, self.recipe.tokenizer.vocab_size)
 
     def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TextDataset, TextDataset | None]:
         if tokenizer.mask_id is None:
@@ -49,11 +49,11 @@ class MaskedLMData(TaskDataModule):
         assert self.tokenizer.mask_id is not None
         return MaskedLMLoader(
             corpus,
-            self.recipe.data.batch_tokens,
+            self.recipe.data.max_tokens_per_batch,
             pad_id=self.tokenizer.pad_id,
             mask_id=self.tokenizer.mask_id,
             vocab_size=self.tokenizer.vocab_size,
-            mlm_probability=self.recipe.data.masked,
+            mlm_probability=self.recipe.data.mlm_probability,
             seed=seed,
             rank=rank,
             world_size=world_size,

@@ -47,7 +47,7 @@ class MaskedLMModule(TaskModule):
     def losses(self, batch: MaskedBatch) -> dict[str, Any]:
         """The loss of predicting masked tokens."""
         hidden, labels = self._masked(batch)
-        loss = self._head.loss(hidden, labels, label_smoothing=self.recipe.optimizer.label_smoothing).loss
+        loss = self._head.loss(hidden, labels, label_smoothing=self.recipe.loss.label_smoothing).loss
         return {"loss": loss, "parts": [loss.detach()]}
 
     def sums(self, batch: MaskedBatch) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,10 +54,10 @@ class TranslationModule(TaskModule):
 
     def losses(self, batch: PairBatch) -> dict[str, Any]:
         """Give the label-smoothed loss of a batch, with the losses on attention that the recipe asks for."""
-        found, attentions = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        found, attentions = self._loss(batch, self.recipe.loss.label_smoothing)
         losses = self._attention(attentions, batch)
         loss = found.loss
-        for name, keys in self.recipe.attention.losses.items():
+        for name, keys in self.recipe.attention_loss.losses.items():
             loss = loss + keys.weight * losses[name]
         return {"loss": loss, "parts": [part.detach() for part in (found.loss, *losses.values())]}
 
