@@ -59,7 +59,8 @@ def test_nbest_and_scores_are_columns(regard, model):
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert float(rows[0][1]) >= float(rows[1][1])
-    assert rows[2][2] == ""
+    assert [row[2] for row in rows] == ["nan"] * 5  # the model has no confidence.json
+    assert rows[2][3] == ""
     only = regard("translate", "--model", model, "--scores", stdin="the cat sat\n").out.rstrip("\n").split("\t")
     assert only == rows[0][1:]
 
@@ -94,7 +95,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
     ("arguments", "stdin", "said"),
     [
         (["missing.en"], "", "missing.en: no such file"),
-        ([], b"good\nb\xfcd\n", "standard input, line 2: expected UTF-8, but byte 2 of the line is 0xfc"),
+        ([], b"good\nb\xfcd\n", "standard input, line 2: expected UTF-8, got 0xfc at byte 2 of the line"),
         (
             ["--output", "no/such/folder/out"],
             "x\n",
@@ -107,7 +108,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
             "x\n",
             "--beam, --length-penalty: not used with --sample; leave them out",
         ),
-        (["--sample", "--top-p", "0"], "x\n", "top_p must be above 0"),
+        (["--sample", "--top-p", "0"], "x\n", "top_p: expected a number above 0"),
         (["--nbest", "9"], "x\n", "nbest"),
     ],
 )
@@ -142,6 +143,20 @@ def test_a_dash_is_standard_output(regard, model, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_translations_of_low_confidence_are_listed_on_stderr(regard):
+    lines = ["Where is the train station?", "The algorithm sorts the array in linearithmic time.", "Thank you."]
+    text = "".join(f"{line}\n" for line in lines)
+    done = regard("translate", stdin=text)  # by the bundled model
+    assert done.err == "note: low confidence in 1 of 3 translations: line 2\n"
+    assert len(done.out.splitlines()) == 3
+    rows = [line.split("\t") for line in regard("translate", "--scores", stdin=text).out.splitlines()]
+    objects = map(json.loads, regard("translate", "--json", stdin=text).out.splitlines())
+    best = [row["translations"][0] for row in objects]
+    assert [each["is_reliable"] for each in best] == [True, False, True]
+    assert [float(row[1]) for row in rows] == pytest.approx([each["confidence"] for each in best], abs=1e-4)
+    assert regard("translate", stdin=lines[0]).err == ""
+
+
 def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
     one = regard("translate", "--json", stdin="The cat sat.\n")  # by the bundled model
     assert json.loads(one.out)["translations"][0]["finished"]
@@ -149,7 +164,7 @@ def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
     plain = EncoderDecoderState.__init__
 
     def short(self, *given, **named):
-        plain(self, *given, **{**named, "max_length": 1})
+        plain(self, *given, **{**named, "max_new_tokens": 1})
 
     monkeypatch.setattr(EncoderDecoderState, "__init__", short)
     done = regard("translate", "--model", model, "--json", stdin="the cat sat\n\n")

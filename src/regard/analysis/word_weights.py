@@ -14,7 +14,7 @@ from regard.analysis.layer import Layer, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, did_you_mean
 from regard.ops.measures import GroupPool
-from regard.text.words import words_or_tokens
+from regard.text.words import group_into_words_or_tokens
 
 MAX_LISTED_TOKENS = 40
 """Number of tokens that an error lists."""
@@ -111,7 +111,7 @@ def word_weights(recording: Recording, layer: str | None = None, *, merge: bool 
     """
     layers = _select_layers(recording, layer)
     require_one_sequence(layers)
-    group = words_or_tokens if merge else _tokens_as_words
+    group = group_into_words_or_tokens if merge else _tokens_as_words
     rows, columns = group(layers[0].query_tokens), group(layers[0].key_tokens)
     total = torch.zeros(len(rows), len(columns), dtype=torch.float64)
     for one in layers:

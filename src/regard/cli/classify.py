@@ -11,7 +11,7 @@ import typer
 from regard.cli.options import DeviceOption, DtypeOption, JsonOption, OutputOption, RequiredModelOption, load_pipeline
 from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidFile
-from regard.text.lines import read_lines, shown
+from regard.text.readers import display_name, read_lines
 
 
 def classify(
@@ -34,7 +34,7 @@ def classify(
     """
     texts = list(read_lines(file))
     if not texts:
-        raise InvalidFile(f"{shown(file)}: expected texts, one per line, got an empty file")
+        raise InvalidFile(f"{display_name(file)}: expected texts, one per line, got an empty file")
     from regard.pipelines import TextEncoder
 
     predictions = load_pipeline(model, TextEncoder, dtype=dtype, device=device).classify(texts)

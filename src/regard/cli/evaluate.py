@@ -16,7 +16,7 @@ import typer
 from regard.cli.options import DtypeName, load_pipeline, resolve_dtype
 from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.lines import group_references, read_labeled_texts, read_lines, read_pairs
+from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 
 if TYPE_CHECKING:
     from regard.metrics.translation import Score

@@ -18,7 +18,7 @@ from regard.cli.options import (
     reject_options,
 )
 from regard.cli.output import open_output
-from regard.text.lines import read_lines
+from regard.text.readers import read_lines
 
 
 def generate(
@@ -61,7 +61,7 @@ def generate(
 
     sampling = SamplingParams(temperature, top_k, top_p, seed) if beam is None and temperature else None
     generator = load_pipeline(model, Generator, dtype=dtype, device=device)
-    sampling = None if sampling is None else sampling.started(generator.device)  # one generator for all texts
+    sampling = None if sampling is None else sampling.with_generator(generator.device)  # one generator for all texts
     with open_output(output) as file:
         for number in range(num_samples):
             if beam is not None:

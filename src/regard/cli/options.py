@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 import typer
 
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, UnsupportedCheckpoint
-from regard.text.lines import read_lines, shown
+from regard.text.readers import display_name, read_lines
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +121,7 @@ def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputTe
         assert text is not None
         check_texts({"TEXT": text})
         return [InputText(text)]
-    name, texts = shown(file), list(read_lines(file))
+    name, texts = display_name(file), list(read_lines(file))
     numbered = [
         InputText(line, f"{name}, line {number}", number) for number, line in enumerate(texts, 1) if line.strip()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from regard.cli.options import (
     reject_options,
 )
 from regard.cli.output import open_output, progress, stdin_is_terminal, strip_newlines
-from regard.text.lines import read_lines, shown
+from regard.text.readers import display_name, read_lines
 
 if TYPE_CHECKING:
     from regard.pipelines import Translation, Translator
@@ -55,7 +56,9 @@ def translate(
         float | None, typer.Option(help="With --sample: sample from the most likely tokens of total probability p.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="With --sample: seed; equal seeds give equal translations.")] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Put the score before each translation.")] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Put score and confidence (nan if there is none) before each translation.")
+    ] = False,
     as_json: JsonOption = False,
     model: ModelOption = None,
     dtype: AutoDtypeOption = "auto",
@@ -66,9 +69,13 @@ def translate(
         echo "Where is the station?" | regard translate
         regard translate book.en --nbest 3 --scores --output book.de
 
+    The bundled model translates short, everyday sentences from English to German, as in a phrase book. It fails on
+    news and technical text. Its translations have a confidence: the probability that they are acceptable. A note on
+    standard error lists the lines below 0.5, where most translations are wrong.
+
     Input from a pipe or file is translated 1,024 lines at a time, typed input line by line. Scores are
     length-normalized log-probabilities. `--json` prints one object per line: line, source, and translations with text,
-    score, tokens and finished (false if cut at the length limit).
+    score, tokens, finished (false if cut at the length limit), confidence and is_reliable.
     """
     if sample:
         reject_options(context, ("beam", "length_penalty"), "not used with --sample")
@@ -86,11 +93,13 @@ def translate(
 
     options: dict[str, Any] = {"nbest": nbest, "beam": beam, "length_penalty": length_penalty}
     sampling = SamplingParams(temperature, top_k, top_p, seed) if sample else None
-    unfinished = []
+    unfinished: list[str] = []
+    unreliable: list[str] = []
+    number = 0
     with open_output(output) as file:
         translator = load_pipeline(model, Translator, dtype=dtype, device=device)
         if sampling is not None:  # one generator for all lines
-            options = {"nbest": nbest, "sampling": sampling.started(translator.device)}
+            options = {"nbest": nbest, "sampling": sampling.with_generator(translator.device)}
         results = translate_lines(translator, lines, total=total, chunk=1 if is_typed else CHUNK_LINES, **options)
         for number, (name, source, translations) in enumerate(results, start=1):
             if as_json:
@@ -99,11 +108,16 @@ def translate(
                 rows = _text_rows(number if nbest > 1 else None, translations, scores=scores)
             file.writelines(f"{row}\n" for row in rows)
             unfinished += [] if translations[0].finished else [name]
+            unreliable += [str(number)] if translations[0].is_reliable is False else []
             if is_typed:
                 file.flush()
+                if translations[0].is_reliable is False:
+                    print(f"note: low confidence: {translations[0].confidence:.2f}", file=sys.stderr)
     if unfinished:
-        more = f" and {len(unfinished) - 5:,} more" if len(unfinished) > 5 else ""
-        print(f"note: cut at the length limit: the translation of {', '.join(unfinished[:5])}{more}", file=sys.stderr)
+        print(f"note: cut at the length limit: the translation of {_join(unfinished, limit=5)}", file=sys.stderr)
+    if unreliable and not is_typed:
+        listed = f"line{'s' if len(unreliable) > 1 else ''} {_join(unreliable, limit=20)}"
+        print(f"note: low confidence in {len(unreliable):,} of {number:,} translations: {listed}", file=sys.stderr)
 
 
 def translate_lines(
@@ -136,13 +150,18 @@ def translate_lines(
 
 def named_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file with their names: "book.en, line 3"."""
-    return ((f"{shown(path)}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
+    return ((f"{display_name(path)}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
+
+
+def _join(names: list[str], limit: int) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
 def _text_rows(number: int | None, translations: list[Translation], *, scores: bool) -> Iterator[str]:
     for translation in translations:
         columns = [] if number is None else [str(number)]
-        columns += [f"{translation.score:.4f}"] if scores else []
+        confidence = math.nan if translation.confidence is None else translation.confidence
+        columns += [f"{translation.score:.4f}", f"{confidence:.4f}"] if scores else []
         yield "\t".join([*columns, strip_newlines(translation.text)])
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,19 +16,20 @@ from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks
-from regard.data.padding import source_batch
+from regard.data.pairs import encoder_batch
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.sampling import SamplingParams, check_sampling, sample
 from regard.generation.state import Hypothesis
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.base import Pipeline
+from regard.pipelines.confidence import ConfidenceModel
 from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
 from regard.pipelines.teacher import axes_of, fed_batch, teacher_forced
 from regard.pipelines.tracing import traced
-from regard.text.lines import letter_objections, type_objections
 from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
+from regard.text.validation import check_texts
 
 BUNDLED_MODEL = "bundled/tatoeba-en-de"
 BATCH_WORDS = 2400  # words of the source that are translated together; more is no faster on a CPU
@@ -47,12 +49,19 @@ class Translation:
             parts it is the sum of theirs.
         tokens: Its subwords, readable.
         finished: Whether it ended by itself; False where the length limit cut it, or a part of it.
+        confidence: Probability in [0, 1] that the translation is acceptable: for the bundled model, that its chrF
+            against a reference is at least 60. Of a line that was translated in parts it is the smallest of theirs.
+            None with sampling, for an empty line, and for models without a ``confidence.json``.
+        is_reliable: Whether the confidence reaches the threshold in ``confidence.json``, 0.5 for the bundled model.
+            None without a confidence.
     """
 
     text: str
     score: float
     tokens: tuple[str, ...]
     finished: bool = True
+    confidence: float | None = None
+    is_reliable: bool | None = None
 
 
 class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
@@ -63,6 +72,8 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
 
     model_type = EncoderDecoder
     tokenizer_types = (Tokenizer, MarianTokenizer)
+    confidence_model: ConfidenceModel | None = None
+    """Computes the confidence of translations; read from the folder of the model, where it has one."""
 
     @classmethod
     def load(
@@ -80,7 +91,9 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
             device: As for `Pipeline.load`.
         """
         folder = str(files("regard").joinpath(BUNDLED_MODEL)) if folder is None else folder
-        return super().load(folder, dtype=dtype, device=device)
+        translator = super().load(folder, dtype=dtype, device=device)
+        translator.confidence_model = ConfidenceModel.load(Path(folder))
+        return translator
 
     def translate(
         self,
@@ -113,14 +126,13 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
             InvalidType: If lines are no sequence of str, or sampling is no SamplingParams.
             InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
         """
-        _check_lines(lines)
+        if isinstance(lines, str) or not isinstance(lines, Sequence):
+            raise InvalidType(f"lines: expected a sequence of str, got {type(lines).__name__}; pass a list")
         check_sampling(sampling)
         names = [f"line {number}" for number in range(1, len(lines) + 1)] if line_names is None else line_names
         if len(names) != len(lines):
             raise InvalidArgument(f"line_names: expected one for each of {len(lines)} lines, got {len(names)}")
-        named = list(zip(names, lines, strict=True))
-        raise_problems(type_objections(named), InvalidType)
-        raise_problems(letter_objections(named))
+        check_texts(lines, names=names)
         search = {"beam": beam, "length_penalty": length_penalty}
         search = {name: value for name, value in search.items() if value is not None}
         options: dict[str, Any] = {"nbest": nbest, **search}
@@ -129,10 +141,11 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
                 checks.integer("nbest", nbest, low=1)
                 for name, value in search.items():
                     checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
-            options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
+            options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
         parts = self._parts(lines, names)  # ids of each part of each line
         results = iter(self._translated([ids for line in parts for ids in line], options))
-        return [self._joined([each for _ in line for each in next(results)]) for line in parts]
+        penalty = None if sampling is not None else search.get("length_penalty", 1.0)  # the default of beam_search
+        return [self._joined([each for _ in line for each in next(results)], penalty) for line in parts]
 
     def record(self, text: str, target: str | None = None) -> Recording:
         """Translate a text, and keep what every layer and head attended to.
@@ -181,8 +194,7 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
     def _read(self, text: str, translation: str | None) -> tuple[list[int], list[int]]:
         """The ids of a text, and those of the translation to look at, with its end: the best if none is given."""
         given = [("text", text)] + ([] if translation is None else [("translation", translation)])
-        raise_problems(type_objections(given), InvalidType)
-        raise_problems(letter_objections(given))
+        check_texts([value for _, value in given], names=[name for name, _ in given])
         if not text.strip():
             raise InvalidArgument("text must not be empty")
         (source,), (target,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([translation or ""])
@@ -239,7 +251,7 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
 
     def _batch(self, sources: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         config = self.model.config
-        return source_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
+        return encoder_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
 
     def _parts(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
         """The ids of each line: none of an empty one, several lists of one that is long."""
@@ -263,22 +275,36 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
         """The ids of each sentence; all of them if the line is nothing but control characters, which end none."""
         return [ids for ids in self.tokenizer.encode(sentences_of(line) or [line]) if ids]
 
-    def _joined(self, parts: list[list[Hypothesis]]) -> list[Translation]:
-        """The translations of a line: the best of all its parts together, the second best together, and so on."""
+    def _joined(self, parts: list[list[Hypothesis]], length_penalty: float | None = None) -> list[Translation]:
+        """The translations of a line: the best of all its parts together, the second best together, and so on.
+
+        Args:
+            parts: The hypotheses of each part.
+            length_penalty: The one that their scores are divided by; None for sampled ones.
+        """
         if not parts:
             return [Translation("", 0.0, ())]
         translations = []
         for together in zip(*parts, strict=False):
             texts = self.tokenizer.decode([hypothesis.tokens for hypothesis in together])
-            tokens = [token for hypothesis in together for token in self.tokenizer.tokens(hypothesis.tokens)]
+            tokens = [
+                token for hypothesis in together for token in self.tokenizer.convert_ids_to_tokens(hypothesis.tokens)
+            ]
             score = sum(hypothesis.score for hypothesis in together)
             finished = all(hypothesis.finished for hypothesis in together)
-            translations.append(Translation(" ".join(texts), score, tuple(tokens), finished))
+            confidence, is_reliable = self._confidence(together, length_penalty)
+            text = " ".join(texts)
+            translations.append(Translation(text, score, tuple(tokens), finished, confidence, is_reliable))
         return translations
 
-
-def _check_lines(lines: object) -> None:
-    if isinstance(lines, str):
-        raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
-    if not isinstance(lines, Sequence):
-        raise InvalidType(f"lines must be a sequence of str, but is a {type(lines).__name__}: give a list")
+    def _confidence(
+        self, parts: Sequence[Hypothesis], length_penalty: float | None
+    ) -> tuple[float, bool] | tuple[None, None]:
+        """The smallest confidence of the parts of a translation, and whether it reaches the threshold."""
+        model = self.confidence_model
+        if model is None or length_penalty is None:
+            return None, None
+        lengths = [len(part.tokens) + part.finished for part in parts]
+        log_probs = [part.score * length**length_penalty for part, length in zip(parts, lengths, strict=True)]
+        confidence = min(map(model, log_probs, lengths))
+        return confidence, confidence >= model.threshold
