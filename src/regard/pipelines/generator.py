@@ -19,7 +19,7 @@ from regard.generation.model_states import CausalState
 from regard.generation.sampling import SamplingParams, check_sampling, drawing, sample
 from regard.generation.single import steps
 from regard.generation.state import Hypothesis
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models.gpt import GPT
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.data.masking import IGNORE_INDEX
 from regard.data.texts import MaskedBatch
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models import Bert
 from regard.models.bert import MaskedLMHead
 from regard.training.masked_lm.data import MaskedLMData
