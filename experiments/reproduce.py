@@ -28,7 +28,7 @@ from results import FOLDER, cached, command, commit, effort, spread, write_page,
 from regard.errors import RegardError
 from regard.metrics.translation import corpus_scores
 from regard.pipelines import Generator, TextEncoder, Translator, fastest_dtype
-from regard.text.lines import group_references, read_labeled_texts, read_lines, read_pairs
+from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 from regard.training import TrainResult, load_recipe, train
 
 COMMIT = "commit"  # file in a run folder: the commit at which its training started

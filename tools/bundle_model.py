@@ -23,7 +23,7 @@ from regard.files import atomic_folder
 from regard.metrics.translation import Score, corpus_scores
 from regard.models import load_model, save_model
 from regard.pipelines import Translator, fastest_dtype
-from regard.text.lines import group_references, read_pairs
+from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent

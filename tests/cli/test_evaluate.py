@@ -94,7 +94,7 @@ def test_a_model_is_evaluated_and_its_translations_kept(regard, model, pairs, tm
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("a\tb\nno tab\n", "test.tsv, line 2: no tab; a line should be source, tab, target, but it is 'no tab'"),
+        ("a\tb\nno tab\n", "test.tsv, line 2: expected source, tab, target, got no tab in 'no tab'"),
         ("a\tb\n\tb\n", "test.tsv, line 2: expected a source, a tab and a reference, but one is empty"),
         ("", "test.tsv: expected pairs, but the file is empty"),
     ],

@@ -75,7 +75,7 @@ def test_prompts_that_cannot_be(regard, writer):
 def test_a_prompt_that_is_no_text_is_refused(regard, writer):
     done = regard("generate", "-", "--model", writer, stdin=b"a\xff")
     assert (done.code, done.out) == (2, "")
-    assert "standard input, line 1: expected UTF-8, but byte 2 of the line is 0xff" in done.err
+    assert "standard input, line 1: expected UTF-8, got 0xff at byte 2 of the line" in done.err
 
 
 def test_the_likeliest_text_is_written_once(regard, tmp_path):

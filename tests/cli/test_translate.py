@@ -94,7 +94,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
     ("arguments", "stdin", "said"),
     [
         (["missing.en"], "", "missing.en: no such file"),
-        ([], b"good\nb\xfcd\n", "standard input, line 2: expected UTF-8, but byte 2 of the line is 0xfc"),
+        ([], b"good\nb\xfcd\n", "standard input, line 2: expected UTF-8, got 0xfc at byte 2 of the line"),
         (
             ["--output", "no/such/folder/out"],
             "x\n",

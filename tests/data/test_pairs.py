@@ -71,7 +71,7 @@ def test_a_corpus_without_a_usable_pair_is_refused(tmp_path: Path, tokenizer: To
 
 def test_a_bad_file_leaves_nothing_half_written(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\n" * 20_000 + "no tab\n")
-    with pytest.raises(InvalidFile, match="line 20001: no tab"):
+    with pytest.raises(InvalidFile, match="line 20001: expected source, tab, target, got no tab"):
         tokenize_pairs([path], tokenizer, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
     with pytest.raises(InvalidFile, match=r"b\.tsv: no such file"):
@@ -104,7 +104,7 @@ def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: T
         ("0-0\n", "a.align, line 2: is missing; there must be a line for each pair"),
         ("0-0\n\n\n", "a.align: has more lines than there are pairs"),
         ("0-1\n\n", "a.align, line 1: there is no word 1 in the target, which has 1"),
-        ("0-0\n0:0\n", "a.align, line 2: expected numbers of words, source-target, as in '0-0 1-2', got '0:0'"),
+        ("0-0\n0:0\n", "a.align, line 2: expected word indices source-target such as '0-0 1-2', got '0:0'"),
     ],
 )
 def test_alignments_that_do_not_fit_are_named_with_their_line(

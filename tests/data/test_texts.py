@@ -36,19 +36,25 @@ def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
     assert labels == ("no", "yes")
     corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=50, labels=labels)
     ids, numbers = corpus.rows(np.array([2, 0, 3]))
-    assert [each.tolist() for each in ids] == tokenizer.encode_whole([TEXTS[2], TEXTS[0], TEXTS[3]])
+    assert [each.tolist() for each in ids] == tokenizer.encode(
+        [TEXTS[2], TEXTS[0], TEXTS[3]], add_special_tokens=True, split_special_tokens=False
+    )
     assert numbers.tolist() == [1, 1, 0]
     (batch,) = TextLoader(corpus, 4, pad_id=0)
-    assert batch.lengths.tolist() == sorted(map(len, tokenizer.encode_whole(TEXTS)), reverse=True)
+    assert batch.lengths.tolist() == sorted(
+        map(len, tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)), reverse=True
+    )
     assert (batch.words[1, batch.lengths[1] :] == 0).all()
     assert batch.tokens == 4
     seen = {tuple(row) for batch in TextLoader(corpus, 1, pad_id=0) for row in batch.words.tolist()}
-    assert seen == {tuple(each) for each in tokenizer.encode_whole(TEXTS)}
+    assert seen == {
+        tuple(each) for each in tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
+    }
 
 
 def test_long_texts_lose_their_ends_but_not_the_last_special_token(tmp_path, tokenizer, labeled):
     corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=5, labels=("no", "yes"))
-    whole = tokenizer.encode_whole(TEXTS)
+    whole = tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
     ids, _ = corpus.rows(np.arange(4))
     assert [each.tolist() for each in ids] == [[*each[:4], 2] if len(each) > 5 else each for each in whole]
     assert corpus.cut == sum(len(each) > 5 for each in whole)
@@ -99,9 +105,9 @@ def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("no tab here", "line 2: a line should be a text, a tab and a class, but it is 'no tab here'"),
-        ("\tyes", "line 2: a line should be a text, a tab and a class"),
-        ("text\t ", "line 2: a line should be a text, a tab and a class"),
+        ("no tab here", "line 2: expected text, tab, class, got 'no tab here'"),
+        ("\tyes", "line 2: expected text, tab, class"),
+        ("text\t ", "line 2: expected text, tab, class"),
         ("text\tyess", "line 2: the class 'yess' is none of 'no', 'yes', did you mean 'yes'?"),
     ],
 )

@@ -106,5 +106,5 @@ def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
     made = copy.generate(**given, num_beams=1, do_sample=False, max_new_tokens=9)[:, 1:9]  # its ninth is made an end
     ours = Translator.load(tmp_path, dtype=torch.float32).translate(texts, beam=1)
     found = [list(best[0].tokens[:8]) for best in ours]
-    assert found == [words.tokens(ids) for ids in made.tolist()]
+    assert found == [words.convert_ids_to_tokens(ids) for ids in made.tolist()]
     assert len({token for tokens in found for token in tokens}) > 3, found

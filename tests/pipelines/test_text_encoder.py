@@ -57,7 +57,11 @@ def test_classes_are_those_of_transformers(tmp_path):
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     for text, told in zip(ENGLISH, TextEncoder.load(tmp_path, dtype=torch.float32).classify(ENGLISH), strict=True):
-        shares = theirs(torch.tensor(tokenizer.encode_whole([text])))[0][0].softmax(-1).tolist()
+        shares = (
+            theirs(torch.tensor(tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)))[0][0]
+            .softmax(-1)
+            .tolist()
+        )
         assert told.probabilities == pytest.approx(dict(zip(["bad", "good", "so so"], shares, strict=True)), abs=1e-5)
         assert told.label == ["bad", "good", "so so"][shares.index(max(shares))]
 
@@ -78,8 +82,10 @@ def test_classes_of_words_are_those_of_transformers(tmp_path):
     assert found.pop() == []
     for text, tags in zip(ENGLISH, found, strict=True):
         ids = tokenizer.encode([text])[0]
-        assert [tag.token for tag in tags] == tokenizer.tokens(ids)
-        rows = theirs(torch.tensor(tokenizer.encode_whole([text])))[0][0, 1:-1].softmax(-1)
+        assert [tag.token for tag in tags] == tokenizer.convert_ids_to_tokens(ids)
+        rows = theirs(torch.tensor(tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)))[0][
+            0, 1:-1
+        ].softmax(-1)
         assert [tag.label for tag in tags] == [labels[place] for place in rows.argmax(-1).tolist()]
         came = torch.tensor([[tag.probabilities[label] for label in labels] for tag in tags])
         torch.testing.assert_close(came, rows, atol=1e-5, rtol=0)
@@ -93,7 +99,9 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     reader = TextEncoder.load(tmp_path, dtype=torch.float32)
-    ids = sorted(tokenizer.encode_whole(ENGLISH), key=len, reverse=True)  # as they are read
+    ids = sorted(
+        tokenizer.encode(ENGLISH, add_special_tokens=True, split_special_tokens=False), key=len, reverse=True
+    )  # as they are read
     lengths = np.array([len(each) for each in ids])
     padded = np.array([[*each, *[0] * (lengths[0] - len(each))] for each in ids])
     for share in (1.0, 0.3):
@@ -129,7 +137,7 @@ def test_hidden_words_are_filled(tmp_path):
     tokenizer.save(tmp_path)
     reader = TextEncoder.load(tmp_path, dtype=torch.float32)
     (one, two) = reader.fill_mask("the <mask> sat on <mask>", top_k=3)
-    ids = tokenizer.encode_whole(["the <mask> sat on <mask>"])[0]
+    ids = tokenizer.encode(["the <mask> sat on <mask>"], add_special_tokens=True, split_special_tokens=False)[0]
     shares = theirs(torch.tensor([ids]))[0][0, [place for place, word in enumerate(ids) if word == 3]].softmax(-1)
     assert list(one.probabilities.values()) == pytest.approx(shares[0].topk(3).values.tolist(), abs=1e-5)
     assert len(two.probabilities) == 3
@@ -167,9 +175,9 @@ def test_what_does_not_fit_is_refused():
     )
     with pytest.raises(InvalidArgument, match=r"but it has 'none': modules\.json and 1_Pooling/config\.json configure"):
         plain.embed(["a"])
-    with pytest.raises(InvalidType, match="texts must be a sequence of str, but is a str"):
+    with pytest.raises(InvalidType, match="texts: expected a sequence of str, got str; pass a list"):
         reader.embed("a")
-    with pytest.raises(InvalidType, match="text 2 must be a str, but is a int"):
+    with pytest.raises(InvalidType, match=r"texts\[1\]: expected a str, got int"):
         reader.embed(["a", 2])
     with pytest.raises(InvalidArgument, match="the tokenizer has 30522 words, but the model 9"):
         TextEncoder(Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), reader.tokenizer)

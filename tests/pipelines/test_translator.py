@@ -38,7 +38,7 @@ def test_each_line_gets_what_it_gets_alone_in_its_place(translator, tokenizer):
         assert [each.text for each in found[number]] == tokenizer.decode([each.tokens for each in expected])
         for translation, hypothesis in zip(found[number], expected, strict=True):
             assert translation.score == pytest.approx(hypothesis.score, abs=1e-4)
-            assert translation.tokens == tuple(tokenizer.tokens(hypothesis.tokens))
+            assert translation.tokens == tuple(tokenizer.convert_ids_to_tokens(hypothesis.tokens))
 
 
 def test_no_lines_give_none(translator):
@@ -110,7 +110,7 @@ def test_a_recording_has_every_layer_with_its_tokens(translator, tokenizer):
         f"{kind}.{number}" for kind in ("encoder", "decoder", "cross") for number in (0, 1)
     ]
     source, target = tokenizer.encode([TEXTS[1], "the mat"])
-    read, written = ((*tokenizer.tokens(ids), "</s>") for ids in (source, target))
+    read, written = ((*tokenizer.convert_ids_to_tokens(ids), "</s>") for ids in (source, target))
     axes = {"encoder": (read, read), "decoder": (written, ("<s>", *written[:-1])), "cross": (written, read)}
     for layer in recording.layers:
         assert (layer.query_tokens, layer.key_tokens) == axes[layer.kind]
@@ -147,9 +147,9 @@ def test_what_cannot_be_recorded(translator):
         translator.record("cat " * 200, "mat " * 200)
     assert "text has 200 subwords, but the model takes at most 63 at once: shorten it" in str(caught.value)
     assert "translation has 200 subwords, but the model takes at most 63" in str(caught.value)
-    with pytest.raises(InvalidType, match="text must be a str, but is a NoneType"):
+    with pytest.raises(InvalidType, match="text: expected a str, got NoneType"):
         translator.record(None)
-    with pytest.raises(InvalidArgument, match="translation must be Unicode, but its character 2 is"):
+    with pytest.raises(InvalidArgument, match=r"translation: expected Unicode text, .* at character 2"):
         translator.record("yes.", "a\ud800")
 
 
@@ -159,16 +159,16 @@ def test_a_tokenizer_of_another_model_is_refused(fresh, tokenizer):
 
 
 def test_one_string_is_no_list_of_lines(translator):
-    with pytest.raises(InvalidType, match=r"is one str: give \['yes'\]"):
+    with pytest.raises(InvalidType, match=r"lines: expected a sequence of str, got str; pass a list"):
         translator.translate("yes")
 
 
 @pytest.mark.parametrize(
     ("lines", "error", "words"),
     [
-        (["yes.", None], InvalidType, "line 2 must be a str, but is a NoneType"),
-        ((line for line in TEXTS), InvalidType, "lines must be a sequence of str, but is a generator: give a list"),
-        (["yes.", "no\udc80"], InvalidArgument, r"line 2 must be Unicode, .* character 3 is .* '\\udc80'"),
+        (["yes.", None], InvalidType, "line 2: expected a str, got NoneType"),
+        ((line for line in TEXTS), InvalidType, "lines: expected a sequence of str, got generator"),
+        (["yes.", "no\udc80"], InvalidArgument, r"line 2: expected Unicode text, .* '\\udc80' at character 3"),
         (["\x1c" * 10000], InvalidArgument, "line 1 has a sentence of 10001 subwords, but the model takes at most 63"),
     ],
 )

@@ -16,7 +16,7 @@ from regard.text.marian import MarianTokenizer
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer
 from regard.text.tokenizer import Tokenizer
-from regard.text.words import words
+from regard.text.words import group_into_words
 from text.pieces import ENGLISH, GERMAN, write_llama, write_marian
 
 TEXTS = [*ENGLISH, "", "  two  spaces ", "Unknown Ω words, and CAPITALS.", "an end </s> in a text"]
@@ -35,12 +35,21 @@ def test_minilms_words_are_those_of_transformers():
     ours, expected = load_tokenizer(MINILM), theirs(MINILM)
     assert isinstance(ours, PipelineTokenizer)
     texts = [*TEXTS, "long " * 300]
-    assert ours.encode_whole(texts) == [expected(text)["input_ids"] for text in texts]
+    assert ours.encode(texts, add_special_tokens=True, split_special_tokens=False) == [
+        expected(text)["input_ids"] for text in texts
+    ]
     assert ours.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert (ours.pad_id, ours.bos_id, ours.eos_id, ours.mask_id) == (0, 101, 102, 103)
-    assert ours.tokens(ours.encode_whole(["unbelievably"])[0])[0] == "[CLS]"
-    assert ours.decode(ours.encode_whole(ENGLISH)) == expected.batch_decode(
-        ours.encode_whole(ENGLISH), skip_special_tokens=True
+    assert (
+        ours.convert_ids_to_tokens(
+            ours.encode(["unbelievably"], add_special_tokens=True, split_special_tokens=False)[0]
+        )[0]
+        == "[CLS]"
+    )
+    assert ours.decode(
+        ours.encode(ENGLISH, add_special_tokens=True, split_special_tokens=False)
+    ) == expected.batch_decode(
+        ours.encode(ENGLISH, add_special_tokens=True, split_special_tokens=False), skip_special_tokens=True
     )
 
 
@@ -70,7 +79,7 @@ def test_marians_words_are_those_of_transformers(tmp_path):
     targets = expected(text_target=GERMAN)["input_ids"]
     assert [[*ids, ours.eos_id] for ids in ours.encode_targets(GERMAN)] == targets
     assert ours.decode(targets) == expected.batch_decode(targets, skip_special_tokens=True) == GERMAN
-    assert ours.tokens(ours.encode(["the cat"])[0])[0].startswith("▁")
+    assert ours.convert_ids_to_tokens(ours.encode(["the cat"])[0])[0].startswith("▁")
     ours.save(tmp_path / "again")
     assert theirs(tmp_path / "again")(texts)["input_ids"] == expected(texts)["input_ids"]
 
@@ -82,7 +91,7 @@ def test_llamas_pieces_are_those_of_transformers(tmp_path):
     assert isinstance(ours, SentencePieceTokenizer)
     texts = [*ENGLISH, "Ω byte by byte", "spaces  stay "]
     assert ours.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
-    assert ours.decode(ours.encode_whole(texts)) == texts
+    assert ours.decode(ours.encode(texts, add_special_tokens=True, split_special_tokens=False)) == texts
     assert ours.encode_prompts(["a"])[0][0] == ours.bos_id == 1
     ours.save(tmp_path / "again")
     assert load_tokenizer(tmp_path / "again").encode(texts) == ours.encode(texts)
@@ -93,21 +102,31 @@ def test_a_vocabulary_of_ones_own_keeps_text_as_it_is(tmp_path, kind):
     texts = ["ROMEO:\n  But soft!\n\nWhat light\t1595?\n", *TEXTS]
     tokenizer = PipelineTokenizer.train(texts, 300) if kind == "bytes" else PipelineTokenizer.of_characters(iter(texts))
     assert tokenizer.decode(tokenizer.encode(texts[:1])) == texts[:1]
-    assert tokenizer.decode(tokenizer.encode_whole(texts[:-1])) == texts[:-1]
-    whole, prompt = tokenizer.encode_whole(["a cat"])[0], tokenizer.encode_prompts(["a cat"])[0]
+    assert (
+        tokenizer.decode(tokenizer.encode(texts[:-1], add_special_tokens=True, split_special_tokens=False))
+        == texts[:-1]
+    )
+    whole, prompt = (
+        tokenizer.encode(["a cat"], add_special_tokens=True, split_special_tokens=False)[0],
+        tokenizer.encode_prompts(["a cat"])[0],
+    )
     assert whole == [tokenizer.bos_id, *tokenizer.encode(["a cat"])[0], tokenizer.eos_id] == [*prompt, tokenizer.eos_id]
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert isinstance(loaded, PipelineTokenizer)
-    assert loaded.encode_whole(texts) == tokenizer.encode_whole(texts) == theirs(tmp_path)(texts)["input_ids"]
+    assert (
+        loaded.encode(texts, add_special_tokens=True, split_special_tokens=False)
+        == tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
+        == theirs(tmp_path)(texts)["input_ids"]
+    )
     assert (loaded.pad_id, loaded.bos_id, loaded.eos_id, loaded.mask_id) == (0, 1, 2, 3)
 
 
 def test_a_piece_of_a_letter_is_shown_as_its_bytes():
     tokenizer = PipelineTokenizer.train(["plain text, again and again"], 270)
-    pieces = tokenizer.tokens(tokenizer.encode(["so 猫!"])[0])
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode(["so 猫!"])[0])
     assert pieces[-4:] == ["<0xE7>", "<0x8C>", "<0xAB>", "!"]
-    assert [word for word, _ in words(pieces)] == ["so", "猫", "!"]
+    assert [word for word, _ in group_into_words(pieces)] == ["so", "猫", "!"]
 
 
 def test_characters_that_the_vocabulary_lacks_are_named():
@@ -164,8 +183,8 @@ def test_a_text_may_spell_special_tokens():
     text = "costs <s>10</s> and <mask>"
     tokenizer = PipelineTokenizer.train([text], 300)
     assert tokenizer.decode(tokenizer.encode([text])) == [text]
-    assert tokenizer.decode(tokenizer.encode_whole([text], literal=True)) == [text]
-    assert tokenizer.mask_id in tokenizer.encode_whole([text])[0]
+    assert tokenizer.decode(tokenizer.encode([text], add_special_tokens=True)) == [text]
+    assert tokenizer.mask_id in tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)[0]
     lines = PipelineTokenizer.train([text], 300, documents="line")
     assert lines.decode(lines.encode_prompts([text])) == [text]
 

@@ -18,7 +18,7 @@ from tokenizers import models
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.tokenizer import Tokenizer
-from regard.text.words import BYTES
+from regard.text.words import BYTE_DECODER
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",
@@ -61,21 +61,21 @@ def test_odd_texts_come_back_and_specials_are_text(tokenizer: Tokenizer, text: s
 def test_what_is_no_character_is_refused_and_every_such_text_named(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidArgument) as caught:
         tokenizer.encode(["fine", "\udcff abc", "ab\ud800"])
-    assert r"texts[1] must be Unicode, but its character 1 is the lone surrogate '\udcff'" in str(caught.value)
-    assert r"texts[2] must be Unicode, but its character 3 is the lone surrogate '\ud800'" in str(caught.value)
+    assert r"texts[1]: expected Unicode text, got the lone surrogate '\udcff' at character 1" in str(caught.value)
+    assert r"texts[2]: expected Unicode text, got the lone surrogate '\ud800' at character 3" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("texts", "came"),
     [
-        ("abc", "texts must be a sequence of str, but is a str: give a list"),
-        (None, "texts must be a sequence of str, but is a NoneType"),
-        (["a", 3, None], r"texts\[1\] must be a str, but is a int\n.*texts\[2\] must be a str"),
+        ("abc", "texts: expected a sequence of str, got str; pass a list"),
+        (None, "texts: expected a sequence of str, got NoneType"),
+        (["a", 3, None], r"texts\[1\]: expected a str, got int\n.*texts\[2\]: expected a str"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(tokenizer: Tokenizer, texts: Any, came: str) -> None:
     characters = PipelineTokenizer.of_characters(["abc"])
-    for encode in (tokenizer.encode, characters.encode, characters.encode_whole):
+    for encode in (tokenizer.encode, characters.encode):
         with pytest.raises(InvalidType, match=came):
             encode(texts)
 
@@ -88,7 +88,7 @@ def test_special_ids_are_left_out_of_text(tokenizer: Tokenizer) -> None:
 
 def test_pieces_are_readable(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(["The animal didn't ☃"])[0]
-    pieces = tokenizer.tokens([*ids, 2])
+    pieces = tokenizer.convert_ids_to_tokens([*ids, 2])
     assert pieces[0] == "▁The"
     assert "'t" in pieces
     assert pieces[-4:] == ["<0xE2>", "<0x98>", "<0x83>", "</s>"]
@@ -96,21 +96,21 @@ def test_pieces_are_readable(tokenizer: Tokenizer) -> None:
 
 
 def test_digits_are_pieces_of_their_own(tokenizer: Tokenizer) -> None:
-    assert tokenizer.tokens(tokenizer.encode(["in 1998"])[0])[-4:] == ["▁1", "9", "9", "8"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode(["in 1998"])[0])[-4:] == ["▁1", "9", "9", "8"]
 
 
 @given(st.lists(st.integers(0, 258)))
 def test_ids_that_a_model_made_up_have_text(tokenizer: Tokenizer, ids: list[int]) -> None:
     assert isinstance(tokenizer.decode([ids])[0], str)
-    assert len(tokenizer.tokens(ids)) == len(ids)
+    assert len(tokenizer.convert_ids_to_tokens(ids)) == len(ids)
 
 
 def test_byte_letters_are_those_of_tokenizers() -> None:
     from tokenizers.pre_tokenizers import ByteLevel
 
-    assert sorted(BYTES) == sorted(ByteLevel.alphabet())
+    assert sorted(BYTE_DECODER) == sorted(ByteLevel.alphabet())
     letters = ByteLevel(add_prefix_space=False).pre_tokenize_str("ü")[0][0]
-    assert bytes(BYTES[letter] for letter in letters) == "ü".encode()
+    assert bytes(BYTE_DECODER[letter] for letter in letters) == "ü".encode()
 
 
 def test_save_and_load_give_the_same_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:

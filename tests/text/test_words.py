@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.text.tokenizer import Tokenizer
-from regard.text.words import is_special, words
+from regard.text.words import group_into_words, is_special
 
 WORDS = {
     "The animal didn't cross the street.": ["The", "animal", "didn't", "cross", "the", "street", "."],
@@ -28,7 +28,7 @@ def tokenizer() -> Tokenizer:
 @pytest.mark.parametrize("text", WORDS)
 def test_pieces_make_the_words_of_the_text(tokenizer, text):
     (ids,) = tokenizer.encode([text])
-    found = words(tokenizer.tokens(ids))
+    found = group_into_words(tokenizer.convert_ids_to_tokens(ids))
     assert [word for word, _ in found] == WORDS[text]
     for word, positions in found:
         assert tokenizer.decode([[ids[position] for position in positions]]) == [word]
@@ -36,13 +36,13 @@ def test_pieces_make_the_words_of_the_text(tokenizer, text):
 
 def test_marks_are_words_of_their_own(tokenizer):
     ids = [tokenizer.bos_id, *tokenizer.encode(["the street"])[0], tokenizer.eos_id]
-    found = words(tokenizer.tokens(ids))
+    found = group_into_words(tokenizer.convert_ids_to_tokens(ids))
     assert [word for word, _ in found] == ["<s>", "the", "street", "</s>"]
     assert [is_special(word) for word, _ in found] == [True, False, False, True]
 
 
 def test_what_would_command_a_terminal_is_shown_as_a_mark():
-    shown = [word for word, _ in words(["▁a\x1b[2J", "<0x1B>b", "\u202e", "\ud800", "<0xFF>", "▁c"])]
+    shown = [word for word, _ in group_into_words(["▁a\x1b[2J", "<0x1B>b", "\u202e", "\ud800", "<0xFF>", "▁c"])]
     assert "".join(shown).isprintable()
     assert shown[-1] == "c"
 
@@ -53,14 +53,14 @@ def test_what_would_command_a_terminal_is_shown_as_a_mark():
     )
 )
 def test_every_position_is_in_exactly_one_word_and_in_order(tokens):
-    positions = [position for _, own in words(tokens) for position in own]
+    positions = [position for _, own in group_into_words(tokens) for position in own]
     assert positions == list(range(len(tokens)))
 
 
 @pytest.mark.parametrize("token", ["<start_of_turn>", "<extra_id_0>", "</s>", "<|im_end|>", "[MASK]"])
 def test_special_tokens(token):
     assert is_special(token)
-    assert words(["▁a", token]) == [("a", [0]), (token, [1])]
+    assert group_into_words(["▁a", token]) == [("a", [0]), (token, [1])]
 
 
 @pytest.mark.parametrize("token", ["<0xC3>", "<", "▁<b", "<3"])

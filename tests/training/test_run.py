@@ -252,7 +252,7 @@ def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any])
 
 def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "train.tsv").write_text("a\tb\nno tab\n")
-    with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: no tab"):
+    with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: expected source, tab, target"):
         train(make_recipe(keys))
     assert not (tmp_path / "run" / "last").exists()
     with pytest.raises(InvalidFile, match=r"missing\.tsv: no such file"):

@@ -11,7 +11,7 @@ import typer
 from regard.cli.options import ExactDtype, dtype_of, require_model
 from regard.cli.output import one_line, writing
 from regard.errors import InvalidFile
-from regard.text.lines import read_lines
+from regard.text.readers import read_lines
 
 
 def classify(

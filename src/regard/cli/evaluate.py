@@ -17,7 +17,7 @@ from regard.cli.options import DtypeName, dtype_of
 from regard.cli.output import one_line, writing
 from regard.cli.translate import given
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.lines import group_references, read_labeled_texts, read_lines, read_pairs
+from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 
 if TYPE_CHECKING:
     from regard.metrics.translation import Score

@@ -12,7 +12,7 @@ import typer
 from regard.cli.options import FastestDtype, dtype_of, require_model
 from regard.cli.output import writing
 from regard.errors import InvalidArgument
-from regard.text.lines import read_lines
+from regard.text.readers import read_lines
 
 
 def generate(

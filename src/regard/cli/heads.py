@@ -102,7 +102,7 @@ def heads(
 
 def _lines(file: Path | None) -> dict[str, str]:
     """The lines of a file that are not empty, by name."""
-    from regard.text.lines import read_lines
+    from regard.text.readers import read_lines
 
     assert file is not None
     lines = {f"{file}, line {number}": line for number, line in enumerate(read_lines(file), 1) if line.strip()}

@@ -16,7 +16,7 @@ import typer
 from regard.cli.options import FastestDtype, dtype_of, require_model
 from regard.cli.output import is_typed, one_line, writing
 from regard.errors import InvalidArgument
-from regard.text.lines import read_lines, shown
+from regard.text.readers import display_name, read_lines
 
 if TYPE_CHECKING:
     from regard.generation.sampling import SamplingParams
@@ -154,7 +154,7 @@ def translations(
 
 def named_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file, each after its name: "book.en, line 3"."""
-    return ((f"{shown(path)}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
+    return ((f"{display_name(path)}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
 
 
 @contextmanager

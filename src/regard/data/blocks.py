@@ -16,8 +16,8 @@ from regard.data.batching import Loader
 from regard.data.cache import cached
 from regard.data.pairs import digest
 from regard.errors import InvalidFile
-from regard.text.lines import read_lines
 from regard.text.pipeline import Documents
+from regard.text.readers import read_lines
 
 _CHUNK = 1 << 20  # characters that are tokenized together
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from regard.data.cache import cached
 from regard.errors import InvalidFile
-from regard.text.lines import read_alignments, read_pairs
+from regard.text.readers import read_alignments, read_pairs
 from regard.text.tokenizer import Tokenizer
 
 _CHUNK = 10_000
@@ -163,7 +163,7 @@ def _aligned(
     pairs = next(links, None)
     if pairs is None:
         raise InvalidFile(f"{where}: is missing; there must be a line for each pair")
-    numbers = tokenizer.word_numbers(src), tokenizer.word_numbers(tgt)
+    numbers = tokenizer.word_ids(src), tokenizer.word_ids(tgt)
     for pair in pairs:
         for side, number, words in zip(("source", "target"), pair, numbers, strict=True):
             if number not in words:

@@ -21,7 +21,7 @@ from regard.data.cache import cached
 from regard.data.masking import IGNORE_INDEX, mask_tokens
 from regard.data.pairs import digest
 from regard.errors import InvalidFile, did_you_mean
-from regard.text.lines import read_labeled_texts, read_lines
+from regard.text.readers import read_labeled_texts, read_lines
 
 MOST_CLASSES = 20
 """If there are more, and more than half as many as texts, they are no classes."""
@@ -148,7 +148,7 @@ def _tokenize(
             texts, numbers = zip(*chunk, strict=True)
             rows = []
             # which words are hidden, batches decide; what has a class is read as a TextEncoder reads it
-            for ids in tokenizer.encode_whole(texts, literal=labels is None):
+            for ids in tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None):
                 counts["cut"] += len(ids) > max_length
                 rows.append(ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]])
             stream.write_table(pa.table([rows, list(numbers)], schema=_SCHEMA))

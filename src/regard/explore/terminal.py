@@ -14,7 +14,7 @@ from rich.text import Text
 
 from regard.errors import InvalidArgument, did_you_mean
 from regard.ops.measures import GroupPool
-from regard.text.words import is_special, words_or_tokens
+from regard.text.words import group_into_words_or_tokens, is_special
 
 if TYPE_CHECKING:
     from regard.analysis.layer import Layer
@@ -80,7 +80,7 @@ def table(recording: Recording, layer: str | None = None, *, merge: bool = True)
     for done, tokens in ((asking, layers[0].query_tokens), ("read", layers[0].key_tokens)):
         if all(map(is_special, tokens)):
             return Text(f"No word was {done}, only {' '.join(tokens)}: there is nothing to show.")
-    return _Picture(layers, words_or_tokens if merge else _pieces)
+    return _Picture(layers, group_into_words_or_tokens if merge else _pieces)
 
 
 def _numbers(words: Sequence[Sequence[int]], tokens: int) -> torch.Tensor:

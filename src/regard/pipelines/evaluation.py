@@ -23,7 +23,7 @@ from regard.pipelines.base import Pipeline
 from regard.pipelines.generator import Generator
 from regard.pipelines.text_encoder import TextEncoder
 from regard.pipelines.translator import Translator
-from regard.text.lines import group_references, read_labeled_texts, read_lines, read_pairs
+from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 
 CHUNK = 1024  # sentences between two reports of progress
 MASKED_TOKENS, MAX_DRAWS = 20_000, 20  # masks are drawn 2 to 20 times, until 20,000 tokens have been masked

@@ -12,7 +12,7 @@ from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.data.padding import pad_sequences
-from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
+from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.greedy import greedy, likeliest
 from regard.generation.model_states import CausalState
@@ -24,9 +24,9 @@ from regard.models.gpt import GPT
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.tracing import read_once, trace_once
-from regard.text.lines import letter_objections, type_objections
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer
+from regard.text.validation import check_texts
 
 BATCH_WORDS = 16384  # of prompts that are continued together, and of what they may get: GPT-2 keeps 1.2 GB of them
 MAX_NEW_TOKENS = 200
@@ -92,8 +92,7 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
             InvalidType: If prompts are no sequence of str, or sampling is no SamplingParams.
             InvalidArgument: If an option does not fit, or a prompt is too long; all at once.
         """
-        if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-            raise InvalidType(f"prompts must be a sequence of str, but is a {type(prompts).__name__}: give a list")
+        check_texts(prompts, "prompts")
         check_sampling(sampling)
         if sampling is not None and beam != 1:
             raise InvalidArgument(f"beam must be 1 where words are drawn, but is {beam}: leave out sampling, or beam")
@@ -164,17 +163,15 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
             InvalidType: If one is no str.
             InvalidArgument: If one is too long, empty where nothing begins a text, or no text.
         """
-        named = [(f"prompt {number}", prompt) for number, prompt in enumerate(prompts, start=1)]
-        raise_problems(type_objections(named), InvalidType)
-        raise_problems(letter_objections(named))
+        check_texts(prompts, "prompts")
         config = self.model.config
         begin = config.bos_id if config.bos_id is not None else (*config.eos_ids, None)[0]
         found = [ids or ([] if begin is None else [begin]) for ids in self.tokenizer.encode_prompts(prompts)]
-        objections = [f"{name} must not be empty" for (name, _), ids in zip(named, found, strict=True) if not ids]
+        objections = [f"prompt {number} must not be empty" for number, ids in enumerate(found, start=1) if not ids]
         objections += [
-            f"{name} has {len(ids)} words of the vocabulary, but the model has positions for {config.max_seq_len}, and "
-            "one must be left: shorten it"
-            for (name, _), ids in zip(named, found, strict=True)
+            f"prompt {number} has {len(ids)} words of the vocabulary, but the model has positions for "
+            f"{config.max_seq_len}, and one must be left: shorten it"
+            for number, ids in enumerate(found, start=1)
             if len(ids) >= config.max_seq_len
         ]
         raise_problems(objections)
@@ -190,7 +187,7 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
             InvalidType: If the text is no str.
             InvalidArgument: If the text has fewer than two words.
         """
-        raise_problems(type_objections([("text", text)]), InvalidType)
+        check_texts([text], names=["text"])
         ids, characters = self._told(text)
         if len(ids) < 2:
             raise InvalidArgument(f"text must have at least two words of the vocabulary, but has {len(ids)}")
@@ -250,11 +247,11 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
         raise_problems(count_problems(length=length))
         begin = self.encode_prompts([""])[0] if self.model.config.bos_id is not None else []
         length = min(length, (self.model.config.max_seq_len - len(begin)) // 2)
-        ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
+        ids = repeated_random_tokens(self.tokenizer.regular_token_ids, length, seed)
         return self._record([*begin, *ids], "random tokens, twice")
 
     def _record(self, ids: list[int], text: str) -> Recording:
-        return read_once(self.model, "decoder", ids, self.tokenizer.tokens(ids), text, self.name)
+        return read_once(self.model, "decoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, self.name)
 
     def trace(self, text: str, layer: str | None = None) -> Trace:
         """Read a text, and keep every number of one attention layer's calculation.
@@ -271,7 +268,7 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
             InvalidArgument: If the text is empty or too long, or there is no such layer.
         """
         (ids,) = self.encode_prompts([text])
-        return trace_once(self.model, "decoder", ids, self.tokenizer.tokens(ids), text, layer)
+        return trace_once(self.model, "decoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, layer)
 
     def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         padded = pad_sequences(prompts, self.model.config.pad_id).to(self.device)

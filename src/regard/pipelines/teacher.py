@@ -56,7 +56,7 @@ def axes_of(
     model: EncoderDecoder, tokenizer: BothSides, source: Sequence[int], written: Sequence[int]
 ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """What stands at the rows and at the keys of each kind of layer."""
-    read = tuple(tokenizer.tokens([*source, model.config.eos_id]))
-    fed = tuple(tokenizer.tokens([model.config.bos_id, *written[:-1]]))
-    steps = tuple(tokenizer.tokens(written))
+    read = tuple(tokenizer.convert_ids_to_tokens([*source, model.config.eos_id]))
+    fed = tuple(tokenizer.convert_ids_to_tokens([model.config.bos_id, *written[:-1]]))
+    steps = tuple(tokenizer.convert_ids_to_tokens(written))
     return {"encoder": (read, read), "decoder": (steps, fed), "cross": (steps, read)}

@@ -14,14 +14,14 @@ from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.data.masking import IGNORE_INDEX, mask_tokens
 from regard.data.padding import pad_sequences
-from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
+from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.tracing import read_once, trace_once
-from regard.text.lines import letter_objections, type_objections
 from regard.text.pipeline import PipelineTokenizer
+from regard.text.validation import check_texts
 
 BATCH_WORDS = 4096  # of texts that are read together
 
@@ -118,7 +118,7 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
         for place, logits in self._in_batches(read):
             ids = read[place]
             rows = logits[first : len(ids) - last].softmax(-1).tolist()
-            told = zip(self.tokenizer.tokens(ids[first : len(ids) - last]), rows, strict=True)
+            told = zip(self.tokenizer.convert_ids_to_tokens(ids[first : len(ids) - last]), rows, strict=True)
             found[place] = [
                 TokenPrediction(token, labels[row.index(max(row))], dict(zip(labels, row, strict=True)))
                 for token, row in told
@@ -187,14 +187,14 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
         (ids,) = self._read([text], whole=True)
         places = [place for place, word in enumerate(ids) if word == self.tokenizer.mask_id]
         if not places:
-            name = self.tokenizer.tokens([self.tokenizer.mask_id or 0])[0]
+            name = self.tokenizer.convert_ids_to_tokens([self.tokenizer.mask_id or 0])[0]
             raise InvalidArgument(f"text must hide a word as {name}, but it is {text[:60]!r}")
         with torch.inference_mode():
             hidden, _ = self.model.forward_features(torch.tensor([ids], device=self.device))
             likely = self.model.forward_head(hidden[0, places]).float().softmax(-1).topk(top_k)
         found = []
         for row, places in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
-            named = self.tokenizer.names(places)
+            named = self.tokenizer.unique_token_names(places)
             found.append(Prediction(named[0], dict(zip(named, row, strict=True))))
         return found
 
@@ -203,7 +203,7 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
         raise_problems(count_problems(length=length))
         around = self._around
         length = min(length, (self.model.config.max_seq_len - len(around)) // 2)
-        ids = repeated_random_tokens(self.tokenizer.word_ids, length, seed)
+        ids = repeated_random_tokens(self.tokenizer.regular_token_ids, length, seed)
         return self._record([*around[:1], *ids, *around[1:]], "random tokens, twice")
 
     def record(self, text: str) -> Recording:
@@ -216,7 +216,7 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
         return self._record(self._read([text], whole=True)[0], text)
 
     def _record(self, ids: list[int], text: str) -> Recording:
-        return read_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, self.name)
+        return read_once(self.model, "encoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, self.name)
 
     def trace(self, text: str, layer: str | None = None) -> Trace:
         """Read a text, and keep every number of one attention layer's calculation.
@@ -233,12 +233,12 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
             InvalidArgument: If the text is too long, or there is no such layer.
         """
         (ids,) = self._read([text], whole=True)
-        return trace_once(self.model, "encoder", ids, self.tokenizer.tokens(ids), text, layer)
+        return trace_once(self.model, "encoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, layer)
 
     @property
     def _around(self) -> list[int]:
         """The special tokens around a text: one before it, the others behind."""
-        return self.tokenizer.encode_whole([""])[0]
+        return self.tokenizer.encode([""], add_special_tokens=True, split_special_tokens=False)[0]
 
     def _check(self, head: Head) -> None:
         if self.model.config.head == head:
@@ -249,19 +249,13 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
 
     def _read(self, texts: Sequence[str], *, whole: bool = False) -> list[list[int]]:
         """The ids of each text, cut to what the model has positions for, or refused where they are to be whole."""
-        if isinstance(texts, str) or not isinstance(texts, Sequence):
-            raise InvalidType(f"texts must be a sequence of str, but is a {type(texts).__name__}: give a list")
-        named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
-        raise_problems(type_objections(named), InvalidType)
-        raise_problems(letter_objections(named))
+        check_texts(texts, names=["text"] if whole else None)
         config = self.model.config
         longest = config.max_seq_len if whole or config.truncation_length is None else config.truncation_length
-        found = self.tokenizer.encode_whole(texts)
+        found = self.tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
         if whole:
             came = [
-                f"{name} has {len(ids)} subwords"
-                for (name, _), ids in zip(named, found, strict=True)
-                if len(ids) > longest
+                f"text {number} has {len(ids)} subwords" for number, ids in enumerate(found, 1) if len(ids) > longest
             ]
             raise_problems([f"{each}, but the model takes at most {longest} at once: shorten it" for each in came])
         return [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in found]

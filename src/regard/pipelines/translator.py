@@ -25,9 +25,9 @@ from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
 from regard.pipelines.teacher import axes_of, fed_batch, teacher_forced
 from regard.pipelines.tracing import traced
-from regard.text.lines import letter_objections, type_objections
 from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
+from regard.text.validation import check_texts
 
 BUNDLED_MODEL = "bundled/tatoeba-en-de"
 BATCH_WORDS = 2400  # words of the source that are translated together; more is no faster on a CPU
@@ -113,14 +113,13 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
             InvalidType: If lines are no sequence of str, or sampling is no SamplingParams.
             InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
         """
-        _check_lines(lines)
+        if isinstance(lines, str) or not isinstance(lines, Sequence):
+            raise InvalidType(f"lines: expected a sequence of str, got {type(lines).__name__}; pass a list")
         check_sampling(sampling)
         names = [f"line {number}" for number in range(1, len(lines) + 1)] if line_names is None else line_names
         if len(names) != len(lines):
             raise InvalidArgument(f"line_names: expected one for each of {len(lines)} lines, got {len(names)}")
-        named = list(zip(names, lines, strict=True))
-        raise_problems(type_objections(named), InvalidType)
-        raise_problems(letter_objections(named))
+        check_texts(lines, names=names)
         search = {"beam": beam, "length_penalty": length_penalty}
         search = {name: value for name, value in search.items() if value is not None}
         options: dict[str, Any] = {"nbest": nbest, **search}
@@ -181,8 +180,7 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
     def _read(self, text: str, translation: str | None) -> tuple[list[int], list[int]]:
         """The ids of a text, and those of the translation to look at, with its end: the best if none is given."""
         given = [("text", text)] + ([] if translation is None else [("translation", translation)])
-        raise_problems(type_objections(given), InvalidType)
-        raise_problems(letter_objections(given))
+        check_texts([value for _, value in given], names=[name for name, _ in given])
         if not text.strip():
             raise InvalidArgument("text must not be empty")
         (source,), (target,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([translation or ""])
@@ -270,15 +268,10 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
         translations = []
         for together in zip(*parts, strict=False):
             texts = self.tokenizer.decode([hypothesis.tokens for hypothesis in together])
-            tokens = [token for hypothesis in together for token in self.tokenizer.tokens(hypothesis.tokens)]
+            tokens = [
+                token for hypothesis in together for token in self.tokenizer.convert_ids_to_tokens(hypothesis.tokens)
+            ]
             score = sum(hypothesis.score for hypothesis in together)
             finished = all(hypothesis.finished for hypothesis in together)
             translations.append(Translation(" ".join(texts), score, tuple(tokens), finished))
         return translations
-
-
-def _check_lines(lines: object) -> None:
-    if isinstance(lines, str):
-        raise InvalidType(f"lines must be a sequence of str, but is one str: give [{lines[:20]!r}]")
-    if not isinstance(lines, Sequence):
-        raise InvalidType(f"lines must be a sequence of str, but is a {type(lines).__name__}: give a list")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.errors import InvalidFile
-from regard.text.lines import check_texts
 from regard.text.sentencepiece import SentencePieceFiles, processor
+from regard.text.validation import check_texts
 
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
 SPACE = "\u2581"
@@ -51,14 +51,22 @@ class MarianTokenizer(SentencePieceFiles):
         """The number of ids."""
         return max(self._pieces) + 1
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each source text, without special tokens.
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Encode each source text.
+
+        Args:
+            texts: The texts.
+            add_special_tokens: Whether to add the token that ends a text.
+            split_special_tokens: Has no effect: SentencePiece always splits them.
 
         Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If a text holds what is no character.
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If a text has lone surrogates.
         """
-        return self._encode(self._source, texts)
+        after = [self.eos_id] if add_special_tokens else []
+        return [ids + after for ids in self._encode(self._source, texts)]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of each target text, without special tokens.
@@ -88,6 +96,6 @@ class MarianTokenizer(SentencePieceFiles):
             for ids in sequences
         ]
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece, ``▁`` for the space before a word."""
         return [self._pieces.get(index, "<unk>") for index in ids]

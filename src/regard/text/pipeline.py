@@ -13,8 +13,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.backends import CONFIG, config_file, learn_bpe, read_backend, write_backend
-from regard.text.lines import check_texts
-from regard.text.words import BYTES, readable
+from regard.text.validation import check_texts
+from regard.text.words import BYTE_DECODER, readable
 
 # What checkpoints keep beside it; it is written again as it was read.
 BESIDE = (CONFIG, "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
@@ -42,7 +42,7 @@ class PipelineTokenizer:
 
     Example:
         >>> tokenizer = PipelineTokenizer.train(["the cat sat", "the cat ran"], vocab_size=270)
-        >>> tokenizer.decode(tokenizer.encode_whole(["the cat\n ☃"]))
+        >>> tokenizer.decode(tokenizer.encode(["the cat\n ☃"]))
         ['the cat\n ☃']
     """
 
@@ -121,7 +121,7 @@ class PipelineTokenizer:
         return self._vocab_size
 
     @property
-    def word_ids(self) -> list[int]:
+    def regular_token_ids(self) -> list[int]:
         """The ids of what is text, and no special token."""
         marks = self._backend.get_added_tokens_decoder()
         return sorted(index for index in self._backend.get_vocab().values() if index not in marks)
@@ -156,26 +156,21 @@ class PipelineTokenizer:
         """The id that hides a word."""
         return self._specials["mask"]
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each text, without special tokens: where it spells one, it is text as any other.
-
-        Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If a text has characters that the vocabulary lacks, or that are none.
-        """
-        return self._encode(texts, around=False, literal=True)
-
-    def encode_whole(self, texts: Sequence[str], *, literal: bool = False) -> list[list[int]]:
-        """Give the ids of each text, with the special tokens that stand around one.
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Encode each text.
 
         Args:
             texts: The texts.
-            literal: Whether ``[MASK]`` and the like in a text is text, and not the special token of that name.
+            add_special_tokens: Whether to add the special tokens that begin and end a text.
+            split_special_tokens: Whether ``[MASK]`` in a text is text. Default: it is.
 
         Raises:
-            InvalidType, InvalidArgument: As :meth:`encode`.
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If a text has characters that the vocabulary lacks, or lone surrogates.
         """
-        return self._encode(texts, around=True, literal=literal)
+        return self._encode(texts, around=add_special_tokens, literal=split_special_tokens)
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of the beginnings of texts: what stands before a text, and no end.
@@ -183,7 +178,7 @@ class PipelineTokenizer:
         Raises:
             InvalidType, InvalidArgument: As :meth:`encode`.
         """
-        found = self.encode_whole(texts, literal=self.documents is not None)  # as it was when the model learned
+        found = self._encode(texts, around=True, literal=self.documents is not None)  # as it was when the model learned
         return [ids[:-1] if ids[-1:] == [self.eos_id] != [self.bos_id] else ids for ids in found]
 
     def _encode(self, texts: Sequence[str], *, around: bool, literal: bool) -> list[list[int]]:
@@ -208,18 +203,18 @@ class PipelineTokenizer:
         """Give the text of each sequence of ids; special tokens are left out."""
         return self._backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True)
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece as readable text, ``▁`` for the space before a word."""
         return [readable_piece(self._backend, index) for index in ids]
 
-    def names(self, ids: Sequence[int]) -> list[str]:
+    def unique_token_names(self, ids: Sequence[int]) -> list[str]:
         """Give different pieces different names: words without the space before them, ``##ing`` where it is WordPiece.
 
         Of several that read alike, the first has the plain name.
         """
         found: dict[str, None] = {}
         own = isinstance(self._backend.decoder, tokenizers.decoders.WordPiece)
-        for index, token in zip(ids, self.tokens(ids), strict=True):
+        for index, token in zip(ids, self.convert_ids_to_tokens(ids), strict=True):
             piece, word = self._backend.id_to_token(index) or f"[{index}]", token.removeprefix("▁") or token
             names = (piece, f"[{index}]") if own else (word, token, f"##{word}", piece, f"[{index}]")
             found[next(name for name in names if name not in found)] = None
@@ -268,8 +263,8 @@ def readable_piece(backend: tokenizers.Tokenizer, index: int) -> str:
     if index in added or backend.decoder is None:
         return piece
     text = backend.decode([index], skip_special_tokens=False)
-    if "\ufffd" in text and all(letter in BYTES for letter in piece):
-        return readable(bytes(BYTES[letter] for letter in piece))
+    if "\ufffd" in text and all(letter in BYTE_DECODER for letter in piece):
+        return readable(bytes(BYTE_DECODER[letter] for letter in piece))
     if piece.startswith(("Ġ", "▁", " ")):
         return "▁" + text.lstrip(" ")
     if isinstance(backend.decoder, tokenizers.decoders.WordPiece):

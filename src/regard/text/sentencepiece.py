@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from regard.errors import InvalidFile, MissingExtra, raise_problems
 from regard.files import atomic_write
-from regard.text.lines import check_texts
+from regard.text.validation import check_texts
 
 FILE = "tokenizer.model"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
@@ -97,23 +97,32 @@ class SentencePieceTokenizer(SentencePieceFiles):
         return self._backend.get_piece_size()
 
     @property
-    def word_ids(self) -> list[int]:
+    def regular_token_ids(self) -> list[int]:
         """The ids of what is text, and no special token."""
         tests = self._backend.is_control, self._backend.is_unknown, self._backend.is_unused
         return [index for index in range(self.vocab_size) if not any(test(index) for test in tests)]
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each text, without special tokens.
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Encode each text.
+
+        Args:
+            texts: The texts.
+            add_special_tokens: Whether to add the tokens that begin and end a text.
+            split_special_tokens: Has no effect: SentencePiece always splits them.
 
         Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If a text holds what is no character.
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If a text has lone surrogates.
         """
         check_texts(texts)
-        return [self._backend.encode(text) for text in texts]
+        before = [self.bos_id] if add_special_tokens and self.bos_id is not None else []
+        after = [self.eos_id] if add_special_tokens and self.eos_id is not None else []
+        return [[*before, *self._backend.encode(text), *after] for text in texts]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of the beginnings of texts, behind the one that begins a text.
+        """Encode the beginnings of texts: after the token that begins a text, without one that ends it.
 
         Raises:
             InvalidType, InvalidArgument: As :meth:`encode`.
@@ -121,21 +130,12 @@ class SentencePieceTokenizer(SentencePieceFiles):
         before = [] if self.bos_id is None else [self.bos_id]
         return [before + ids for ids in self.encode(texts)]
 
-    def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each text between those that begin and end one.
-
-        Raises:
-            InvalidType, InvalidArgument: As :meth:`encode`.
-        """
-        after = [] if self.eos_id is None else [self.eos_id]
-        return [ids + after for ids in self.encode_prompts(texts)]
-
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Give the text of each sequence of ids; special tokens are left out."""
         specials = {self.bos_id, self.eos_id, self._backend.pad_id()}
         return [self._backend.decode([index for index in ids if index not in specials]) for ids in sequences]
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece, ``▁`` for the space before a word."""
         return [self._backend.id_to_piece(index) for index in ids]
 

@@ -12,8 +12,8 @@ from tokenizers import Regex, decoders, normalizers, processors
 
 from regard.errors import InvalidFile
 from regard.text.backends import FILE, config_file, learn_bpe, read_backend, write_backend
-from regard.text.lines import check_texts
-from regard.text.words import BYTES, readable
+from regard.text.validation import check_texts
+from regard.text.words import BYTE_DECODER, readable
 
 SPECIALS = ("<pad>", "<s>", "</s>")
 # Contractions stay readable ("didn", "'t"), every digit is a piece of its own (numbers are copied, not memorised),
@@ -49,7 +49,7 @@ class Tokenizer:
         for index in range(backend.get_vocab_size()):
             piece = backend.id_to_token(index) or ""
             special = index < len(SPECIALS)
-            self._bytes.append(piece.encode() if special else bytes(BYTES[letter] for letter in piece))
+            self._bytes.append(piece.encode() if special else bytes(BYTE_DECODER[letter] for letter in piece))
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -89,15 +89,20 @@ class Tokenizer:
         """Give the text as ``decode(encode(...))`` would: NFC, white space as single spaces."""
         return self._backend.normalizer.normalize_str(text).strip(" ")
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each text, without special tokens.
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Encode each text; the arguments are those of `PipelineTokenizer.encode`.
 
         Raises:
             InvalidType: If texts are no sequence of str.
             InvalidArgument: If texts have surrogates, which are no characters; all such texts are named.
         """
         check_texts(texts)
-        return [each.ids for each in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        self._backend.encode_special_tokens = split_special_tokens
+        return [
+            each.ids for each in self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        ]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of each target text, as :meth:`encode`: both languages have one vocabulary."""
@@ -110,11 +115,11 @@ class Tokenizer:
     def _text(self, ids: Sequence[int]) -> bytes:
         return b"".join(self._bytes[index] for index in ids if index >= len(SPECIALS))
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Give each piece as readable text: ``▁`` is the space before a word, ``<0xC3>`` a byte of a cut letter."""
         return [readable(self._bytes[index]) for index in ids]
 
-    def word_numbers(self, ids: Sequence[int]) -> list[int]:
+    def word_ids(self, ids: Sequence[int]) -> list[int]:
         """Give the word that each piece is of, from 0; words are what white space parts."""
         starts = (index >= len(SPECIALS) and self._bytes[index].startswith(b" ") for index in ids)
         return [number - 1 for number in itertools.accumulate(starts)]

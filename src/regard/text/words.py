@@ -8,7 +8,7 @@ from collections.abc import Sequence
 _MARK = "▁"
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+BYTE_DECODER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
 """The byte that byte-level BPE means by a letter: a printable one stands for itself, the others for letters from
 U+0100 on."""
 
@@ -32,14 +32,14 @@ def readable(piece: bytes) -> str:
         return "".join(_MARK if byte == 0x20 else f"<0x{byte:02X}>" for byte in piece)
 
 
-def words_or_tokens(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Words, as `words` merges them; tokens of which none says where a word begins are words themselves."""
+def group_into_words_or_tokens(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Words, as `group_into_words` merges them; tokens of which none says where a word begins are words themselves."""
     if any(_MARK in token for token in tokens):
-        return words(tokens)
+        return group_into_words(tokens)
     return [(token, [place]) for place, token in enumerate(tokens)]
 
 
-def words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Merge pieces into words: ``▁`` stands for a space, ``<0xC3>`` for one byte of a letter.
 
     Punctuation makes words of its own; an apostrophe or a hyphen within a word does not.
@@ -52,7 +52,7 @@ def words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
         position is in exactly one word.
 
     Example:
-        >>> words(["▁did", "n", "'t", "▁cross", ".", "</s>"])
+        >>> group_into_words(["▁did", "n", "'t", "▁cross", ".", "</s>"])
         [("didn't", [0, 1, 2]), ('cross', [3]), ('.', [4]), ('</s>', [5])]
     """
     merged: list[tuple[str, list[int]]] = []

@@ -24,8 +24,8 @@ from regard.errors import (
     raise_problems,
 )
 from regard.files import as_path
-from regard.text.lines import letter_objections
 from regard.text.pipeline import readable_piece
+from regard.text.validation import surrogate_errors
 from regard.watching.result import WatchResult
 from regard.watching.transformers_checkpoint import first_line, load_checkpoint, silence_transformers
 from regard.watching.watch import watch
@@ -102,7 +102,7 @@ class TransformersModel:
             raise InvalidArgument(
                 f"tokenizer: {self.name} needs one to read text; pass TransformersModel(model, tokenizer)"
             )
-        problems = letter_objections([("text", text), ("target", target or "")])
+        problems = surrogate_errors([("text", text), ("target", target or "")])
         problems += count_problems(max_new_tokens=max_new_tokens)
         if not text.strip():
             problems.append("text: expected a text, but it is empty")

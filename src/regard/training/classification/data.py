@@ -6,8 +6,8 @@ import logging
 
 from regard.data.batching import Loader
 from regard.data.texts import TextDataset, TextLoader, read_label_names, tokenize_texts
-from regard.text.lines import read_labeled_texts
 from regard.text.pipeline import PipelineTokenizer
+from regard.text.readers import read_labeled_texts
 from regard.training.bert import checkpoint_tokenizer
 from regard.training.classification.recipe import ClassificationRecipe
 from regard.training.datamodule import TaskDataModule

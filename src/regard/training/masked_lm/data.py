@@ -8,8 +8,8 @@ import logging
 from regard.data.batching import Loader
 from regard.data.texts import MaskingLoader, TextDataset, tokenize_texts
 from regard.errors import InvalidFile
-from regard.text.lines import read_lines
 from regard.text.pipeline import PipelineTokenizer
+from regard.text.readers import read_lines
 from regard.training.bert import checkpoint_tokenizer
 from regard.training.datamodule import TaskDataModule
 from regard.training.masked_lm.recipe import MaskedLMRecipe

@@ -8,7 +8,7 @@ from pathlib import Path
 from regard.data.batching import BatchLoader, Loader, padding_fraction
 from regard.data.pairs import PairDataset, tokenize_pairs
 from regard.errors import InvalidFile
-from regard.text.lines import group_references, read_pairs
+from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer
 from regard.training.datamodule import TaskDataModule
 from regard.training.translation.recipe import TranslationRecipe

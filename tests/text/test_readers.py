@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.lines import group_references, read_lines, read_pairs
+from regard.text.readers import group_references, read_lines, read_pairs
 
 PAIRS = [("Hello.", "Hallo."), ("How are you?", "Wie geht's?"), ("cafe\u0301", "Café")]
 
@@ -32,7 +32,9 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("grün\n".encode())))
     assert list(read_lines("-")) == ["grün"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no")))
-    with pytest.raises(InvalidFile, match=r"^standard input, line 1: no tab; .* but it is 'no'$"):
+    with pytest.raises(
+        InvalidFile, match=r"^standard input, line 1: expected source, tab, target, got no tab in 'no'$"
+    ):
         list(read_pairs(["-"]))
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InvalidFile, match=r"^standard input: cannot be read: it is closed$"):
@@ -42,9 +44,9 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"good\ngr\xfcn\n", "line 2: expected UTF-8, but byte 3 of the line is 0xfc; convert the file"),
-        (b"\xef\xbb\xbfgr\xfcn\n", "line 1: expected UTF-8, but byte 6 of the line is 0xfc"),
-        (b"\xef\xbb\xbfgood\ngr\xfcn\n", "line 2: expected UTF-8, but byte 3 of the line is 0xfc"),
+        (b"good\ngr\xfcn\n", "line 2: expected UTF-8, got 0xfc at byte 3 of the line; convert the file"),
+        (b"\xef\xbb\xbfgr\xfcn\n", "line 1: expected UTF-8, got 0xfc at byte 6 of the line"),
+        (b"\xef\xbb\xbfgood\ngr\xfcn\n", "line 2: expected UTF-8, got 0xfc at byte 3 of the line"),
     ],
 )
 @pytest.mark.parametrize("name", ["latin.txt", "latin.txt.gz"])
@@ -63,13 +65,13 @@ def test_bytes_that_are_not_utf8_are_named_with_their_line(
         (lambda path: path.mkdir(), "cannot be read: Is a directory"),
         (
             lambda path: path.write_bytes(b"plain"),
-            "expected a gzip file, but it is damaged or cut off after line 0: Not a gzipped file",
+            "expected a gzip file, but it is damaged or truncated after line 0: Not a gzipped file",
         ),
         (
             lambda path: path.write_bytes(
                 gzip.compress(b"".join(b"%d\n" % number for number in range(50_000)))[:-9999]
             ),
-            r"it is damaged or cut off after line [1-9]\d+: Compressed file ended",
+            r"it is damaged or truncated after line [1-9]\d+: Compressed file ended",
         ),
     ],
     ids=["missing", "folder", "not gzip", "cut off"],
@@ -102,21 +104,19 @@ def test_a_line_without_a_tab_is_shown(tmp_path: Path) -> None:
     path = write(tmp_path / "tabs.tsv", f"a\tb\nc d{'x' * 99}\n")
     with pytest.raises(InvalidFile) as caught:
         list(read_pairs([path]))
-    told = f"{path}, line 2: no tab; a line should be source, tab, target, but it is 'c d{'x' * 57}'"
-    assert str(caught.value) == told
+    assert str(caught.value) == f"{path}, line 2: expected source, tab, target, got no tab in 'c d{'x' * 57}'"
 
 
 @pytest.mark.parametrize("counts", [(3, 5), (5, 3)])
 def test_unequal_line_counts_are_refused_with_both(tmp_path: Path, counts: tuple[int, int]) -> None:
     files = [write(tmp_path / f"side{side}", "x\n" * count) for side, count in enumerate(counts)]
-    has = " and ".join(f"{path} has {count}" for path, count in zip(files, counts, strict=True))
-    message = f"line-aligned files should have equally many lines, but {has}"
+    message = f"{files[0]}, {files[1]}: expected the same number of lines, got {counts[0]} and {counts[1]}"
     with pytest.raises(InvalidFile, match=re.escape(message)):
         list(read_pairs(files))
 
 
 def test_three_files_are_no_corpus(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="one TSV or two line-aligned files, but 3 files were given"):
+    with pytest.raises(InvalidArgument, match="files: expected one TSV or two line-aligned files, got 3 files"):
         list(read_pairs([tmp_path / "a"] * 3))
 
 
