@@ -107,7 +107,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
             "x\n",
             "`--beam`, `--length-penalty`: says how to search",
         ),
-        (["--sample", "--top-p", "0"], "x\n", "top_p must be above 0"),
+        (["--sample", "--top-p", "0"], "x\n", "top_p: expected a number above 0"),
         (["--nbest", "9"], "x\n", "nbest"),
     ],
 )
@@ -149,7 +149,7 @@ def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
     plain = EncoderDecoderState.__init__
 
     def short(self, *given, **named):
-        plain(self, *given, **{**named, "max_length": 1})
+        plain(self, *given, **{**named, "max_new_tokens": 1})
 
     monkeypatch.setattr(EncoderDecoderState, "__init__", short)
     done = regard("translate", "--model", model, "--json", stdin="the cat sat\n\n")

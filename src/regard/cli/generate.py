@@ -78,7 +78,7 @@ def generate(
         sampling = SamplingParams(0.8 if temperature is None else temperature, top_k, top_p, seed)
     writer = Generator.load(model, dtype=dtype_of(dtype))
     most = 200 if max_new_tokens is None else max_new_tokens
-    sampling = None if sampling is None else sampling.started(writer.device)
+    sampling = None if sampling is None else sampling.with_generator(writer.device)
     with writing(output) as file:
         for number in range(num_samples):
             if beam is not None:

@@ -142,7 +142,7 @@ def translations(
     if model is not None:
         require_model(model, EncoderDecoder)
     translator = Translator.load(model, dtype=dtype_of(dtype))
-    sampling = None if sampling is None else sampling.started(translator.device)
+    sampling = None if sampling is None else sampling.with_generator(translator.device)
     waiting = iter(lines)
     with _bar(total) as advance:
         while part := list(islice(waiting, chunk)):

@@ -128,7 +128,7 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
                 checks.integer("nbest", nbest, low=1)
                 for name, value in search.items():
                     checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
-            options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
+            options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
         parts = self._parts(lines, names)  # ids of each part of each line
         results = iter(self._translated([ids for line in parts for ids in line], options))
         return [self._joined([each for _ in line for each in next(results)]) for line in parts]
