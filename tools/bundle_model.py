@@ -75,7 +75,7 @@ def history(run: Path, weights: str) -> dict[str, object]:
         "seed": recipe["seed"],
         "data": "`train.tsv.gz`: pairs of English and German sentences of Tatoeba",
         "weights": {
-            "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average']} snapshots",
+            "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average_last']} snapshots",
             "best": "the weights of the best validation",
         }.get(weights, "the last weights"),
         "steps": steps[-1],

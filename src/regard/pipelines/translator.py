@@ -15,7 +15,7 @@ from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks
-from regard.data.padding import source_batch
+from regard.data.pairs import encoder_batch
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.sampling import SamplingParams, check_sampling, sample
@@ -237,7 +237,7 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
 
     def _batch(self, sources: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         config = self.model.config
-        return source_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
+        return encoder_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
 
     def _parts(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
         """The ids of each line: none of an empty one, several lists of one that is long."""
