@@ -116,7 +116,7 @@ def evaluate(
         found = (_text_scores if kind is GPT else _reader_scores)(model, test, dtype)
         _print_values(found, as_json=as_json)
         return
-    from regard.metrics.translation import score
+    from regard.metrics import corpus_scores
 
     idle = given(model=model, dtype=dtype, beam=beam)
     if hypotheses is not None and idle:
@@ -138,7 +138,7 @@ def evaluate(
             lines = [strip_newlines(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)
-    scores = score(lines, references, **given(tokenize=tokenize))
+    scores = corpus_scores(lines, references, **given(tokenize=tokenize))
     report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
     if tokenize is None and 2 * sum(line.endswith(" .") for line in lines) > len(lines):
         print("note: this text looks tokenized; `--tokenize none` takes its words as they are", file=sys.stderr)
@@ -183,7 +183,7 @@ def _guess_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
     A few texts have few masked tokens, so masks are drawn several times; ``loss_std`` is the standard deviation of the
     loss over draws.
     """
-    from regard.metrics.translation import perplexity
+    from regard.metrics import perplexity
 
     texts = [line.strip() for line in read_lines(test) if line.strip()]
     if not texts:
@@ -208,7 +208,7 @@ def _class_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
     """How well a classifier tells the classes of texts."""
     import torch
 
-    from regard.metrics.translation import classification_metrics
+    from regard.metrics import classification_metrics
 
     labels = reader.model.config.labels
     pairs = [(text, label) for _, text, label in read_labeled_texts([test])]
@@ -225,9 +225,12 @@ def _class_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
 
 def _generated_scores(path: Path, reference: Path | None) -> dict[str, Any]:
     """How varied generated texts are, and how close to what was wanted."""
-    from regard.metrics.generation import generation_metrics, signature
+    from regard.metrics import generation_metrics, generation_signature
 
-    return {**generation_metrics(_texts(path), None if reference is None else _texts(reference)), "by": signature()}
+    return {
+        **generation_metrics(_texts(path), None if reference is None else _texts(reference)),
+        "by": generation_signature(),
+    }
 
 
 def _texts(path: Path) -> list[str]:
@@ -261,12 +264,12 @@ def _print_values(values: Mapping[str, Any], *, as_json: bool) -> None:
 def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_json: bool) -> None:
     """Print the scores, for people or as JSON."""
     if as_json:
-        named = {name: {"score": found.value, "signature": found.signature} for name, found in scores.items()}
+        named = {name: {"score": found.score, "signature": found.signature} for name, found in scores.items()}
         print(json.dumps({"sentences": sentences, "references": references, **named}))
         return
     print(f"{_count(sentences, 'sentence')}, {_count(references, 'reference')}")
     for name, found in scores.items():
-        print(f"{NAMES[name]:6}{found.value:6.2f}  {found.signature}")
+        print(f"{NAMES[name]:6}{found.score:6.2f}  {found.signature}")
 
 
 def _count(number: int, what: str) -> str:
