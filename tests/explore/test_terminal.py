@@ -12,8 +12,9 @@ from rich.console import Console
 
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
+from regard.analysis.word_weights import word_weights
 from regard.errors import InvalidArgument
-from regard.explore.terminal import table
+from regard.explore import terminal
 
 SOURCE = ("▁The", "▁ani", "mal", "▁slept", ".", "</s>")
 WRITTEN = ("▁Das", "▁Tier", "▁schl", "ief", ".", "</s>")
@@ -44,6 +45,10 @@ def printed(renderable, width=80, encoding="utf-8", **options) -> str:
     Console(file=file, width=width, **options).print(renderable)
     file.flush()
     return file.buffer.getvalue().decode(encoding)
+
+
+def table(recording: Recording, layer: str | None = None):
+    return terminal.table(word_weights(recording, layer))
 
 
 def rows(text: str) -> dict[str, list[str]]:
