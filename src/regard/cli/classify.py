@@ -25,12 +25,13 @@ def classify(
 ) -> None:
     """Classify texts: the most probable class of each line and its probability.
 
+    Prints class, tab, probability; `--json` prints one object per text: text, label, probabilities.
+
         echo "A story of two halves." | regard classify --model runs/polarity/best
         regard classify reviews.txt --model runs/polarity/best --json -o classes.jsonl
 
-    Takes models that `regard train` makes from classification recipes, and BERT or RoBERTa classifiers. Prints class,
-    tab, probability; `--json` prints one object per text: text, label, probabilities. Texts that are too long are
-    truncated. `regard evaluate` measures a classifier on texts with known classes.
+    Takes models that `regard train` makes from classification recipes, and BERT or RoBERTa classifiers. Texts that are
+    too long are truncated. `regard evaluate` measures a classifier on texts with known classes.
     """
     texts = list(read_lines(file))
     if not texts:

@@ -23,12 +23,13 @@ def fill_mask(
 ) -> None:
     """Predict masked tokens: the most probable tokens at each mask, with their probabilities.
 
+    Prints a table; `--json` prints one object: text, and masks with the probability of each token.
+
         regard fill-mask "Paris is the [MASK] of France." --model bert-base-uncased/
         regard fill-mask "The cat <mask> on the <mask>." --model runs/tatoeba-masked-lm/best --top-k 3
 
     Takes models that `regard train` makes from masked_lm recipes (their mask token is `<mask>`), and BERT or RoBERTa
-    checkpoints. In a WordPiece vocabulary, `##ing` continues a word. `--json` prints one object: text, and masks with
-    the probability of each token.
+    checkpoints. In a WordPiece vocabulary, `##ing` continues a word.
     """
     check_texts({"TEXT": text})
     from rich.console import Console

@@ -63,11 +63,11 @@ def show(
 ) -> None:
     """Show what each token attends to, as a table and an offline HTML page.
 
-        regard show "The animal didn't cross the street because it was too tired."
-        regard show "The cat sat on the mat." --model minilm --layer encoder.5 --token cat
-
     The table has a row per word with the words it attends to most, averaged over heads: cross-attention of a
     translator, self-attention of other models. The page has every layer and head.
+
+        regard show "The animal didn't cross the street because it was too tired."
+        regard show "The cat sat on the mat." --model minilm --layer encoder.5 --token cat
 
     `--model` also takes a folder with any Hugging Face model and its tokenizer. For vision models pass an image path;
     only the page is written.
@@ -75,10 +75,11 @@ def show(
         regard show "Once upon a time" --model llama/ --max-new-tokens 30
         regard show cat.png --model vit/
 
-    Write a recording for `regard serve` and `regard compare`, or the numbers of the table; one for each line of a file:
+    `-o` can also name a recording, for `regard serve` and `regard compare`, or a file for the weights of the table.
+    With `--lines` there is one for each line: weights-1.csv, weights-2.csv, ...
 
         regard show "Thank you." -o run.regard
-        regard show --file texts.txt --lines -o weights.csv    # weights-1.csv, weights-2.csv, ...
+        regard show --file texts.txt --lines -o weights.csv
     """
     inputs = read_texts(text, file, lines)
     check_texts({"--target": target, "--token": token})
