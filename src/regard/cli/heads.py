@@ -13,14 +13,13 @@ from regard.cli.options import (
     DeviceOption,
     DtypeOption,
     FileOption,
-    InputText,
     LinesOption,
     ModelOption,
     TextArgument,
     load_any,
-    read_texts,
 )
 from regard.cli.output import TABLE_SUFFIXES, progress
+from regard.cli.texts import InputText, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -11,16 +11,14 @@ from regard.cli.options import (
     DeviceOption,
     DtypeOption,
     FileOption,
-    InputText,
     LinesOption,
     ModelOption,
     TextArgument,
-    check_texts,
     load_any,
-    read_texts,
     reject_options,
 )
 from regard.cli.output import TABLE_SUFFIXES, print_path
+from regard.cli.texts import InputText, check_texts, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
