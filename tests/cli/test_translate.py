@@ -65,6 +65,12 @@ def test_nbest_and_scores_are_columns(regard, model):
     assert only == rows[0][1:]
 
 
+def test_json_has_scores_with_and_without_the_option(regard, model):
+    json_lines = [regard("translate", "--model", model, "--json", *more, stdin=TEXT).out for more in ([], ["--scores"])]
+    assert json_lines[0] == json_lines[1]
+    assert all("score" in json.loads(line)["translations"][0] for line in json_lines[0].splitlines())
+
+
 def test_a_seed_draws_the_same_samples(regard, model):
     def draw(seed: int) -> str:
         done = regard(
