@@ -73,7 +73,7 @@ def test_masked_tokens_are_those_of_transformers(regard, checkpoint):
     ("arguments", "message"),
     [
         (["classify"], "this needs a model with the head 'sequence_classification', but it has 'masked_lm'"),
-        (["fill-mask", "a film"], "text must hide a word as <mask>"),
+        (["fill-mask", "a film"], "text: expected <mask> in place of a token, got 'a film'"),
         (["fill-mask", " "], "TEXT: expected a sentence, but it is empty"),
     ],
 )

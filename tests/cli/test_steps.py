@@ -55,7 +55,7 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
         )
     done = regard("steps", "the cat sat", "--model", minilm, "--layer", "decoder.0")
     assert done.code == 2
-    assert "layer: unknown name 'decoder.0'" in done.err
+    assert "got 'decoder.0'" in done.err
 
 
 @pytest.mark.parametrize("layer", ["encoder.0", "decoder.1"])
@@ -84,7 +84,7 @@ def test_a_page(regard, tmp_path):
         (["--layer", "cross.0"], "--layer: belongs to a sentence, and none was given"),
         (["--json", "-o", "a.html"], "--json: prints numbers, and --output writes a page; give one of them"),
         (["--query", "1", "--json"], "--query: choose among the tables; JSON and page hold all"),
-        (["the cat", "--layer", "crss.0"], "layer: unknown name 'crss.0', did you mean 'cross.0'? (known: encoder.0,"),
+        (["the cat", "--layer", "crss.0"], "got 'crss.0', did you mean 'cross.0'?"),
         (["the cat", "--head", "2"], "--head: expected 0 to 1, because the layer has 2 heads, got 2"),
         (["--query", "4"], "--query: expected 0 to 3, because the layer has 4 queries, got 4"),
         ([" "], "TEXT: expected a sentence, but it is empty"),
