@@ -144,7 +144,7 @@ def test_hypotheses_need_no_model_and_nothing_of_one(regard, pairs, hypotheses, 
 
 
 def test_an_output_that_cannot_be_written_is_refused_first(regard, pairs, monkeypatch):
-    monkeypatch.setattr("regard.cli.translate.translations", lambda *arguments, **options: 1 / 0)
+    monkeypatch.setattr("regard.cli.translate.translate_lines", lambda *arguments, **options: 1 / 0)
     done = regard("evaluate", pairs, "--output", "no/such/folder/out")
     assert done.code == 2
     assert (

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import DtypeName, dtype_of
-from regard.cli.output import one_line, writing
-from regard.cli.translate import given
+from regard.cli.options import DtypeName, load_pipeline, resolve_dtype
+from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 
@@ -126,15 +125,17 @@ def evaluate(
     if model is not None and kind is None:
         load_model(model)  # which tells why it cannot be read, before the lines of TEST are taken for pairs
     sources, references = _read(test, source, reference or [])
-    with nullcontext() if output is None else writing(output) as file:  # refused before anything is translated
+    with nullcontext() if output is None else open_output(output) as file:  # refused before anything is translated
         if hypotheses is not None:
             lines = _hypotheses(hypotheses, len(sources))
         else:
-            from regard.cli.translate import translations
+            from regard.cli.translate import translate_lines
+            from regard.pipelines import Translator
 
             named = [(f"the source {text[:40]!r}", text) for text in sources]
-            found = translations(named, model=model, dtype=dtype, total=len(sources), **given(beam=beam))
-            lines = [one_line(best[0].text) for *_, best in found]
+            translator = load_pipeline(model, Translator, dtype=dtype or "auto", device="cpu")
+            found = translate_lines(translator, named, total=len(sources), **given(beam=beam))
+            lines = [strip_newlines(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)
     scores = corpus_scores(lines, references, **given(tokenize=tokenize))
@@ -143,12 +144,17 @@ def evaluate(
         print("note: this text looks tokenized; `--tokenize none` takes its words as they are", file=sys.stderr)
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are set."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
     """How likely a language model holds a text."""
     from regard.pipelines.generator import Generator
 
     text = "".join(f"{line}\n" for line in read_lines(test))
-    found = Generator.load(model, dtype=dtype_of(dtype or "float32")).likelihood(text)
+    found = Generator.load(model, dtype=resolve_dtype(dtype or "float32")).likelihood(text)
     return {
         "tokens": found.num_tokens,
         "characters": found.num_characters,
@@ -162,7 +168,7 @@ def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, floa
     """How well a BERT does what its head is for."""
     from regard.pipelines.text_encoder import TextEncoder
 
-    reader = TextEncoder.load(model, dtype=dtype_of(dtype or "float32"))
+    reader = TextEncoder.load(model, dtype=resolve_dtype(dtype or "float32"))
     head = reader.model.config.head
     measures = {"sequence_classification": _class_scores, "masked_lm": _guess_scores}
     if head not in measures:
