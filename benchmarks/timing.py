@@ -68,11 +68,7 @@ def report(
     }
     path = RESULTS / f"{script}.json"
     if section is not None:
-        result = (read_results(script) if path.exists() else {}) | {section: result}
+        others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        result = others | {section: result}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def read_results(script: str) -> dict[str, Any]:
-    """The results of a script; of one with several sections, those of each section."""
-    return json.loads((RESULTS / f"{script}.json").read_text(encoding="utf-8"))

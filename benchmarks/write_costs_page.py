@@ -64,8 +64,8 @@ network, here from the disk.
 |---|---|---|---|---|---|
 {explorer}
 
-Writing the page of 4,096 tokens takes {writing:.1f} times as long as the forward pass of BERT base. Its memory above the
-recording: {writing_memory} tokens.
+Writing the page of 4,096 tokens takes {writing:.1f} times as long as the forward pass of BERT base. Its memory above
+the recording: {writing_memory} tokens.
 """
 
 
