@@ -2,7 +2,8 @@
 
 ``python tools/bundle_model.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
 ``regard train``; DATA holds ``test.tsv.gz``, on which the model is evaluated with beam 5. All German lines of the same
-English sentence are its references.
+English sentence are its references. The confidence of the old model is removed: run
+``experiments/translation_confidence.py`` for the new one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from regard.files import atomic_folder
 from regard.metrics.translation import Score, score
 from regard.models import load_model, save_model
 from regard.pipelines import Translator, fastest_dtype
+from regard.pipelines.confidence import CONFIDENCE_FILE
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer
 
@@ -47,7 +49,7 @@ def main(
         # read all files before the slow part, so that a missing one fails early
         references = group_references(read_pairs([data / "test.tsv.gz"]))
         model, tokenizer, past = load_model(run / weights), Tokenizer.load(run / weights), history(run, weights)
-        with atomic_folder(place) as staging:  # all or nothing
+        with atomic_folder(place, remove=[CONFIDENCE_FILE]) as staging:  # all or nothing
             save_model(staging, model, tokenizer, dtype=torch.bfloat16)
             figures = {**evaluate(staging, references), **past, **architecture(staging)}
             card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures)
@@ -75,7 +77,7 @@ def history(run: Path, weights: str) -> dict[str, object]:
         "seed": recipe["seed"],
         "data": "`train.tsv.gz`: pairs of English and German sentences of Tatoeba",
         "weights": {
-            "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average']} snapshots",
+            "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average_last']} snapshots",
             "best": "the weights of the best validation",
         }.get(weights, "the last weights"),
         "steps": steps[-1],

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 RECIPE = """\
-run: {run}
+output_dir: {run}
 data: {{folder: {folder}, train: pairs.tsv}}
-vocabulary: {{size: 270}}
+tokenizer: {{vocab_size: 270}}
 model: {{d_model: 16, num_heads: 2, num_encoder_layers: 1, num_decoder_layers: 1, d_ff: 32, max_seq_len: 32}}
 trainer: {{max_steps: 9, accelerator: cpu}}
 """

@@ -59,7 +59,8 @@ def test_nbest_and_scores_are_columns(regard, model):
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert float(rows[0][1]) >= float(rows[1][1])
-    assert rows[2][2] == ""
+    assert [row[2] for row in rows] == ["nan"] * 5  # the model has no confidence.json
+    assert rows[2][3] == ""
     only = regard("translate", "--model", model, "--scores", stdin="the cat sat\n").out.rstrip("\n").split("\t")
     assert only == rows[0][1:]
 
@@ -140,6 +141,20 @@ def test_a_dash_is_standard_output(regard, model, tmp_path, monkeypatch):
     done = regard("translate", "--model", model, "-o", "-", stdin="the mat\n")
     assert len(done.out.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_translations_of_low_confidence_are_listed_on_stderr(regard):
+    lines = ["Where is the train station?", "The algorithm sorts the array in linearithmic time.", "Thank you."]
+    text = "".join(f"{line}\n" for line in lines)
+    done = regard("translate", stdin=text)  # by the bundled model
+    assert done.err == "note: low confidence in 1 of 3 translations: line 2\n"
+    assert len(done.out.splitlines()) == 3
+    rows = [line.split("\t") for line in regard("translate", "--scores", stdin=text).out.splitlines()]
+    objects = map(json.loads, regard("translate", "--json", stdin=text).out.splitlines())
+    best = [row["translations"][0] for row in objects]
+    assert [each["is_reliable"] for each in best] == [True, False, True]
+    assert [float(row[1]) for row in rows] == pytest.approx([each["confidence"] for each in best], abs=1e-4)
+    assert regard("translate", stdin=lines[0]).err == ""
 
 
 def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):

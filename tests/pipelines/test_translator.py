@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from regard.data.padding import source_batch
+from regard.data.pairs import encoder_batch
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
 from regard.generation import Hypothesis, SamplingParams, beam_search
 from regard.models import save_model
@@ -33,7 +33,7 @@ def test_each_line_gets_what_it_gets_alone_in_its_place(translator, tokenizer):
     found = translator.translate(lines, beam=3, nbest=2, length_penalty=0.5)
     assert found[1] == found[4] == [Translation("", 0.0, ())]
     for number in (0, 2, 3, 5):
-        src, lengths = source_batch(tokenizer.encode([lines[number]]))
+        src, lengths = encoder_batch(tokenizer.encode([lines[number]]))
         expected = beam_search(translator.model, src, lengths, beam=3, nbest=2, length_penalty=0.5)[0]
         assert [each.text for each in found[number]] == tokenizer.decode([each.tokens for each in expected])
         for translation, hypothesis in zip(found[number], expected, strict=True):

@@ -21,8 +21,8 @@ def train(
 ) -> None:
     """Train a model as a recipe says; any key of it can be set here by its dotted name.
 
-    A recipe is of a task: translation, language_model, masked_lm or classification. Recipes of the package:
-    tatoeba-en-de, multi30k-en-de and tatoeba-rnn-search (translation), shakespeare-characters (language_model),
+    A recipe is of a task: translation, causal_lm, masked_lm or classification. Recipes of the package:
+    tatoeba-en-de, multi30k-en-de and tatoeba-rnn-search (translation), shakespeare-characters (causal_lm),
     tatoeba-masked-lm (masked_lm), polarity (classification).
 
         regard train tatoeba-en-de --data.folder pairs --trainer.max_steps 2000

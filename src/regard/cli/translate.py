@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -66,14 +67,22 @@ def translate(
         int | None, typer.Option(help="With `--sample`: the same seed draws the same translations.")
     ] = None,
     scores: Annotated[
-        bool, typer.Option("--scores", help="Put the score before each translation; `--json` has it always.")
+        bool,
+        typer.Option(
+            "--scores",
+            help="Put score and confidence before each translation (nan for models without one); `--json` has both.",
+        ),
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object a line: texts, scores, tokens, finished or cut."),
+        typer.Option("--json", help="Print one JSON object a line: texts, scores, confidences, tokens, finished."),
     ] = False,
 ) -> None:
     """Translate lines of text; an empty line stays empty, and line n of the output is line n of the input.
+
+    The bundled model translates short, everyday sentences from English to German, as in a phrase book. It fails on
+    news and technical text. Its translations have a confidence: the probability that they are acceptable. A note on
+    standard error lists the lines below 0.5, where most translations are wrong.
 
     From a pipe, up to 1,024 lines together; typed by hand, a line at a time:
 
@@ -103,16 +112,26 @@ def translate(
             nbest=nbest,
             **searching,
         )
-        cut = []
+        cut, doubtful = [], []
         for number, (name, source, best) in enumerate(found, start=1):
             rows = [_json(number, source, best)] if as_json else _rows(number, best, nbest=nbest, scores=scores)
             file.writelines(f"{row}\n" for row in rows)
             cut += [] if best[0].finished else [name]
+            doubtful += [str(number)] if best[0].is_reliable is False else []
             if by_hand:
                 file.flush()
+                if best[0].is_reliable is False:
+                    print(f"note: low confidence: {best[0].confidence:.2f}", file=sys.stderr)
     if cut:
-        more = f" and {len(cut) - 5:,} more" if len(cut) > 5 else ""
-        print(f"note: cut at the length limit: the translation of {', '.join(cut[:5])}{more}", file=sys.stderr)
+        print(f"note: cut at the length limit: the translation of {_shortened(cut, 5)}", file=sys.stderr)
+    if doubtful and not by_hand:
+        where = f"line{'s' if len(doubtful) > 1 else ''} {_shortened(doubtful, 20)}"
+        print(f"note: low confidence in {len(doubtful):,} of {number:,} translations: {where}", file=sys.stderr)
+
+
+def _shortened(names: list[str], limit: int) -> str:
+    """The names up to a limit, and the number of the others."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
 def translations(
@@ -192,7 +211,8 @@ def _sampling(wanted: bool, drawing: dict[str, Any], searching: dict[str, Any]) 
 def _rows(number: int, best: list[Translation], *, nbest: int, scores: bool) -> Iterator[str]:
     for translation in best:
         columns = [str(number)] if nbest > 1 else []
-        columns += [f"{translation.score:.4f}"] if scores else []
+        confidence = math.nan if translation.confidence is None else translation.confidence
+        columns += [f"{translation.score:.4f}", f"{confidence:.4f}"] if scores else []
         yield "\t".join([*columns, one_line(translation.text)])
 
 

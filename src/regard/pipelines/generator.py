@@ -11,7 +11,7 @@ import torch
 from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
-from regard.data.padding import pad_sequences
+from regard.data.batching import pad_sequences
 from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.greedy import argmax_token, decode_steps, greedy

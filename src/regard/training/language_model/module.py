@@ -38,12 +38,12 @@ class LanguageModelModule(TaskModule):
         return GPT(self.recipe.config(tokenizer.vocab_size, **specials))
 
     def _loss(self, batch: BlockBatch, label_smoothing: float) -> TokenLoss:
-        hidden, _ = self.model.forward_features(batch.words)
+        hidden, _ = self.model.forward_features(batch.input_ids)
         return self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing)
 
     def losses(self, batch: BlockBatch) -> dict[str, Any]:
         """Give the loss of telling each next word."""
-        found = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        found = self._loss(batch, self.recipe.loss.label_smoothing)
         return {"loss": found.loss, "parts": [found.loss.detach()]}
 
     def sums(self, batch: BlockBatch) -> tuple[Tensor, Tensor]:
@@ -55,5 +55,5 @@ class LanguageModelModule(TaskModule):
         """``valid_loss`` in nats a word, ``perplexity``, and ``bits_per_character``."""
         nll, words = sums
         assert self.data.valid is not None
-        bits = nll / math.log(2) / max(self.data.valid.characters, 1)
+        bits = nll / math.log(2) / max(self.data.valid.num_characters, 1)
         return {"valid_loss": nll / words, "perplexity": perplexity(nll / words), "bits_per_character": bits}
