@@ -26,7 +26,7 @@ import typer
 from results import FOLDER, cached, command, commit, effort, spread, write_page, write_result
 
 from regard.errors import RegardError
-from regard.metrics.translation import score
+from regard.metrics.translation import corpus_scores
 from regard.pipelines import Generator, TextEncoder, Translator, fastest_dtype
 from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 from regard.training import TrainResult, load_recipe, train
@@ -81,7 +81,7 @@ def multi30k(
         lines = translated(Translator.load(averaged(run), dtype=torch.float32), test[0])
         references = [[line] for line in test[1]]
         scores[number] = {
-            tokenize: score(lines, references, ["bleu"], tokenize=tokenize)["bleu"].value
+            tokenize: corpus_scores(lines, references, ["bleu"], tokenize=tokenize)["bleu"].score
             for tokenize in ("none", "13a")
         }
     bleu, other = ([each[tokenize] for each in scores.values()] for tokenize in ("none", "13a"))
@@ -220,7 +220,7 @@ def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None
             lines[model] += translated(translator, chunk)
             times[model] += time.perf_counter() - start
     for model in translators:
-        bleu[model] = score(lines[model], list(grouped.values()), ["bleu"])["bleu"].value
+        bleu[model] = corpus_scores(lines[model], list(grouped.values()), ["bleu"])["bleu"].score
     tokens, seconds = effort(run.output_dir)
     ratio = times["RNNsearch"] / times["the Transformer"]
     spent = f"{tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"

@@ -21,7 +21,7 @@ import yaml
 
 from regard.errors import RegardError
 from regard.files import atomic_folder
-from regard.metrics.translation import Score, score
+from regard.metrics.translation import Score, corpus_scores
 from regard.models import load_model, save_model
 from regard.pipelines import Translator, fastest_dtype
 from regard.pipelines.confidence import CONFIDENCE_FILE
@@ -56,14 +56,14 @@ def main(
             (staging / "README.md").write_text(card, encoding="utf-8")
     except (RegardError, OSError) as error:
         sys.exit(f"bundle_model: {error}")
-    print(f"{place}: BLEU {figures['bleu'].value:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
+    print(f"{place}: BLEU {figures['bleu'].score:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
 
 
 def evaluate(place: Path, references: dict[str, list[str]]) -> dict[str, Score | int]:
     """BLEU, chrF and TER of the stored model."""
     translator = Translator.load(place, dtype=fastest_dtype())
     translations = [best[0].text for best in translator.translate(list(references), beam=5)]
-    scores = score(translations, list(references.values()))
+    scores = corpus_scores(translations, list(references.values()))
     return {**scores, "sentences": len(references), "references": sum(map(len, references.values()))}
 
 

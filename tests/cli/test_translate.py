@@ -36,7 +36,7 @@ def test_files_give_what_the_pipe_gives(regard, model, tmp_path):
 
 def test_the_chunk_in_which_a_line_is_read_does_not_matter(regard, model, monkeypatch):
     whole = regard("translate", "--model", model, stdin=TEXT).out
-    monkeypatch.setattr("regard.cli.translate.CHUNK", 2)
+    monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", 2)
     assert regard("translate", "--model", model, stdin=TEXT).out == whole
 
 
@@ -65,6 +65,12 @@ def test_nbest_and_scores_are_columns(regard, model):
     assert only == rows[0][1:]
 
 
+def test_json_has_scores_with_and_without_the_option(regard, model):
+    json_lines = [regard("translate", "--model", model, "--json", *more, stdin=TEXT).out for more in ([], ["--scores"])]
+    assert json_lines[0] == json_lines[1]
+    assert all("score" in json.loads(line)["translations"][0] for line in json_lines[0].splitlines())
+
+
 def test_a_seed_draws_the_same_samples(regard, model):
     def draw(seed: int) -> str:
         done = regard(
@@ -77,7 +83,7 @@ def test_a_seed_draws_the_same_samples(regard, model):
 
 
 def test_a_seed_does_not_begin_anew_after_some_lines(regard, model, monkeypatch):
-    monkeypatch.setattr("regard.cli.translate.CHUNK", 1)
+    monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", 1)
     drawing = ["--sample", "--seed", 1, "--temperature", 5]
     drawn = regard("translate", "--model", model, *drawing, stdin="yes.\n" * 4).out.split("\n")[:-1]
     assert len(drawn) == len(set(drawn)) == 4
@@ -102,11 +108,11 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
             "no/such/folder/out: could not be written: there is no folder no/such/folder; make it first",
         ),
         (["--model", "nowhere"], "x\n", "nowhere"),
-        (["--temperature", "0.5"], "x\n", "--sample"),
+        (["--temperature", "0.5"], "x\n", "--temperature: used only with --sample; leave it out"),
         (
             ["--sample", "--beam", "7", "--length-penalty", "4"],
             "x\n",
-            "`--beam`, `--length-penalty`: says how to search",
+            "--beam, --length-penalty: not used with --sample; leave them out",
         ),
         (["--sample", "--top-p", "0"], "x\n", "top_p: expected a number above 0"),
         (["--nbest", "9"], "x\n", "nbest"),
@@ -121,7 +127,7 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments,
 
 @pytest.mark.parametrize("chunk", [1, 1024])
 def test_a_sentence_that_is_too_long_is_named(regard, model, monkeypatch, chunk):
-    monkeypatch.setattr("regard.cli.translate.CHUNK", chunk)
+    monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", chunk)
     done = regard("translate", "--model", model, "--beam", 1, stdin=f"the mat\n{'cat ' * 500}\n")
     assert done.code == 2
     assert "regard: standard input, line 2 has a sentence of 5" in done.err

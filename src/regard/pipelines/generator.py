@@ -18,7 +18,7 @@ from regard.generation.greedy import argmax_token, decode_steps, greedy
 from regard.generation.model_states import start_decoding
 from regard.generation.sampling import SamplingParams, check_sampling, make_sampler, sample
 from regard.generation.state import Hypothesis
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models.gpt import GPT
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length

@@ -15,7 +15,7 @@ from regard.analysis.trace import Trace
 from regard.data.batching import pad_sequences
 from regard.data.masking import IGNORE_INDEX, mask_tokens
 from regard.errors import InvalidArgument, count_problems, raise_problems
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.texts import TextBatch
-from regard.metrics.translation import classification_metrics
+from regard.metrics.classification import classification_metrics
 from regard.models import Bert
 from regard.training.classification.data import ClassificationData
 from regard.training.classification.recipe import ClassificationRecipe

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.data.blocks import BlockBatch
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models import GPT
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.training.language_model.data import LanguageModelData

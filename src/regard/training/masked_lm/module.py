@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.data.masking import IGNORE_INDEX, MaskedBatch
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models import Bert
 from regard.models.bert import MaskedLMHead
 from regard.training.masked_lm.data import MaskedLMData

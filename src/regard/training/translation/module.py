@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.pairs import PairBatch, encoder_batch
 from regard.generation.greedy import greedy
-from regard.metrics.translation import score
+from regard.metrics.translation import corpus_scores
 from regard.models import Attentions, EncoderDecoder
 from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
@@ -72,8 +72,8 @@ class TranslationModule(TaskModule):
         metrics = {"valid_loss": nll / tokens}
         if self.data.sentences:
             hypotheses = self._translations([source for source, _ in self.data.sentences])
-            scores = score(hypotheses, [references for _, references in self.data.sentences], ["bleu", "chrf"])
-            metrics |= {name: found.value for name, found in scores.items()}
+            scores = corpus_scores(hypotheses, [references for _, references in self.data.sentences], ["bleu", "chrf"])
+            metrics |= {name: found.score for name, found in scores.items()}
             if not self._signed:
                 self._signed = True
                 log.info("validation: %s", ", ".join(f"{name} is {each.signature}" for name, each in scores.items()))
