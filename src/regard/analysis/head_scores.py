@@ -253,7 +253,7 @@ class HeadScoreAccumulator:
         sums = self._sums.setdefault((name, kind, tuple(range(heads) if head_indices is None else head_indices)), {})
         for score, rows in rows_of.items():
             total, count = sums.get(score, (0.0, 0))
-            added = (results[score] * rows[:, None]).sum((0, 2), dtype=torch.float64).cpu()
+            added = (results[score] * rows[:, None]).cpu().sum((0, 2), dtype=torch.float64)  # MPS has no float64
             sums[score] = total + added, count + int(rows.sum())
         return {name: results[name] for name in extra}
 

@@ -18,12 +18,12 @@ def compare(
 ) -> None:
     """Compare two recordings side by side and rank heads by difference.
 
+    The recordings can be of two texts, two models or two checkpoints. The page shows both, and the difference for the
+    tokens that both have. Layers are matched by name, or else by kind and order; heads by number.
+
         regard show "It was tired." -o first.regard
         regard show "It was tired." --model runs/my-model/best -o second.regard
         regard compare first.regard second.regard
-
-    The recordings can be of two texts, two models or two checkpoints. The page shows both, and the difference for the
-    tokens that both have. Layers are matched by name, or else by kind and order; heads by number.
 
     Python saves recordings of any model:
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption, check_texts, load_pipeline
+from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption, load_text_encoder
+from regard.cli.texts import check_texts
 
 
 def fill_mask(
@@ -23,21 +24,20 @@ def fill_mask(
 ) -> None:
     """Predict masked tokens: the most probable tokens at each mask, with their probabilities.
 
+    Prints a table; `--json` prints one object: text, and masks with the probability of each token.
+
         regard fill-mask "Paris is the [MASK] of France." --model bert-base-uncased/
         regard fill-mask "The cat <mask> on the <mask>." --model runs/tatoeba-masked-lm/best --top-k 3
 
     Takes models that `regard train` makes from masked_lm recipes (their mask token is `<mask>`), and BERT or RoBERTa
-    checkpoints. In a WordPiece vocabulary, `##ing` continues a word. `--json` prints one object: text, and masks with
-    the probability of each token.
+    checkpoints. In a WordPiece vocabulary, `##ing` continues a word.
     """
     check_texts({"TEXT": text})
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from regard.pipelines import TextEncoder
-
-    predictions = load_pipeline(model, TextEncoder, dtype=dtype, device=device).fill_mask(text, top_k)
+    predictions = load_text_encoder(model, "masked_lm", dtype=dtype, device=device).fill_mask(text, top_k)
     if as_json:
         masks = [prediction.probabilities for prediction in predictions]
         print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))

@@ -42,11 +42,12 @@ def generate(
 ) -> None:
     """Generate text from a prompt, streaming tokens as they are produced.
 
+    Prints the prompt and its continuation; `--json` prints one object per text: prompt and text.
+
         regard generate "ROMEO:" --model runs/shakespeare/best
         regard generate "Once upon a time" --model gpt2/ --temperature 0 --max-new-tokens 40
 
     Takes models that `regard train` makes from causal_lm recipes, and GPT-2, Llama, Mistral and Qwen2 checkpoints.
-    Prints the prompt and its continuation; `--json` prints one object per text: prompt and text.
     """
     if beam is not None:
         drawing = ("temperature", "top_k", "top_p", "seed", "num_samples")

@@ -13,14 +13,13 @@ from regard.cli.options import (
     DeviceOption,
     DtypeOption,
     FileOption,
-    InputText,
     LinesOption,
     ModelOption,
     TextArgument,
     load_any,
-    read_texts,
 )
 from regard.cli.output import TABLE_SUFFIXES, progress
+from regard.cli.texts import InputText, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -56,21 +55,19 @@ def heads(
 ) -> None:
     """Score each head: what its attention goes to, averaged over the tokens of a text.
 
+    Prints the strongest heads of each score, as layer/head. Scores are attention weights from 0 to 1: to the previous,
+    next, same (self) or first token; to separators such as `[SEP]`; to other occurrences of the token (duplicate_token)
+    and to what followed them (induction). Two are not weights: entropy (nats) and mean_distance (tokens).
+
         regard heads "The cat sat on the mat." --model gpt2/
-        regard heads --file texts.txt --lines --model minilm --sort-by separator
-        regard heads --file texts.txt --model llama/ -o heads.csv
+        regard heads --file texts.txt --lines --model minilm --sort-by separator -o heads.csv
 
-    Scores are attention weights from 0 to 1: to the previous, next, same (self) or first token; to separators such as
-    `[SEP]`; to other occurrences of the token (duplicate_token) and to what followed them (induction). Two are not:
-    entropy (nats) and mean_distance (tokens).
-
-    Prints the strongest heads of each score as layer/head. duplicate_token and induction are measured on random tokens
-    that are repeated; those of translators, on the text. The tokens of an image are its patches.
+    duplicate_token and induction are measured on random tokens that are repeated; those of translators, on the text.
+    With `--lines` scores are means over all lines. The tokens of an image are its patches.
     """
-    from regard.checks import Checks
-
     inputs = read_texts(text, file, lines)
     from regard.analysis.head_scores import HEAD_SCORES, head_scores
+    from regard.checks import Checks
 
     with Checks() as checks:
         if sort_by is not None:

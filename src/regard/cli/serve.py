@@ -13,13 +13,14 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
-    """Explore a recording in the browser, from an overview down to single weights, for texts of 16,384 tokens and more.
+    """Explore a recording of any length in the browser.
+
+    Shows an overview down to single weights, for texts of 16,384 tokens and more; weights are computed from the
+    recording when they are shown, exactly. Prints the URL, which contains an access token, and listens on localhost
+    until Ctrl-C.
 
         regard serve run.regard
         regard serve run.regard --port 8000 --no-open
-
-    Prints the URL, which contains an access token, and listens on localhost until Ctrl-C. Weights are computed from the
-    recording when they are shown, exactly.
     """
     import regard
     from regard.explore import server

@@ -12,11 +12,11 @@ from regard.cli.options import (
     DtypeOption,
     JsonOption,
     ModelOption,
-    check_texts,
     load_pipeline,
     reject_options,
 )
 from regard.cli.output import print_path
+from regard.cli.texts import check_texts
 
 
 def steps(
@@ -41,11 +41,13 @@ def steps(
 ) -> None:
     """Show every step of attention with its numbers: projections, scores, softmax, weighted values, output.
 
+    Prints a table for each step. Without a text it computes attention for four words with three features each; with
+    one, a layer of a model on that text.
+
         regard steps
         regard steps "Thank you." --layer cross.0 --head 2
 
-    Without a text it computes attention for four words with three features each; with one, a layer of a model on that
-    text. Prints a table for each step; `--json` and `--output` contain all heads and queries.
+    `--json` and `--output` contain all heads and queries.
     """
     if text is None:
         reject_options(context, ("layer", "model", "dtype", "device"), "used only with TEXT")

@@ -64,7 +64,10 @@ def translate(
     dtype: AutoDtypeOption = "auto",
     device: DeviceOption = "cpu",
 ) -> None:
-    """Translate lines of text. Line n of the output is the translation of line n; an empty line stays empty.
+    """Translate lines of text.
+
+    Line n of the output is the translation of line n; an empty line stays empty. Input from a pipe or file is
+    translated 1,024 lines at a time, typed input line by line.
 
         echo "Where is the station?" | regard translate
         regard translate book.en --nbest 3 --scores --output book.de
@@ -73,9 +76,8 @@ def translate(
     news and technical text. Its translations have a confidence: the probability that they are acceptable. A note on
     standard error lists the lines below 0.5, where most translations are wrong.
 
-    Input from a pipe or file is translated 1,024 lines at a time, typed input line by line. Scores are
-    length-normalized log-probabilities. `--json` prints one object per line: line, source, and translations with text,
-    score, tokens, finished (false if cut at the length limit), confidence and is_reliable.
+    Scores are length-normalized log-probabilities. `--json` prints one object per line: line, source, and translations
+    with text, score, tokens, finished (false if cut at the length limit), confidence and is_reliable.
     """
     if sample:
         reject_options(context, ("beam", "length_penalty"), "not used with --sample")

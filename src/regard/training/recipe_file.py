@@ -18,6 +18,7 @@ from regard.training.recipe import TASKS, Recipe, recipe_class
 from regard.training.recipe_errors import contains_path, key_fields
 
 RECIPE_FILE = "recipe.yaml"
+BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
 FIXED_ON_RESUME = (
     "task",
     "seed",
@@ -39,8 +40,7 @@ _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, Overflo
 
 def bundled_recipes() -> dict[str, Path]:
     """The recipes in the package, by name."""
-    folder = Path(__file__).parent.parent / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(BUNDLED_RECIPES.glob("*.yaml"))}
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -48,6 +48,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: A file, or the name of a bundled recipe, such as ``"tatoeba-en-de"``. A file of that name has precedence.
+            The ``data.folder`` of a bundled recipe is relative to the folder of the bundled recipes.
         overrides: As for :func:`apply_overrides`.
 
     Returns:
@@ -75,6 +76,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if not isinstance(config, dict):
         got = "an empty file" if config is None else f"a {type(config).__name__}"
         raise InvalidRecipe(f"{path}: expected keys and values, got {got}")
+    data = config.get("data")
+    if Path(path).parent == BUNDLED_RECIPES and isinstance(data, dict) and "folder" in data:
+        data["folder"] = str(BUNDLED_RECIPES / data["folder"])
     return Recipe.from_dict(apply_overrides(config, overrides))
 
 
