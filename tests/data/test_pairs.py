@@ -12,12 +12,12 @@ from regard.data.batching import BatchLoader
 from regard.data.cache import cached
 from regard.data.pairs import tokenize_pairs
 from regard.errors import InvalidFile
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import EOS_ID, Tokenizer, train_translation_bpe
 
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(["Hello."], vocab_size=262)
+    return train_translation_bpe(["Hello."], vocab_size=262)
 
 
 def write(path: Path, text: str) -> Path:
@@ -48,7 +48,7 @@ def test_the_cache_knows_text_vocabulary_and_limit(tmp_path: Path, tokenizer: To
     path, cache = write(tmp_path / "a.tsv", "Hello.\tHello.\n"), tmp_path / "cache"
     tokenize_pairs([path], tokenizer, cache)
     tokenize_pairs([path], tokenizer, cache, max_length=50)
-    tokenize_pairs([path], Tokenizer.train(["x"], vocab_size=260), cache)
+    tokenize_pairs([path], train_translation_bpe(["x"], vocab_size=260), cache)
     write(path, "Hallo.\tHello.\n")
     corpus = tokenize_pairs([path], tokenizer, cache)
     assert tokenizer.decode(corpus.dataset["src"][:]) == ["Hallo."]
@@ -95,7 +95,7 @@ def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: T
     (batch,) = BatchLoader(corpus, 100)
     assert batch.aligned is not None
     assert batch.aligned.shape == batch.labels.shape
-    assert batch.aligned[batch.labels <= Tokenizer.eos_id].eq(-1).all()
+    assert batch.aligned[batch.labels <= EOS_ID].eq(-1).all()
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from regard.generation import Hypothesis, SamplingParams, beam_search
 from regard.models import save_model
 from regard.pipelines import Translation, Translator, fastest_dtype
 from regard.pipelines import translator as translator_file
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, train_translation_bpe
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "where is the station?", "yes."]
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(TEXTS * 5, vocab_size=290)
+    return train_translation_bpe(TEXTS * 5, vocab_size=290)
 
 
 @pytest.fixture

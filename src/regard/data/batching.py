@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.data.pairs import PairDataset
 from regard.errors import InvalidArgument
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 ENDLESS = 2**31  # a length that no training reaches
 
@@ -186,9 +186,9 @@ class BatchLoader(Loader):
 
     def collate(self, rows: np.ndarray) -> PairBatch:
         table = self.corpus.rows(rows)
-        src, src_lengths = padded(table.column("src"), end=Tokenizer.eos_id)
-        labels, tgt_lengths = padded(table.column("tgt"), end=Tokenizer.eos_id)
-        tgt, _ = padded(table.column("tgt"), begin=Tokenizer.bos_id)
+        src, src_lengths = padded(table.column("src"), end=EOS_ID)
+        labels, tgt_lengths = padded(table.column("tgt"), end=EOS_ID)
+        tgt, _ = padded(table.column("tgt"), begin=BOS_ID)
         aligned = None
         if "aligned" in table.column_names:
             aligned, _ = padded(table.column("aligned"), end=-1, fill=-1)
@@ -196,7 +196,7 @@ class BatchLoader(Loader):
 
 
 def padded(
-    column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None, fill: int = Tokenizer.pad_id
+    column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None, fill: int = PAD_ID
 ) -> tuple[Tensor, Tensor]:
     """A column of lists as a tensor (rows, longest + 1) with their ends or beginnings, and the lengths with these."""
     lists = column.combine_chunks()

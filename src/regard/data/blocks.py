@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from regard.data.batching import Loader
 from regard.data.cache import cached
 from regard.data.pairs import digest
 from regard.errors import InvalidFile
-from regard.text.pipeline import Documents
 from regard.text.readers import read_lines
 
+Documents = Literal["file", "line"]
 _CHUNK = 1 << 20  # characters that are tokenized together
 
 

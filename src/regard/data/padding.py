@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import EOS_ID, PAD_ID
 
 
-def pad_sequences(sequences: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> Tensor:
+def pad_sequences(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     """Put sequences into one tensor, padded on the right: (rows, longest), int64.
 
     Example:
@@ -25,7 +25,7 @@ def pad_sequences(sequences: Sequence[Sequence[int]], pad_id: int = Tokenizer.pa
 
 
 def source_batch(
-    sequences: Sequence[Sequence[int]], *, eos_id: int = Tokenizer.eos_id, pad_id: int = Tokenizer.pad_id
+    sequences: Sequence[Sequence[int]], *, eos_id: int = EOS_ID, pad_id: int = PAD_ID
 ) -> tuple[Tensor, Tensor]:
     """Make what an encoder reads of ids without special tokens: (src (batch, source), src_lengths (batch,)).
 

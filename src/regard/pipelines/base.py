@@ -10,18 +10,18 @@ import torch
 from typing_extensions import Self
 
 from regard.checks import as_device
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument
 from regard.models import GPT, Bert
 from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.text.load import AnyTokenizer, check_vocab_size, load_tokenizer
+from regard.text.base import BaseTokenizer
+from regard.text.tokenizer import check_vocab_size, load_tokenizer
 
 ModelT = TypeVar("ModelT", bound=EncoderDecoder | GPT | Bert)
-TokenizerT = TypeVar("TokenizerT", bound=AnyTokenizer)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class Pipeline(Generic[ModelT, TokenizerT]):
+class Pipeline(Generic[ModelT]):
     """A model with its tokenizer.
 
     Args:
@@ -34,9 +34,8 @@ class Pipeline(Generic[ModelT, TokenizerT]):
     """
 
     model_type: ClassVar[type[Any]]
-    tokenizer_types: ClassVar[tuple[type[Any], ...]]
 
-    def __init__(self, model: ModelT, tokenizer: TokenizerT, name: str = "model") -> None:
+    def __init__(self, model: ModelT, tokenizer: BaseTokenizer, name: str = "model") -> None:
         config = model.config
         check_vocab_size(
             tokenizer, min(config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)), name
@@ -68,11 +67,16 @@ class Pipeline(Generic[ModelT, TokenizerT]):
         check_dtype(dtype)
         device = available_device(device)
         model, path = load_model(folder, expected=cls.model_type).to(device, dtype), Path(folder)
-        tokenizer: Any = load_tokenizer(path)
-        if not isinstance(tokenizer, cls.tokenizer_types):
-            expected = " or ".join(each.__name__ for each in cls.tokenizer_types)
-            raise InvalidFile(f"{path}: expected a {expected}, got a {type(tokenizer).__name__}")
-        return cls(model, tokenizer, name=path.resolve().name)
+        return cls(model, cls.load_tokenizer(path), name=path.resolve().name)
+
+    @classmethod
+    def load_tokenizer(cls, folder: Path) -> BaseTokenizer:
+        """Load the tokenizer of a model folder.
+
+        Raises:
+            InvalidFile: If it is missing, damaged, or of another kind than the model needs.
+        """
+        return load_tokenizer(folder)
 
     @property
     def device(self) -> torch.device:

@@ -24,8 +24,6 @@ from regard.models.gpt import GPT
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.tracing import read_once, trace_once
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.sentencepiece import SentencePieceTokenizer
 from regard.text.validation import check_texts
 
 BATCH_WORDS = 16384  # of prompts that are continued together, and of what they may get: GPT-2 keeps 1.2 GB of them
@@ -57,14 +55,17 @@ class Likelihood(NamedTuple):
         return self.nll / math.log(2) / self.num_characters
 
 
-class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
+class Generator(Pipeline[GPT]):
     """A language model with its tokenizer: a GPT of this library, or a GPT-2, Llama, Mistral or Qwen2.
 
     See `Pipeline` for the arguments and for ``load``.
     """
 
     model_type = GPT
-    tokenizer_types = (PipelineTokenizer, SentencePieceTokenizer)
+
+    def _encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids of prompts. Checkpoints of transformers read special tokens in a text as such, ours as text."""
+        return self.tokenizer.encode_prompts(prompts, split_special_tokens=self.model.config.sample_by is not None)
 
     def generate(
         self,
@@ -166,7 +167,7 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
         check_texts(prompts, "prompts")
         config = self.model.config
         begin = config.bos_id if config.bos_id is not None else (*config.eos_ids, None)[0]
-        found = [ids or ([] if begin is None else [begin]) for ids in self.tokenizer.encode_prompts(prompts)]
+        found = [ids or ([] if begin is None else [begin]) for ids in self._encode(prompts)]
         objections = [f"prompt {number} must not be empty" for number, ids in enumerate(found, start=1) if not ids]
         objections += [
             f"prompt {number} has {len(ids)} words of the vocabulary, but the model has positions for "
@@ -181,7 +182,7 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
     def likelihood(self, text: str) -> Likelihood:
         """How likely a text is, in blocks of as many words as the model has positions for, each read anew.
 
-        To a model that was trained here on lines, as ``documents: line`` says, each line is a text that ends.
+        For a model that was trained on lines (``sample_by`` of its configuration), each line is a text that ends.
 
         Raises:
             InvalidType: If the text is no str.
@@ -201,11 +202,11 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
     def _told(self, text: str) -> tuple[list[int], int]:
         """The ids of a text, of which all but the first are told, and how many characters these are."""
         end = self.tokenizer.eos_id
-        if self.tokenizer.documents == "line" and end is not None:
+        if self.model.config.sample_by == "line" and end is not None:
             lines = [line for line in text.split("\n") if line.strip()]
             ids = [word for line in self.tokenizer.encode(lines) for word in (*line, end)]
             return [end, *ids], sum(map(len, lines))
-        (ids,) = self.tokenizer.encode_prompts([text])
+        (ids,) = self._encode([text])
         first = self._decode(ids[:1], []).rstrip(CUT)  # nothing, where it is the mark that begins texts
         return ids, len(text) - len(first)
 

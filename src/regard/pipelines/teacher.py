@@ -9,15 +9,11 @@ from torch import Tensor
 
 from regard.analysis.layer import AttentionKind, Layer
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.text.marian import MarianTokenizer
-from regard.text.tokenizer import Tokenizer
-
-BothSides = Tokenizer | MarianTokenizer
-"""What knows source and target."""
+from regard.text.base import BaseTokenizer
 
 
 def teacher_forced(
-    model: EncoderDecoder, tokenizer: BothSides, source: Sequence[int], written: Sequence[int]
+    model: EncoderDecoder, tokenizer: BaseTokenizer, source: Sequence[int], written: Sequence[int]
 ) -> tuple[Layer, ...]:
     """Run one forward pass in which every step reads the words before it, as when they were written.
 
@@ -53,7 +49,7 @@ def fed_batch(model: EncoderDecoder, source: Sequence[int], written: Sequence[in
 
 
 def axes_of(
-    model: EncoderDecoder, tokenizer: BothSides, source: Sequence[int], written: Sequence[int]
+    model: EncoderDecoder, tokenizer: BaseTokenizer, source: Sequence[int], written: Sequence[int]
 ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """What stands at the rows and at the keys of each kind of layer."""
     read = tuple(tokenizer.convert_ids_to_tokens([*source, model.config.eos_id]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from regard.models.bert import Bert, Head
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.tracing import read_once, trace_once
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
 from regard.text.validation import check_texts
 
 BATCH_WORDS = 4096  # of texts that are read together
@@ -71,14 +72,17 @@ class MaskedLMScore(NamedTuple):
         return perplexity(self.nll / self.num_tokens)
 
 
-class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
+class TextEncoder(Pipeline[Bert]):
     """A BERT with its tokenizer, also of Hugging Face's transformers or sentence-transformers.
 
     See `Pipeline` for the arguments and for ``load``.
     """
 
     model_type = Bert
-    tokenizer_types = (PipelineTokenizer,)
+
+    @classmethod
+    def load_tokenizer(cls, folder: Path) -> Tokenizer:
+        return Tokenizer.load(folder)  # SentencePiece models have other ids than a BERT
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """One vector for each text, (texts, d_model), float32; texts that are too long are cut.
@@ -241,6 +245,8 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
         return self.tokenizer.encode([""], add_special_tokens=True, split_special_tokens=False)[0]
 
     def _check(self, head: Head) -> None:
+        if head == "masked_lm" and self.tokenizer.mask_id is None:
+            raise InvalidArgument(f"{self.name}: expected a tokenizer with a mask token, got none")
         if self.model.config.head == head:
             return
         files = ": modules.json and 1_Pooling/config.json configure the pooling"

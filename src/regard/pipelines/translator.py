@@ -25,8 +25,7 @@ from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
 from regard.pipelines.teacher import axes_of, fed_batch, teacher_forced
 from regard.pipelines.tracing import traced
-from regard.text.marian import MarianTokenizer
-from regard.text.tokenizer import Tokenizer
+from regard.text.base import BaseTokenizer
 from regard.text.validation import check_texts
 
 BUNDLED_MODEL = "bundled/tatoeba-en-de"
@@ -55,14 +54,19 @@ class Translation:
     finished: bool = True
 
 
-class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
+class Translator(Pipeline[EncoderDecoder]):
     """An encoder-decoder with its tokenizer, also a Marian of Hugging Face's transformers, such as those of OPUS-MT.
 
     See `Pipeline` for the arguments.
     """
 
     model_type = EncoderDecoder
-    tokenizer_types = (Tokenizer, MarianTokenizer)
+
+    def __init__(self, model: EncoderDecoder, tokenizer: BaseTokenizer, name: str = "model") -> None:
+        super().__init__(model, tokenizer, name)
+        if tokenizer.eos_id != model.config.eos_id:
+            expected = f"expected a tokenizer with eos_id {model.config.eos_id} as in the model"
+            raise InvalidArgument(f"{name}: {expected}, got {tokenizer.eos_id}; use the model's own tokenizer")
 
     @classmethod
     def load(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from regard.errors import InvalidFile
 from regard.models import Bert, BertConfig
 from regard.models.bert import Head
 from regard.models.checkpoint import load_model
 from regard.models.minilm import resolve_folder
-from regard.text.load import check_vocab_size, load_tokenizer
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer, check_vocab_size
 from regard.training.recipe import Recipe
 from regard.training.sections import Count, Data, Folder, Section, model_section
 
@@ -56,7 +53,7 @@ class BertRecipe(Recipe):
         keys = self.model.model_dump(exclude={"architecture", "checkpoint"})
         return BertConfig(vocab_size, head=head, labels=tuple(labels), pad_id=pad_id, **keys)
 
-    def build(self, tokenizer: PipelineTokenizer, head: Head, labels: Sequence[str] = ()) -> Bert:
+    def build(self, tokenizer: Tokenizer, head: Head, labels: Sequence[str] = ()) -> Bert:
         """Make the model, with new weights or those of the checkpoint."""
         if self.model.checkpoint is None:
             return Bert(self.config(tokenizer.vocab_size, head, labels, tokenizer.pad_id))
@@ -86,15 +83,3 @@ class BertRecipe(Recipe):
         if self.data.max_length > most:
             return [f"data.max_length: should be at most {whose}, {most}, but is {self.data.max_length}"]
         return []
-
-
-def checkpoint_tokenizer(folder: Path) -> PipelineTokenizer:
-    """The tokenizer of a checkpoint.
-
-    Raises:
-        InvalidFile: If there is none, or it is none of a BERT.
-    """
-    tokenizer = load_tokenizer(folder)
-    if not isinstance(tokenizer, PipelineTokenizer):
-        raise InvalidFile(f"{folder}: expected a tokenizer.json of a BERT, got a {type(tokenizer).__name__}")
-    return tokenizer

@@ -13,7 +13,7 @@ import lightning as L
 from regard.data.batching import Loader
 from regard.data.pairs import digest
 from regard.errors import InvalidFile, InvalidRecipe, raise_problems
-from regard.text.load import load_tokenizer
+from regard.text.tokenizer import load_tokenizer
 from regard.training.checkpoint_io import FILE as STATE
 from regard.training.recipe import Recipe, write_recipe
 

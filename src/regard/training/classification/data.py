@@ -6,9 +6,8 @@ import logging
 
 from regard.data.batching import Loader
 from regard.data.texts import TextDataset, TextLoader, read_label_names, tokenize_texts
-from regard.text.pipeline import PipelineTokenizer
 from regard.text.readers import read_labeled_texts
-from regard.training.bert import checkpoint_tokenizer
+from regard.text.tokenizer import Tokenizer, train_bpe
 from regard.training.classification.recipe import ClassificationRecipe
 from regard.training.datamodule import TaskDataModule
 from regard.training.masked_lm.data import tell_texts
@@ -26,17 +25,17 @@ class ClassificationData(TaskDataModule):
     """
 
     recipe: ClassificationRecipe
-    tokenizer: PipelineTokenizer
+    tokenizer: Tokenizer
     train: TextDataset
     valid: TextDataset | None
 
-    def make_tokenizer(self) -> PipelineTokenizer:
+    def make_tokenizer(self) -> Tokenizer:
         if self.recipe.model.checkpoint is not None:
-            return checkpoint_tokenizer(self.recipe.model.checkpoint)
+            return Tokenizer.load(self.recipe.model.checkpoint)
         texts = (text for _, text, _ in read_labeled_texts(self.train_files))
-        return PipelineTokenizer.train(texts, self.recipe.vocabulary.size)
+        return train_bpe(texts, self.recipe.vocabulary.size)
 
-    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TextDataset, TextDataset | None]:
+    def corpora(self, tokenizer: Tokenizer) -> tuple[TextDataset, TextDataset | None]:
         self.labels = read_label_names(self.train_files)
         longest = self.recipe.data.max_length
         train, valid = (

@@ -6,7 +6,7 @@ import logging
 
 from regard.data.batching import Loader
 from regard.data.blocks import BlockLoader, TokenStream, all_lines, tokenize_stream
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer, train_bpe, train_char
 from regard.training.datamodule import TaskDataModule
 from regard.training.language_model.recipe import LanguageModelRecipe
 
@@ -21,7 +21,7 @@ class LanguageModelData(TaskDataModule):
     """
 
     recipe: LanguageModelRecipe
-    tokenizer: PipelineTokenizer
+    tokenizer: Tokenizer
     train: TokenStream
     valid: TokenStream | None
 
@@ -31,14 +31,14 @@ class LanguageModelData(TaskDataModule):
         kept = 1 - self.recipe.data.valid_share
         return (0.0, kept), (kept, 1.0)
 
-    def make_tokenizer(self) -> PipelineTokenizer:
-        keys, documents = self.recipe.vocabulary, self.recipe.data.documents
+    def make_tokenizer(self) -> Tokenizer:
+        keys, sample_by = self.recipe.vocabulary, self.recipe.sample_by
         if keys.kind == "characters":  # of all text, so that validation meets no other
             files = [*self.train_files, *self.valid_files]
-            return PipelineTokenizer.of_characters(all_lines(files, (0.0, 1.0)), documents)
-        return PipelineTokenizer.train(all_lines(self.train_files, self.shares[0]), keys.size, documents)
+            return train_char(all_lines(files, (0.0, 1.0)), sample_by=sample_by)
+        return train_bpe(all_lines(self.train_files, self.shares[0]), keys.size, sample_by=sample_by)
 
-    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TokenStream, TokenStream | None]:
+    def corpora(self, tokenizer: Tokenizer) -> tuple[TokenStream, TokenStream | None]:
         documents = self.recipe.data.documents
         learned, kept = self.shares
         train = tokenize_stream(self.train_files, tokenizer, self.folder, share=learned, documents=documents)

@@ -35,7 +35,7 @@ class LanguageModelModule(TaskModule):
         tokenizer = self.data.tokenizer
         ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         specials = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_ids": ends}
-        return GPT(self.recipe.config(tokenizer.vocab_size, **specials))
+        return GPT(self.recipe.config(tokenizer.vocab_size, sample_by=self.recipe.sample_by, **specials))
 
     def _loss(self, batch: BlockBatch, label_smoothing: float) -> TokenLoss:
         hidden, _ = self.model.forward_features(batch.words)

@@ -46,7 +46,7 @@ class LanguageModelValidation(Validation):
     """What decides which weights are best."""
 
 
-DECIDED = ("vocab_size", "pad_id", "bos_id", "eos_ids")  # by the vocabulary
+DECIDED = ("vocab_size", "pad_id", "bos_id", "eos_ids", "sample_by")  # by the vocabulary and the data
 _LLAMA = GPTConfig.llama(9)
 LLAMA = {field.name: getattr(_LLAMA, field.name) for field in fields(GPTConfig) if field.name not in DECIDED}
 GptModel = model_section("GptModel", "gpt", GPTConfig, DECIDED)
@@ -77,6 +77,11 @@ class LanguageModelRecipe(Recipe):
     def config(self, vocab_size: int, **specials: Any) -> GPTConfig:
         """Give the architecture for a vocabulary and its special words."""
         return GPTConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}), **specials)
+
+    @property
+    def sample_by(self) -> Literal["document", "line"]:
+        """What a text of the training is."""
+        return "line" if self.data.documents == "line" else "document"
 
     @property
     def validates(self) -> bool:

@@ -8,9 +8,8 @@ import logging
 from regard.data.batching import Loader
 from regard.data.texts import MaskingLoader, TextDataset, tokenize_texts
 from regard.errors import InvalidFile
-from regard.text.pipeline import PipelineTokenizer
 from regard.text.readers import read_lines
-from regard.training.bert import checkpoint_tokenizer
+from regard.text.tokenizer import Tokenizer, train_bpe
 from regard.training.datamodule import TaskDataModule
 from regard.training.masked_lm.recipe import MaskedLMRecipe
 
@@ -25,19 +24,19 @@ class MaskedLMData(TaskDataModule):
     """
 
     recipe: MaskedLMRecipe
-    tokenizer: PipelineTokenizer
+    tokenizer: Tokenizer
     train: TextDataset
     valid: TextDataset | None
 
-    def make_tokenizer(self) -> PipelineTokenizer:
+    def make_tokenizer(self) -> Tokenizer:
         if self.recipe.model.checkpoint is not None:
-            return checkpoint_tokenizer(self.recipe.model.checkpoint)
+            return Tokenizer.load(self.recipe.model.checkpoint)
         lines = itertools.chain.from_iterable(map(read_lines, self.train_files))
-        return PipelineTokenizer.train(lines, self.recipe.vocabulary.size)
+        return train_bpe(lines, self.recipe.vocabulary.size)
 
-    def corpora(self, tokenizer: PipelineTokenizer) -> tuple[TextDataset, TextDataset | None]:
+    def corpora(self, tokenizer: Tokenizer) -> tuple[TextDataset, TextDataset | None]:
         if tokenizer.mask_id is None:
-            raise InvalidFile(f"{self.recipe.model.checkpoint}: its vocabulary has no word that hides another, [MASK]")
+            raise InvalidFile(f"{self.recipe.model.checkpoint}: expected a tokenizer with a mask token, got none")
         longest = self.recipe.data.max_length
         train = tokenize_texts(self.train_files, tokenizer, self.folder, max_length=longest)
         if not self.valid_files:

@@ -11,7 +11,7 @@ from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, Transform
 from regard.models.checkpoint import load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import PAD_ID, Tokenizer
 from regard.training.translation.recipe import (
     AlignmentLoss,
     EntropyLoss,
@@ -48,7 +48,7 @@ class AttentionLosses:
             return {}
         sides = {
             "src": torch.arange(batch.src.shape[1], device=batch.src.device) < batch.src_lengths[:, None],
-            "tgt": batch.labels != Tokenizer.pad_id,
+            "tgt": batch.labels != PAD_ID,
         }
         taught = self._taught(batch)
         found = {}

@@ -9,7 +9,7 @@ from regard.data.batching import BatchLoader, Loader, padding_fraction
 from regard.data.pairs import PairDataset, tokenize_pairs
 from regard.errors import InvalidFile
 from regard.text.readers import group_references, read_pairs
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, train_translation_bpe
 from regard.training.datamodule import TaskDataModule
 from regard.training.translation.recipe import TranslationRecipe
 
@@ -43,7 +43,7 @@ class TranslationData(TaskDataModule):
 
     def make_tokenizer(self) -> Tokenizer:
         texts = (text for pair in read_pairs(self.train_files) for text in pair)
-        return Tokenizer.train(texts, self.recipe.vocabulary.size)
+        return train_translation_bpe(texts, self.recipe.vocabulary.size)
 
     def read_tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.folder)
