@@ -125,7 +125,7 @@ def generation() -> None:
 
 
 def generate(model: GPT, prompts: Tensor) -> Callable[[], Any]:
-    return lambda: greedy(model, prompts, max_length=NEW, min_length=NEW)
+    return lambda: greedy(model, prompts, max_new_tokens=NEW, min_new_tokens=NEW)
 
 
 def generate_with_transformers(model: PreTrainedModel, prompts: Tensor) -> Callable[[], Any]:

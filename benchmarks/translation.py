@@ -64,7 +64,7 @@ def write_tokenizer(folder: Path) -> list[str]:
 
 
 def translate(model: Transformer, src: Tensor, cache: bool = True) -> Callable[[], Any]:
-    return lambda: beam_search(model, src, beam=BEAM, min_length=LENGTH, max_length=LENGTH, cache=cache)
+    return lambda: beam_search(model, src, beam=BEAM, min_new_tokens=LENGTH, max_new_tokens=LENGTH, cache=cache)
 
 
 def translate_with_marian(model: MarianMTModel, src: Tensor) -> Callable[[], Any]:

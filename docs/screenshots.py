@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from regard.analysis.recording import Recording
-from regard.cli.options import load_model
+from regard.cli.options import load_any
 from regard.explore.page import write_page
 from regard.watching import TransformersModel
 
@@ -79,12 +79,12 @@ SHOTS = {
 
 @cache
 def translator() -> Any:
-    return load_model(None)
+    return load_any(None)
 
 
 @cache
 def minilm() -> Any:
-    return load_model(Path("minilm"))
+    return load_any(Path("minilm"))
 
 
 def digit() -> Recording:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 
-from regard.data.batching import BatchLoader
-from regard.data.pairs import tokenize_pairs
+from regard.data.pairs import PairLoader, tokenize_pairs
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
-from regard.training import make_recipe, train
+from regard.training import Recipe, train
 
 WORDS = [f"{start}{end}" for start in ("ba", "do", "ki", "lu", "me", "po", "ra", "ti") for end in ("n", "r", "sk", "l")]
 
@@ -37,14 +36,14 @@ def write_language(folder: Path, name: str, pairs: int, seed: int) -> None:
 
 def recipe(folder: Path, run: str, weight: float, steps: int) -> dict[str, object]:
     return {
-        "run": str(folder / run),
-        "data": {"folder": str(folder), "train": "train.tsv", "valid": "valid.tsv", "batch_tokens": 1500},
-        "vocabulary": {"size": 500},
+        "output_dir": str(folder / run),
+        "data": {"folder": str(folder), "train": "train.tsv", "valid": "valid.tsv", "max_tokens_per_batch": 1500},
+        "tokenizer": {"vocab_size": 500},
         "model": {"d_model": 64, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2, "d_ff": 128},
         "optimizer": {"learning_rate": 3e-3, "warmup_steps": 100},
-        "attention": {"alignment": {"weight": weight, "file": "train.align"}},
-        "trainer": {"max_steps": steps, "log_every": steps, "accelerator": "cpu"},
-        "validation": {"every": steps, "sentences": 100},
+        "attention_loss": {"alignment": {"weight": weight, "file": "train.align"}},
+        "trainer": {"max_steps": steps, "log_every_n_steps": steps, "accelerator": "cpu"},
+        "validation": {"every_n_steps": steps, "bleu_sentences": 100},
     }
 
 
@@ -53,13 +52,14 @@ def rightly_aligned(folder: Path, run: Path) -> float:
     model, tokenizer = load_model(run / "last"), Tokenizer.load(run / "last")
     corpus = tokenize_pairs([folder / "valid.tsv"], tokenizer, run / "data", alignments=folder / "valid.align")
     right = total = 0
-    for batch in BatchLoader(corpus, 4000):
-        assert batch.aligned is not None
+    for batch in PairLoader(corpus, 4000):
+        assert batch.alignment is not None
         with torch.no_grad():
-            cross = model(batch.src, batch.tgt, batch.src_lengths, output_attentions=True).attentions.cross[-1].weights
+            ids = batch.input_ids, batch.decoder_input_ids, batch.lengths
+            cross = model(*ids, output_attentions=True).attentions.cross[-1].weights
         strongest = cross.at(heads=0).topk(1).indices[:, 0, :, 0]
-        right += int((strongest == batch.aligned)[batch.aligned >= 0].sum())
-        total += int((batch.aligned >= 0).sum())
+        right += int((strongest == batch.alignment)[batch.alignment >= 0].sum())
+        total += int((batch.alignment >= 0).sum())
     return right / total
 
 
@@ -74,8 +74,8 @@ def main() -> None:
         write_language(folder, "train", arguments.pairs, seed=1)
         write_language(folder, "valid", 200, seed=2)
         for run, weight in (("without", 0.0), ("with", 0.5)):
-            outcome = train(make_recipe(recipe(folder, run, weight, arguments.steps)))
-            print(f"{weight:<20}{outcome.best:8.1f}{rightly_aligned(folder, outcome.folder):18.1%}")
+            outcome = train(Recipe.from_dict(recipe(folder, run, weight, arguments.steps)))
+            print(f"{weight:<20}{outcome.best_metric:8.1f}{rightly_aligned(folder, outcome.output_dir):18.1%}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import typer
 from results import FOLDER, cached, command, commit, effort, spread, write_page, write_result
 
 from regard.errors import RegardError
-from regard.metrics.translation import score
+from regard.metrics.translation import corpus_scores
 from regard.pipelines import Generator, TextEncoder, Translator, fastest_dtype
 from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 from regard.training import TrainResult, load_recipe, train
@@ -44,7 +44,7 @@ MULTI30K = {
     "relative-0": ("Shaw's k = 0", ["--model.positions", "relative", "--model.max_distance", "0"]),
     "learned": ("learned positions", ["--model.positions", "learned"]),
     "one-head": ("1 head", ["--model.num_heads", "1"]),
-    "no-smoothing": ("no label smoothing", ["--optimizer.label_smoothing", "0"]),
+    "no-smoothing": ("no label smoothing", ["--loss.label_smoothing", "0"]),
 }
 PUBLISHED = {
     "sinusoidal": "41.02 BLEU, Wu et al. 2021, table 2",
@@ -81,7 +81,7 @@ def multi30k(
         lines = translated(Translator.load(averaged(run), dtype=torch.float32), test[0])
         references = [[line] for line in test[1]]
         scores[number] = {
-            tokenize: score(lines, references, ["bleu"], tokenize=tokenize)["bleu"].value
+            tokenize: corpus_scores(lines, references, ["bleu"], tokenize=tokenize)["bleu"].score
             for tokenize in ("none", "13a")
         }
     bleu, other = ([each[tokenize] for each in scores.values()] for tokenize in ("none", "13a"))
@@ -116,7 +116,7 @@ def shakespeare(
     for number in seed or [1]:
         options = ["--model.positions", positions, *stop]
         run = runs[number] = trained("shakespeare-characters", f"{name}-{number}", data, number, options)
-        generator = Generator.load(run.folder / "last", dtype=torch.float32)
+        generator = Generator.load(run.output_dir / "last", dtype=torch.float32)
         likelihood = generator.likelihood(valid)
         ours[number] = likelihood.nll / likelihood.num_tokens
         guesses += estimates(generator, valid)
@@ -150,7 +150,7 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
     from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_with_min_lr_schedule_with_warmup
 
     keys = load_recipe("shakespeare-characters", ["--data.folder", str(data), *options])
-    shape, block, characters = keys.model, keys.data.block, sorted(set(text))
+    shape, block, characters = keys.model, keys.data.block_size, sorted(set(text))
     ids, valid_ids = (torch.tensor([characters.index(char) for char in part]) for part in (text[: -len(valid)], valid))
     torch.manual_seed(seed)
     config = GPT2Config(
@@ -175,7 +175,7 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
     optimizer = torch.optim.AdamW(groups, keys.optimizer.learning_rate, betas=keys.optimizer.betas)
     steps = keys.trainer.max_steps
     schedule = get_cosine_with_min_lr_schedule_with_warmup(
-        optimizer, keys.optimizer.warmup_steps, steps, min_lr_rate=keys.optimizer.final_share
+        optimizer, keys.optimizer.warmup_steps, steps, min_lr_rate=keys.optimizer.min_lr_ratio
     )
 
     def loss(rows: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
@@ -183,10 +183,10 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
         return torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten(), reduction=reduction)
 
     for _ in range(steps):
-        starts = torch.randint(len(ids) - block, (keys.data.batch, 1))
+        starts = torch.randint(len(ids) - block, (keys.data.batch_size, 1))
         optimizer.zero_grad()
         loss(ids[starts + torch.arange(block + 1)]).backward()
-        torch.nn.utils.clip_grad_norm_(weights.values(), keys.optimizer.clip_norm)
+        torch.nn.utils.clip_grad_norm_(weights.values(), keys.optimizer.max_grad_norm)
         optimizer.step()
         schedule.step()
     with torch.no_grad():  # in consecutive blocks, as ours
@@ -220,8 +220,8 @@ def rnn_search(data: Data, steps: Steps = None, output: Output = FOLDER) -> None
             lines[model] += translated(translator, chunk)
             times[model] += time.perf_counter() - start
     for model in translators:
-        bleu[model] = score(lines[model], list(grouped.values()), ["bleu"])["bleu"].value
-    tokens, seconds = effort(run.folder)
+        bleu[model] = corpus_scores(lines[model], list(grouped.values()), ["bleu"])["bleu"].score
+    tokens, seconds = effort(run.output_dir)
     ratio = times["RNNsearch"] / times["the Transformer"]
     spent = f"{tokens / 1e6:.0f} million target tokens, {seconds / 3600:.1f} hours"
     reached = f"{bleu['RNNsearch']:.1f} BLEU after {spent}; its translations take {ratio:.2f} times as long"
@@ -251,9 +251,11 @@ def polarity(
     options = ["--model.checkpoint", str(minilm), *stop]
     for number in seed or range(1, 7):
         run = runs[number] = trained("polarity", f"{name}-{number}", data, number, options)
-        predictions = TextEncoder.load(run.folder / "last", dtype=torch.float32).classify([text for text, _ in test])
+        predictions = TextEncoder.load(run.output_dir / "last", dtype=torch.float32).classify(
+            [text for text, _ in test]
+        )
         ours[number] = accuracy([each.label for each in predictions], [label for _, label in test])
-        peer = run.folder / "trainer-labels.json"
+        peer = run.output_dir / "trainer-labels.json"
         labels = cached(peer, lambda number=number: trainer_labels(data, number, options, test))
         theirs[number] = accuracy(labels, [label for _, label in test])
     reached = f"{spread(list(ours.values()), 2)} % ({seeds(ours)}{first_three(ours)})"
@@ -294,14 +296,14 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
             folder,
             seed=seed,
             max_steps=keys.trainer.max_steps,
-            per_device_train_batch_size=keys.data.batch,
+            per_device_train_batch_size=keys.data.batch_size,
             per_device_eval_batch_size=64,
             learning_rate=keys.optimizer.learning_rate,
             lr_scheduler_type="linear",
             weight_decay=keys.optimizer.weight_decay,
             adam_beta2=keys.optimizer.betas[1],
             adam_epsilon=keys.optimizer.eps,
-            max_grad_norm=keys.optimizer.clip_norm,
+            max_grad_norm=keys.optimizer.max_grad_norm,
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
@@ -322,7 +324,7 @@ def shortened(what: str, name: str, steps: int | None) -> tuple[str, str, list[s
 def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> TrainResult:
     """Start a training, or resume it if it has started before; return its outcome."""
     folder = Path("runs") / run
-    options = ["--run", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
+    options = ["--output_dir", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
     resume = (folder / "state.ckpt").is_file()
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
@@ -335,13 +337,13 @@ def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[st
 
 def averaged(run: TrainResult) -> Path:
     """The folder of the averaged weights, or of the last ones if the training was too short to average."""
-    folder = run.folder / "averaged"
-    return folder if folder.is_dir() else run.folder / "last"
+    folder = run.output_dir / "averaged"
+    return folder if folder.is_dir() else run.output_dir / "last"
 
 
 def origins(runs: dict[int, TrainResult]) -> dict[int, dict[str, Any]]:
     """Steps of each training, and the commit at which it started, if known."""
-    files = {number: run.folder / COMMIT for number, run in runs.items()}
+    files = {number: run.output_dir / COMMIT for number, run in runs.items()}
     return {
         number: {"steps": runs[number].step, "commit": path.read_text(encoding="utf-8") if path.is_file() else None}
         for number, path in files.items()

@@ -2,7 +2,8 @@
 
 ``python tools/bundle_model.py RUN DATA``, or ``make model DATA=...``, which trains first. RUN is the run folder of
 ``regard train``; DATA holds ``test.tsv.gz``, on which the model is evaluated with beam 5. All German lines of the same
-English sentence are its references.
+English sentence are its references. The confidence of the old model is removed: run
+``experiments/translation_confidence.py`` for the new one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import yaml
 
 from regard.errors import RegardError
 from regard.files import atomic_folder
-from regard.metrics.translation import Score, score
+from regard.metrics.translation import Score, corpus_scores
 from regard.models import load_model, save_model
 from regard.pipelines import Translator, fastest_dtype
+from regard.pipelines.confidence import CONFIDENCE_FILE
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer
 
@@ -47,21 +49,21 @@ def main(
         # read all files before the slow part, so that a missing one fails early
         references = group_references(read_pairs([data / "test.tsv.gz"]))
         model, tokenizer, past = load_model(run / weights), Tokenizer.load(run / weights), history(run, weights)
-        with atomic_folder(place) as staging:  # all or nothing
+        with atomic_folder(place, remove=[CONFIDENCE_FILE]) as staging:  # all or nothing
             save_model(staging, model, tokenizer, dtype=torch.bfloat16)
             figures = {**evaluate(staging, references), **past, **architecture(staging)}
             card = CARD.read_text(encoding="utf-8").format(machine=machine, **figures)
             (staging / "README.md").write_text(card, encoding="utf-8")
     except (RegardError, OSError) as error:
         sys.exit(f"bundle_model: {error}")
-    print(f"{place}: BLEU {figures['bleu'].value:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
+    print(f"{place}: BLEU {figures['bleu'].score:.2f}, {sum(f.stat().st_size for f in place.iterdir()) / 1e6:.1f} MB")
 
 
 def evaluate(place: Path, references: dict[str, list[str]]) -> dict[str, Score | int]:
     """BLEU, chrF and TER of the stored model."""
     translator = Translator.load(place, dtype=fastest_dtype())
     translations = [best[0].text for best in translator.translate(list(references), beam=5)]
-    scores = score(translations, list(references.values()))
+    scores = corpus_scores(translations, list(references.values()))
     return {**scores, "sentences": len(references), "references": sum(map(len, references.values()))}
 
 
@@ -75,7 +77,7 @@ def history(run: Path, weights: str) -> dict[str, object]:
         "seed": recipe["seed"],
         "data": "`train.tsv.gz`: pairs of English and German sentences of Tatoeba",
         "weights": {
-            "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average']} snapshots",
+            "averaged": f"the mean of the weights of the last {recipe['checkpoint']['average_last']} snapshots",
             "best": "the weights of the best validation",
         }.get(weights, "the last weights"),
         "steps": steps[-1],

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.analysis import HEAD_SCORES, Layer, Recording, as_score_tensors, head_scores
+from regard.analysis import HEAD_SCORES, Layer, Recording, as_score_tensors, head_scores, rank_heads
 from regard.analysis.head_scores import HeadScoreAccumulator
 from regard.errors import InvalidArgument, InvalidType
 
@@ -98,6 +98,19 @@ def test_an_induction_head_is_found_on_tokens_that_come_twice():
     found = head_scores(Recording("", "", (Layer("a", "decoder", weights, tuple(tokens), tuple(tokens)),)))
     assert found["induction"] == pytest.approx([1.0], abs=1e-5)
     assert found["duplicate_token"] == pytest.approx([0.0], abs=1e-5)
+
+
+def test_repeated_tokens_replace_the_scores_of_repetition():
+    text, repeated = recording("x y z x"), recording("a b a b", seed=1)
+    scores, alone = head_scores(text, repeated_tokens=repeated), head_scores(repeated)
+    for name in ("duplicate_token", "induction"):
+        assert scores[name] == alone[name] != head_scores(text)[name]
+    assert scores["entropy"] == head_scores(text)["entropy"]
+
+
+def test_heads_are_ranked_by_a_score():
+    scores = {"entropy": [0.5, math.nan, 2.0, 1.0]}
+    assert rank_heads(scores, "entropy") == [2, 3, 0]
 
 
 def test_what_is_no_recording_is_refused():

@@ -72,9 +72,10 @@ def test_masked_tokens_are_those_of_transformers(regard, checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["classify"], "this needs a model with the head 'sequence_classification', but it has 'masked_lm'"),
+        (["classify"], "expected a BERT with the head sequence_classification, got masked_lm in"),
+        (["classify"], "use `regard fill-mask`"),
         (["fill-mask", "a film"], "text must hide a word as <mask>"),
-        (["fill-mask", " "], "TEXT: expected a sentence, but it is empty"),
+        (["fill-mask", " "], "TEXT: expected a text, got ' '"),
     ],
 )
 def test_what_does_not_fit_is_one_message(regard, checkpoint, arguments, message):

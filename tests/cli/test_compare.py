@@ -68,5 +68,5 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, tmp_path):
 def test_the_help_says_where_recordings_come_from(regard, argument):
     done = regard("compare", argument)
     assert done.code == 0
-    for taught in ('.save("one.regard")', "regard.watch(model)", "regard compare one.regard other.regard"):
+    for taught in ('.save("second.regard")', "regard.watch(model)", "regard compare first.regard second.regard"):
         assert taught in " ".join(done.out.split())

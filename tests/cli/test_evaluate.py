@@ -144,7 +144,7 @@ def test_hypotheses_need_no_model_and_nothing_of_one(regard, pairs, hypotheses, 
 
 
 def test_an_output_that_cannot_be_written_is_refused_first(regard, pairs, monkeypatch):
-    monkeypatch.setattr("regard.cli.translate.translations", lambda *arguments, **options: 1 / 0)
+    monkeypatch.setattr("regard.cli.translate.translate_lines", lambda *arguments, **options: 1 / 0)
     done = regard("evaluate", pairs, "--output", "no/such/folder/out")
     assert done.code == 2
     assert (
@@ -249,9 +249,12 @@ def test_what_does_not_fit_generated_texts_is_refused(regard, tmp_path):
     (tmp_path / "two").write_text("one\ntwo\n")
     (tmp_path / "odd.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
     for arguments, words in (
-        (["--generated", tmp_path / "one"], "texts should be at least two"),
-        (["--generated", tmp_path / "empty"], "texts should hold words, but all of them are empty"),
-        (["--generated", tmp_path / "two", "--reference", tmp_path / "one"], "references should be as many as the 2"),
+        (["--generated", tmp_path / "one"], "texts: expected at least two to compare, got 1"),
+        (["--generated", tmp_path / "empty"], "texts: expected words, got empty texts only"),
+        (
+            ["--generated", tmp_path / "two", "--reference", tmp_path / "one"],
+            "references: expected as many as texts, 2",
+        ),
         (["--generated", tmp_path / "odd.jsonl"], "odd.jsonl, line 2: expected an object with a 'text'"),
         (["--generated", tmp_path / "two", "--tokenize", "none"], "`--tokenize`: `--generated` measures"),
         ([tmp_path / "two", "--generated", tmp_path / "two", "--beam", 3], "`--beam`, TEST: `--generated` measures"),
@@ -267,5 +270,5 @@ def test_scores_of_generated_texts_know_every_alphabet_and_compare_two_hundred()
     assert (found["rouge_1"], found["distinct_3"]) == (100, None)
     alike = [f"the {number % 7} cats sat on {number % 11} mats" for number in range(201)]
     assert generation_metrics(alike)["self_bleu"] == pytest.approx(generation_metrics(alike[:200])["self_bleu"], abs=1)
-    with pytest.raises(InvalidType, match="texts must be a sequence of str, but is one str"):
+    with pytest.raises(InvalidType, match="texts: expected a sequence of str, got str; pass a list"):
         generation_metrics("abc def")

@@ -53,10 +53,10 @@ def test_several_as_json_in_a_file(regard, writer, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--beam", "2", "--top-k", "3"], "--top-k: says how to draw, but `--beam` searches"),
-        (["--beam", "2", "--num-samples", "2"], "`--num-samples`: a search finds one text"),
-        (["--temperature", "0", "--seed", "3"], "`--temperature 0` takes the likeliest word"),
-        (["--temperature", "-1"], "`--temperature` must be at least 0, which takes the likeliest word, but is -1.0"),
+        (["--beam", "2", "--top-k", "3"], "--top-k: not used with --beam, which searches for one text; leave it out"),
+        (["--beam", "2", "--num-samples", "2"], "--num-samples: not used with --beam, which searches for one text"),
+        (["--temperature", "0", "--seed", "3"], "--seed: not used with --temperature 0"),
+        (["--temperature", "-1"], "should be greater than or equal to"),
     ],
 )
 def test_options_that_cannot_be(regard, writer, options, words):
@@ -81,4 +81,4 @@ def test_a_prompt_that_is_no_text_is_refused(regard, writer):
 def test_the_likeliest_text_is_written_once(regard, tmp_path):
     done = regard("generate", "a", "--model", tmp_path, "--temperature", 0, "--num-samples", 5)
     assert done.code == 2
-    assert "`--num-samples`: `--temperature 0` always writes the same text" in done.err
+    assert "--num-samples: not used with --temperature 0, which always generates the same text" in done.err

@@ -48,7 +48,7 @@ def test_an_image_has_heads_too(regard, tmp_path):
 
 def test_texts_of_a_file_and_a_table(regard, writer, tmp_path):
     (tmp_path / "texts.txt").write_text("abc abc\n\ndef\n", encoding="utf-8")
-    done = regard("heads", "--file", tmp_path / "texts.txt", "--model", writer, "-o", tmp_path / "heads.csv")
+    done = regard("heads", "--file", tmp_path / "texts.txt", "--lines", "--model", writer, "-o", tmp_path / "heads.csv")
     assert done.code == 0, done.err
     with (tmp_path / "heads.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -70,9 +70,9 @@ def test_a_translator_and_the_minilm(regard):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "give a text, or --file with texts"),
-        (["a", "--file", "b"], "and not both"),
-        ([" "], "TEXT: expected a sentence, but it is empty"),
+        ([], "TEXT: expected a text or --file, got neither"),
+        (["a", "--file", "b"], "TEXT: expected a text or --file, got both"),
+        ([" "], "TEXT: expected a text, got ' '"),
         (["a", "--sort-by", "inductoin"], "did you mean 'induction'?"),
         (["a", "-o", "a.xls"], "expected a name with .csv"),
         (["a", "--model", "nowhere"], "nowhere"),
@@ -88,6 +88,6 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, arguments, said):
 def test_a_line_that_is_too_long_is_named(regard, tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("the cat sat\n\n" + "word " * 600 + "\n")
-    done = regard("heads", "--file", file, "--model", "minilm")
+    done = regard("heads", "--file", file, "--lines", "--model", "minilm")
     assert done.code == 2
     assert f"{file}, line 3: " in done.err

@@ -11,8 +11,10 @@ import sys
 from functools import partial
 
 import pytest
+from typer.main import get_command
 
 import regard as package
+from regard.cli.main import app
 from regard.errors import InvalidArgument, MissingExtra
 
 
@@ -24,16 +26,14 @@ def start(*arguments: object, env: dict[str, str] | None = None, **streams) -> s
     return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, preexec_fn=heeding, **streams)
 
 
-@pytest.mark.parametrize(
-    "verb", [[], ["show"], ["translate"], ["generate"], ["classify"], ["fill-mask"], ["evaluate"], ["train"], ["info"]]
-)
-def test_each_help_has_an_example(regard, verb):
-    done = regard(*verb, "--help")
+@pytest.mark.parametrize("verb", list(get_command(app).commands))
+def test_each_help_has_examples_on_lines_of_their_own(regard, verb):
+    done = regard(verb, "--help")
     assert done.code == 0
-    assert (
-        f"regard {verb[0] if verb else 'show'} "
-        in done.out.partition("Options")[0].partition("Usage:")[2].partition("\n")[2]
-    )
+    text = done.out.partition("╭")[0].partition("Usage:")[2].partition("\n")[2]
+    examples = re.findall(r"^ +(?:echo .* \| )?regard ([a-z-]+)", text, re.MULTILINE)
+    assert verb in examples
+    assert len(examples) >= 2 or verb == "info"
 
 
 def test_the_version_is_told(regard):

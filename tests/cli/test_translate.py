@@ -36,7 +36,7 @@ def test_files_give_what_the_pipe_gives(regard, model, tmp_path):
 
 def test_the_chunk_in_which_a_line_is_read_does_not_matter(regard, model, monkeypatch):
     whole = regard("translate", "--model", model, stdin=TEXT).out
-    monkeypatch.setattr("regard.cli.translate.CHUNK", 2)
+    monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", 2)
     assert regard("translate", "--model", model, stdin=TEXT).out == whole
 
 
@@ -59,9 +59,16 @@ def test_nbest_and_scores_are_columns(regard, model):
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert float(rows[0][1]) >= float(rows[1][1])
-    assert rows[2][2] == ""
+    assert [row[2] for row in rows] == ["nan"] * 5  # the model has no confidence.json
+    assert rows[2][3] == ""
     only = regard("translate", "--model", model, "--scores", stdin="the cat sat\n").out.rstrip("\n").split("\t")
     assert only == rows[0][1:]
+
+
+def test_json_has_scores_with_and_without_the_option(regard, model):
+    json_lines = [regard("translate", "--model", model, "--json", *more, stdin=TEXT).out for more in ([], ["--scores"])]
+    assert json_lines[0] == json_lines[1]
+    assert all("score" in json.loads(line)["translations"][0] for line in json_lines[0].splitlines())
 
 
 def test_a_seed_draws_the_same_samples(regard, model):
@@ -76,7 +83,7 @@ def test_a_seed_draws_the_same_samples(regard, model):
 
 
 def test_a_seed_does_not_begin_anew_after_some_lines(regard, model, monkeypatch):
-    monkeypatch.setattr("regard.cli.translate.CHUNK", 1)
+    monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", 1)
     drawing = ["--sample", "--seed", 1, "--temperature", 5]
     drawn = regard("translate", "--model", model, *drawing, stdin="yes.\n" * 4).out.split("\n")[:-1]
     assert len(drawn) == len(set(drawn)) == 4
@@ -101,13 +108,13 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
             "no/such/folder/out: could not be written: there is no folder no/such/folder; make it first",
         ),
         (["--model", "nowhere"], "x\n", "nowhere"),
-        (["--temperature", "0.5"], "x\n", "--sample"),
+        (["--temperature", "0.5"], "x\n", "--temperature: used only with --sample; leave it out"),
         (
             ["--sample", "--beam", "7", "--length-penalty", "4"],
             "x\n",
-            "`--beam`, `--length-penalty`: says how to search",
+            "--beam, --length-penalty: not used with --sample; leave them out",
         ),
-        (["--sample", "--top-p", "0"], "x\n", "top_p must be above 0"),
+        (["--sample", "--top-p", "0"], "x\n", "top_p: expected a number above 0"),
         (["--nbest", "9"], "x\n", "nbest"),
     ],
 )
@@ -120,7 +127,7 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments,
 
 @pytest.mark.parametrize("chunk", [1, 1024])
 def test_a_sentence_that_is_too_long_is_named(regard, model, monkeypatch, chunk):
-    monkeypatch.setattr("regard.cli.translate.CHUNK", chunk)
+    monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", chunk)
     done = regard("translate", "--model", model, "--beam", 1, stdin=f"the mat\n{'cat ' * 500}\n")
     assert done.code == 2
     assert "regard: standard input, line 2 has a sentence of 5" in done.err
@@ -142,6 +149,20 @@ def test_a_dash_is_standard_output(regard, model, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_translations_of_low_confidence_are_listed_on_stderr(regard):
+    lines = ["Where is the train station?", "The algorithm sorts the array in linearithmic time.", "Thank you."]
+    text = "".join(f"{line}\n" for line in lines)
+    done = regard("translate", stdin=text)  # by the bundled model
+    assert done.err == "note: low confidence in 1 of 3 translations: line 2\n"
+    assert len(done.out.splitlines()) == 3
+    rows = [line.split("\t") for line in regard("translate", "--scores", stdin=text).out.splitlines()]
+    objects = map(json.loads, regard("translate", "--json", stdin=text).out.splitlines())
+    best = [row["translations"][0] for row in objects]
+    assert [each["is_reliable"] for each in best] == [True, False, True]
+    assert [float(row[1]) for row in rows] == pytest.approx([each["confidence"] for each in best], abs=1e-4)
+    assert regard("translate", stdin=lines[0]).err == ""
+
+
 def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
     one = regard("translate", "--json", stdin="The cat sat.\n")  # by the bundled model
     assert json.loads(one.out)["translations"][0]["finished"]
@@ -149,7 +170,7 @@ def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
     plain = EncoderDecoderState.__init__
 
     def short(self, *given, **named):
-        plain(self, *given, **{**named, "max_length": 1})
+        plain(self, *given, **{**named, "max_new_tokens": 1})
 
     monkeypatch.setattr(EncoderDecoderState, "__init__", short)
     done = regard("translate", "--model", model, "--json", stdin="the cat sat\n\n")

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batching import BatchLoader, PairBatch, padding_fraction, token_budget_batches
-from regard.data.pairs import PairDataset, tokenize_pairs
+from regard.data.batching import padding_fraction, token_budget_batches
+from regard.data.pairs import PairBatch, PairDataset, PairLoader, tokenize_pairs
 from regard.errors import InvalidArgument
 from regard.text.tokenizer import train_translation_bpe
 
@@ -40,11 +40,11 @@ def test_every_pair_is_in_one_batch_within_the_budget(
 
 
 def test_padding_share_is_what_the_tensors_hold(corpus: PairDataset) -> None:
-    loader = BatchLoader(corpus, 400)
+    loader = PairLoader(corpus, 400)
     cells = real = 0
     for batch in loader:
-        cells += batch.src.numel() + batch.labels.numel()
-        real += int((batch.src != 0).sum() + (batch.labels != 0).sum())
+        cells += batch.input_ids.numel() + batch.labels.numel()
+        real += int((batch.input_ids != 0).sum() + (batch.labels != 0).sum())
     assert padding_fraction(loader.src_lengths, loader.tgt_lengths, loader.plan(0)) == pytest.approx(1 - real / cells)
 
 
@@ -62,77 +62,81 @@ def test_a_pair_that_fits_no_batch_is_refused() -> None:
 
 
 def test_a_batch_is_ready_for_teacher_forcing(corpus: PairDataset) -> None:
-    batch = BatchLoader(corpus, 400).collate(np.array([7, 3]))
+    batch = PairLoader(corpus, 400).collate(np.array([7, 3]))
     src, tgt = corpus.dataset["src"][:], corpus.dataset["tgt"][:]
     for row, pair in enumerate([7, 3]):
         source, target = src[pair], tgt[pair]
-        assert batch.src[row].tolist() == [*source, 2] + [0] * (batch.src.shape[1] - len(source) - 1)
-        assert batch.src_lengths[row] == len(source) + 1
+        assert batch.input_ids[row].tolist() == [*source, 2] + [0] * (batch.input_ids.shape[1] - len(source) - 1)
+        assert batch.lengths[row] == len(source) + 1
         padding = [0] * (batch.labels.shape[1] - len(target) - 1)
-        assert batch.tgt[row].tolist() == [1, *target, *padding]
+        assert batch.decoder_input_ids[row].tolist() == [1, *target, *padding]
         assert batch.labels[row].tolist() == [*target, 2, *padding]
-    assert batch.tokens == len(tgt[7]) + len(tgt[3]) + 2
-    assert batch.src.dtype == batch.labels.dtype == torch.int64
+    assert batch.num_targets == len(tgt[7]) + len(tgt[3]) + 2
+    assert batch.input_ids.dtype == batch.labels.dtype == torch.int64
 
 
-def take(loader: BatchLoader, count: int) -> list[PairBatch]:
+def take(loader: PairLoader, count: int) -> list[PairBatch]:
     return list(itertools.islice(loader, count))
 
 
 def same(left: list[PairBatch], right: list[PairBatch]) -> bool:
-    return len(left) == len(right) and all(torch.equal(a.src, b.src) for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(
+        torch.equal(a.input_ids, b.input_ids) for a, b in zip(left, right, strict=True)
+    )
 
 
 def test_the_order_follows_from_seed_and_epoch(corpus: PairDataset) -> None:
-    first = BatchLoader(corpus, 400, seed=1)
+    first = PairLoader(corpus, 400, seed=1)
     epoch = len(first.plan(0))
     batches = take(first, 3 * epoch)
-    assert same(batches, take(BatchLoader(corpus, 400, seed=1), 3 * epoch))
-    assert not same(batches, take(BatchLoader(corpus, 400, seed=2), 3 * epoch))
+    assert same(batches, take(PairLoader(corpus, 400, seed=1), 3 * epoch))
+    assert not same(batches, take(PairLoader(corpus, 400, seed=2), 3 * epoch))
     assert not same(batches[:epoch], batches[epoch : 2 * epoch])
-    met = [frozenset(tuple(row) for row in batch.src.tolist()) for batch in batches]
+    met = [frozenset(tuple(row) for row in batch.input_ids.tolist()) for batch in batches]
     assert set(met[:epoch]) != set(met[epoch : 2 * epoch])  # other pairs meet, too
 
 
-@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("stop", [1, 17, 40, 41, 80, 95])
-def test_a_resumed_loader_goes_on_at_the_very_batch(corpus: PairDataset, stop: int, world: int) -> None:
-    whole = take(BatchLoader(corpus, 400, seed=1, rank=world - 1, world=world), 120)
-    stopped = BatchLoader(corpus, 400, seed=1, rank=0, world=world)  # the state that is saved is the first process's
+def test_a_resumed_loader_goes_on_at_the_very_batch(corpus: PairDataset, stop: int, world_size: int) -> None:
+    whole = take(PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size), 120)
+    stopped = PairLoader(
+        corpus, 400, seed=1, rank=0, world_size=world_size
+    )  # the state that is saved is the first process's
     take(stopped, stop)
-    resumed = BatchLoader(corpus, 400, seed=1, rank=world - 1, world=world)
+    resumed = PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size)
     resumed.load_state_dict(stopped.state_dict())
     assert same(take(resumed, 120 - stop), whole[stop:])
 
 
-@pytest.mark.parametrize("world", [2, 3, 7])
-def test_processes_share_an_epoch_evenly(corpus: PairDataset, world: int) -> None:
-    loaders = [BatchLoader(corpus, 400, seed=1, rank=rank, world=world) for rank in range(world)]
-    steps = len(loaders[0].plan(0)) // world
-    assert len(loaders[0].plan(0)) == steps * world
-    rows = [tuple(batch.src[:, :4].flatten().tolist()) for loader in loaders for batch in take(loader, steps)]
-    alone = BatchLoader(corpus, 400, seed=1)
-    expected = [tuple(batch.src[:, :4].flatten().tolist()) for batch in take(alone, len(alone.plan(0)))]
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+def test_processes_share_an_epoch_evenly(corpus: PairDataset, world_size: int) -> None:
+    loaders = [PairLoader(corpus, 400, seed=1, rank=rank, world_size=world_size) for rank in range(world_size)]
+    steps = len(loaders[0].plan(0)) // world_size
+    assert len(loaders[0].plan(0)) == steps * world_size
+    rows = [tuple(batch.input_ids[:, :4].flatten().tolist()) for loader in loaders for batch in take(loader, steps)]
+    alone = PairLoader(corpus, 400, seed=1)
+    expected = [tuple(batch.input_ids[:, :4].flatten().tolist()) for batch in take(alone, len(alone.plan(0)))]
     assert set(rows) == set(expected)
-    assert len(rows) - len(expected) == -len(expected) % world
+    assert len(rows) - len(expected) == -len(expected) % world_size
 
 
 def test_validation_gives_every_pair_once_each_time(corpus: PairDataset) -> None:
-    loaders = [BatchLoader(corpus, 400, rank=rank, world=2) for rank in range(2)]
+    loaders = [PairLoader(corpus, 400, rank=rank, world_size=2) for rank in range(2)]
     for _ in range(2):
         batches = [list(loader) for loader in loaders]
         assert [len(found) for found in batches] == [len(loader) for loader in loaders]
-        assert sum(len(batch.src) for found in batches for batch in found) == len(corpus)
+        assert sum(len(batch.input_ids) for found in batches for batch in found) == len(corpus)
 
 
 def test_few_pairs_to_validate_are_spread_over_all_processes(corpus: PairDataset) -> None:
-    loaders = [BatchLoader(corpus, 10**6, rank=rank, world=3) for rank in range(3)]
+    loaders = [PairLoader(corpus, 10**6, rank=rank, world_size=3) for rank in range(3)]
     assert [len(loader) for loader in loaders] == [1, 1, 1]
-    assert sum(len(batch.src) for loader in loaders for batch in loader) == len(corpus)
+    assert sum(len(batch.input_ids) for loader in loaders for batch in loader) == len(corpus)
 
 
 def test_the_state_is_plain(corpus: PairDataset, tmp_path: Path) -> None:
-    loader = BatchLoader(corpus, 400, seed=1)
+    loader = PairLoader(corpus, 400, seed=1)
     take(loader, 5)
     torch.save(loader.state_dict(), tmp_path / "state")
     assert torch.load(tmp_path / "state", weights_only=True) == {"epoch": 0, "position": 5}
@@ -142,15 +146,15 @@ def test_the_state_is_plain(corpus: PairDataset, tmp_path: Path) -> None:
 def test_another_number_of_processes_goes_on_near_where_the_others_stopped(
     corpus: PairDataset, then: int, now: int
 ) -> None:
-    stopped = BatchLoader(corpus, 400, seed=1, world=then)
+    stopped = PairLoader(corpus, 400, seed=1, world_size=then)
     for _ in range(60):
         take(stopped, 1)
         state = stopped.state_dict()
-        resumed = [BatchLoader(corpus, 400, seed=1, rank=rank, world=now) for rank in range(now)]
+        resumed = [PairLoader(corpus, 400, seed=1, rank=rank, world_size=now) for rank in range(now)]
         for loader in resumed:
             loader.load_state_dict(state)
-        places = [next(iter(loader)).src.tolist() for loader in resumed]
-        plan = BatchLoader(corpus, 400, seed=1, world=now).plan(state["epoch"])
+        places = [next(iter(loader)).input_ids.tolist() for loader in resumed]
+        plan = PairLoader(corpus, 400, seed=1, world_size=now).plan(state["epoch"])
         first = state["position"] - state["position"] % now
-        whole = BatchLoader(corpus, 400, seed=1, world=now)
-        assert places == [whole.collate(plan[first + rank]).src.tolist() for rank in range(now)]
+        whole = PairLoader(corpus, 400, seed=1, world_size=now)
+        assert places == [whole.collate(plan[first + rank]).input_ids.tolist() for rank in range(now)]

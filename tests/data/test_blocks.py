@@ -19,18 +19,18 @@ def test_a_share_is_of_characters(tmp_path):
     assert [len(lines) for lines in read_text([tmp_path / "a.txt"] * 2)] == [4, 4]
 
 
-@pytest.mark.parametrize("documents", ["file", "line"])
-def test_ends_stand_behind_documents(tmp_path, documents):
+@pytest.mark.parametrize("sample_by", ["document", "line"])
+def test_ends_stand_behind_documents(tmp_path, sample_by):
     (tmp_path / "a.txt").write_text("ab\n\nba\n")
     (tmp_path / "b.txt").write_text("b\n")
     tokenizer = train_char(["ab\n"])
     files = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    stream = tokenize_stream(files, tokenizer, tmp_path / "cache", documents=documents)
+    stream = tokenize_stream(files, tokenizer, tmp_path / "cache", sample_by=sample_by)
     newline, a, b, end = 4, 5, 6, 2
     whole = [a, b, newline, newline, b, a, newline, end, b, newline, end]
-    assert stream.ids.tolist() == (whole if documents == "file" else [a, b, end, b, a, end, b, end])
-    assert stream.characters == (9 if documents == "file" else 5)
-    again = tokenize_stream(files, tokenizer, tmp_path / "cache", documents=documents)
+    assert stream.ids.tolist() == (whole if sample_by == "document" else [a, b, end, b, a, end, b, end])
+    assert stream.num_characters == (9 if sample_by == "document" else 5)
+    again = tokenize_stream(files, tokenizer, tmp_path / "cache", sample_by=sample_by)
     assert again.ids.tolist() == stream.ids.tolist()
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
@@ -43,10 +43,10 @@ def test_an_epoch_tells_nearly_every_word_once_and_validation_all():
         assert len(set(told)) == len(told) >= 100 - 1 - 7 - 3 * 7
     assert loader.plan(0)[0].tolist() != loader.plan(1)[0].tolist()
     batch = loader.collate(loader.plan(0)[0])
-    assert (batch.labels == batch.words + 1).all()
+    assert (batch.labels == batch.input_ids + 1).all()
     whole = [label for batch in BlockLoader(stream, 7, 3) for label in batch.labels.flatten().tolist()]
     assert sorted(whole) == list(range(1, 100))
-    assert sum(batch.tokens for batch in BlockLoader(stream, 7, 3)) == 99
+    assert sum(batch.num_targets for batch in BlockLoader(stream, 7, 3)) == 99
 
 
 def test_it_goes_on_where_another_stopped():
@@ -56,12 +56,12 @@ def test_it_goes_on_where_another_stopped():
     for _ in range(9):  # into the second epoch
         next(batches)
     other.load_state_dict(one.state_dict())
-    assert next(iter(other)).words.tolist() == next(batches).words.tolist()
+    assert next(iter(other)).input_ids.tolist() == next(batches).input_ids.tolist()
 
 
 def test_processes_share_the_blocks():
     stream = TokenStream(np.arange(50), 50)
-    plans = [BlockLoader(stream, 4, 2, rank=rank, world=2) for rank in (0, 1)]
+    plans = [BlockLoader(stream, 4, 2, rank=rank, world_size=2) for rank in (0, 1)]
     told = sorted(label for loader in plans for batch in loader for label in batch.labels.flatten().tolist())
     assert told == list(range(1, 50))
 
@@ -74,10 +74,10 @@ def test_too_little_text_is_refused(tmp_path):
         tokenize_stream([tmp_path / "a.txt"], train_char(["a"]), tmp_path / "cache")
 
 
-@pytest.mark.parametrize("world", [2, 3, 5])
-def test_processes_tell_every_word_of_a_validation_once(world):
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_processes_tell_every_word_of_a_validation_once(world_size):
     stream = TokenStream(np.arange(17), 17)
-    loaders = [BlockLoader(stream, block=3, batch=5, rank=rank, world=world) for rank in range(world)]
+    loaders = [BlockLoader(stream, block=3, batch=5, rank=rank, world_size=world_size) for rank in range(world_size)]
     told = [batch.labels.flatten().tolist() for loader in loaders for batch in loader]
     assert sorted(label for labels in told for label in labels) == list(range(1, 17))
     assert all(len(loader) for loader in loaders)
@@ -86,6 +86,6 @@ def test_processes_tell_every_word_of_a_validation_once(world):
 def test_what_spells_an_end_is_none(tmp_path):
     (tmp_path / "a.txt").write_text("<s>b</s>\n")
     tokenizer = train_char(["<s>b</s>\n"], sample_by="line")
-    ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", documents="line").ids.tolist()
+    ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", sample_by="line").ids.tolist()
     assert ids.count(tokenizer.eos_id) == 1
     assert tokenizer.decode([ids]) == ["<s>b</s>"]

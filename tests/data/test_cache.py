@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from regard.data.cache import cached
+from regard.data.token_dataset import cached
 
 
 def test_two_processes_that_make_one_entry_share_the_first(tmp_path, monkeypatch):

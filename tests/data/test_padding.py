@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.padding import pad_sequences, source_batch
+from regard.data.batching import pad_sequences
+from regard.data.pairs import encoder_batch
 
 ROWS = [[5, 6, 7], [], [8]]
 
@@ -17,6 +18,6 @@ def test_padding_is_torchs() -> None:
 
 
 def test_sources_end_and_are_counted_so() -> None:
-    src, lengths = source_batch(ROWS)
+    src, lengths = encoder_batch(ROWS)
     assert src.tolist() == [[5, 6, 7, 2], [2, 0, 0, 0], [8, 2, 0, 0]]
     assert lengths.tolist() == [4, 1, 2]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.batching import BatchLoader
-from regard.data.cache import cached
-from regard.data.pairs import tokenize_pairs
+from regard.data.pairs import PairLoader, tokenize_pairs
+from regard.data.token_dataset import cached
 from regard.errors import InvalidFile
 from regard.text.tokenizer import EOS_ID, Tokenizer, train_translation_bpe
 
@@ -30,7 +29,7 @@ def test_a_corpus_is_tokenised_once_and_counts_what_it_skips(
 ) -> None:
     path = write(tmp_path / "a.tsv", "Hello.\tHello.\n\tleft\nright\t \n" + "long " * 30 + "\tlong\nabc\tde\n")
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=20)
-    assert (len(corpus), corpus.empty, corpus.too_long) == (2, 2, 1)
+    assert (len(corpus), corpus.num_empty, corpus.num_too_long) == (2, 2, 1)
     assert [tokenizer.decode(corpus.dataset[side][:]) for side in ("src", "tgt")] == [
         ["Hello.", "abc"],
         ["Hello.", "de"],
@@ -41,7 +40,7 @@ def test_a_corpus_is_tokenised_once_and_counts_what_it_skips(
     assert corpus.dataset.cache_files[0]["filename"].startswith(str(tmp_path / "cache"))  # mapped, not in memory
     monkeypatch.setattr(Tokenizer, "encode", None)  # a second time nothing is tokenized
     again = tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=20)
-    assert (again.dataset["src"][:], again.empty, again.too_long) == (corpus.dataset["src"][:], 2, 1)
+    assert (again.dataset["src"][:], again.num_empty, again.num_too_long) == (corpus.dataset["src"][:], 2, 1)
 
 
 def test_the_cache_knows_text_vocabulary_and_limit(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -88,14 +87,14 @@ def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: T
     path = write(tmp_path / "a.tsv", "Hello. ab\tcd Hello. x\n\tempty\nab  Hello.\tq\n")
     links = write(tmp_path / "a.align", "1-0 0-1 1-1\n\n\n")
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
-    first, second = corpus.dataset["aligned"][:]
+    first, second = corpus.dataset["alignment"][:]
     hello, word, x = (len(ids) for ids in tokenizer.encode(["Hello.", "cd", "x"]))
     assert first == [hello] * word + [0] * hello + [-1] * x
     assert second == [-1] * len(corpus.dataset["tgt"][1])
-    (batch,) = BatchLoader(corpus, 100)
-    assert batch.aligned is not None
-    assert batch.aligned.shape == batch.labels.shape
-    assert batch.aligned[batch.labels <= EOS_ID].eq(-1).all()
+    (batch,) = PairLoader(corpus, 100)
+    assert batch.alignment is not None
+    assert batch.alignment.shape == batch.labels.shape
+    assert batch.alignment[batch.labels <= EOS_ID].eq(-1).all()
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.texts import (
-    IGNORE_INDEX,
-    MaskingLoader,
-    TextLoader,
-    read_label_names,
-    tokenize_texts,
-)
+from regard.data.masking import IGNORE_INDEX, MaskedLMLoader
+from regard.data.texts import TextLoader, read_label_names, tokenize_texts
 from regard.errors import InvalidFile
 from regard.text.tokenizer import train_bpe
 
@@ -44,9 +39,9 @@ def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
     assert batch.lengths.tolist() == sorted(
         map(len, tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)), reverse=True
     )
-    assert (batch.words[1, batch.lengths[1] :] == 0).all()
-    assert batch.tokens == 4
-    seen = {tuple(row) for batch in TextLoader(corpus, 1, pad_id=0) for row in batch.words.tolist()}
+    assert (batch.input_ids[1, batch.lengths[1] :] == 0).all()
+    assert batch.num_targets == 4
+    seen = {tuple(row) for batch in TextLoader(corpus, 1, pad_id=0) for row in batch.input_ids.tolist()}
     assert seen == {
         tuple(each) for each in tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
     }
@@ -57,15 +52,15 @@ def test_long_texts_lose_their_ends_but_not_the_last_special_token(tmp_path, tok
     whole = tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
     ids, _ = corpus.rows(np.arange(4))
     assert [each.tolist() for each in ids] == [[*each[:4], 2] if len(each) > 5 else each for each in whole]
-    assert corpus.cut == sum(len(each) > 5 for each in whole)
+    assert corpus.num_truncated == sum(len(each) > 5 for each in whole)
 
 
 def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("\n\n".join([" ".join(TEXTS * 8)] * 60) + "\n")
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=60)
-    assert (len(corpus), corpus.empty) == (60, 59)
-    options = {"pad_id": 0, "mask_id": 3, "vocab_size": 300, "share": 0.3}
-    loader = MaskingLoader(corpus, 600, seed=1, **options)
+    assert (len(corpus), corpus.num_empty) == (60, 59)
+    options = {"pad_id": 0, "mask_id": 3, "vocab_size": 300, "mlm_probability": 0.3}
+    loader = MaskedLMLoader(corpus, 600, seed=1, **options)
     told = hidden = same = places = 0
     for epoch in range(8):
         loader.epoch = epoch
@@ -74,22 +69,22 @@ def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
             whole = torch.tensor(np.stack(ids))
             at = batch.labels != IGNORE_INDEX
             assert (batch.labels[at] == whole[at]).all()
-            assert (batch.words[~at] == whole[~at]).all()
+            assert (batch.input_ids[~at] == whole[~at]).all()
             assert not at[:, 0].any()
             assert not at[:, -1].any()
-            assert batch.tokens == int(at.sum())
+            assert batch.num_targets == int(at.sum())
             told, places = told + int(at.sum()), places + 58 * len(rows)
-            hidden += int((batch.words[at] == 3).sum())
-            same += int((batch.words[at] == whole[at]).sum())
+            hidden += int((batch.input_ids[at] == 3).sum())
+            same += int((batch.input_ids[at] == whole[at]).sum())
     assert told / places == pytest.approx(0.3, abs=0.01)
     assert hidden / told == pytest.approx(0.8, abs=0.02)
     assert same / told == pytest.approx(0.1, abs=0.02)
-    other = MaskingLoader(corpus, 600, seed=1, **options)
-    one = iter(MaskingLoader(corpus, 600, seed=1, **options))
-    assert next(one).words.tolist() == next(iter(other)).words.tolist()
-    validation = [batch.labels.tolist() for batch in MaskingLoader(corpus, 600, **options)]
-    assert validation == [batch.labels.tolist() for batch in MaskingLoader(corpus, 600, **options)]
-    shares = [[batch.labels.tolist() for batch in MaskingLoader(corpus, 600, rank=rank, world=2, **options)]
+    other = MaskedLMLoader(corpus, 600, seed=1, **options)
+    one = iter(MaskedLMLoader(corpus, 600, seed=1, **options))
+    assert next(one).input_ids.tolist() == next(iter(other)).input_ids.tolist()
+    validation = [batch.labels.tolist() for batch in MaskedLMLoader(corpus, 600, **options)]
+    assert validation == [batch.labels.tolist() for batch in MaskedLMLoader(corpus, 600, **options)]
+    shares = [[batch.labels.tolist() for batch in MaskedLMLoader(corpus, 600, rank=rank, world_size=2, **options)]
               for rank in range(2)]  # fmt: skip
     assert sorted(validation) == sorted(shares[0] + shares[1])
 
@@ -97,8 +92,8 @@ def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
 def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("a\n")
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)
-    (batch,) = MaskingLoader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, share=1e-9)
-    assert batch.tokens == 1
+    (batch,) = MaskedLMLoader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, mlm_probability=1e-9)
+    assert batch.num_targets == 1
     assert batch.labels[0, 1] != IGNORE_INDEX
 
 

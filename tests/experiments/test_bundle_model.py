@@ -30,7 +30,7 @@ def run(tmp_path):
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(tokenizer.vocab_size, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1))
     save_model(run / "averaged", model, tokenizer)
-    (run / "recipe.yaml").write_text("seed: 7\ncheckpoint: {average: 3}\n")
+    (run / "recipe.yaml").write_text("seed: 7\ncheckpoint: {average_last: 3}\n")
     (run / "metrics.csv").write_text(ROWS)
     return run
 

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
+from regard.analysis.word_weights import word_weights
 from regard.errors import InvalidArgument
-from regard.explore.terminal import table
+from regard.explore import terminal
 
 SOURCE = ("▁The", "▁ani", "mal", "▁slept", ".", "</s>")
 WRITTEN = ("▁Das", "▁Tier", "▁schl", "ief", ".", "</s>")
@@ -44,6 +45,10 @@ def printed(renderable, width=80, encoding="utf-8", **options) -> str:
     Console(file=file, width=width, **options).print(renderable)
     file.flush()
     return file.buffer.getvalue().decode(encoding)
+
+
+def table(recording: Recording, layer: str | None = None):
+    return terminal.table(word_weights(recording, layer))
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -77,6 +82,12 @@ def test_without_a_layer_all_of_them_are_averaged(translated):
 def test_what_marks_got_is_told(translated):
     mean = (0.025 + 0.05 + 0.30 + 0.02) / 4
     assert f"On average </s> got {mean:.2f} of a row." in " ".join(printed(table(translated, "cross.1")).split())
+
+
+def test_weights_of_equal_special_tokens_are_added(make_weights):
+    names = ("[SEP]", "▁a", "[SEP]")
+    layer = Layer("c", "encoder", make_weights(torch.tensor([[[0.5, 0.2, 0.3]] * 3])), names, names)
+    assert "On average [SEP] got 0.80 of a row." in " ".join(printed(table(Recording("", "", (layer,)))).split())
 
 
 def test_the_map_stands_under_the_words_of_the_source(translated):

@@ -1,4 +1,4 @@
-"""A MarianMT of transformers with the weights of a Transformer: an oracle that others wrote."""
+"""A MarianMT of transformers with the weights of a Transformer: an independent oracle."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def with_weights_of(model: Transformer) -> MarianMTModel:
         decoder_start_token_id=config.bos_id,
         suppress_tokens=[config.pad_id, config.bos_id],
     )
-    copied = {"final_logits_bias": torch.zeros(1, config.vocab_size)}
+    state = {"final_logits_bias": torch.zeros(1, config.vocab_size)}
     for name in marian.state_dict():
         if name.endswith(("embed_tokens.weight", "shared.weight", "lm_head.weight")):
-            copied[name] = model.src_embedding.weight
+            state[name] = model.src_embedding.weight
         elif name.endswith("embed_positions.weight"):
-            copied[name] = model.src_positions.table[: config.max_seq_len]
+            state[name] = model.src_positions.table[: config.max_seq_len]
         elif ".layers." in name:
-            copied[name] = _of_layer(model, name)
-    marian.load_state_dict(copied)
+            state[name] = _of_layer(model, name)
+    marian.load_state_dict(state)
     return marian
 
 
 def _of_layer(model: Transformer, name: str) -> torch.Tensor:
-    _, side, _, number, *rest = name.split(".")
+    _, side, _, index, *rest = name.split(".")
     ours = model.state_dict(prefix="")
-    layer = f"{side}.layers.{number}"
+    layer = f"{side}.layers.{index}"
     part, kind = rest[0], rest[-1]
     attention = {"self_attn": "self_attention", "encoder_attn": "cross_attention"}
     if part in attention:

@@ -13,19 +13,19 @@ from regard.generation import beam_search, greedy
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_equals_marian(model, seed):
     src, lengths = draw_sources(12, 9, seed)
-    found = greedy(model, src, lengths, max_length=60)
+    results = greedy(model, src, lengths, max_new_tokens=60)
     real = (torch.arange(9) < lengths[:, None]).long()
     theirs = with_weights_of(model).generate(src, attention_mask=real, max_new_tokens=60, num_beams=1, do_sample=False)
-    for hypothesis, words in zip(found, theirs[:, 1:].tolist(), strict=True):
+    for hypothesis, tokens in zip(results, theirs[:, 1:].tolist(), strict=True):
         expected = [*hypothesis.tokens, 2] if hypothesis.finished else hypothesis.tokens
-        assert words == expected + [0] * (len(words) - len(expected))
+        assert tokens == expected + [0] * (len(tokens) - len(expected))
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
 def test_beam_search_equals_marian(model, seed, length_penalty):
     src, lengths = draw_sources(12, 9, seed)
-    found = beam_search(model, src, lengths, beam=4, nbest=3, length_penalty=length_penalty, max_length=60)
+    results = beam_search(model, src, lengths, beam=4, nbest=3, length_penalty=length_penalty, max_new_tokens=60)
     real = (torch.arange(9) < lengths[:, None]).long()
     theirs = with_weights_of(model).generate(
         src,
@@ -39,10 +39,10 @@ def test_beam_search_equals_marian(model, seed, length_penalty):
         output_scores=True,
     )
     sequences = iter(zip(theirs.sequences[:, 1:].tolist(), theirs.sequences_scores.tolist(), strict=True))
-    for hypotheses in found:
+    for hypotheses in results:
         for hypothesis in hypotheses:
-            words, score = next(sequences)
+            tokens, score = next(sequences)
             assert hypothesis.finished
             expected = [*hypothesis.tokens, 2]
-            assert words == expected + [2] * (len(words) - len(expected))  # it fills up with the end
+            assert tokens == expected + [2] * (len(tokens) - len(expected))  # transformers pads with EOS
             assert score == pytest.approx(hypothesis.score, abs=1e-4)

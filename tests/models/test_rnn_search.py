@@ -165,6 +165,6 @@ def test_the_memory_is_projected_once(monkeypatch):
     project = model.attention.project_key
     monkeypatch.setattr(model.attention, "project_key", lambda key: calls.append(key) or project(key))
     src = torch.randint(3, 30, (2, 5))
-    greedy(model.eval(), src, max_length=6, min_length=5)
+    greedy(model.eval(), src, max_new_tokens=6, min_new_tokens=5)
     model(src, src)
     assert len(calls) == 2

@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         writer.generate(["x"], beam=2, sampling=SamplingParams())
     with pytest.raises(InvalidArgument, match=r"the tokenizer has 280 words, but the model 9"):
         Generator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
-    with pytest.raises(InvalidType, match="sampling must be a SamplingParams, but is a int"):
+    with pytest.raises(InvalidType, match="sampling: expected a SamplingParams or None, got int"):
         writer.generate(["x"], sampling=5)
     with pytest.raises(InvalidArgument, match=r"max_new_tokens must be an int, but is 2\.5"):
         writer.generate(["x"], max_new_tokens=2.5)

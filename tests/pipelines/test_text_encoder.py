@@ -105,7 +105,7 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
     lengths = np.array([len(each) for each in ids])
     padded = np.array([[*each, *[0] * (lengths[0] - len(each))] for each in ids])
     for share in (1.0, 0.3):
-        known = {"share": share, "mask_id": 3, "vocab_size": 280}
+        known = {"mlm_probability": share, "mask_id": 3, "vocab_size": 280}
         hidden, labels = map(torch.from_numpy, mask_tokens(padded, lengths, np.random.default_rng(7), **known))
         real = torch.arange(lengths[0]) < torch.from_numpy(lengths)[:, None]
         out = theirs(hidden, attention_mask=real.long(), labels=labels)

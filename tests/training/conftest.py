@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
+from regard.training import Recipe, apply_overrides
+
 WORDS = {
     "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "red": "rot", "blue": "blau", "cats": "Katzen",
     "dogs": "Hunde", "birds": "Vögel", "and": "und", "see": "sehen", "like": "mögen",
 }  # fmt: skip
+
+
+def make_recipe(config: dict[str, Any], *overrides: str) -> Recipe:
+    return Recipe.from_dict(apply_overrides(config, overrides))
 
 
 def write_corpus(path: Path, pairs: int, seed: int) -> Path:
@@ -35,12 +41,12 @@ def keys(tmp_path: Path) -> dict[str, Any]:
     write_corpus(tmp_path / "train.tsv", 400, seed=1)
     write_corpus(tmp_path / "valid.tsv", 40, seed=2)
     return {
-        "run": str(tmp_path / "run"),
-        "data": {"folder": str(tmp_path), "train": "train.tsv", "valid": "valid.tsv", "batch_tokens": 200},
-        "vocabulary": {"size": 300},
+        "output_dir": str(tmp_path / "run"),
+        "data": {"folder": str(tmp_path), "train": "train.tsv", "valid": "valid.tsv", "max_tokens_per_batch": 200},
+        "tokenizer": {"vocab_size": 300},
         "model": {"d_model": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 32},
         "optimizer": {"learning_rate": 0.01, "warmup_steps": 20},
-        "trainer": {"max_steps": 30, "log_every": 3, "accelerator": "cpu"},
-        "validation": {"every": 10, "sentences": 8},
-        "checkpoint": {"every": 7, "average": 2, "average_every": 5},
+        "trainer": {"max_steps": 30, "log_every_n_steps": 3, "accelerator": "cpu"},
+        "validation": {"every_n_steps": 10, "bleu_sentences": 8},
+        "checkpoint": {"every_n_steps": 7, "average_last": 2, "snapshot_every_n_steps": 5},
     }

@@ -13,8 +13,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from regard.training import apply_overrides, make_recipe, train
-from training.conftest import write_corpus
+from regard.training import apply_overrides, train
+from training.conftest import make_recipe, write_corpus
 
 TRAIN = """
 import sys, torch
@@ -50,11 +50,11 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys["model"]["dropout"] = 0.0
-    both = {**keys, "run": str(tmp_path / "both")}
+    both = {**keys, "output_dir": str(tmp_path / "both")}
     torchrun(tmp_path, both)
     ranks = [torch.load(tmp_path / "both" / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
-    alone = apply_overrides(keys, ["--run", str(tmp_path / "alone"), "--trainer.accumulate=2"])
+    alone = apply_overrides(keys, ["--output_dir", str(tmp_path / "alone"), "--trainer.accumulate_grad_batches=2"])
     train(make_recipe(alone))
     found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("both", "alone"))
     for name, weight in expected.items():
@@ -72,12 +72,12 @@ def test_unequal_batches_of_two_processes_count_by_their_tokens(tmp_path: Path, 
     (tmp_path / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     keys["model"]["dropout"] = 0.0
     # with a large eps, the first step of Adam is nearly proportional to the gradient
-    keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "schedule": "constant", "eps": 1.0}
+    keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "lr_schedule": "constant", "eps": 1.0}
     keys["trainer"]["max_steps"] = 1
-    keys["data"] |= {"valid": None, "batch_tokens": 1000}
-    train(make_recipe({**keys, "run": str(tmp_path / "one")}))
-    keys["data"] |= {"batch_tokens": 100, "max_length": 90}  # the long pair, and the other two
-    torchrun(tmp_path, {**keys, "run": str(tmp_path / "two")})
+    keys["data"] |= {"valid": None, "max_tokens_per_batch": 1000}
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "one")}))
+    keys["data"] |= {"max_tokens_per_batch": 100, "max_length": 90}  # the long pair, and the other two
+    torchrun(tmp_path, {**keys, "output_dir": str(tmp_path / "two")})
     one, two = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("one", "two"))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5)
@@ -85,7 +85,7 @@ def test_unequal_batches_of_two_processes_count_by_their_tokens(tmp_path: Path, 
 
 def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys["model"]["dropout"] = 0.2
-    whole, stopped = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "stopped"))
+    whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
     torchrun(tmp_path, whole)
     torchrun(tmp_path, apply_overrides(stopped, ["--trainer.max_steps=16"]))
     state = torch.load(tmp_path / "stopped" / "state.ckpt", weights_only=True)
@@ -104,7 +104,7 @@ def test_a_validation_set_of_one_batch_is_shared(tmp_path: Path, keys: dict[str,
     write_corpus(tmp_path / "valid.tsv", 3, seed=2)
     keys["trainer"]["max_steps"] = 10
     torchrun(tmp_path, keys)
-    train(make_recipe(apply_overrides(keys, ["--run", str(tmp_path / "alone"), "--trainer.accumulate=2"])))
+    train(make_recipe(keys, "--output_dir", str(tmp_path / "alone"), "--trainer.accumulate_grad_batches=2"))
     both, alone = (next(row for row in rows(tmp_path / name) if row["valid_loss"]) for name in ("run", "alone"))
     assert float(both["valid_loss"]) == pytest.approx(float(alone["valid_loss"]), rel=0.05)
 
@@ -114,7 +114,7 @@ def test_two_devices_need_no_torchrun(tmp_path: Path, keys: dict[str, Any]) -> N
     with (tmp_path / "train.tsv").open("a") as file:  # one process meets a longer sentence, and needs more positions
         file.write(f"{'one ' * 700}\t{'eins ' * 700}\n")
     keys["trainer"] |= {"devices": 2, "max_steps": 30}
-    keys["data"] |= {"valid": "train.tsv", "max_length": 1900, "batch_tokens": 2000}
+    keys["data"] |= {"valid": "train.tsv", "max_length": 1900, "max_tokens_per_batch": 2000}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(keys))
     start(str(tmp_path / "train.py"), str(tmp_path / "recipe.yaml"))
     ranks = [torch.load(tmp_path / "run" / f"rank{rank}.pt", weights_only=True) for rank in range(2)]

@@ -14,10 +14,11 @@ import yaml
 import regard
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.models import Transformer, TransformerConfig
-from regard.training.recipe import apply_overrides, check_resumable, is_copy, load_recipe, make_recipe, write_recipe
+from regard.training.recipe import apply_overrides, check_resumable, is_copy, load_recipe, write_recipe
 from regard.training.translation.recipe import DECIDED
+from training.conftest import make_recipe
 
-SMALLEST: dict[str, Any] = {"run": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
+SMALLEST: dict[str, Any] = {"output_dir": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
 
 
 def with_key(path: str, value: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def test_the_architectures_defaults_are_those_of_its_config() -> None:
 
 
 def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
-    recipe = make_recipe({**SMALLEST, "run": str(tmp_path)})
+    recipe = make_recipe({**SMALLEST, "output_dir": str(tmp_path)})
     write_recipe(recipe)
     copy = load_recipe(tmp_path / "recipe.yaml")
     assert copy.model_copy(update={"data": recipe.data}) == recipe
@@ -48,7 +49,7 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("optimiser", {}, "optimiser: no such key, did you mean 'optimizer'?"),
         ("learning_rate", 1, "learning_rate: no such key, did you mean 'optimizer.learning_rate'?"),
         ("data.heads", 1, "data.heads: no such key, did you mean 'model.num_heads'?"),
-        ("vocabulary.zzz", 1, "vocabulary.zzz: no such key; keys there are size"),
+        ("tokenizer.zzz", 1, "tokenizer.zzz: no such key; keys there are vocab_size"),
         ("data.train", None, "data.train: should be one TSV or a list of two line-aligned files, but is None"),
         ("data.train", ["a", "b", "c"], "two line-aligned files, but is ['a', 'b', 'c']"),
         ("trainer.max_steps", 0, "trainer.max_steps: should be greater than or equal to 1, but is 0"),
@@ -58,42 +59,62 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("optimizer.learning_rate", "high", "unable to parse string as a number, but is 'high'"),
         ("model.norm", "mid", "model.norm: should be 'layer_norm' or 'rms_norm', but is 'mid'"),
         ("model.d_model", 30, "model: num_heads: expected a divisor of d_model=30, got 8"),
-        ("vocabulary.size", 100, "vocabulary.size: should be greater than or equal to 259, but is 100"),
+        ("tokenizer.vocab_size", 100, "tokenizer.vocab_size: should be greater than or equal to 259, but is 100"),
         ("data.max_length", 9000, "data.max_length: should be at most 7999, so that"),
         ("model", {"positions": "learned", "max_seq_len": 99}, "data.max_length: should be at most 98, so that"),
-        ("validation.sentences", 0, "validation.sentences: is 0, but validation.monitor is 'bleu', which needs"),
+        (
+            "validation.bleu_sentences",
+            0,
+            "validation.bleu_sentences: is 0, but validation.monitor is 'bleu', which needs",
+        ),
         ("trainer", 7, "trainer: should be a mapping of keys to values, but is 7"),
         ("trainer", {1: 2, "max_steps": 3}, "trainer.1: a key should be a name, but is 1"),
         ("trainer.max_steps", True, "trainer.max_steps: should be a number or a text (YAML reads yes,"),
         ("model.d_model", True, "model.d_model: should be a number or a text (YAML reads yes,"),
         ("optimizer.learning_rate", float("inf"), "optimizer.learning_rate: should be a finite number, but is inf"),
         ("optimizer.betas", [0.9], "optimizer.betas: should be two numbers, but is [0.9]"),
-        ("run", [1], "run: should be a path, but is [1]"),
-        ("attention.entropy", {"weight": 1}, "attention.entropy: has a weight, but neither floor nor ceiling"),
+        ("output_dir", [1], "output_dir: should be a path, but is [1]"),
         (
-            "attention.entropy",
+            "attention_loss.entropy",
+            {"weight": 1},
+            "attention_loss.entropy: has a weight, but neither floor nor ceiling",
+        ),
+        (
+            "attention_loss.entropy",
             {"floor": 2, "ceiling": 1},
-            "attention.entropy.floor: should be at most the ceiling, 1.0",
+            "attention_loss.entropy.floor: should be at most the ceiling, 1.0",
         ),
         (
-            "attention.alignment.weight",
+            "attention_loss.alignment.weight",
             1,
-            "attention.alignment.file: is missing, but attention.alignment.weight is 1.0",
+            "attention_loss.alignment.file: is missing, but attention_loss.alignment.weight is 1.0",
         ),
-        ("attention.kl_divergence.weight", 1, "attention.kl_divergence.teacher: is missing, but"),
-        ("attention.coverage", {"weight": 1, "layers": 6}, "attention.coverage.layers: there are 6, numbered from 0, "),
+        ("attention_loss.kl_divergence.weight", 1, "attention_loss.kl_divergence.teacher: is missing, but"),
         (
-            "attention.coverage",
+            "attention_loss.coverage",
+            {"weight": 1, "layers": 6},
+            "attention_loss.coverage.layers: there are 6, numbered from 0, ",
+        ),
+        (
+            "attention_loss.coverage",
             {"weight": 1, "heads": [-9]},
-            "attention.coverage.heads: there are 8, numbered from 0, ",
+            "attention_loss.coverage.heads: there are 8, numbered from 0, ",
         ),
         (
-            "attention.coverage",
+            "attention_loss.coverage",
             {"weight": 1, "heads": []},
-            "attention.coverage.heads: names none; leave it out for all",
+            "attention_loss.coverage.heads: names none; leave it out for all",
         ),
-        ("attention.coverage.weight", -1, "attention.coverage.weight: should be greater than or equal to 0, but is -1"),
-        ("attention.converge", {}, "attention.converge: no such key, did you mean 'attention.coverage'?"),
+        (
+            "attention_loss.coverage.weight",
+            -1,
+            "attention_loss.coverage.weight: should be greater than or equal to 0, but is -1",
+        ),
+        (
+            "attention_loss.converge",
+            {},
+            "attention_loss.converge: no such key, did you mean 'attention_loss.coverage'?",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, message: str) -> None:
@@ -104,19 +125,33 @@ def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, messag
 def test_all_objections_come_at_once() -> None:
     with pytest.raises(InvalidRecipe) as error:
         make_recipe({"trainer": {"max_steps": -1}, "data": {"trian": "x"}, "modle": {}})
-    for part in ("run: is missing", "data.train: is missing", "'data.train'?", "did you mean 'model'?", "but is -1"):
+    for part in (
+        "output_dir: is missing",
+        "data.train: is missing",
+        "'data.train'?",
+        "did you mean 'model'?",
+        "but is -1",
+    ):
         assert part in str(error.value)
 
 
 def test_overrides_set_any_key_and_leave_the_original() -> None:
-    keys = {"run": "a", "data": {"train": "x", "valid": "y"}}
-    overrides = ["--data.train", "[a.en, a.de]", "--data.valid=null", "--trainer.max_steps", "1e3", "--run", "b=c"]
+    keys = {"output_dir": "a", "data": {"train": "x", "valid": "y"}}
+    overrides = [
+        "--data.train",
+        "[a.en, a.de]",
+        "--data.valid=null",
+        "--trainer.max_steps",
+        "1e3",
+        "--output_dir",
+        "b=c",
+    ]
     assert apply_overrides(keys, overrides) == {
-        "run": "b=c",
+        "output_dir": "b=c",
         "data": {"train": ["a.en", "a.de"], "valid": None},
         "trainer": {"max_steps": "1e3"},
     }
-    assert keys == {"run": "a", "data": {"train": "x", "valid": "y"}}
+    assert keys == {"output_dir": "a", "data": {"train": "x", "valid": "y"}}
     assert (
         make_recipe(with_key("optimizer.learning_rate", "1e-3")).optimizer.learning_rate == 1e-3
     )  # YAML 1.1 says text
@@ -125,13 +160,13 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["run", "x"], "an override is written --section.key value, but there is 'run'"),
+        (["output_dir", "x"], "an override is written --section.key value, but there is 'output_dir'"),
         (["--"], "an override is written --section.key value, but there is '--'"),
-        (["--run"], "--run: a value should follow"),
-        (["--run.folder", "x"], "--run.folder: 'run' is a value and has no keys"),
+        (["--output_dir"], "--output_dir: a value should follow"),
+        (["--output_dir.folder", "x"], "--output_dir.folder: 'output_dir' is a value and has no keys"),
         (["--data.train", "[a"], "--data.train: '[a' is not YAML"),
-        (["--trainer.max_steps", "--run", "x"], "--trainer.max_steps: a value should follow"),
-        (["--resum", "--run", "x"], "--resum: a value should follow, did you mean '--resume'?"),
+        (["--trainer.max_steps", "--output_dir", "x"], "--trainer.max_steps: a value should follow"),
+        (["--resum", "--output_dir", "x"], "--resum: a value should follow, did you mean '--resume'?"),
         (["--seed", "2024-13-45"], "--seed: '2024-13-45' is not YAML: month must be in 1..12"),
         (["--seed", "0x_"], "--seed: '0x_' is not YAML: invalid literal for int()"),
         (["--seed", "!!int foo"], "--seed: '!!int foo' is not YAML: invalid literal for int()"),
@@ -166,36 +201,34 @@ def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes | N
 
 
 def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) -> None:
-    keys = {**SMALLEST, "run": str(tmp_path)}
+    keys = {**SMALLEST, "output_dir": str(tmp_path)}
     write_recipe(make_recipe(keys))
-    check_resumable(make_recipe(apply_overrides(keys, ["--trainer.max_steps=99", "--checkpoint.every=3"])))
+    check_resumable(make_recipe(keys, "--trainer.max_steps=99", "--checkpoint.every_n_steps=3"))
     with pytest.raises(InvalidRecipe) as error:
-        check_resumable(
-            make_recipe(apply_overrides(keys, ["--seed=2", "--model.d_model=256", "--data.batch_tokens=900"]))
-        )
+        check_resumable(make_recipe(keys, "--seed=2", "--model.d_model=256", "--data.max_tokens_per_batch=900"))
     for override in ("--optimizer.learning_rate=0.5", "--optimizer.betas=[0.8, 0.9]", "--validation.monitor=chrf"):
         key = override.removeprefix("--").partition("=")[0]
         with pytest.raises(InvalidRecipe, match=rf"^{key}: the run began with .*; it cannot change$"):
-            check_resumable(make_recipe(apply_overrides(keys, [override])))
+            check_resumable(make_recipe(keys, override))
     assert "seed: the run began with 1, but is to go on with 2; it cannot change" in str(error.value)
     assert "model.d_model: the run began with 512, but is to go on with 256" in str(error.value)
-    assert "data.batch_tokens: the run began with 8000, but is to go on with 900" in str(error.value)
+    assert "data.max_tokens_per_batch: the run began with 8000, but is to go on with 900" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["2024", "2024_1", "2024-01-01", "1.10"])
 def test_a_folder_may_be_named_by_a_number(name: str) -> None:
-    assert make_recipe(apply_overrides(SMALLEST, ["--run", name])).run == Path(name)
-    assert make_recipe(apply_overrides(SMALLEST, [f"--data.folder={name}"])).data.folder == Path(name)
-    assert make_recipe({**SMALLEST, "run": 2024}).run == Path("2024")
+    assert make_recipe(SMALLEST, "--output_dir", name).output_dir == Path(name)
+    assert make_recipe(SMALLEST, f"--data.folder={name}").data.folder == Path(name)
+    assert make_recipe({**SMALLEST, "output_dir": 2024}).output_dir == Path("2024")
 
 
 def test_an_alias_of_itself_is_no_endless_recipe() -> None:
-    with pytest.raises(InvalidRecipe, match="run: should be a path"):
-        make_recipe(apply_overrides(SMALLEST, ["--run", "&a {x: *a}", "--seed", "3"]))
+    with pytest.raises(InvalidRecipe, match="output_dir: should be a path"):
+        make_recipe(SMALLEST, "--output_dir", "&a {x: *a}", "--seed", "3")
 
 
 def test_only_an_untouched_copy_is_a_copy(tmp_path: Path) -> None:
-    write_recipe(make_recipe({**SMALLEST, "run": str(tmp_path)}))
+    write_recipe(make_recipe({**SMALLEST, "output_dir": str(tmp_path)}))
     path = tmp_path / "recipe.yaml"
     assert is_copy(path)
     path.write_text(path.read_text() + "# mine\n")
@@ -220,7 +253,7 @@ def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> No
 )
 def test_shipped_recipes_are_read(path: Path) -> None:
     for recipe in (path, path.stem):
-        assert load_recipe(recipe, ["--data.folder", "elsewhere"]).run == Path("runs") / path.stem
+        assert load_recipe(recipe, ["--data.folder", "elsewhere"]).output_dir == Path("runs") / path.stem
 
 
 def test_the_default_checkpoint_of_a_recipe_is_that_of_a_package() -> None:
@@ -233,13 +266,13 @@ def test_the_default_checkpoint_of_a_recipe_is_that_of_a_package() -> None:
 def test_the_shipped_recipe_is_the_bundled_models(root: Path) -> None:
     recipe = load_recipe("tatoeba-en-de", ["--data.folder", "elsewhere"])
     assert recipe.data.folder == Path("elsewhere")
-    model = Transformer(recipe.config(recipe.vocabulary.size))
+    model = Transformer(recipe.config(recipe.tokenizer.vocab_size))
     assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 15.3e6  # bytes in bfloat16
 
 
-@pytest.mark.parametrize("key", ["run", "data.folder", "data.train", "data.valid"])
+@pytest.mark.parametrize("key", ["output_dir", "data.folder", "data.train", "data.valid"])
 def test_paths_are_named_as_they_were_typed(keys: dict[str, Any], key: str) -> None:
-    recipe = make_recipe(apply_overrides(keys, [f"--{key}", "2024_1"])).model_dump(mode="json")
+    recipe = make_recipe(keys, f"--{key}", "2024_1").model_dump(mode="json")
     section, _, name = key.partition(".")
     found = recipe[section][name] if name else recipe[section]
     assert found in ("2024_1", ["2024_1"])

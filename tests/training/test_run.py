@@ -22,14 +22,15 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
-from regard.data.padding import source_batch
+from regard.data.pairs import encoder_batch
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.generation import greedy
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
-from regard.training import apply_overrides, load_recipe, make_recipe, train
+from regard.training import apply_overrides, load_recipe, train
 from regard.training.translation.data import TranslationData
 from regard.training.translation.module import TranslationModule
+from training.conftest import make_recipe
 
 
 def rows(run: Path) -> list[dict[str, str]]:
@@ -44,20 +45,22 @@ def bytes_of(run: Path, name: str = "last") -> dict[str, bytes]:
 def test_a_training_learns_and_leaves_all_that_it_promises(
     tmp_path: Path, keys: dict[str, Any], words: dict[str, str]
 ) -> None:
-    keys = apply_overrides(keys, ["--trainer.max_steps=250", "--validation.every=50", "--trainer.log_every=10"])
+    keys = apply_overrides(
+        keys, ["--trainer.max_steps=250", "--validation.every_n_steps=50", "--trainer.log_every_n_steps=10"]
+    )
     keys["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0, "norm_first": True}
-    keys["data"]["batch_tokens"] = 500
-    keys["vocabulary"]["size"] = 400  # every word is a piece
+    keys["data"]["max_tokens_per_batch"] = 500
+    keys["tokenizer"]["vocab_size"] = 400  # every word is a piece
     outcome = train(make_recipe(keys))
     run = tmp_path / "run"
-    assert (outcome.folder, outcome.step, outcome.interrupted) == (run, 250, False)
+    assert (outcome.output_dir, outcome.step, outcome.interrupted) == (run, 250, False)
     logged = [(float(row["loss"]), float(row["learning_rate"])) for row in rows(run) if row["loss"]]
     assert len(logged) == 25
     assert logged[-1][0] < logged[0][0] / 2
     assert logged[-1][1] == pytest.approx(0.01 * (20 / 251) ** 0.5)
     scores = [float(row["bleu"]) for row in rows(run) if row["bleu"]]
-    assert outcome.best == pytest.approx(max(scores))
-    assert outcome.best > 50
+    assert outcome.best_metric == pytest.approx(max(scores))
+    assert outcome.best_metric > 50
     text = (run / "train.log").read_text()
     assert "training: 400 pairs (skipped: 0 empty, 0 too long)" in text
     assert re.search(r"% of their tokens are padding", text)
@@ -66,7 +69,7 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
     assert list((run / "tensorboard").glob("events.*"))
     for name in ("last", "best", "averaged"):
         model, tokenizer = load_model(run / name), Tokenizer.load(run / name)
-        found = greedy(model, *source_batch(tokenizer.encode(["one red dogs."])))
+        found = greedy(model, *encoder_batch(tokenizer.encode(["one red dogs."])))
         assert set(tokenizer.decode([found[0].tokens])[0].strip(".").split()) <= set(words.values())
     assert logging.getLogger("regard.training").handlers == []
 
@@ -81,29 +84,29 @@ def test_skipped_pairs_are_counted_in_the_log(tmp_path: Path, keys: dict[str, An
     with (tmp_path / "train.tsv").open("a") as file:
         file.write("\tleer\nempty\t \n" + "one " * 99 + "\teins\n")
     keys["data"]["max_length"] = 60
-    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))
+    train(make_recipe(keys, "--trainer.max_steps=2"))
     assert "training: 400 pairs (skipped: 2 empty, 1 too long)" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_a_run_without_validation_has_no_best(tmp_path: Path, keys: dict[str, Any]) -> None:
-    outcome = train(make_recipe(apply_overrides(keys, ["--data.valid=null"])))
-    assert outcome.best is None
+    outcome = train(make_recipe(keys, "--data.valid=null"))
+    assert outcome.best_metric is None
     assert not (tmp_path / "run" / "best").exists()
     assert (tmp_path / "run" / "last").exists()
 
 
 def test_training_stops_when_it_gets_no_better(tmp_path: Path, keys: dict[str, Any]) -> None:
     overrides = ["--optimizer.learning_rate=1e-12", "--validation.patience=2", "--validation.monitor=bleu"]
-    outcome = train(make_recipe(apply_overrides(keys, [*overrides, "--trainer.max_steps=1000"])))
+    outcome = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"))
     assert outcome.step == 30  # the first at 10, then two that are no better
-    again = train(make_recipe(apply_overrides(keys, [*overrides, "--trainer.max_steps=1000"])), resume=True)
+    again = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"), resume=True)
     assert (again.step, again.interrupted) == (30, False)
-    patient = make_recipe(apply_overrides(keys, [*overrides, "--trainer.max_steps=1000", "--validation.patience=3"]))
+    patient = make_recipe(keys, *overrides, "--trainer.max_steps=1000", "--validation.patience=3")
     assert train(patient, resume=True).step == 40
 
 
 def test_bfloat16_trains(tmp_path: Path, keys: dict[str, Any]) -> None:
-    train(make_recipe(apply_overrides(keys, ["--trainer.precision=bf16-mixed"])))
+    train(make_recipe(keys, "--trainer.precision=bf16-mixed"))
     losses = [float(row["loss"]) for row in rows(tmp_path / "run") if row["loss"]]
     assert losses[-1] < losses[0]
     assert all(
@@ -117,9 +120,9 @@ def test_aligned_files_train_as_the_tsv_does(tmp_path: Path, keys: dict[str, Any
     for side in (0, 1):
         text = "".join(f"{pair[side]}\n" for pair in pairs)
         (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(text.encode()))
-    train(make_recipe({**keys, "run": str(tmp_path / "tsv")}))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "tsv")}))
     keys["data"]["train"] = ["train.0.gz", "train.1.gz"]
-    train(make_recipe({**keys, "run": str(tmp_path / "aligned")}))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "aligned")}))
     assert bytes_of(tmp_path / "aligned") == bytes_of(tmp_path / "tsv")
 
 
@@ -153,7 +156,7 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
     tmp_path: Path, keys: dict[str, Any], number: signal.Signals
 ) -> None:
     keys["trainer"]["max_steps"] = 60
-    whole, stopped = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "stopped"))
+    whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
     train(make_recipe(whole))
     before = signal.getsignal(number)
     thread = interrupt_at(tmp_path / "stopped", 15, number)
@@ -174,8 +177,8 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
 def test_a_validation_that_was_cut_off_is_done_again(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys["checkpoint"]["every"] = 5  # a state is due at each validation, too
-    whole, cut = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "cut"))
+    keys["checkpoint"]["every_n_steps"] = 5  # a state is due at each validation, too
+    whole, cut = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "cut"))
     train(make_recipe(whole))
     translations = TranslationModule._translations
 
@@ -197,9 +200,9 @@ def test_a_validation_that_was_cut_off_is_done_again(
 
 
 def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any]) -> None:
-    whole, extended = ({**keys, "run": str(tmp_path / name)} for name in ("whole", "extended"))
+    whole, extended = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "extended"))
     train(make_recipe(whole))
-    train(make_recipe(apply_overrides(extended, ["--trainer.max_steps=20"])))
+    train(make_recipe(extended, "--trainer.max_steps=20"))
     assert train(make_recipe(extended), resume=True).step == 30
     assert bytes_of(tmp_path / "extended") == bytes_of(tmp_path / "whole")
     assert train(make_recipe(extended), resume=True).step == 30  # nothing left to do
@@ -208,7 +211,7 @@ def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any
 
 def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
-    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=8"])))
+    train(make_recipe(keys, "--trainer.max_steps=8"))
     before = (run / "state.ckpt").read_bytes()
     (run / ".state.ckpt.draft").symlink_to("/dev/full")
     message = re.escape(
@@ -221,7 +224,7 @@ def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path:
 
 
 def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
-    recipe = make_recipe(apply_overrides(keys, ["--trainer.max_steps=7"]))
+    recipe = make_recipe(keys, "--trainer.max_steps=7")
     run = re.escape(str(tmp_path / "run"))
     with pytest.raises(InvalidArgument, match=rf"{run}: no training to resume there \(no recipe.yaml\)"):
         train(recipe, resume=True)
@@ -229,7 +232,7 @@ def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any])
     with pytest.raises(InvalidArgument, match=f"{run}: there is a training already; resume it, or give another run"):
         train(recipe)
     with pytest.raises(InvalidRecipe, match=r"model\.d_model: the run began with 16, but is to go on with 32"):
-        train(make_recipe(apply_overrides(keys, ["--model.d_model=32"])), resume=True)
+        train(make_recipe(keys, "--model.d_model=32"), resume=True)
     path = tmp_path / "run" / "state.ckpt"
     state = torch.load(path, weights_only=True)
     path.write_bytes(b"torn")
@@ -256,26 +259,26 @@ def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: di
         train(make_recipe(keys))
     assert not (tmp_path / "run" / "last").exists()
     with pytest.raises(InvalidFile, match=r"missing\.tsv: no such file"):
-        train(make_recipe(apply_overrides(keys, ["--data.train=missing.tsv"])))
+        train(make_recipe(keys, "--data.train=missing.tsv"))
 
 
 def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidFile, match="file/run: could not be created: Not a directory"):
-        train(make_recipe({**keys, "run": str(tmp_path / "file" / "run")}))
+        train(make_recipe({**keys, "output_dir": str(tmp_path / "file" / "run")}))
 
 
 def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
-    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=12"])))
+    train(make_recipe(keys, "--trainer.max_steps=12"))
     assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12]
     assert train(make_recipe(keys), resume=True).step == 30
     assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12, 20, 30]
-    train(make_recipe({**keys, "run": str(tmp_path / "whole")}))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}))
     assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
 
 
 def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str, Any]) -> None:
-    keys = {**keys, "run": str(tmp_path)}
+    keys = {**keys, "output_dir": str(tmp_path)}
     path = tmp_path / "recipe.yaml"
     path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
     for resume in (False, True):
@@ -287,12 +290,12 @@ def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str,
 def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "run").mkdir()
     for size in (300, 310):
-        TranslationData(make_recipe(apply_overrides(keys, [f"--vocabulary.size={size}"]))).prepare_data()
+        TranslationData(make_recipe(keys, f"--tokenizer.vocab_size={size}")).prepare_data()
         assert Tokenizer.load(tmp_path / "run" / "data").vocab_size == size
 
 
 def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys: dict[str, Any]) -> None:
-    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=3"])))
+    train(make_recipe(keys, "--trainer.max_steps=3"))
     (tmp_path / "train.tsv").rename(tmp_path / "moved.tsv")
     moved = apply_overrides(keys, ["--data.train=moved.tsv", "--trainer.max_steps=5"])
     assert train(make_recipe(moved), resume=True).step == 5
@@ -308,7 +311,7 @@ def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys:
 def test_a_device_that_is_not_there_is_refused(keys: dict[str, Any]) -> None:
     missing = "mps" if torch.cuda.is_available() else "gpu"
     with pytest.raises(InvalidRecipe, match=f"^trainer.accelerator '{missing}' with trainer.devices 'auto' cannot be"):
-        train(make_recipe(apply_overrides(keys, [f"--trainer.accelerator={missing}"])))
+        train(make_recipe(keys, f"--trainer.accelerator={missing}"))
 
 
 def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -317,8 +320,8 @@ def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: di
         file.write(f"{long}.\t{long}.\n")
     keys["model"] |= {"positions": "learned", "max_seq_len": 70}
     keys["data"]["max_length"] = 60
-    keys["validation"] |= {"sentences": 1000, "every": 2}
-    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))
+    keys["validation"] |= {"bleu_sentences": 1000, "every_n_steps": 2}
+    train(make_recipe(keys, "--trainer.max_steps=2"))
     assert (
         "validation: not translated: 1 sentences that are longer than the model takes"
         in (tmp_path / "run" / "train.log").read_text()
@@ -367,7 +370,7 @@ def test_files_of_others_are_not_touched(tmp_path: Path, keys: dict[str, Any], n
 
 
 def test_a_start_that_fails_leaves_no_folder_and_can_be_repeated(tmp_path: Path, keys: dict[str, Any]) -> None:
-    recipe = make_recipe({**keys, "run": str(tmp_path / "runs" / "new")})
+    recipe = make_recipe({**keys, "output_dir": str(tmp_path / "runs" / "new")})
     good = (tmp_path / "train.tsv").read_text()
     for text, message in (("no tab\n", "no tab"), ("", r"train\.tsv")):
         (tmp_path / "train.tsv").write_text(text)
@@ -403,7 +406,7 @@ def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[s
 
         patch.setattr(save, fail)
         with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is whole"):
-            train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=8", "--data.valid=null"])))
+            train(make_recipe(keys, "--trainer.max_steps=8", "--data.valid=null"))
     assert torch.load(run / "state.ckpt", weights_only=True)["global_step"] == 7
 
 
@@ -413,12 +416,14 @@ def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: d
     (tmp_path / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     keys["model"]["dropout"] = 0.0
     # with a large eps, the first step of Adam is nearly proportional to the gradient
-    keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "schedule": "constant", "eps": 1.0}
+    keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "lr_schedule": "constant", "eps": 1.0}
     keys["trainer"] |= {"max_steps": 1, "precision": precision}
-    keys["data"] |= {"valid": None, "batch_tokens": 1000}
+    keys["data"] |= {"valid": None, "max_tokens_per_batch": 1000}
     train(make_recipe(keys))
-    keys["data"] |= {"batch_tokens": 100, "max_length": 90}  # the long pair, and the other two
-    run = train(make_recipe(apply_overrides(keys, ["--run", str(tmp_path / "two"), "--trainer.accumulate=2"]))).folder
+    keys["data"] |= {"max_tokens_per_batch": 100, "max_length": 90}  # the long pair, and the other two
+    run = train(
+        make_recipe(keys, "--output_dir", str(tmp_path / "two"), "--trainer.accumulate_grad_batches=2")
+    ).output_dir
     assert "batches: 2 an epoch" in (run / "train.log").read_text()
     one, two = (load_file(folder / "last" / "model.safetensors") for folder in (tmp_path / "run", run))
     tolerance = 1e-5 if precision == "32" else 1e-2
@@ -427,7 +432,7 @@ def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: d
 
 
 def test_a_configured_root_logger_prints_no_line_again(keys: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=2"])))
+    train(make_recipe(keys, "--trainer.max_steps=2"))
     assert not caplog.records
     assert logging.getLogger("regard.training").propagate
 
@@ -437,6 +442,6 @@ def test_a_run_that_fails_before_its_first_state_keeps_its_models(tmp_path: Path
     run.mkdir()
     (run / ".state.ckpt.draft").symlink_to("/dev/full")
     with pytest.raises(InvalidFile, match=r"could not be saved .*; no state was saved before"):
-        train(make_recipe(apply_overrides(keys, ["--checkpoint.every=30"])))
+        train(make_recipe(keys, "--checkpoint.every_n_steps=30"))
     assert (run / "best" / "model.safetensors").is_file()
     assert rows(run)

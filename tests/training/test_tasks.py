@@ -19,7 +19,8 @@ from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig,
 from regard.nn import T5Positions
 from regard.pipelines import Generator
 from regard.text.tokenizer import load_tokenizer, train_bpe, train_translation_bpe
-from regard.training import apply_overrides, load_recipe, make_recipe, train
+from regard.training import apply_overrides, load_recipe, train
+from training.conftest import make_recipe
 
 LINE = "abcdefghijklmnopqrstuvwxyz .\n"
 SMALL = {"d_model": 32, "num_heads": 2, "num_layers": 1, "d_ff": 32, "dropout": 0.0, "attention_dropout": 0.0}
@@ -46,35 +47,42 @@ def recipes(tmp_path: Path) -> dict[str, dict[str, Any]]:
         said = random.Random(seed).choices(["a b c d e", "f g h i j k", "l m n o p"], k=count)
         (tmp_path / f"{name}.txt").write_text("\n".join(said) + "\n")
     common = {
-        "run": str(tmp_path / "run"),
-        "optimizer": {"learning_rate": 0.01, "warmup_steps": 5, "schedule": "cosine", "label_smoothing": 0},
-        "trainer": {"max_steps": 60, "log_every": 10, "accelerator": "cpu"},
-        "validation": {"every": 20, "monitor": "loss"},
-        "checkpoint": {"every": 20},
+        "output_dir": str(tmp_path / "run"),
+        "optimizer": {"learning_rate": 0.01, "warmup_steps": 5, "lr_schedule": "cosine"},
+        "loss": {"label_smoothing": 0},
+        "trainer": {"max_steps": 60, "log_every_n_steps": 10, "accelerator": "cpu"},
+        "validation": {"every_n_steps": 20, "monitor": "loss"},
+        "checkpoint": {"every_n_steps": 20},
     }
     folder = {"folder": str(tmp_path)}
     return {
-        "language_model": {
+        "causal_lm": {
             **common,
-            "task": "language_model",
-            "data": {**folder, "train": "text.txt", "valid_share": 0.2, "block": 20, "batch": 8},
-            "vocabulary": {"kind": "characters"},
+            "task": "causal_lm",
+            "data": {**folder, "train": "text.txt", "valid_fraction": 0.2, "block_size": 20, "batch_size": 8},
+            "tokenizer": {"type": "char"},
             "model": {**SMALL, "max_seq_len": 64, "positions": "alibi"},
         },
         "masked_lm": {
             **common,
             "task": "masked_lm",
-            "data": {**folder, "train": "train.txt", "valid": "valid.txt", "max_length": 30, "batch_tokens": 400},
-            "vocabulary": {"size": 300},
+            "data": {
+                **folder,
+                "train": "train.txt",
+                "valid": "valid.txt",
+                "max_length": 30,
+                "max_tokens_per_batch": 400,
+            },
+            "tokenizer": {"vocab_size": 300},
             "model": {**SMALL, "max_seq_len": 30},
         },
         "classification": {
             **common,
             "task": "classification",
             "data": {**folder, "train": "train.tsv", "valid": "valid.tsv", "max_length": 30},
-            "vocabulary": {"size": 300},
+            "tokenizer": {"vocab_size": 300},
             "model": {**SMALL, "max_seq_len": 30},
-            "validation": {"every": 20, "monitor": "f1"},
+            "validation": {"every_n_steps": 20, "monitor": "f1"},
         },
     }
 
@@ -85,16 +93,16 @@ def measured(run: Path) -> list[dict[str, str]]:
 
 
 def test_a_language_model_learns_a_line(recipes):
-    recipe = make_recipe(recipes["language_model"])
+    recipe = make_recipe(recipes["causal_lm"])
     outcome = train(recipe)
-    rows = measured(outcome.folder)
-    assert outcome.best == pytest.approx(min(float(row["valid_loss"]) for row in rows))
+    rows = measured(outcome.output_dir)
+    assert outcome.best_metric == pytest.approx(min(float(row["valid_loss"]) for row in rows))
     last = rows[-1]
     assert float(last["perplexity"]) < 1.3 < float(rows[0]["perplexity"])
     words = len(Path(recipe.data.folder / "text.txt").read_text()) * 0.2  # as many as characters, and an end
     bits = float(last["valid_loss"]) / torch.log(torch.tensor(2.0))
     assert float(last["bits_per_character"]) == pytest.approx(float(bits), rel=2 / words)
-    writer = Generator.load(outcome.folder / "best", dtype=torch.float32)
+    writer = Generator.load(outcome.output_dir / "best", dtype=torch.float32)
     assert writer.generate(["fgh", "uvw"], max_new_tokens=4) == ["ijkl", "xyz "]
     assert isinstance(writer.model, GPT)
 
@@ -102,109 +110,107 @@ def test_a_language_model_learns_a_line(recipes):
 def test_a_model_of_lines_begins_as_they_do(recipes, tmp_path):
     lines = random.Random(0).choices(["abcd", "efgh"], k=300)
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
-    outcome = train(make_recipe(apply_overrides(recipes["language_model"], ["--data.documents", "line"])))
-    writer = Generator.load(outcome.folder / "last", dtype=torch.float32)
+    outcome = train(make_recipe(recipes["causal_lm"], "--data.sample_by", "line"))
+    writer = Generator.load(outcome.output_dir / "last", dtype=torch.float32)
     assert set(writer.generate([""] * 20, sampling=SamplingParams(0.5, seed=1))) == {"abcd", "efgh"}
     assert writer.generate(["ef"]) == ["gh"]
     told = writer.likelihood("\n".join(lines[240:]) + "\n")  # the last fifth, as in training
-    row = measured(outcome.folder)[-1]
+    row = measured(outcome.output_dir)[-1]
     assert told.num_characters == 240
     assert told.nll / told.num_tokens == pytest.approx(float(row["valid_loss"]), rel=0.05)
     assert told.bits_per_character == pytest.approx(float(row["bits_per_character"]), rel=0.05)
 
 
 def test_a_model_of_files_begins_with_what_is_written(recipes):
-    keys = apply_overrides(recipes["language_model"], ["--trainer.max_steps", "1"])
-    writer = Generator.load(train(make_recipe(keys)).folder / "last")
+    keys = apply_overrides(recipes["causal_lm"], ["--trainer.max_steps", "1"])
+    writer = Generator.load(train(make_recipe(keys)).output_dir / "last")
     assert writer.model.config.bos_id is None
     assert writer.encode_prompts(["abc"]) == writer.tokenizer.encode(["abc"])
 
 
 def test_paths_may_be_relative_to_where_one_stands(recipes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    train(make_recipe(apply_overrides(recipes["classification"], ["--run", "first", "--trainer.max_steps", "1"])))
+    train(make_recipe(recipes["classification"], "--output_dir", "first", "--trainer.max_steps", "1"))
     keys = recipes["classification"]
-    del keys["vocabulary"]
+    del keys["tokenizer"]
     keys["model"] = {"checkpoint": "first/last", "dropout": 0.3}
     for steps in (1, 2):
-        again = apply_overrides(keys, ["--run", "2024_1", f"--trainer.max_steps={steps}", "--data.folder", "."])
+        again = apply_overrides(keys, ["--output_dir", "2024_1", f"--trainer.max_steps={steps}", "--data.folder", "."])
         assert train(make_recipe(again), resume=steps == 2).step == steps
     with pytest.raises(InvalidRecipe, match=r"model\.dropout: the run began with 0\.3, but is to go on with None"):
         train(make_recipe({**again, "model": {"checkpoint": "first/last"}}), resume=True)
 
 
 def test_llama_is_a_word(recipes):
-    keys = apply_overrides(recipes["language_model"], ["--model.architecture", "llama", "--trainer.max_steps", "2"])
+    keys = apply_overrides(recipes["causal_lm"], ["--model.architecture", "llama", "--trainer.max_steps", "2"])
     del keys["model"]["positions"]
     outcome = train(make_recipe(keys))
-    config = load_model(outcome.folder / "last").config
+    config = load_model(outcome.output_dir / "last").config
     assert (config.norm, config.gated, config.positions, config.tie_embeddings) == ("rms_norm", True, "rotary", False)
 
 
 def test_a_masked_language_model_learns_what_stands_where(recipes):
-    outcome = train(make_recipe(apply_overrides(recipes["masked_lm"], ["--trainer.max_steps", "240"])))
-    assert re.search(r"loss [\d.]+, [\d,]+ hidden words/s", (outcome.folder / "train.log").read_text())
-    rows = measured(outcome.folder)
+    outcome = train(make_recipe(recipes["masked_lm"], "--trainer.max_steps", "240"))
+    assert re.search(r"loss [\d.]+, [\d,]+ hidden words/s", (outcome.output_dir / "train.log").read_text())
+    rows = measured(outcome.output_dir)
     assert float(rows[-1]["valid_loss"]) < 0.75 * float(rows[0]["valid_loss"])
     assert float(rows[-1]["accuracy"]) > 50
-    model = load_model(outcome.folder / "best")
+    model = load_model(outcome.output_dir / "best")
     assert isinstance(model, Bert)
     assert model.config.head == "masked_lm"
-    assert load_tokenizer(outcome.folder / "best").mask_id == 3
+    assert load_tokenizer(outcome.output_dir / "best").mask_id == 3
 
 
 def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recipes, tmp_path):
     outcome = train(make_recipe(recipes["classification"]))
-    assert re.search(r"loss [\d.]+, [\d,]+ texts/s", (outcome.folder / "train.log").read_text())
-    rows = measured(outcome.folder)
+    assert re.search(r"loss [\d.]+, [\d,]+ texts/s", (outcome.output_dir / "train.log").read_text())
+    rows = measured(outcome.output_dir)
     assert float(rows[-1]["accuracy"]) > 90
-    assert outcome.best == pytest.approx(max(float(row["f1"]) for row in rows))
-    model = load_model(outcome.folder / "best")
+    assert outcome.best_metric == pytest.approx(max(float(row["f1"]) for row in rows))
+    model = load_model(outcome.output_dir / "best")
     assert model.config.labels == ("no", "yes")
-    tokenizer = load_tokenizer(outcome.folder / "best")
+    tokenizer = load_tokenizer(outcome.output_dir / "best")
     ids = torch.tensor(tokenizer.encode(["the film is awful"], add_special_tokens=True, split_special_tokens=False))
     assert model(ids).logits.argmax() == 0
 
-    keys = {**recipes["classification"], "run": str(tmp_path / "tuned")}
-    del keys["vocabulary"]
+    keys = {**recipes["classification"], "output_dir": str(tmp_path / "tuned")}
+    del keys["tokenizer"]
     keys["model"] = {"checkpoint": str(tmp_path / "run" / "best"), "dropout": 0.3}
     keys["trainer"] = {**keys["trainer"], "max_steps": 1}
     keys["optimizer"] = {**keys["optimizer"], "learning_rate": 1e-9}
     tuned = train(make_recipe(keys))
     copy = load_recipe(tmp_path / "tuned" / "recipe.yaml")
     assert copy.model.checkpoint == (tmp_path / "run" / "best").absolute()
-    assert load_model(tuned.folder / "last").config.dropout == 0.3
-    assert float(measured(tuned.folder)[-1]["accuracy"]) == pytest.approx(float(rows[-1]["accuracy"]), abs=10)
+    assert load_model(tuned.output_dir / "last").config.dropout == 0.3
+    assert float(measured(tuned.output_dir)[-1]["accuracy"]) == pytest.approx(float(rows[-1]["accuracy"]), abs=10)
 
 
-@pytest.mark.parametrize("task", ["language_model", "masked_lm", "classification"])
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification"])
 def test_a_training_that_goes_on_is_the_one_that_was_not_stopped(recipes, tmp_path, task):
-    keys = apply_overrides(recipes[task], ["--model.dropout", "0.1", "--optimizer.schedule", "constant"])
+    keys = apply_overrides(recipes[task], ["--model.dropout", "0.1", "--optimizer.lr_schedule", "constant"])
     keys["trainer"]["max_steps"] = 14
-    keys["checkpoint"]["every"] = 5
+    keys["checkpoint"]["every_n_steps"] = 5
     whole = train(make_recipe(keys))
-    keys = {**keys, "run": str(tmp_path / "parts"), "trainer": {**keys["trainer"], "max_steps": 6}}
+    keys = {**keys, "output_dir": str(tmp_path / "parts"), "trainer": {**keys["trainer"], "max_steps": 6}}
     train(make_recipe(keys))
     keys["trainer"] = {**keys["trainer"], "max_steps": 14}
     parts = train(make_recipe(keys), resume=True)
-    one, other = (load_model(each.folder / "last").state_dict() for each in (whole, parts))
+    one, other = (load_model(each.output_dir / "last").state_dict() for each in (whole, parts))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_training_that_diverges_stops_and_saves_none_of_it(recipes):
-    keys = apply_overrides(
-        recipes["language_model"], ["--optimizer.learning_rate", "1e30", "--trainer.max_steps", "30"]
-    )
+    keys = apply_overrides(recipes["causal_lm"], ["--optimizer.learning_rate", "1e30", "--trainer.max_steps", "30"])
     with pytest.raises(
         TrainingDiverged, match=r"step \d+: the training has diverged: .* lower optimizer\.learning_rate"
     ):
         train(make_recipe(keys))
-    assert not [name for name in ("last", "best", "averaged") if (Path(keys["run"]) / name).exists()]
+    assert not [name for name in ("last", "best", "averaged") if (Path(keys["output_dir"]) / name).exists()]
 
 
 def test_a_run_whose_state_is_gone_is_not_begun_anew_over_its_models(recipes):
-    recipe = make_recipe(apply_overrides(recipes["classification"], ["--trainer.max_steps", "2"]))
-    folder = train(recipe).folder
+    recipe = make_recipe(recipes["classification"], "--trainer.max_steps", "2")
+    folder = train(recipe).output_dir
     (folder / "state.ckpt").unlink()
     before = (folder / "last" / "model.safetensors").read_bytes(), (folder / "metrics.csv").read_bytes()
     with pytest.raises(InvalidArgument, match=r"state\.ckpt: is missing, though the run has saved models"):
@@ -232,11 +238,11 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path, text, told):
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"])
-@pytest.mark.parametrize("task", ["language_model", "masked_lm", "classification"])
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification"])
 def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
     """To one layer the order of what came before matters where there are positions, and only there."""
     keys = apply_overrides(recipes[task], [f"--model.positions={positions}", "--trainer.max_steps=2"])
-    model = load_model(train(make_recipe(keys)).folder / "last").eval()
+    model = load_model(train(make_recipe(keys)).output_dir / "last").eval()
     assert model.config.positions == positions
     for module in model.modules():
         if isinstance(module, T5Positions):  # they start at 0, and two steps change them little
@@ -253,26 +259,30 @@ def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
     order_is_nothing = torch.allclose(found[:, 4], states(words[:, [0, 2, 1, 3, 4]])[:, 4], atol=1e-6)
     assert order_is_nothing == (positions == "none")
     is_causal = torch.allclose(found[:, :4], states(last)[:, :4], atol=1e-6)
-    assert is_causal == (task == "language_model")
-    if task != "language_model":
+    assert is_causal == (task == "causal_lm")
+    if task != "causal_lm":
         torch.testing.assert_close(states(padded, torch.tensor([5]))[:, :5], found, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
     ("task", "override", "words"),
     [
-        ("language_model", "--task=language_modell", "task: should be .* but is 'language_modell', did you mean 'lang"),
-        ("language_model", "--data.batch_tokens=9", "data.batch_tokens: no such key; keys there are folder, train"),
-        ("language_model", "--data.block=65", "data.block: should be at most model.max_seq_len, 64, but is 65"),
-        ("language_model", "--data.valid=text.txt", "data.valid_share: is for where data.valid is not given"),
-        ("language_model", "--validation.monitor=bleu", "validation.monitor: should be 'loss', 'perplexity' or 'bits"),
-        ("language_model", "--model.gated=maybe", "model.gated: should be a valid boolean"),
-        ("language_model", "--model.architecture=[gpt]", r"model.architecture: should be 'gpt' or .* but is \['gpt'\]"),
-        ("language_model", "--model.d_model=yes", "model.d_model: should be a number or a text"),
-        ("masked_lm", "--data.max_length=401", "should be at most model.max_seq_len, 30.*batch_tokens, 400"),
-        ("masked_lm", "--data.masked=1.5", "data.masked: should be less than 1, but is 1.5"),
+        ("causal_lm", "--task=causal_lmm", "task: should be .* but is 'causal_lmm', did you mean 'causal_lm'"),
+        (
+            "causal_lm",
+            "--data.max_tokens_per_batch=9",
+            "data.max_tokens_per_batch: no such key; keys there are folder, train",
+        ),
+        ("causal_lm", "--data.block_size=65", "data.block_size: should be at most model.max_seq_len, 64, but is 65"),
+        ("causal_lm", "--data.valid=text.txt", "data.valid_fraction: is for where data.valid is not given"),
+        ("causal_lm", "--validation.monitor=bleu", "validation.monitor: should be 'loss', 'perplexity' or 'bits"),
+        ("causal_lm", "--model.gated=maybe", "model.gated: should be a valid boolean"),
+        ("causal_lm", "--model.architecture=[gpt]", r"model.architecture: should be 'gpt' or .* but is \['gpt'\]"),
+        ("causal_lm", "--model.d_model=yes", "model.d_model: should be a number or a text"),
+        ("masked_lm", "--data.max_length=401", "should be at most model.max_seq_len, 30.*max_tokens_per_batch, 400"),
+        ("masked_lm", "--data.mlm_probability=1.5", "data.mlm_probability: should be less than 1, but is 1.5"),
         ("classification", "--model.checkpoint=x", "model.d_model: is what model.checkpoint decides; leave one"),
-        ("classification", "--attention.entropy.weight=1", "attention: no such key"),
+        ("classification", "--attention_loss.entropy.weight=1", "attention_loss: no such key"),
     ],
 )
 def test_keys_that_do_not_fit_are_named(recipes, task, override, words):
@@ -295,7 +305,7 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     ):
         train(make_recipe(keys))
     keys = recipes["masked_lm"]
-    del keys["vocabulary"]
+    del keys["tokenizer"]
     keys["model"] = {"checkpoint": str(tmp_path / "model")}
     with pytest.raises(InvalidCheckpoint, match=r"model: expected a folder with"):
         make_recipe(keys)

@@ -19,7 +19,7 @@ def test_a_generation_is_one_matrix(positions):
     model = GPT(GPTConfig(50, num_layers=2, positions=positions, **SIZES)).eval()
     prompts = torch.randint(3, 50, (2, 6))
     with regard.watch(model, ["entropy", "received"]) as seen:
-        best = greedy(model, prompts, max_length=7, min_length=7)
+        best = greedy(model, prompts, max_new_tokens=7, min_new_tokens=7)
     assert len(seen.recordings) == 1
     words = torch.cat([prompts, torch.tensor([each.tokens for each in best])], 1)
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.analysis.alignment import Alignment, align, mutual_information
 from regard.analysis.graph import SparseWeights, pagerank, to_csr, to_networkx
-from regard.analysis.head_scores import HEAD_SCORES, SEPARATOR_TOKENS, as_score_tensors, head_scores
+from regard.analysis.head_scores import HEAD_SCORES, SEPARATOR_TOKENS, as_score_tensors, head_scores, rank_heads
 from regard.analysis.layer import Layer
 from regard.analysis.plots import plot_head_scores, plot_weights
 from regard.analysis.recording import Recording
@@ -12,6 +12,7 @@ from regard.analysis.rollout import flow, rollout
 from regard.analysis.tables import edge_table, row_table, save_table
 from regard.analysis.trace import Step, Trace
 from regard.analysis.trace_attention import trace_layer
+from regard.analysis.word_weights import WordWeights, word_weights
 
 __all__ = [
     "HEAD_SCORES",
@@ -22,6 +23,7 @@ __all__ = [
     "SparseWeights",
     "Step",
     "Trace",
+    "WordWeights",
     "align",
     "as_score_tensors",
     "edge_table",
@@ -31,10 +33,12 @@ __all__ = [
     "pagerank",
     "plot_head_scores",
     "plot_weights",
+    "rank_heads",
     "rollout",
     "row_table",
     "save_table",
     "to_csr",
     "to_networkx",
     "trace_layer",
+    "word_weights",
 ]

@@ -49,6 +49,7 @@ def head_scores(
     target_tokens: Any = None,
     separator_tokens: Collection[Hashable] = SEPARATOR_TOKENS,
     tokenizer: Any = None,
+    repeated_tokens: Recording | None = None,
 ) -> Columns:
     """Where the attention of each head goes: means over all rows that are not padding, of one recording or several.
 
@@ -78,6 +79,8 @@ def head_scores(
         target_tokens: The same for the decoder, in a model with encoder and decoder.
         separator_tokens: The tokens that end or separate texts, as they occur in `tokens`.
         tokenizer: Of transformers; its special tokens are separators, too, also where `tokens` are ids.
+        repeated_tokens: A recording of repeated random tokens, as pipelines' `record_repeated_tokens` makes it, from
+            which ``duplicate_token`` and ``induction`` are computed. Default: from `recordings`.
 
     Returns:
         Columns by name, for ``pandas.DataFrame``: ``layer``, ``kind``, ``head`` (its index in the model), and the
@@ -125,7 +128,24 @@ def head_scores(
     scores = sums.means()
     if not scores["head"]:
         raise InvalidArgument("recordings: expected at least one, with layers")
+    if repeated_tokens is not None:
+        repeated = head_scores(repeated_tokens)
+        rows = {head: row for row, head in enumerate(zip(repeated["layer"], repeated["head"], strict=True))}
+        for name in ("duplicate_token", "induction"):
+            heads = zip(scores["layer"], scores["head"], strict=True)
+            scores[name] = [repeated[name][rows[head]] if head in rows else math.nan for head in heads]
     return scores
+
+
+def rank_heads(scores: Columns, by: str) -> list[int]:
+    """The rows of `head_scores` that have a score, strongest first.
+
+    Args:
+        scores: As `head_scores` returns them.
+        by: Name of the score; rows in which it is NaN are left out.
+    """
+    rows = [row for row, value in enumerate(scores[by]) if not math.isnan(value)]
+    return sorted(rows, key=lambda row: -scores[by][row])
 
 
 def as_score_tensors(scores: Columns) -> dict[str, Float[Tensor, "layers heads"]]:
@@ -233,7 +253,7 @@ class HeadScoreAccumulator:
         sums = self._sums.setdefault((name, kind, tuple(range(heads) if head_indices is None else head_indices)), {})
         for score, rows in rows_of.items():
             total, count = sums.get(score, (0.0, 0))
-            added = (results[score] * rows[:, None]).sum((0, 2), dtype=torch.float64).cpu()
+            added = (results[score] * rows[:, None]).cpu().sum((0, 2), dtype=torch.float64)  # MPS has no float64
             sums[score] = total + added, count + int(rows.sum())
         return {name: results[name] for name in extra}
 

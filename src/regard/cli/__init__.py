@@ -1,3 +1,3 @@
-"""The command line: one thin file a verb; each imports what it needs when it runs."""
+"""The command line: one file per command; each imports what it needs when it runs."""
 
 from __future__ import annotations

@@ -8,41 +8,47 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import ExactDtype, dtype_of, require_model
-from regard.cli.output import one_line, writing
+from regard.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    OutputOption,
+    RequiredModelOption,
+    load_text_encoder,
+)
+from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidFile
-from regard.text.readers import read_lines
+from regard.text.readers import display_name, read_lines
 
 
 def classify(
-    file: Annotated[Path, typer.Argument(help="Texts, one a line; `-` reads standard input.")] = Path("-"),
+    file: Annotated[Path, typer.Argument(help="Texts, one per line; `-` is standard input.")] = Path("-"),
     *,
-    model: Annotated[Path, typer.Option(help="Model folder: a run's, or a BERT or RoBERTa classifier checkpoint.")],
-    dtype: ExactDtype = "float32",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a text: text, label, probabilities.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    model: RequiredModelOption,
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
 ) -> None:
-    """Classify texts: the most probable class of each line, and its probability.
+    """Classify texts: the most probable class of each line and its probability.
+
+    Prints class, tab, probability; `--json` prints one object per text: text, label, probabilities.
 
         echo "A story of two halves." | regard classify --model runs/polarity/best
         regard classify reviews.txt --model runs/polarity/best --json -o classes.jsonl
 
-    Texts that are too long are truncated. `regard evaluate` measures a classifier on texts with known classes.
+    Takes models that `regard train` makes from classification recipes, and BERT or RoBERTa classifiers. Texts that are
+    too long are truncated. `regard evaluate` measures a classifier on texts with known classes.
     """
-    from regard.models import Bert
-    from regard.pipelines.text_encoder import TextEncoder
-
-    require_model(model, Bert)
     texts = list(read_lines(file))
     if not texts:
-        raise InvalidFile(f"{file}: expected texts, one a line, got none")
-    predictions = TextEncoder.load(model, dtype=dtype_of(dtype)).classify(texts)
-    with writing(output) as out:
-        for text, prediction in zip(texts, predictions, strict=True):
+        raise InvalidFile(f"{display_name(file)}: expected texts, one per line, got an empty file")
+    encoder = load_text_encoder(model, "sequence_classification", dtype=dtype, device=device)
+    predictions = encoder.classify(texts)
+    with open_output(output) as out:
+        for text, (label, probabilities) in zip(texts, predictions, strict=True):
             if as_json:
-                values = {"text": text, "label": prediction.label, "probabilities": prediction.probabilities}
+                values = {"text": text, "label": label, "probabilities": probabilities}
                 out.write(json.dumps(values, ensure_ascii=False) + "\n")
             else:
-                out.write(f"{one_line(prediction.label)}\t{prediction.probabilities[prediction.label]:.4f}\n")
+                out.write(f"{strip_newlines(label)}\t{probabilities[label]:.4f}\n")

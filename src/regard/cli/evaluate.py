@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import DtypeName, dtype_of
-from regard.cli.output import one_line, writing
-from regard.cli.translate import given
+from regard.cli.options import DtypeName, load_pipeline, resolve_dtype
+from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 
@@ -117,7 +116,7 @@ def evaluate(
         found = (_text_scores if kind is GPT else _reader_scores)(model, test, dtype)
         _print_values(found, as_json=as_json)
         return
-    from regard.metrics.translation import score
+    from regard.metrics import corpus_scores
 
     idle = given(model=model, dtype=dtype, beam=beam)
     if hypotheses is not None and idle:
@@ -126,21 +125,28 @@ def evaluate(
     if model is not None and kind is None:
         load_model(model)  # which tells why it cannot be read, before the lines of TEST are taken for pairs
     sources, references = _read(test, source, reference or [])
-    with nullcontext() if output is None else writing(output) as file:  # refused before anything is translated
+    with nullcontext() if output is None else open_output(output) as file:  # refused before anything is translated
         if hypotheses is not None:
             lines = _hypotheses(hypotheses, len(sources))
         else:
-            from regard.cli.translate import translations
+            from regard.cli.translate import translate_lines
+            from regard.pipelines import Translator
 
             named = [(f"the source {text[:40]!r}", text) for text in sources]
-            found = translations(named, model=model, dtype=dtype, total=len(sources), **given(beam=beam))
-            lines = [one_line(best[0].text) for *_, best in found]
+            translator = load_pipeline(model, Translator, dtype=dtype or "auto", device="cpu")
+            found = translate_lines(translator, named, total=len(sources), **given(beam=beam))
+            lines = [strip_newlines(best[0].text) for *_, best in found]
         if file is not None:
             file.writelines(f"{line}\n" for line in lines)
-    scores = score(lines, references, **given(tokenize=tokenize))
+    scores = corpus_scores(lines, references, **given(tokenize=tokenize))
     report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
     if tokenize is None and 2 * sum(line.endswith(" .") for line in lines) > len(lines):
         print("note: this text looks tokenized; `--tokenize none` takes its words as they are", file=sys.stderr)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are set."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
@@ -148,7 +154,7 @@ def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]
     from regard.pipelines.generator import Generator
 
     text = "".join(f"{line}\n" for line in read_lines(test))
-    found = Generator.load(model, dtype=dtype_of(dtype or "float32")).likelihood(text)
+    found = Generator.load(model, dtype=resolve_dtype(dtype or "float32")).likelihood(text)
     return {
         "tokens": found.num_tokens,
         "characters": found.num_characters,
@@ -162,7 +168,7 @@ def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, floa
     """How well a BERT does what its head is for."""
     from regard.pipelines.text_encoder import TextEncoder
 
-    reader = TextEncoder.load(model, dtype=dtype_of(dtype or "float32"))
+    reader = TextEncoder.load(model, dtype=resolve_dtype(dtype or "float32"))
     head = reader.model.config.head
     measures = {"sequence_classification": _class_scores, "masked_lm": _guess_scores}
     if head not in measures:
@@ -177,7 +183,7 @@ def _guess_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
     A few texts have few masked tokens, so masks are drawn several times; ``loss_std`` is the standard deviation of the
     loss over draws.
     """
-    from regard.metrics.translation import perplexity
+    from regard.metrics import perplexity
 
     texts = [line.strip() for line in read_lines(test) if line.strip()]
     if not texts:
@@ -202,7 +208,7 @@ def _class_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
     """How well a classifier tells the classes of texts."""
     import torch
 
-    from regard.metrics.translation import classification_metrics
+    from regard.metrics import classification_metrics
 
     labels = reader.model.config.labels
     pairs = [(text, label) for _, text, label in read_labeled_texts([test])]
@@ -219,9 +225,12 @@ def _class_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
 
 def _generated_scores(path: Path, reference: Path | None) -> dict[str, Any]:
     """How varied generated texts are, and how close to what was wanted."""
-    from regard.metrics.generation import generation_metrics, signature
+    from regard.metrics import generation_metrics, generation_signature
 
-    return {**generation_metrics(_texts(path), None if reference is None else _texts(reference)), "by": signature()}
+    return {
+        **generation_metrics(_texts(path), None if reference is None else _texts(reference)),
+        "by": generation_signature(),
+    }
 
 
 def _texts(path: Path) -> list[str]:
@@ -255,12 +264,12 @@ def _print_values(values: Mapping[str, Any], *, as_json: bool) -> None:
 def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_json: bool) -> None:
     """Print the scores, for people or as JSON."""
     if as_json:
-        named = {name: {"score": found.value, "signature": found.signature} for name, found in scores.items()}
+        named = {name: {"score": found.score, "signature": found.signature} for name, found in scores.items()}
         print(json.dumps({"sentences": sentences, "references": references, **named}))
         return
     print(f"{_count(sentences, 'sentence')}, {_count(references, 'reference')}")
     for name, found in scores.items():
-        print(f"{NAMES[name]:6}{found.value:6.2f}  {found.signature}")
+        print(f"{NAMES[name]:6}{found.score:6.2f}  {found.signature}")
 
 
 def _count(number: int, what: str) -> str:

@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.options import ExactDtype, dtype_of, require_model
-from regard.cli.show import sentence_objections
-from regard.errors import raise_problems
+from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption, load_text_encoder
+from regard.cli.texts import check_texts
 
 
 def fill_mask(
     text: Annotated[
-        str, typer.Argument(help="A text with the model's mask token, such as `[MASK]` or `<mask>`, in quotes.")
+        str, typer.Argument(help="Text with the model's mask token, such as `[MASK]` or `<mask>`, in quotes.")
     ],
     *,
-    model: Annotated[Path, typer.Option(help="Model folder: a run's, or a BERT or RoBERTa checkpoint.")],
+    model: RequiredModelOption,
     top_k: Annotated[int, typer.Option(min=1, help="Number of tokens for each mask.")] = 5,
-    dtype: ExactDtype = "float32",
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object: text, and for each mask the tokens with probabilities."),
-    ] = False,
+    as_json: JsonOption = False,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
 ) -> None:
-    """Predict masked tokens: the most probable ones at each mask, with their probabilities.
+    """Predict masked tokens: the most probable tokens at each mask, with their probabilities.
 
-        regard fill-mask "Paris is the [MASK] of France." --model bert-base-uncased/ --top-k 3
+    Prints a table; `--json` prints one object: text, and masks with the probability of each token.
 
-    The mask token of models that `regard train` makes is `<mask>`. In a WordPiece vocabulary, `##ing` continues a word.
+        regard fill-mask "Paris is the [MASK] of France." --model bert-base-uncased/
+        regard fill-mask "The cat <mask> on the <mask>." --model runs/tatoeba-masked-lm/best --top-k 3
+
+    Takes models that `regard train` makes from masked_lm recipes (their mask token is `<mask>`), and BERT or RoBERTa
+    checkpoints. In a WordPiece vocabulary, `##ing` continues a word.
     """
-    raise_problems(sentence_objections("TEXT", text))
+    check_texts({"TEXT": text})
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from regard.models import Bert
-    from regard.pipelines.text_encoder import TextEncoder
-
-    require_model(model, Bert)
-    predictions = TextEncoder.load(model, dtype=dtype_of(dtype)).fill_mask(text, top_k)
+    predictions = load_text_encoder(model, "masked_lm", dtype=dtype, device=device).fill_mask(text, top_k)
     if as_json:
         masks = [prediction.probabilities for prediction in predictions]
         print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))

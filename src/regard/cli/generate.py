@@ -1,94 +1,78 @@
-"""``regard generate``: how a text goes on, as a language model writes it."""
+"""``regard generate``: text from a prompt, streamed as it is generated."""
 
 from __future__ import annotations
 
 import json
 from itertools import chain
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.options import FastestDtype, dtype_of, require_model
-from regard.cli.output import writing
-from regard.errors import InvalidArgument
+from regard.cli.options import (
+    AutoDtypeOption,
+    DeviceOption,
+    JsonOption,
+    OutputOption,
+    RequiredModelOption,
+    load_pipeline,
+    reject_options,
+)
+from regard.cli.output import open_output
 from regard.text.readers import read_lines
 
 
 def generate(
-    prompt: Annotated[
-        str, typer.Argument(help="How the text begins; `-` reads it from standard input.", show_default="nothing")
-    ] = "",
+    context: typer.Context,
+    prompt: Annotated[str, typer.Argument(help="Start of the text; `-` reads it from standard input.")] = "",
     *,
-    model: Annotated[
-        Path, typer.Option(help="The folder of a model: a run's, or a GPT-2, Llama, Mistral or Qwen2 checkpoint.")
-    ],
-    dtype: FastestDtype = None,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of tokens to generate at most.", show_default="200"),
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.", show_default="0.8")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest words.", show_default="all")] = None,
+    model: RequiredModelOption,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens to generate.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest words that make up p.", show_default="all")
+        float | None, typer.Option(help="Sample from the most likely tokens of total probability p.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="Search with so many hypotheses, and draw nothing.", show_default="no")
-    ] = None,
-    num_samples: Annotated[int, typer.Option(min=1, help="Number of texts, with a line of --- between them.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text: prompt and text.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the samples; equal seeds give equal texts.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Beam search of this size instead of sampling.")] = None,
+    num_samples: Annotated[int, typer.Option(min=1, help="Number of texts, separated by a line ---.")] = 1,
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+    dtype: AutoDtypeOption = "auto",
+    device: DeviceOption = "cpu",
 ) -> None:
-    """Write how a text goes on, word by word as it is made.
+    """Generate text from a prompt, streaming tokens as they are produced.
+
+    Prints the prompt and its continuation; `--json` prints one object per text: prompt and text.
 
         regard generate "ROMEO:" --model runs/shakespeare/best
+        regard generate "Once upon a time" --model gpt2/ --temperature 0 --max-new-tokens 40
 
-    The likeliest words, or the best of a search, in place of a draw:
-
-        regard generate "Once upon a time" --model gpt2/ --temperature 0
-        regard generate "Once upon a time" --model gpt2/ --beam 4 --max-new-tokens 40
+    Takes models that `regard train` makes from causal_lm recipes, and GPT-2, Llama, Mistral and Qwen2 checkpoints.
     """
-    idle = [name for name, value in (("--temperature", temperature), ("--top-k", top_k), ("--top-p", top_p),
-                                     ("--seed", seed)) if value is not None]  # fmt: skip
-    if beam is not None and idle:
-        raise InvalidArgument(f"{', '.join(idle)}: says how to draw, but `--beam` searches; leave one of them out")
-    if beam is not None and num_samples > 1:
-        raise InvalidArgument("`--num-samples`: a search finds one text; leave out `--beam`, or write one")
-    if temperature is not None and temperature < 0:
-        raise InvalidArgument(
-            f"`--temperature` must be at least 0, which takes the likeliest word, but is {temperature}"
-        )
-    if temperature == 0 and (top_k, top_p, seed) != (None, None, None):
-        raise InvalidArgument("`--temperature 0` takes the likeliest word and draws nothing: leave out what draws")
-    if temperature == 0 and num_samples > 1:
-        raise InvalidArgument("`--num-samples`: `--temperature 0` always writes the same text; leave one of them out")
+    if beam is not None:
+        drawing = ("temperature", "top_k", "top_p", "seed", "num_samples")
+        reject_options(context, drawing, "not used with --beam, which searches for one text")
+    elif temperature == 0:
+        drawing = ("top_k", "top_p", "seed", "num_samples")
+        reject_options(context, drawing, "not used with --temperature 0, which always generates the same text")
     if prompt == "-":
         prompt = "\n".join(read_lines("-"))
     from regard.generation.sampling import SamplingParams
-    from regard.models import GPT
-    from regard.pipelines.generator import Generator
+    from regard.pipelines import Generator
 
-    require_model(model, GPT)
-    sampling = None
-    if beam is None and temperature != 0:
-        sampling = SamplingParams(0.8 if temperature is None else temperature, top_k, top_p, seed)
-    writer = Generator.load(model, dtype=dtype_of(dtype))
-    most = 200 if max_new_tokens is None else max_new_tokens
-    sampling = None if sampling is None else sampling.started(writer.device)
-    with writing(output) as file:
+    sampling = SamplingParams(temperature, top_k, top_p, seed) if beam is None and temperature else None
+    generator = load_pipeline(model, Generator, dtype=dtype, device=device)
+    sampling = None if sampling is None else sampling.with_generator(generator.device)  # one generator for all texts
+    with open_output(output) as file:
         for number in range(num_samples):
             if beam is not None:
-                parts = iter(writer.generate([prompt], beam=beam, max_new_tokens=most))
+                parts = iter(generator.generate([prompt], beam=beam, max_new_tokens=max_new_tokens))
             else:
-                parts = writer.stream(prompt, max_new_tokens=most, sampling=sampling)
+                parts = generator.stream(prompt, max_new_tokens=max_new_tokens, sampling=sampling)
             if as_json:
                 file.write(json.dumps({"prompt": prompt, "text": "".join(parts)}, ensure_ascii=False) + "\n")
                 continue
-            first = next(parts, "")  # what does not fit is refused before anything is written
+            first = next(parts, "")  # a prompt that is too long is refused before anything is written
             file.write("---\n" * (number > 0) + prompt)
             for part in chain([first], parts):
                 file.write(part)

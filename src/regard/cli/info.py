@@ -1,12 +1,12 @@
-"""``regard info``: what is installed here, on which devices, and the known kernels, masks, scores and measures."""
+"""``regard info``: versions, devices, and the registered kernels, masks, scores and measures."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
+from regard.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from regard.ops.rules import Rule
@@ -22,14 +22,21 @@ PACKAGES = (
     "pydantic",
     "transformers",
 )
+HEADINGS = {
+    "kernels": "kernels, in the order in which they are tried",
+    "scores": "scores, with their names",
+    "measures": "measures, with their names",
+    "models": "bundled models",
+}
+
+Facts = dict[str, str | None]
+"""Facts by name; None for a package that is not installed."""
 
 
-def info(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:
+def info(as_json: JsonOption = False) -> None:
     """Show versions, devices, kernels, masks, scores, measures and the bundled model.
 
-    Put its output into a bug report:
+    Put the output into a bug report:
 
         regard info
     """
@@ -41,25 +48,18 @@ def info(
     from rich.table import Table
     from rich.text import Text
 
-    headings = {
-        "kernels": "kernels, in the order in which they are tried",
-        "scores": "scores, with their names",
-        "measures": "measures, with their names",
-        "models": "bundled models",
-    }
     console = Console()
     for title, rows in facts.items():
-        console.print(Text(headings.get(title, title), style="bold"))
+        console.print(Text(HEADINGS.get(title, title), style="bold"))
         table = Table(box=None, show_header=False)
         table.add_column(no_wrap=True)
-        for name, text in rows.items():
-            # as Text, for which square brackets are no markup
+        for name, text in rows.items():  # Text, because square brackets are markup in a str
             table.add_row(Text(f" {name}"), Text("not installed", style="dim") if text is None else Text(text))
         console.print(table)
 
 
-def gather() -> dict[str, dict[str, str | None]]:
-    """All facts, by heading and name; None where a package is not installed."""
+def gather() -> dict[str, Facts]:
+    """All facts, by heading."""
     import platform
 
     import regard
@@ -68,24 +68,24 @@ def gather() -> dict[str, dict[str, str | None]]:
     from regard.ops.measures import Measure
     from regard.ops.scores import Score
 
+    versions = {"regard": regard.__version__, "python": platform.python_version()}
     return {
-        "versions": {"regard": regard.__version__, "python": platform.python_version(), **_packages()},
+        "versions": {**versions, **{name: _installed_version(name) for name in PACKAGES}},
         "devices": _devices(),
         "kernels": {kernel.name: kernel.description for kernel in KERNELS},
-        "masks": _rules(Mask),
+        "masks": _rules(Mask, with_names=False),
         "scores": _rules(Score),
         "measures": _rules(Measure),
         "models": _bundled_models(),
     }
 
 
-def _rules(base: type[Rule]) -> dict[str, str | None]:
-    """The first sentence about each registered class, by the class's name and, except for masks, its string name."""
-    from regard.ops.masks import Mask
+def _rules(base: type[Rule], with_names: bool = True) -> Facts:
+    """The first sentence of the docstring of each registered class."""
     from regard.ops.rules import registered
 
     return {
-        cls.__name__ if base is Mask else f"{cls.__name__} ({name!r})": _first_sentence(cls.__doc__ or "")
+        f"{cls.__name__} ({name!r})" if with_names else cls.__name__: _first_sentence(cls.__doc__ or "")
         for name, cls in registered(base).items()
     }
 
@@ -94,51 +94,43 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<!\.)\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
-def _packages() -> dict[str, str | None]:
+def _installed_version(package: str) -> str | None:
     from importlib import metadata
 
-    versions: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None  # an extra that is not installed
-    return versions
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
-def _devices() -> dict[str, str | None]:
+def _devices() -> Facts:
     import os
     import platform
 
     import torch
 
-    devices: dict[str, str | None] = {
-        "cpu": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, "
-        f"{torch.backends.cpu.get_cpu_capability()}"
-    }
+    threads, capability = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
+    devices: Facts = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads, {capability}"}
     for index in range(torch.cuda.device_count()):
-        card: Any = torch.cuda.get_device_properties(index)
-        devices[f"cuda:{index}"] = (
-            f"{card.name}, {card.total_memory / 2**30:.0f} GiB, compute capability {card.major}.{card.minor}"
-        )
+        card = torch.cuda.get_device_properties(index)
+        memory = f"{card.total_memory / 2**30:.0f} GiB"
+        devices[f"cuda:{index}"] = f"{card.name}, {memory}, compute capability {card.major}.{card.minor}"
     if torch.backends.mps.is_available():
         devices["mps"] = "Apple GPU"
     return devices
 
 
-def _bundled_models() -> dict[str, str | None]:
+def _bundled_models() -> Facts:
     from importlib import resources
+    from pathlib import Path
 
-    found: dict[str, str | None] = {}
-    folder = resources.files("regard") / "bundled"
-    for model in sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []:
-        config, weights = model / "config.json", model / "model.safetensors"
-        if config.is_file() and weights.is_file():
-            kind = json.loads(config.read_text(encoding="utf-8"))
-            with resources.as_file(weights) as path:
-                size = path.stat().st_size / 1e6
-            found[model.name] = (
-                f"{kind['architecture']}, d_model {kind['d_model']}, {kind['num_encoder_layers']} + "
-                f"{kind['num_decoder_layers']} layers, {kind['vocab_size']:,} subwords, {size:.1f} MB"
-            )
-    return found or {"none": "give `--model`"}
+    models: Facts = {}
+    for path in sorted(Path(str(resources.files("regard"))).glob("bundled/*/config.json")):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        layers = f"{config['num_encoder_layers']} + {config['num_decoder_layers']} layers"
+        size = (path.parent / "model.safetensors").stat().st_size / 1e6
+        models[path.parent.name] = (
+            f"{config['architecture']}, d_model {config['d_model']}, {layers}, {config['vocab_size']:,} subwords, "
+            f"{size:.1f} MB"
+        )
+    return models

@@ -1,4 +1,4 @@
-"""The command ``regard``: its verbs, and what every failure looks like to the person who typed it."""
+"""The command ``regard``: its commands, and how each of them reports failures."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ app.command()(classify)
 app.command()(fill_mask)
 app.command()(steps)
 app.command()(evaluate)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # any key of a recipe
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # keys of the recipe
 app.command()(info)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"regard {__version__}")
         raise typer.Exit
 
@@ -55,21 +55,22 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def regard(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Inspect attention weights; train, evaluate and run Transformers.
 
-    Begin with `regard show "The cat sat on the mat."` and open the page it writes.
+    Start with `regard show "The cat sat on the mat."` and open the page it writes. `regard COMMAND --help` has
+    examples.
     """
 
 
 def main() -> None:
-    """Run a command; a refusal is one message on stderr and exit code 2, Ctrl-C is 130, a closed pipe is silent."""
-    _open_output()
+    """Run a command; an error is one message on stderr and exit code 2, Ctrl-C is 130, a closed pipe is silent."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no "▒" shows "?"
+            stream.reconfigure(errors="replace")  # a terminal without "▒" shows "?"
     try:
         try:
             app()
@@ -78,26 +79,26 @@ def main() -> None:
     except RegardError as error:
         fail(str(error))
     except BrokenPipeError:
-        _forget_output()
+        _discard_output()
         sys.exit(1)
     except OSError as error:
-        _forget_output()
+        _discard_output()
         fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
 
 
-def _open_output() -> None:
-    """Where the shell closed a stream, as `>&-` does, Python has None: what is written there goes nowhere."""
+def _open_closed_streams() -> None:
+    """Discard what is written to streams that the shell closed, as `>&-` does, for which Python has None."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the end
 
 
-def _forget_output() -> None:
-    """Let go of what could not be written, so that Python does not try once more at its end, and complain."""
+def _discard_output() -> None:
+    """Drop buffered output, which Python would try to write again at exit."""
     sys.stdout = io.StringIO()
 
 
 def fail(message: str) -> None:
-    """Print one message to stderr and leave with code 2."""
+    """Print a message to stderr and exit with code 2."""
     print(f"regard: {message}", file=sys.stderr)
     sys.exit(2)

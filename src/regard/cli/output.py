@@ -1,39 +1,72 @@
-"""Lines of text out: to standard output, or to a whole file or none."""
+"""Where commands write: standard output, a complete file or none, and a progress bar on stderr."""
 
 from __future__ import annotations
 
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from regard.files import atomic_write
 
+TABLE_SUFFIXES = (".csv", ".parquet")
 
-def one_line(text: str) -> str:
-    """The text without the tabs and line ends that a model of bytes can write: one field of one line."""
+
+def strip_newlines(text: str) -> str:
+    """Replace tabs and line ends, which a byte-level model can generate, so that the text is one field of one line."""
     return re.sub(r"[\t\r\n]+", " ", text)
 
 
 @contextmanager
-def writing(path: Path | None) -> Iterator[IO[str]]:
-    """A text file that appears under its name only when it is complete; standard output for ``-`` and no path.
+def open_output(path: Path | None) -> Iterator[IO[str]]:
+    """Open a text file that appears under its name only when it is complete, or standard output for ``-`` and None.
 
     Raises:
-        InvalidFile: The file cannot be written.
+        InvalidFile: If the file cannot be written.
     """
     if path is not None and str(path) != "-":
         with atomic_write(path, text=True) as file:
             yield file
         return
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # as what is read, whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # as the input, whatever the locale
     yield sys.stdout
 
 
-def is_typed() -> bool:
-    """Whether standard input is a person at a keyboard; it is None where the shell closed it."""
+def stdin_is_terminal() -> bool:
+    """Whether standard input is a terminal; it is None if the shell closed it."""
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+@contextmanager
+def progress(description: str, total: int | None, unit: str = "lines") -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr, unless stderr is not a terminal or lines are typed in one by one.
+
+    Args:
+        description: What is done, such as "translating".
+        total: Number of units; None if it is unknown.
+        unit: What is counted.
+
+    Yields:
+        A function that advances the bar by a number of units.
+    """
+    if not sys.stderr.isatty() or (total is None and stdin_is_terminal()):
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(description), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def print_path(label: str, path: Path) -> None:
+    """Print the path of a file that was written, unbroken, so that terminals make it a link."""
+    from rich.console import Console
+
+    Console().print(f"{label}: {path.resolve()}", soft_wrap=True, markup=False, highlight=False)

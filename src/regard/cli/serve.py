@@ -9,16 +9,15 @@ import typer
 
 
 def serve(
-    recording: Annotated[
-        Path, typer.Argument(help="A recording, as recording.save(path) writes it.", metavar="RUN.regard")
-    ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen.", show_default="one that is free")] = 0,
+    recording: Annotated[Path, typer.Argument(help="A recording, as `regard show -o run.regard` saves it.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
-    """Show a recording in the browser, from its overview down to single cells, also of texts of 16,384 tokens.
+    """Explore a recording of any length in the browser.
 
-    What is looked at is computed from the recording, exactly. Only this machine is answered, and only who knows the
-    address, which holds a secret. Ctrl-C ends it.
+    Shows an overview down to single weights, for texts of 16,384 tokens and more; weights are computed from the
+    recording when they are shown, exactly. Prints the URL, which contains an access token, and listens on localhost
+    until Ctrl-C.
 
         regard serve run.regard
         regard serve run.regard --port 8000 --no-open
@@ -28,7 +27,7 @@ def serve(
 
     def ready(address: str) -> None:
         typer.echo(address)
-        typer.echo("Ctrl-C ends it.", err=True)
+        typer.echo("Press Ctrl-C to stop.", err=True)
         if browser:
             typer.launch(address)
 

@@ -7,118 +7,134 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import ExactDtype
-from regard.errors import raise_problems
+from regard.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    FileOption,
+    LinesOption,
+    ModelOption,
+    TextArgument,
+    load_any,
+    reject_options,
+)
+from regard.cli.output import TABLE_SUFFIXES, print_path
+from regard.cli.texts import InputText, check_texts, read_texts
+from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
 
-RECORDING = ".regard"
-"""The suffix of recordings, which `regard serve` and `regard compare` read."""
+RECORDING_SUFFIX = ".regard"
 
 
 def show(
-    text: Annotated[str, typer.Argument(help="A text, in quotes; for a vision model the path of an image.")],
+    context: typer.Context,
+    text: TextArgument = None,
+    *,
+    file: FileOption = None,
+    lines: LinesOption = False,
     target: Annotated[
         str | None,
-        typer.Option(
-            help="Target text of an encoder-decoder, or the second text of a pair for a BERT.",
-            show_default="what the model generates",
-        ),
+        typer.Option(help="Target text of an encoder-decoder (by default it generates one); second text for a BERT."),
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Generate this many tokens and record them too.", show_default="none")
+        int | None, typer.Option(min=1, help="Generate up to this many tokens and record them too.")
     ] = None,
     layer: Annotated[
         str | None,
         typer.Option(
-            help="Layer to show in the table: encoder.0, cross.0, or a module name.",
-            show_default="the mean over all; of a translator, over its cross-attention",
+            help="Layer of the table: encoder.0, cross.0, or a module name.",
+            show_default="mean over the cross-attention, or over all layers",
         ),
     ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="Show what this token attends to and what attends to it, strongest first.")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Do not merge subword tokens into words.")] = False,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help=f"Page to write, or a recording if the name ends in {RECORDING}."),
+        typer.Option("--output", "-o", help="Page (.html), recording (.regard) or table (.csv, .parquet) to write."),
     ] = Path("attention.html"),
-    model: Annotated[
-        Path | None, typer.Option(help="Model folder, or minilm.", show_default="the bundled translator")
-    ] = None,
-    dtype: ExactDtype = "float32",
-    tokens: Annotated[bool, typer.Option("--tokens", help="A row for each token in the table, not each word.")] = False,
+    model: ModelOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
 ) -> None:
     """Show what each token attends to, as a table and an offline HTML page.
 
-    A translator translates first; the table is of its cross-attention:
+    The table has a row per word with the words it attends to most, averaged over heads: cross-attention of a
+    translator, self-attention of other models. The page has every layer and head.
 
         regard show "The animal didn't cross the street because it was too tired."
+        regard show "The cat sat on the mat." --model minilm --layer encoder.5 --token cat
 
-    Of language models and BERTs, the table is of self-attention:
+    `--model` also takes a folder with any Hugging Face model and its tokenizer. For vision models pass an image path;
+    only the page is written.
 
-        regard show "ROMEO: But soft, what light?" --model runs/shakespeare/best --max-new-tokens 20
-        regard show "A story of two halves." --model minilm --layer encoder.0
-
-    `--model` also takes a folder with any Hugging Face model and its tokenizer. For vision models pass the path of an
-    image; only the page is written.
-
-        regard show "summarize: The cat sat on the mat." --model t5/ --target "The cat sat."
+        regard show "Once upon a time" --model llama/ --max-new-tokens 30
         regard show cat.png --model vit/
 
-    With `-o run.regard` it saves a recording, which `regard serve` and `regard compare` open:
+    `-o` can also name a recording, for `regard serve` and `regard compare`, or a file for the weights of the table.
+    With `--lines` there is one for each line: weights-1.csv, weights-2.csv, ...
 
         regard show "Thank you." -o run.regard
+        regard show --file texts.txt --lines -o weights.csv
     """
-    raise_problems(
-        sentence_objections("TEXT", text) + ([] if target is None else sentence_objections("--target", target))
-    )
+    inputs = read_texts(text, file, lines)
+    check_texts({"--target": target, "--token": token})
+    if output.suffix not in ("", ".html", ".htm", RECORDING_SUFFIX, *TABLE_SUFFIXES):
+        expected = ", ".join((".html", RECORDING_SUFFIX, *TABLE_SUFFIXES))
+        raise InvalidArgument(f"--output: expected a name with {expected}, got {output.name!r}")
+    from regard.pipelines import Generator, TextEncoder, Translator
+
+    loaded = load_any(model, dtype=dtype, device=device, pairs=target is not None)
+    unused, because = {
+        Translator: (["max_new_tokens"], "this model translates"),
+        Generator: (["target"], "this model continues a text"),
+        TextEncoder: (["target", "max_new_tokens"], "this model reads one text and generates none"),
+    }.get(type(loaded), ([], ""))
+    reject_options(context, unused, because)
+    options = {"target": target, "max_new_tokens": max_new_tokens}
+    options = {name: value for name, value in options.items() if name not in unused}
+    for source in inputs:
+        with source.naming_errors():
+            recording = loaded.record(source.text, **options)
+        if "image" in recording.texts:
+            reject_options(context, ("layer", "token", "tokens"), "an image has a page with all layers and no table")
+            if output.suffix in TABLE_SUFFIXES:
+                raise InvalidArgument(f"--output: expected .html or .regard for an image, got {output.name!r}")
+        numbered = output if source.line is None else output.with_stem(f"{output.stem}-{source.line}")
+        _show(recording, source, numbered, layer, token, merge=not tokens)
+
+
+def _show(
+    recording: Recording, source: InputText, output: Path, layer: str | None, token: str | None, *, merge: bool
+) -> None:
+    """Write the output file, then print the text that the model generated, the table and the file's path."""
     from rich.console import Console
 
+    from regard.analysis import save_table, word_weights
     from regard.explore.page import write_page
-    from regard.explore.terminal import table
+    from regard.explore.terminal import table, token_tables
 
-    recording = _record(model, dtype, text, target, max_new_tokens)
-    is_image = "image" in recording.texts
-    if is_image:
-        unused = [name for name, value in (("--layer", layer), ("--tokens", tokens)) if value]
-        raise_problems([f"{name}: an image has no table, but a page with all layers; leave it out" for name in unused])
-    shown = None if is_image else table(recording, layer, merge=not tokens)
-    # before anything is printed: `| head` would end the command there
-    if output.suffix == RECORDING:
+    words = None if "image" in recording.texts else word_weights(recording, layer, merge=merge)
+    with source.naming_errors():
+        shown = words and (table(words) if token is None else token_tables(words, token))
+    label = "All layers and heads"
+    # The file is written first: `| head` ends the command when it prints.
+    if output.suffix == RECORDING_SUFFIX:
         recording.save(output)
+        label = "Recording"
+    elif words is not None and output.suffix in TABLE_SUFFIXES:
+        save_table(words.columns(token), output)
+        label = "Weights"
     else:
         write_page(recording, output)
     console = Console()
-    if recording.texts.get("translation"):
-        console.print(recording.texts["translation"], style="bold", markup=False, highlight=False)
-        console.print()
+    for heading in (None if source.line is None else source.origin, recording.texts.get("translation")):
+        if heading:
+            console.print(heading, style="bold", markup=False, highlight=False)
+            console.print()
     if shown is not None:
         console.print(shown)
         console.print()
-    console.print(f"All layers and heads: {output.resolve()}", soft_wrap=True, markup=False, highlight=False)
-
-
-def _record(model: Path | None, dtype: str, text: str, target: str | None, max_new_tokens: int | None) -> Recording:
-    """Record a model of any class."""
-    from regard.cli.options import load_model
-    from regard.pipelines import Generator, TextEncoder, Translator
-
-    loaded = load_model(model, dtype=dtype, pair=target is not None)
-    options = {"target": target, "max_new_tokens": max_new_tokens}
-    accepted = {Translator: ("target",), Generator: ("max_new_tokens",), TextEncoder: ()}.get(
-        type(loaded), tuple(options)
-    )
-    does = {Translator: "translates", Generator: "continues a text", TextEncoder: "reads one text and generates none"}
-    unused = [name for name, value in options.items() if value is not None and name not in accepted]
-    raise_problems([f"--{name.replace('_', '-')}: the model {does[type(loaded)]}; leave it out" for name in unused])
-    return loaded.record(text, **{name: options[name] for name in accepted})
-
-
-def sentence_objections(name: str, text: str) -> list[str]:
-    """Say why an argument of the command line is not a text."""
-    if not text.strip():
-        return [f"{name}: expected a sentence, but it is empty"]
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:  # Python holds a byte of the command line that is not UTF-8 as a surrogate
-        byte = ord(text[error.start]) & 0xFF
-        return [f"{name}: expected UTF-8, but character {error.start + 1} is the byte 0x{byte:02x}"]
-    return []
+    print_path(label, output)

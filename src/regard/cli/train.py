@@ -1,4 +1,4 @@
-"""``regard train``: an experiment from one recipe."""
+"""``regard train``: a model from a recipe."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from regard.errors import InvalidArgument
 def train(
     context: typer.Context,
     recipe: Annotated[
-        Path, typer.Argument(help="A YAML file, or the name of a recipe of the package, such as tatoeba-en-de.")
+        Path, typer.Argument(help="YAML recipe, or the name of a recipe of the package, such as tatoeba-en-de.")
     ],
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint of the run, as if it had never stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")] = False,
 ) -> None:
-    """Train a model as a recipe says; any key of it can be set here by its dotted name.
+    """Train from a YAML recipe.
 
-    A recipe is of a task: translation, language_model, masked_lm or classification. Recipes of the package:
-    tatoeba-en-de, multi30k-en-de and tatoeba-rnn-search (translation), shakespeare-characters (language_model),
-    tatoeba-masked-lm (masked_lm), polarity (classification).
+    Any key of the recipe can be set by its dotted name. The folder of the run (`output_dir`) gets models (`last`,
+    `best`, `averaged`) that `--model` of the other commands takes, a log and metrics.csv.
 
         regard train tatoeba-en-de --data.folder pairs --trainer.max_steps 2000
+        regard train my-recipe.yaml --resume
 
-    After a crash, Ctrl-C or SIGTERM, the same line with `--resume` goes on from the last checkpoint, bit for bit on one
-    CPU. The run folder then holds models (`last`, `best`, `averaged`) that `--model` of the other commands takes.
+    After a crash, Ctrl-C or SIGTERM, `--resume` continues from the last checkpoint, bit for bit on one CPU.
+
+    Recipes of the package: tatoeba-en-de, multi30k-en-de and tatoeba-rnn-search (translation), shakespeare-characters
+    (causal_lm), tatoeba-masked-lm (masked_lm), polarity (classification).
     """
     if str(recipe).startswith("--"):
         raise InvalidArgument(
-            f"RECIPE: expected the file first and keys after it, but {recipe} came first: "
-            f"write `regard train RECIPE {recipe} ...`"
+            f"RECIPE: expected the recipe before its keys, got {recipe} first; write `regard train RECIPE {recipe} ...`"
         )
     from regard import training
 
-    settings = training.load_recipe(recipe, context.args)  # refused before lightning is loaded
-    if training.train(settings, resume=resume).interrupted:
+    loaded = training.load_recipe(recipe, context.args)  # a wrong recipe is refused before lightning is imported
+    if training.train(loaded, resume=resume).interrupted:
         raise typer.Exit(130)

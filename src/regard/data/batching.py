@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from regard.data.pairs import PairDataset
 from regard.errors import InvalidArgument
-from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from regard.text.tokenizer import PAD_ID
 
 ENDLESS = 2**31  # a length that no training reaches
-
-
-class PairBatch(NamedTuple):
-    """A padded batch of pairs, ready for teacher forcing.
-
-    Args:
-        src: Source ids, ending in ``</s>`` (batch, source).
-        src_lengths: Real tokens of each source (batch,).
-        tgt: Target ids that the decoder reads, beginning with ``<s>`` (batch, target).
-        labels: Target ids that it should write, ending in ``</s>`` (batch, target).
-        tokens: Real tokens in ``labels``.
-        aligned: The token of the source that each label is aligned with, or -1 (batch, target); None: nothing is known.
-    """
-
-    src: Tensor
-    src_lengths: Tensor
-    tgt: Tensor
-    labels: Tensor
-    tokens: int
-    aligned: Tensor | None = None
 
 
 def token_budget_batches(
@@ -98,22 +76,22 @@ def padding_fraction(src: np.ndarray, tgt: np.ndarray, batches: Sequence[np.ndar
     return 1 - real / cells
 
 
-class Loader(ABC):
+class ResumableLoader(ABC):
     """Batches of a corpus: without end, epoch after epoch, for training; once over for validation.
 
-    The order follows from ``seed`` and the epoch alone. Over several processes each takes every ``world``-th batch; in
-    training the last batches of an epoch are filled up from its first, so that all processes take equally many; in
+    The order follows from ``seed`` and the epoch alone. Over several processes each takes every ``world_size``-th
+    batch; in training the first batches of an epoch fill up its end, so that all processes take equally many; in
     validation batches are cut where there would be fewer than processes.
     :meth:`state_dict` says how far it came, and :meth:`load_state_dict` makes the next iteration begin there.
 
     Args:
         seed: Decides the order; None: always the same order, one epoch (validation).
         rank: Which process this is.
-        world: How many there are.
+        world_size: How many there are.
     """
 
-    def __init__(self, *, seed: int | None = None, rank: int = 0, world: int = 1) -> None:
-        self.seed, self.rank, self.world = seed, rank, world
+    def __init__(self, *, seed: int | None = None, rank: int = 0, world_size: int = 1) -> None:
+        self.seed, self.rank, self.world_size = seed, rank, world_size
         self.epoch = self.position = 0
         self._planned: tuple[int, list[np.ndarray]] | None = None
 
@@ -131,25 +109,25 @@ class Loader(ABC):
             rng = None if self.seed is None else np.random.default_rng((self.seed, epoch))
             batches = self.batches(rng)
             if self.seed is not None:
-                batches += [batches[place % len(batches)] for place in range(-len(batches) % self.world)]
-            while self.seed is None and len(batches) < self.world and max(map(len, batches)) > 1:
+                batches += [batches[place % len(batches)] for place in range(-len(batches) % self.world_size)]
+            while self.seed is None and len(batches) < self.world_size and max(map(len, batches)) > 1:
                 largest = max(range(len(batches)), key=lambda place: len(batches[place]))
                 batches[largest : largest + 1] = np.array_split(batches[largest], 2)
             self._planned = (epoch, batches)
         return self._planned[1]
 
     def __len__(self) -> int:
-        return len(self.plan(0)[self.rank :: self.world]) if self.seed is None else ENDLESS
+        return len(self.plan(0)[self.rank :: self.world_size]) if self.seed is None else ENDLESS
 
     def __iter__(self) -> Iterator[Any]:
         if self.seed is None:
-            yield from (self.collate(rows) for rows in self.plan(0)[self.rank :: self.world])
+            yield from (self.collate(rows) for rows in self.plan(0)[self.rank :: self.world_size])
             return
-        self.position -= self.position % self.world  # where other numbers of processes have come to
+        self.position -= self.position % self.world_size  # where other numbers of processes have come to
         while True:
             plan = self.plan(self.epoch)
             rows = plan[self.position + self.rank]
-            self.position += self.world
+            self.position += self.world_size
             if self.position >= len(plan):
                 self.epoch, self.position = self.epoch + 1, 0
             yield self.collate(rows)
@@ -163,51 +141,15 @@ class Loader(ABC):
         self.epoch, self.position = state["epoch"], state["position"]
 
 
-class BatchLoader(Loader):
-    """Token-budget batches of pairs; see `Loader`.
+def pad_sequences(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
+    """Put sequences into one tensor, padded on the right: (rows, longest), int64.
 
-    Args:
-        corpus: The pairs.
-        tokens: The most a batch may cost, as in :func:`token_budget_batches`.
-        seed: As for `Loader`.
-        rank: As for `Loader`.
-        world: As for `Loader`.
+    Example:
+        >>> pad_sequences([[5, 6, 7], [8]])
+        tensor([[5, 6, 7],
+                [8, 0, 0]])
     """
-
-    def __init__(
-        self, corpus: PairDataset, tokens: int, *, seed: int | None = None, rank: int = 0, world: int = 1
-    ) -> None:
-        super().__init__(seed=seed, rank=rank, world=world)
-        self.corpus, self.tokens = corpus, tokens
-        self.src_lengths, self.tgt_lengths = corpus.lengths()
-
-    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
-        return token_budget_batches(self.src_lengths, self.tgt_lengths, self.tokens, rng)
-
-    def collate(self, rows: np.ndarray) -> PairBatch:
-        table = self.corpus.rows(rows)
-        src, src_lengths = padded(table.column("src"), end=EOS_ID)
-        labels, tgt_lengths = padded(table.column("tgt"), end=EOS_ID)
-        tgt, _ = padded(table.column("tgt"), begin=BOS_ID)
-        aligned = None
-        if "aligned" in table.column_names:
-            aligned, _ = padded(table.column("aligned"), end=-1, fill=-1)
-        return PairBatch(src, src_lengths, tgt, labels, int(tgt_lengths.sum()), aligned)
-
-
-def padded(
-    column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None, fill: int = PAD_ID
-) -> tuple[Tensor, Tensor]:
-    """A column of lists as a tensor (rows, longest + 1) with their ends or beginnings, and the lengths with these."""
-    lists = column.combine_chunks()
-    ids = lists.flatten().to_numpy()
-    lengths = np.diff(lists.offsets.to_numpy())
-    first = 0 if begin is None else 1
-    padded = np.full((len(lengths), lengths.max() + 1), fill, dtype=np.int64)
-    places = np.arange(padded.shape[1] - first)
-    padded[:, first:][places < lengths[:, None]] = ids
-    if begin is not None:
-        padded[:, 0] = begin
-    if end is not None:
-        padded[np.arange(len(lengths)), lengths] = end
-    return torch.from_numpy(padded), torch.from_numpy(lengths.astype(np.int64) + 1)
+    padded = torch.full((len(sequences), max(map(len, sequences), default=0)), pad_id, dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        padded[row, : len(sequence)] = torch.as_tensor(sequence, dtype=torch.long)
+    return padded

@@ -6,46 +6,45 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching import Loader
-from regard.data.cache import cached
-from regard.data.pairs import digest
+from regard.data.batching import ResumableLoader
+from regard.data.token_dataset import cached, hash_files
 from regard.errors import InvalidFile
 from regard.text.readers import read_lines
+from regard.text.tokenizer import SampleBy
 
-Documents = Literal["file", "line"]
 _CHUNK = 1 << 20  # characters that are tokenized together
 
 
 class BlockBatch(NamedTuple):
-    """A batch of blocks, each told one word further on.
+    """A batch of blocks for next-token prediction.
 
     Args:
-        words: (blocks, block), integers.
-        labels: (blocks, block), the word behind each.
-        tokens: How many labels there are.
+        input_ids: Token ids (blocks, block), int64.
+        labels: The next token of each (blocks, block), int64.
+        num_targets: Number of labels.
     """
 
-    words: Tensor
+    input_ids: Tensor
     labels: Tensor
-    tokens: int
+    num_targets: int
 
 
 class TokenStream(NamedTuple):
-    """A text in ids, mapped into memory.
+    """Token ids of running text, memory-mapped.
 
     Args:
-        ids: (words,).
-        characters: Of the text, line ends counted.
+        ids: (tokens,), int32.
+        num_characters: Characters of the text, with line ends.
     """
 
     ids: np.ndarray
-    characters: int
+    num_characters: int
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -85,7 +84,7 @@ def tokenize_stream(
     cache: Path,
     *,
     share: tuple[float, float] = (0.0, 1.0),
-    documents: Documents = "file",
+    sample_by: SampleBy = "document",
 ) -> TokenStream:
     """Tokenize text once, and take it from the cache ever after.
 
@@ -94,23 +93,23 @@ def tokenize_stream(
         tokenizer: Makes the ids; where it has one, its ``eos_id`` stands behind each document.
         cache: The folder for the ids; an entry is keyed on the files' bytes, the vocabulary and the other arguments.
         share: As for :func:`read_text`.
-        documents: Whether a file or a line is one; empty lines are none.
+        sample_by: Whether a text is a whole file (``"document"``) or a ``"line"``; empty lines are skipped.
 
     Raises:
         InvalidFile: If a file cannot be read, or there is too little text, or the cache cannot be written.
         InvalidArgument: If the vocabulary lacks a character.
     """
-    named = f"stream\n{share}\n{documents}\n{tokenizer.fingerprint}\n{digest(files)}"
+    named = f"stream\n{share}\n{sample_by}\n{tokenizer.fingerprint}\n{hash_files(files)}"
 
     def write(folder: Path) -> None:
         parts, characters = [], 0
         for lines in read_text(files, share):
-            for texts in _texts(lines, documents):
+            for texts in _texts(lines, sample_by):
                 characters += sum(map(len, texts))
                 ids = tokenizer.encode(texts)
-                ends = documents == "line" and tokenizer.eos_id is not None
+                ends = sample_by == "line" and tokenizer.eos_id is not None
                 parts += [np.array([*each, tokenizer.eos_id] if ends else each, dtype=np.int32) for each in ids]
-            if documents == "file" and tokenizer.eos_id is not None:
+            if sample_by == "document" and tokenizer.eos_id is not None:
                 parts.append(np.array([tokenizer.eos_id], dtype=np.int32))
         np.save(folder / "ids.npy", np.concatenate(parts) if parts else np.empty(0, np.int32))
         (folder / "characters.json").write_text(json.dumps(characters))
@@ -122,9 +121,9 @@ def tokenize_stream(
     return TokenStream(ids, json.loads((folder / "characters.json").read_text()))
 
 
-def _texts(lines: list[str], documents: Documents) -> Iterator[list[str]]:
+def _texts(lines: list[str], sample_by: SampleBy) -> Iterator[list[str]]:
     """What is tokenized together: documents, or pieces of one that end with a line."""
-    if documents == "line":
+    if sample_by == "line":
         whole = [line.rstrip("\n") for line in lines if line.strip()]
         for start in range(0, len(whole), 10_000):
             yield whole[start : start + 10_000]
@@ -141,8 +140,8 @@ def _texts(lines: list[str], documents: Documents) -> Iterator[list[str]]:
         yield ["".join(piece)]
 
 
-class BlockLoader(Loader):
-    """Blocks of a stream, so many a batch; see `Loader`.
+class BlockLoader(ResumableLoader):
+    """Blocks of a stream, so many a batch; see `ResumableLoader`.
 
     In training each epoch cuts the stream anew, from a random place on, and shuffles the blocks; what is left over at
     its ends waits for another epoch. In validation every word is told once, in order.
@@ -151,23 +150,30 @@ class BlockLoader(Loader):
         stream: The ids.
         block: Words of a block.
         batch: Blocks of a batch.
-        seed: As for `Loader`.
-        rank: As for `Loader`.
-        world: As for `Loader`.
+        seed: As for `ResumableLoader`.
+        rank: As for `ResumableLoader`.
+        world_size: As for `ResumableLoader`.
 
     Raises:
         InvalidFile: If the stream is shorter than a block.
 
     Example:
         >>> loader = BlockLoader(TokenStream(np.arange(8), 8), block=3, batch=2)
-        >>> [batch.words.tolist() for batch in loader]
+        >>> [batch.input_ids.tolist() for batch in loader]
         [[[0, 1, 2], [3, 4, 5]], [[6]]]
     """
 
     def __init__(
-        self, stream: TokenStream, block: int, batch: int, *, seed: int | None = None, rank: int = 0, world: int = 1
+        self,
+        stream: TokenStream,
+        block: int,
+        batch: int,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
-        super().__init__(seed=seed, rank=rank, world=world)
+        super().__init__(seed=seed, rank=rank, world_size=world_size)
         if seed is not None and len(stream) <= block:
             raise InvalidFile(f"the text has {len(stream)} words, but a block {block}, and one to tell: give more text")
         self.stream, self.block, self.batch = stream, block, batch

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import datasets
 import numpy as np
 import pyarrow as pa
+import torch
+from torch import Tensor
 
-from regard.data.cache import cached
+from regard.data.batching import ResumableLoader, pad_sequences, token_budget_batches
+from regard.data.token_dataset import cached, hash_files
 from regard.errors import InvalidFile
 from regard.text.readers import read_alignments, read_pairs
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
 _CHUNK = 10_000
 _IDS = pa.list_(pa.int32())
 _SCHEMA = pa.schema([("src", _IDS), ("tgt", _IDS)])
-_ALIGNED = _SCHEMA.append(pa.field("aligned", _IDS))
+_ALIGNED = _SCHEMA.append(pa.field("alignment", _IDS))
+
+
+class PairBatch(NamedTuple):
+    """A padded batch of pairs for teacher forcing.
+
+    Args:
+        input_ids: Source token ids with a final EOS (batch, source), int64.
+        lengths: Source lengths with EOS (batch,), int64.
+        decoder_input_ids: BOS and the target token ids (batch, target), int64.
+        labels: Target token ids and EOS, padded with ``pad_id`` (batch, target), int64.
+        num_targets: Labels without padding.
+        alignment: Source position that each label is aligned with, or -1 (batch, target), int64. None without
+            alignments.
+    """
+
+    input_ids: Tensor
+    lengths: Tensor
+    decoder_input_ids: Tensor
+    labels: Tensor
+    num_targets: int
+    alignment: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -31,14 +54,14 @@ class PairDataset:
 
     Args:
         dataset: Columns ``src`` and ``tgt``, ids without special tokens;
-            where there are alignments, ``aligned``: for each id of ``tgt`` the place of one in ``src``, or -1.
-        empty: Pairs left out because a side was empty.
-        too_long: Pairs left out because a side had more tokens than allowed.
+            where there are alignments, ``alignment``: for each id of ``tgt`` the place of one in ``src``, or -1.
+        num_empty: Pairs left out because a side was empty.
+        num_too_long: Pairs left out because a side had more tokens than allowed.
     """
 
     dataset: datasets.Dataset
-    empty: int
-    too_long: int
+    num_empty: int
+    num_too_long: int
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -83,47 +106,15 @@ def tokenize_pairs(
     Raises:
         InvalidFile: If a file cannot be read as a corpus, or holds no usable pair, or the cache cannot be written.
     """
-    keyed = digest([*files, *([] if alignments is None else [alignments])])
+    keyed = hash_files([*files, *([] if alignments is None else [alignments])])
     key = f"{max_length}\n{tokenizer.fingerprint}\n{keyed}"
     folder = cached(Path(cache), key, lambda draft: _tokenize(files, tokenizer, draft, max_length, alignments))
     dataset = datasets.Dataset.from_file(str(folder / "pairs.arrow"))
     skipped = json.loads((folder / "skipped.json").read_text())
     if not len(dataset):
-        why = f"{skipped['empty']} empty, {skipped['too_long']} too long"
+        why = f"{skipped['num_empty']} empty, {skipped['num_too_long']} too long"
         raise InvalidFile(f"{' and '.join(map(str, files))}: no usable pair ({why})")
     return PairDataset(dataset, **skipped)
-
-
-def digest(files: Sequence[str | Path]) -> str:
-    """A digest of what files hold, wherever they lie.
-
-    Raises:
-        InvalidFile: If one cannot be read.
-    """
-    states = []
-    for path in map(Path, files):
-        try:
-            state = path.stat()
-        except OSError as error:
-            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-            raise InvalidFile(f"{path}: {reason}") from None
-        states.append((path.absolute(), state.st_size, state.st_mtime_ns))
-    return _digest(tuple(states))
-
-
-@lru_cache(maxsize=16)
-def _digest(states: tuple[tuple[Path, int, int], ...]) -> str:
-    """The digest of files of these sizes and times of modification: a run asks for it several times."""
-    total = hashlib.sha256()
-    for path, _, _ in states:
-        try:
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    total.update(block)
-        except OSError as error:
-            raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
-        total.update(b"\n")
-    return total.hexdigest()
 
 
 def _tokenize(
@@ -133,7 +124,7 @@ def _tokenize(
     max_length: int | None,
     alignments: str | Path | None,
 ) -> None:
-    skipped = {"empty": 0, "too_long": 0}
+    skipped = {"num_empty": 0, "num_too_long": 0}
     numbered = enumerate(read_pairs(files), start=1)
     links = None if alignments is None else read_alignments(alignments)
     schema = _SCHEMA if links is None else _ALIGNED
@@ -144,9 +135,9 @@ def _tokenize(
             for (line, _), src, tgt in zip(chunk, sources, targets, strict=True):
                 aligned = () if links is None else (_aligned(tokenizer, src, tgt, links, f"{alignments}, line {line}"),)
                 if not src or not tgt:
-                    skipped["empty"] += 1
+                    skipped["num_empty"] += 1
                 elif max_length is not None and max(len(src), len(tgt)) > max_length:
-                    skipped["too_long"] += 1
+                    skipped["num_too_long"] += 1
                 else:
                     kept.append((src, tgt, *aligned))
             columns = [list(column) for column in zip(*kept, strict=True)] or [[] for _ in schema]
@@ -170,3 +161,67 @@ def _aligned(
                 raise InvalidFile(f"{where}: there is no word {number} in the {side}, which has {len(set(words))}")
     source_of = {target: numbers[0].index(source) for source, target in reversed(pairs)}  # of several the first
     return [source_of.get(word, -1) for word in numbers[1]]
+
+
+class PairLoader(ResumableLoader):
+    """Token-budget batches of pairs; see `ResumableLoader`.
+
+    Args:
+        corpus: The pairs.
+        tokens: The most a batch may cost, as in :func:`token_budget_batches`.
+        seed: As for `ResumableLoader`.
+        rank: As for `ResumableLoader`.
+        world_size: As for `ResumableLoader`.
+    """
+
+    def __init__(
+        self, corpus: PairDataset, tokens: int, *, seed: int | None = None, rank: int = 0, world_size: int = 1
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size)
+        self.corpus, self.tokens = corpus, tokens
+        self.src_lengths, self.tgt_lengths = corpus.lengths()
+
+    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
+        return token_budget_batches(self.src_lengths, self.tgt_lengths, self.tokens, rng)
+
+    def collate(self, rows: np.ndarray) -> PairBatch:
+        table = self.corpus.rows(rows)
+        src, src_lengths = padded(table.column("src"), end=EOS_ID)
+        labels, tgt_lengths = padded(table.column("tgt"), end=EOS_ID)
+        tgt, _ = padded(table.column("tgt"), begin=BOS_ID)
+        aligned = None
+        if "alignment" in table.column_names:
+            aligned, _ = padded(table.column("alignment"), end=-1, fill=-1)
+        return PairBatch(src, src_lengths, tgt, labels, int(tgt_lengths.sum()), aligned)
+
+
+def padded(
+    column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None, fill: int = PAD_ID
+) -> tuple[Tensor, Tensor]:
+    """A column of lists as a tensor (rows, longest + 1) with their ends or beginnings, and the lengths with these."""
+    lists = column.combine_chunks()
+    ids = lists.flatten().to_numpy()
+    lengths = np.diff(lists.offsets.to_numpy())
+    first = 0 if begin is None else 1
+    padded = np.full((len(lengths), lengths.max() + 1), fill, dtype=np.int64)
+    places = np.arange(padded.shape[1] - first)
+    padded[:, first:][places < lengths[:, None]] = ids
+    if begin is not None:
+        padded[:, 0] = begin
+    if end is not None:
+        padded[np.arange(len(lengths)), lengths] = end
+    return torch.from_numpy(padded), torch.from_numpy(lengths.astype(np.int64) + 1)
+
+
+def encoder_batch(
+    sequences: Sequence[Sequence[int]], *, eos_id: int = EOS_ID, pad_id: int = PAD_ID
+) -> tuple[Tensor, Tensor]:
+    """Make what an encoder reads of ids without special tokens: (src (batch, source), src_lengths (batch,)).
+
+    Example:
+        >>> encoder_batch([[5, 6], [8]])
+        (tensor([[5, 6, 2],
+                [8, 2, 0]]), tensor([3, 2]))
+    """
+    ended = [[*sequence, eos_id] for sequence in sequences]
+    return pad_sequences(ended, pad_id), torch.tensor([len(sequence) for sequence in ended])

@@ -16,49 +16,31 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from regard.data.batching import Loader, token_budget_batches
-from regard.data.cache import cached
-from regard.data.masking import IGNORE_INDEX, mask_tokens
-from regard.data.pairs import digest
+from regard.data.batching import ResumableLoader
+from regard.data.token_dataset import cached, hash_files
 from regard.errors import InvalidFile, did_you_mean
 from regard.text.readers import read_labeled_texts, read_lines
 
-MOST_CLASSES = 20
+MAX_CLASSES = 20
 """If there are more, and more than half as many as texts, they are no classes."""
 _CHUNK = 10_000
 _SCHEMA = pa.schema([("ids", pa.list_(pa.int32())), ("label", pa.int32())])
 
 
 class TextBatch(NamedTuple):
-    """A padded batch of texts, each of a class.
+    """A padded batch of labeled texts.
 
     Args:
-        words: Ids, with the special tokens (batch, tokens).
-        lengths: Real words of each text (batch,).
-        labels: The class of each (batch,).
-        tokens: How many texts there are.
+        input_ids: Token ids with special tokens (batch, tokens), int64.
+        lengths: Tokens of each text (batch,), int64.
+        labels: Index of the class of each text (batch,), int64.
+        num_targets: Number of texts.
     """
 
-    words: Tensor
+    input_ids: Tensor
     lengths: Tensor
     labels: Tensor
-    tokens: int
-
-
-class MaskedBatch(NamedTuple):
-    """A padded batch of texts, some of whose words are hidden.
-
-    Args:
-        words: Ids, of which some are hidden (batch, tokens).
-        lengths: Real words of each text (batch,).
-        labels: What stands at the places that are to be told, and -100 elsewhere (batch, tokens).
-        tokens: How many places are to be told.
-    """
-
-    words: Tensor
-    lengths: Tensor
-    labels: Tensor
-    tokens: int
+    num_targets: int
 
 
 @dataclass(frozen=True)
@@ -67,13 +49,13 @@ class TextDataset:
 
     Args:
         dataset: Columns ``ids`` (special tokens included) and ``label`` (-1 where there is none).
-        cut: Texts that were longer than allowed, and lost their ends.
-        empty: Lines left out because they were empty.
+        num_truncated: Texts that were longer than allowed, and lost their ends.
+        num_empty: Lines left out because they were empty.
     """
 
     dataset: datasets.Dataset
-    cut: int
-    empty: int
+    num_truncated: int
+    num_empty: int
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -99,7 +81,7 @@ def read_label_names(files: Sequence[Path]) -> tuple[str, ...]:
     """
     counts = Counter(label for _, _, label in read_labeled_texts(files))
     found = tuple(sorted(counts))
-    if len(found) > MOST_CLASSES and 2 * len(found) > counts.total():
+    if len(found) > MAX_CLASSES and 2 * len(found) > counts.total():
         came = f"{counts.total()} texts have {len(found)}: are these pairs of a translation?"
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected texts of a few classes, but {came}")
     if len(found) < 2:
@@ -129,7 +111,7 @@ def tokenize_texts(
         InvalidFile: If a file cannot be read, a class is none of the labels, or there is no text.
         InvalidArgument: If the vocabulary lacks a character.
     """
-    key = f"sentences\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{digest(files)}"
+    key = f"sentences\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{hash_files(files)}"
     folder = cached(cache, key, lambda draft: _tokenize(files, tokenizer, draft, max_length, labels))
     dataset = datasets.Dataset.from_file(str(folder / "sentences.arrow"))
     counts = json.loads((folder / "counts.json").read_text())
@@ -141,7 +123,7 @@ def tokenize_texts(
 def _tokenize(
     files: Sequence[Path], tokenizer: Any, folder: Path, max_length: int, labels: Sequence[str] | None
 ) -> None:
-    counts = {"cut": 0, "empty": 0}
+    counts = {"num_truncated": 0, "num_empty": 0}
     with pa.OSFile(str(folder / "sentences.arrow"), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
         waiting = _texts(files, labels, counts)
         while chunk := list(islice(waiting, _CHUNK)):
@@ -149,7 +131,7 @@ def _tokenize(
             rows = []
             # which words are hidden, batches decide; what has a class is read as a TextEncoder reads it
             for ids in tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None):
-                counts["cut"] += len(ids) > max_length
+                counts["num_truncated"] += len(ids) > max_length
                 rows.append(ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]])
             stream.write_table(pa.table([rows, list(numbers)], schema=_SCHEMA))
     (folder / "counts.json").write_text(json.dumps(counts))
@@ -161,7 +143,7 @@ def _texts(files: Sequence[Path], labels: Sequence[str] | None, counts: dict[str
             if line.strip():
                 yield line.strip(), -1
             else:
-                counts["empty"] += 1
+                counts["num_empty"] += 1
         return
     numbers = {label: number for number, label in enumerate(labels)}
     for where, text, label in read_labeled_texts(files):
@@ -172,22 +154,29 @@ def _texts(files: Sequence[Path], labels: Sequence[str] | None, counts: dict[str
         yield text, numbers[label]
 
 
-class TextLoader(Loader):
-    """So many texts a batch, with their classes; see `Loader`.
+class TextLoader(ResumableLoader):
+    """So many texts a batch, with their classes; see `ResumableLoader`.
 
     Args:
         corpus: The texts.
-        batch: TextBatch of a batch.
+        batch: Texts of a batch.
         pad_id: The word that fills up.
-        seed: As for `Loader`.
-        rank: As for `Loader`.
-        world: As for `Loader`.
+        seed: As for `ResumableLoader`.
+        rank: As for `ResumableLoader`.
+        world_size: As for `ResumableLoader`.
     """
 
     def __init__(
-        self, corpus: TextDataset, batch: int, pad_id: int, *, seed: int | None = None, rank: int = 0, world: int = 1
+        self,
+        corpus: TextDataset,
+        batch: int,
+        pad_id: int,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
-        super().__init__(seed=seed, rank=rank, world=world)
+        super().__init__(seed=seed, rank=rank, world_size=world_size)
         self.corpus, self.batch, self.pad_id = corpus, batch, pad_id
 
     def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
@@ -197,62 +186,12 @@ class TextLoader(Loader):
 
     def collate(self, rows: np.ndarray) -> TextBatch:
         ids, labels = self.corpus.rows(rows)
-        words, lengths = _padded(ids, self.pad_id)
+        words, lengths = padded_rows(ids, self.pad_id)
         return TextBatch(torch.from_numpy(words), lengths, torch.from_numpy(labels.astype(np.int64)), len(rows))
 
 
-class MaskingLoader(Loader):
-    """Token-budget batches of texts of like length, in which words are hidden anew in each epoch; see `Loader`.
-
-    How they are hidden, `mask_tokens` says.
-
-    Args:
-        corpus: The texts.
-        tokens: The most words of a batch, padding counted.
-        pad_id: The word that fills up.
-        mask_id: The word that hides another.
-        vocab_size: Number of words.
-        share: How many of the words are to be told.
-        seed: As for `Loader`.
-        rank: As for `Loader`.
-        world: As for `Loader`.
-    """
-
-    def __init__(
-        self,
-        corpus: TextDataset,
-        tokens: int,
-        *,
-        pad_id: int,
-        mask_id: int,
-        vocab_size: int,
-        share: float = 0.15,
-        seed: int | None = None,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        super().__init__(seed=seed, rank=rank, world=world)
-        self.corpus, self.tokens = corpus, tokens
-        self.pad_id, self.mask_id, self.vocab_size, self.share = pad_id, mask_id, vocab_size, share
-        self.lengths = corpus.lengths()
-
-    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
-        return token_budget_batches(self.lengths - 1, self.lengths - 1, self.tokens, rng)
-
-    def collate(self, rows: np.ndarray) -> MaskedBatch:
-        ids, _ = self.corpus.rows(rows)
-        words, lengths = _padded(ids, self.pad_id)
-        # In training, masks depend on the seed and the step, so that a resumed run draws the same; in validation on the
-        # batch alone, so that the loss does not depend on the number of processes.
-        place = () if self.seed is None else (self.seed, self.epoch, self.position, self.rank)
-        rng = np.random.default_rng((*place, int(rows[0])))
-        known = {"share": self.share, "mask_id": self.mask_id, "vocab_size": self.vocab_size}
-        hidden, labels = mask_tokens(words, lengths.numpy(), rng, **known)
-        told = int((labels != IGNORE_INDEX).sum())
-        return MaskedBatch(torch.from_numpy(hidden), lengths, torch.from_numpy(labels), told)
-
-
-def _padded(ids: list[np.ndarray], pad_id: int) -> tuple[np.ndarray, Tensor]:
+def padded_rows(ids: list[np.ndarray], pad_id: int) -> tuple[np.ndarray, Tensor]:
+    """Pad rows on the right; returns them (rows, longest) and their lengths (rows,)."""
     lengths = np.array([len(each) for each in ids])
     words = np.full((len(ids), lengths.max()), pad_id, dtype=np.int64)
     words[np.arange(words.shape[1]) < lengths[:, None]] = np.concatenate(ids)

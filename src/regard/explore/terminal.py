@@ -1,35 +1,35 @@
-"""Attention in a terminal: for each word that was written, or read, the words that it attended to most."""
+"""Attention in a terminal: the words that each word attends to most, and rankings for one word."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import compress
+from collections.abc import Sequence
+from itertools import compress, zip_longest
 from typing import TYPE_CHECKING
 
 import torch
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from regard.errors import InvalidArgument, did_you_mean
-from regard.ops.measures import GroupPool
-from regard.text.words import group_into_words_or_tokens, is_special
+from regard.text.words import is_special
 
 if TYPE_CHECKING:
-    from regard.analysis.layer import Layer
-    from regard.analysis.recording import Recording
+    from regard.analysis.word_weights import WordWeights
 
 BAR = 20
-"""How many columns a bar takes where there is room; below SHORT_BAR the runners-up have to go, at none the bars."""
+"""Columns of a bar; in a narrow terminal, where it would be below SHORT_BAR, the runners-up are left out."""
 SHORT_BAR = 8
 GAP = 3
 LONGEST = 16
-"""How many columns a word may take, at least SHORTEST where there are bars."""
+"""Columns of the longest word, and at least SHORTEST if there are bars."""
 SHORTEST = 4
 RUNNERS_UP = 2
 FAINTEST = 0.05
-"""A runner-up that got less of a row than this is not named."""
+"""Smallest weight of a runner-up."""
+MAX_RANKED, RANKED_BAR = 10, 12
+"""Number of words in a ranking, and columns of their bars: two rankings fit into 80 columns side by side."""
 STYLE = "cyan"
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -37,33 +37,25 @@ _SHADES = ((0.6, "█"), (0.35, "▓"), (0.15, "▒"), (0.05, "░"))
 _ASCII_SHADES = ((0.6, "#"), (0.35, "+"), (0.15, "-"), (0.05, "."))
 
 
-def table(recording: Recording, layer: str | None = None, *, merge: bool = True) -> RenderableType:
-    """Show what each word attended to, word by word: of a translation in the source, else in its own text.
+def table(words: WordWeights) -> RenderableType:
+    """Show the words that each word attends to most: in cross-attention those of the source, else those of its text.
 
-    The weights are the mean over the heads of one layer, or of all: of the cross-attention, where a model has it, else
-    of its self-attention. Pieces of a word are merged: a word that was attended to has the sum of its pieces, one that
-    attends their mean. Marks such as ``</s>`` are no words: they have no row, and what they got is told below.
+    Special tokens such as ``</s>`` have no row; a note states the weight that they get.
 
     Args:
-        recording: With at least one layer.
-        layer: The name of a layer; None takes the mean over all, of the cross-attention where there is one.
-        merge: Whether pieces are merged to words.
+        words: As `regard.analysis.word_weights` returns them.
 
     Returns:
-        A renderable for ``rich.print``: a table with bars, and a shaded map where the terminal is wide enough for it;
-        one sentence where no word was written.
-
-    Raises:
-        InvalidArgument: If there is no layer, or none of this name.
+        A renderable for ``rich.print``: a table with bars, and a shaded map if the terminal is wide enough for it; one
+        sentence if there are only special tokens.
 
     Example:
         >>> import regard, torch
-        >>> from regard.analysis.layer import Layer
-        >>> from regard.analysis.recording import Recording
+        >>> from regard.analysis import Layer, Recording, word_weights
         >>> shares = torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]])
         >>> weights = regard.weights(shares.log(), torch.eye(2)[None, None], scale=1.0)
         >>> cross = Layer("cross.0", "cross", weights, ("▁ja", "▁gut"), ("▁yes", "▁good"))
-        >>> Console(width=60).print(table(Recording("a title", "a model", (cross,))))
+        >>> Console(width=60).print(table(word_weights(Recording("a title", "a model", [cross]))))
         written   attended to
         ja        yes           ████████████▊     0.75   good 0.25
         gut       good          ██████████████▉   0.88   yes 0.12
@@ -75,47 +67,97 @@ def table(recording: Recording, layer: str | None = None, *, merge: bool = True)
         Share of attention, 0 to 1: mean over 1 head of cross.0.
         Shades: ░ from 0.05, ▒ from 0.15, ▓ from 0.35, █ from 0.6.
     """
-    layers = _chosen(recording, layer)
-    asking = "written" if layers[0].kind == "cross" else "read"
-    for done, tokens in ((asking, layers[0].query_tokens), ("read", layers[0].key_tokens)):
-        if all(map(is_special, tokens)):
-            return Text(f"No word was {done}, only {' '.join(tokens)}: there is nothing to show.")
-    return _Picture(layers, group_into_words_or_tokens if merge else _pieces)
+    for action, names in (("written" if words.is_cross else "read", words.query_words), ("read", words.key_words)):
+        if all(map(is_special, names)):
+            return Text(f"No word was {action}, only {' '.join(names)}: there is nothing to show.")
+    return _Picture(words)
 
 
-def _numbers(words: Sequence[Sequence[int]], tokens: int) -> torch.Tensor:
-    """Which of the words each token is of, (tokens,); −1 where of none."""
-    found = torch.full((tokens,), -1)
-    for number, positions in enumerate(words):
-        found[list(positions)] = number
-    return found
+def token_tables(words: WordWeights, word: str) -> RenderableType:
+    """Show what each occurrence of a word attends to, and what attends to it, strongest first.
+
+    Args:
+        words: As `regard.analysis.word_weights` returns them.
+        word: One of its words.
+
+    Raises:
+        InvalidArgument: If the word does not occur.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.analysis import Layer, Recording, word_weights
+        >>> shares = torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]])
+        >>> weights = regard.weights(shares.log(), torch.eye(2)[None, None], scale=1.0)
+        >>> layer = Layer("encoder.0", "encoder", weights, ("▁very", "▁good"), ("▁very", "▁good"))
+        >>> Console(width=80).print(token_tables(word_weights(Recording("", "", [layer])), "good"))
+        good (1) attends to             good (1) is attended to by
+        good (1)   ██████████▌    0.88   good (1)   ██████████▌    0.88
+        very (0)   █▌             0.12   very (0)   ███            0.25
+        <BLANKLINE>
+        Share of attention, 0 to 1: mean over 1 head of encoder.0. Positions in
+        parentheses start at 0.
+    """
+    rows, columns = words.find(word)
+    tables = [_ranking(f"{word} ({row}) attends to", words.weights[row], words.key_words) for row in rows]
+    other = [
+        _ranking(f"{word} ({column}) is attended to by", words.weights[:, column], words.query_words)
+        for column in columns
+    ]
+    pairs = zip_longest(tables, other, fillvalue="")
+    parts = [part for pair in pairs for part in (Columns(pair, padding=(0, 3)), Text())]
+    length = max(len(words.query_words), len(words.key_words))
+    more = f" The {MAX_RANKED} strongest of up to {length}." if length > MAX_RANKED else ""
+    note = f"{_share_of_attention(words)} Positions in parentheses start at 0.{more}"
+    return Group(*parts, Text(note))
+
+
+def _ranking(title: str, weights: torch.Tensor, names: Sequence[str]) -> Table:
+    """The strongest of a row or column of weights, with their names and positions."""
+    ranking = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
+    ranking.title, ranking.title_justify = Text(title, "bold"), "left"
+    for width in (None, RANKED_BAR, 4):
+        ranking.add_column(no_wrap=True, width=width)
+    order: list[int] = weights.argsort(dim=0, descending=True, stable=True).tolist()
+    for index in order[:MAX_RANKED]:
+        weight = weights[index].item()
+        ranking.add_row(Text(f"{short(names[index])} ({index})"), _Bar(weight), f"{weight:.2f}")
+    return ranking
+
+
+class _Bar:
+    """A bar for a weight, of characters that the terminal has."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(_bar(self.weight, RANKED_BAR, options.ascii_only), STYLE)
+
+
+def _share_of_attention(words: WordWeights) -> str:
+    heads = f"{words.num_heads} head{'' if words.num_heads == 1 else 's'}"
+    return f"Share of attention, 0 to 1: mean over {heads} of {', '.join(words.layers)}."
 
 
 class _Picture:
-    """Words, their weights, and how rich draws them into the width that there is."""
+    """A table and a map that rich draws into the width of the terminal."""
 
-    def __init__(self, layers: Sequence[Layer], words: Callable[[Sequence[str]], list[tuple[str, list[int]]]]) -> None:
-        self.names = [layer.name for layer in layers]
-        self.asking = "written" if layers[0].kind == "cross" else "word"
-        rows, columns = words(layers[0].query_tokens), words(layers[0].key_tokens)
-        asking = [positions for word, positions in rows if not is_special(word)]
-        merged = torch.zeros(len(asking), len(columns), dtype=torch.float64)  # (row words, column words)
-        for layer in layers:
-            device = layer.weights.device
-            sides = zip((asking, [positions for _, positions in columns]), layer.weights.shape[2:], strict=True)
-            query_groups, key_groups = (_numbers(words, tokens).to(device) for words, tokens in sides)
-            of_words = GroupPool(query_groups, key_groups)
-            for head in range(layer.weights.shape[1]):  # one at a time: there may be many, of many words
-                merged += layer.weights.detach().at(heads=head).measure({"words": of_words})["words"][0, 0].cpu()
-        self.heads = sum(layer.weights.shape[1] for layer in layers)
-        merged /= self.heads
-        self.rows = [word for word, _ in rows if not is_special(word)]
-        self.columns = [word for word, _ in columns if not is_special(word)]
-        kept = [index for index, (word, _) in enumerate(columns) if not is_special(word)]
-        self.weights = merged[:, kept]
-        self.marks = {
-            word: merged[:, index].mean().item() for index, (word, _) in enumerate(columns) if is_special(word)
-        }
+    def __init__(self, words: WordWeights) -> None:
+        self.note = _share_of_attention(words)
+        self.query_heading = "written" if words.is_cross else "word"
+        rows = [index for index, word in enumerate(words.query_words) if not is_special(word)]
+        kept = [index for index, word in enumerate(words.key_words) if not is_special(word)]
+        self.rows = [words.query_words[index] for index in rows]
+        self.columns = [words.key_words[index] for index in kept]
+        weights = words.weights[rows]
+        self.weights = weights[:, kept]
+        special: dict[str, float] = {}  # a text can have several [SEP]
+        for index, word in enumerate(words.key_words):
+            if is_special(word):
+                special[word] = special.get(word, 0.0) + weights[:, index].mean().item()
+        if special:
+            listed = " and ".join(f"{word} got {weight:.2f}" for word, weight in special.items())
+            self.note += f" On average {listed} of a row."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._table(options)
@@ -125,39 +167,38 @@ class _Picture:
         if fits:
             yield from (Text(), *lines)
         yield Text()
-        yield Text(self._note())
+        yield Text(self.note)
         if fits:
             yield Text(f"Shades: {', '.join(f'{shade} from {weight}' for weight, shade in reversed(shades))}.")
 
     def _table(self, options: ConsoleOptions) -> Table:
         fixed = len("0.00") + 3 * GAP
-        with_bars = options.max_width > fixed + 2 * SHORTEST
-        fixed = fixed if with_bars else fixed - GAP
-        room = options.max_width - fixed
-        longest = min(LONGEST, max(SHORTEST, (room - SHORT_BAR) // 2) if with_bars else max(1, room // 2))
+        has_bars = options.max_width > fixed + 2 * SHORTEST
+        room = options.max_width - (fixed if has_bars else fixed - GAP)
+        longest = min(LONGEST, max(SHORTEST, (room - SHORT_BAR) // 2) if has_bars else max(1, room // 2))
         entries = [self._entry(row, longest) for row in self.weights]
-        written = [self.asking, *(short(word, longest) for word in self.rows)]
-        others = GAP + max(cell_len(also) for _, _, also in entries)
-        best = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
-        room -= min(longest, max(map(cell_len, written))) + best
-        with_others = room - others >= SHORT_BAR
-        length = max(1, min(BAR, room - others if with_others else room))
-        drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
-        kept = (True, True, with_bars, True, with_others)
-        limits = ((self.asking, longest), ("attended to", longest), ("", length), ("", 4), ("", None))
-        for name, at_most in compress(limits, kept):
-            drawn.add_column(name, no_wrap=True, overflow="ellipsis", max_width=at_most)
-        for word, (most, weight, also) in zip(written[1:], entries, strict=True):
+        queries = [self.query_heading, *(short(word, longest) for word in self.rows)]
+        runners_up_width = GAP + max(cell_len(runners_up) for _, _, runners_up in entries)
+        key_width = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
+        room -= min(longest, max(map(cell_len, queries))) + key_width
+        has_runners_up = room - runners_up_width >= SHORT_BAR
+        length = max(1, min(BAR, room - runners_up_width if has_runners_up else room))
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        is_shown = (True, True, has_bars, True, has_runners_up)
+        headings = ((self.query_heading, longest), ("attended to", longest), ("", length), ("", 4), ("", None))
+        for heading, max_width in compress(headings, is_shown):
+            table.add_column(heading, no_wrap=True, overflow="ellipsis", max_width=max_width)
+        for query, (key, weight, runners_up) in zip(queries[1:], entries, strict=True):
             bar = Text(_bar(weight, length, options.ascii_only), STYLE)
-            cells = (Text(word), Text(most, "bold"), bar, Text(f"{weight:.2f}"), Text(also, "dim"))
-            drawn.add_row(*compress(cells, kept))
-        return drawn
+            cells = (Text(query), Text(key, "bold"), bar, Text(f"{weight:.2f}"), Text(runners_up, "dim"))
+            table.add_row(*compress(cells, is_shown))
+        return table
 
     def _entry(self, row: torch.Tensor, longest: int) -> tuple[str, float, str]:
-        """The word that got most of a row, how much, and who came after it."""
+        """The strongest word of a row, its weight, and the runners-up with theirs."""
         best, *others = row.argsort(descending=True, stable=True).tolist()[: 1 + RUNNERS_UP]
-        also = "  ".join(f"{short(self.columns[i], longest)} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
-        return short(self.columns[best], longest), row[best].item(), also
+        runners_up = "  ".join(f"{short(self.columns[i], longest)} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
+        return short(self.columns[best], longest), row[best].item(), runners_up
 
     def _map(self, shades: Sequence[tuple[float, str]]) -> list[Text]:
         """The source as a line of text, and below it, word under word, how much each written word took from it."""
@@ -170,28 +211,6 @@ class _Picture:
             line.rstrip()
             lines.append(line)
         return lines
-
-    def _note(self) -> str:
-        heads = f"{self.heads} head{'' if self.heads == 1 else 's'}"
-        note = f"Share of attention, 0 to 1: mean over {heads} of {', '.join(self.names)}."
-        marks = [f"{word} got {weight:.2f}" for word, weight in self.marks.items()]
-        return f"{note} On average {' and '.join(marks)} of a row." if marks else note
-
-
-def _pieces(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Each piece as a word of its own; where nothing but a space would be left, it stays as it is."""
-    return [(token.replace("▁", " ").strip() or token, [place]) for place, token in enumerate(tokens)]
-
-
-def _chosen(recording: Recording, name: str | None) -> Sequence[Layer]:
-    if not recording.layers:
-        raise InvalidArgument("recording: expected at least one layer of attention, got none")
-    names = [layer.name for layer in recording.layers]
-    if name is not None and name not in names:
-        raise InvalidArgument(f"layer: expected one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
-    if name is not None:
-        return tuple(layer for layer in recording.layers if layer.name == name)
-    return next(layers for kind in ("cross", "decoder", "encoder") if (layers := recording.layers.by_kind(kind)))
 
 
 def _bar(weight: float, length: int, ascii_only: bool) -> str:

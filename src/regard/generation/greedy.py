@@ -1,56 +1,101 @@
-"""Greedy search: at each step the likeliest word."""
+"""Greedy search, and the loop that adds one token to each sentence."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.generation.model_states import start_decoding
-from regard.generation.single import extend_singly
-from regard.generation.state import Generating, Hypothesis
+from regard.generation.state import DecodingState, GenerationModel, Hypothesis
+
+NextToken = Callable[[Tensor], Tensor]
+"""Choose the next tokens (sentences,) from log-probabilities (sentences, vocab)."""
 
 
 @torch.inference_mode()
 def greedy(
-    model: Generating,
-    src: Tensor,
-    src_lengths: Tensor | None = None,
+    model: GenerationModel,
+    input_ids: Tensor,
+    lengths: Tensor | None = None,
     *,
-    max_length: int | None = None,
-    min_length: int = 0,
+    max_new_tokens: int | None = None,
+    min_new_tokens: int = 0,
     cache: bool = True,
 ) -> list[Hypothesis]:
-    """Generate for each source, or prompt of a `GPT`, the sequence whose every word is the likeliest one.
+    """Generate the most probable token at each step.
 
-    A sentence that has ended leaves the batch; what a sentence gets does not depend on the others beside it.
+    The result for one sentence does not depend on the rest of the batch.
 
     Args:
-        model: In evaluation mode.
-        src: (sentences, source), integers.
-        src_lengths: (sentences,), number of real words of each source. Default: all are real.
-        max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_seq_len; of a `GPT` what its max_seq_len leaves, beyond which it reads the last max_seq_len words.
-        min_length: The fewest words, the one that ends not counted.
-        cache: False computes all words anew at each step.
+        model: A GPT or an encoder-decoder in evaluation mode.
+        input_ids: (sentences, tokens), sources of an encoder-decoder or prompts of a GPT, padded on the right.
+        lengths: (sentences,), number of tokens of each without padding. Default: no padding.
+        max_new_tokens: Maximum number of new tokens, including EOS. Default: for an encoder-decoder twice the source
+            plus 20, at most max_seq_len; for a GPT what its max_seq_len leaves. With a larger number, a GPT reads the
+            last max_seq_len tokens at each step.
+        min_new_tokens: Minimum number of new tokens, excluding EOS.
+        cache: False recomputes all tokens at each step.
 
     Returns:
-        One Hypothesis a sentence; its score is its log-probability.
+        list[Hypothesis]: One for each sentence; its score is its log-probability.
 
     Raises:
-        InvalidArgument: With everything that does not fit; or if the model gives no numbers.
+        InvalidType: If an argument has a wrong type.
+        InvalidArgument: If an argument has a wrong value, or if the model returns NaN.
 
     Example:
         >>> from regard.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
-        >>> len(greedy(model, torch.randint(3, 100, (2, 7)), max_length=5))
+        >>> len(greedy(model, torch.randint(3, 100, (2, 7)), max_new_tokens=5))
         2
     """
-    options: dict[str, Any] = {"max_length": max_length, "min_length": min_length, "cache": cache}
-    return extend_singly(start_decoding(model, src, src_lengths, **options), likeliest)
+    state = start_decoding(
+        model, input_ids, lengths, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, cache=cache
+    )
+    return decode_rows(state, argmax_token)
 
 
-def likeliest(likely: Tensor) -> Tensor:
-    """The likeliest word of each row."""
-    return likely.argmax(-1)
+def argmax_token(log_probs: Tensor) -> Tensor:
+    """The most probable token of each row."""
+    return log_probs.argmax(-1)
+
+
+class DecodingStep(NamedTuple):
+    """The next token of each unfinished sentence; every field is (sentences,)."""
+
+    sentence_ids: Tensor
+    """Index of the sentence in the batch."""
+    tokens: Tensor
+    is_eos: Tensor
+    scores: Tensor
+    """Log-probability of the sentence so far."""
+
+
+@torch.inference_mode()
+def decode_steps(state: DecodingState, next_token: NextToken) -> Iterator[DecodingStep]:
+    """Add tokens to each sentence, one row each, until it ends or reaches its max_new_tokens."""
+    scores = torch.zeros(len(state.sentence_ids), device=state.tokens.device)
+    while state.sentence_ids.numel():
+        log_probs = state.next_token_log_probs()
+        tokens = next_token(log_probs)
+        scores = scores + log_probs.gather(1, tokens[:, None]).squeeze(1)
+        is_eos = state.is_eos(tokens)
+        unfinished = (~(is_eos | state.at_max_length)).nonzero().flatten()
+        yield DecodingStep(state.sentence_ids, tokens, is_eos, scores)
+        scores = scores[unfinished]
+        state.append(tokens[unfinished], unfinished, unfinished)
+
+
+def decode_rows(state: DecodingState, next_token: NextToken) -> list[Hypothesis]:
+    """Generate one sequence for each sentence; its score is its log-probability."""
+    tokens: list[list[int]] = [[] for _ in state.sentence_ids]
+    scores, finished = [0.0] * len(tokens), [False] * len(tokens)
+    for step in decode_steps(state, next_token):
+        for sentence, token, is_eos, score in zip(*(field.tolist() for field in step), strict=True):
+            scores[sentence], finished[sentence] = score, is_eos
+            if not is_eos:
+                tokens[sentence].append(token)
+    return [Hypothesis(*fields) for fields in zip(tokens, scores, finished, strict=True)]

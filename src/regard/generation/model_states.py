@@ -1,4 +1,4 @@
-"""What is decoded: translations of sources, or texts that go on from prompts."""
+"""Decoding states of encoder-decoders, which start from a source, and of GPTs, which start from a prompt."""
 
 from __future__ import annotations
 
@@ -8,194 +8,161 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.errors import InvalidType, raise_problems
-from regard.generation.state import DecodingState, Generating
+from regard.errors import InvalidType
+from regard.generation.state import DecodingState, GenerationModel
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import GPT
 from regard.models.inputs import check_ids, check_lengths
 
 
 class EncoderDecoderState(DecodingState[EncoderDecoder]):
-    """Sentences on their way from a source.
-
-    Args:
-        model: In evaluation mode.
-        src: (sentences, source), integers.
-        src_lengths: (sentences,), number of real words of each source. Default: all are real.
-        beams: Rows of each sentence.
-        max_length: The most words that a row may get, the one that ends it counted. Default: twice its source and 20,
-            at most the model's max_length.
-        min_length: The fewest words that a row must get, the one that ends it not counted.
-        cache: False computes all words anew at each step: slow, and what the cache is tested against.
-
-    Raises:
-        InvalidArgument: With everything that does not fit.
-    """
+    """State of a batch of target sequences; arguments as for :func:`start_decoding`, which checks them."""
 
     def __init__(
         self,
         model: EncoderDecoder,
-        src: Tensor,
-        src_lengths: Tensor | None = None,
+        input_ids: Tensor,
+        lengths: Tensor | None,
         *,
-        beams: int = 1,
-        max_length: int | None = None,
-        min_length: int = 0,
-        cache: bool = True,
+        max_new_tokens: int | None,
+        min_new_tokens: int,
+        **options: Any,
     ) -> None:
         config = model.config
-        raise_problems(_objections(model, max_length, min_length))
-        self.memory, self.src_lengths = model.encode(src, src_lengths), src_lengths
-        given = src.new_full((src.shape[0],), src.shape[1]) if src_lengths is None else src_lengths
-        given = given.long()  # in which lengths in bytes could not be counted on
-        longest = 2 * given + 20 if max_length is None else torch.full_like(given, max_length)
+        self.memory, self.lengths = model.encode(input_ids, lengths), lengths
+        limits = (2 * _int64_lengths(input_ids, lengths) + 20).clamp(min=min_new_tokens + 1, max=config.max_seq_len)
+        if max_new_tokens is not None:
+            limits.fill_(max_new_tokens)
         super().__init__(
             model,
-            src.new_full((src.shape[0], 1), config.bos_id, dtype=torch.int64),
-            longest.clamp(min=min_length + 1, max=max_length or config.max_seq_len),
-            ends=[config.eos_id],
-            never={config.pad_id, config.bos_id},
-            beams=beams,
-            min_length=min_length,
-            cache=model.new_cache() if cache else None,
+            input_ids.new_full((len(input_ids), 1), config.bos_id, dtype=torch.int64),
+            limits,
+            eos_ids=[config.eos_id],
+            suppress_tokens={config.pad_id, config.bos_id},
+            min_new_tokens=min_new_tokens,
+            **options,
         )
 
-    def hidden(self, words: Tensor) -> Tensor:
-        return self.model.decode(words, self.memory, self.src_lengths, cache=self.cache)
+    def hidden_states(self, tokens: Tensor) -> Tensor:
+        return self.model.decode(tokens, self.memory, self.lengths, cache=self.cache)
 
-    def keep(self, sentences: Tensor) -> None:
-        super().keep(sentences)
+    def select_sentences(self, sentences: Tensor) -> None:
+        super().select_sentences(sentences)
         self.memory = self.memory.index_select(0, sentences)
-        self.src_lengths = None if self.src_lengths is None else self.src_lengths[sentences]
+        self.lengths = None if self.lengths is None else self.lengths[sentences]
 
 
 class CausalState(DecodingState[GPT]):
-    """Texts on their way from a prompt.
+    """State of a batch of prompts and their continuations; arguments as for :func:`start_decoding`, which checks them.
 
-    Prompts are moved to the right, so that all rows get their next word at the same place. Beyond the model's
-    max_seq_len it reads the last max_seq_len tokens of each row, without a cache, as nanoGPT does.
-
-    Args:
-        model: In evaluation mode.
-        prompts: (sentences, tokens), integers, filled up on the right.
-        lengths: (sentences,), number of real words of each prompt. Default: all are real.
-        beams: Rows of each sentence.
-        max_length: The most words that a row may get. Default: as many as the model's max_seq_len leaves.
-        min_length: The fewest words that a row must get, the one that ends it not counted.
-        cache: False computes all words anew at each step.
-
-    Raises:
-        InvalidArgument: With everything that does not fit.
-        InvalidType: If an argument is no tensor.
+    Prompts are padded on the left, so that the next token has the same index in all rows. Beyond its max_seq_len the
+    model reads the last max_seq_len tokens of each row without a cache, as nanoGPT does.
     """
 
-    open_ended = True
+    rank_unfinished = True
 
     def __init__(
-        self,
-        model: GPT,
-        prompts: Tensor,
-        lengths: Tensor | None = None,
-        *,
-        beams: int = 1,
-        max_length: int | None = None,
-        min_length: int = 0,
-        cache: bool = True,
+        self, model: GPT, input_ids: Tensor, lengths: Tensor | None, *, max_new_tokens: int | None, **options: Any
     ) -> None:
-        with Checks() as checks:
-            checks.problems += _objections(model, max_length, min_length, limited=False)
-            check_ids(checks, "prompts", prompts, model.config.vocab_size)
-            check_lengths(checks, "lengths", lengths, "prompts", prompts)
-        given = prompts.new_full((prompts.shape[0],), prompts.shape[1]) if lengths is None else lengths
-        given = given.long()
-        raise_problems(_prompt_objections(model, given, prompts.shape[1]))
-        left_padding = prompts.shape[1] - given  # (sentences,)
-        self.left_padding = None if not bool(left_padding.any()) else left_padding
+        width = input_ids.shape[1]
+        prompt_lengths = _int64_lengths(input_ids, lengths)
+        left_padding = width - prompt_lengths  # (sentences,)
+        self.left_padding = left_padding if left_padding.any() else None
         if self.left_padding is not None:
-            places = torch.arange(prompts.shape[1], device=prompts.device) - left_padding[:, None]
-            prompts = prompts.gather(1, places.clamp(min=0))
-        left = model.config.max_seq_len - given
-        limits = left if max_length is None else torch.full_like(left, max_length)
-        super().__init__(
-            model,
-            prompts.to(torch.int64),
-            limits,
-            ends=model.config.eos_ids,
-            beams=beams,
-            min_length=min_length,
-            cache=model.new_cache() if cache else None,
-        )
+            indices = torch.arange(width, device=input_ids.device) - left_padding[:, None]
+            input_ids = input_ids.gather(1, indices.clamp(min=0))
+        limits = model.config.max_seq_len - prompt_lengths
+        if max_new_tokens is not None:
+            limits.fill_(max_new_tokens)
+        super().__init__(model, input_ids.to(torch.int64), limits, eos_ids=model.config.eos_ids, **options)
 
-    def hidden(self, words: Tensor) -> Tensor:
-        left_padding, dropped = self.left_padding, self.words.shape[1] - self.model.config.max_seq_len
-        if dropped > 0:  # positions of cached tokens would change with each step
-            self.cache, words = None, self.words[:, dropped:]
-            left_padding = None if left_padding is None else (left_padding - dropped).clamp(min=0)
-        options = {"cache": self.cache, "output_attentions": False}
-        return self.model.forward_features(words, left_padding, **options)[0]
+    def hidden_states(self, tokens: Tensor) -> Tensor:
+        left_padding, overflow = self.left_padding, self.tokens.shape[1] - self.model.config.max_seq_len
+        if left_padding is not None:
+            left_padding = left_padding.repeat_interleave(len(tokens) // len(left_padding))  # (rows,)
+        if overflow > 0:  # the positions of cached tokens would change at each step
+            self.cache, tokens = None, self.tokens[:, overflow:]
+            left_padding = None if left_padding is None else (left_padding - overflow).clamp(min=0)
+        return self.model.forward_features(tokens, left_padding, cache=self.cache, output_attentions=False)[0]
 
-    def spread(self) -> None:
-        super().spread()
-        self.left_padding = None if self.left_padding is None else self.left_padding.repeat_interleave(self.beams)
-
-    def keep(self, sentences: Tensor) -> None:
-        super().keep(sentences)
-        if self.left_padding is not None:
-            self.left_padding = self.left_padding.view(-1, self.beams)[sentences].flatten()
+    def select_sentences(self, sentences: Tensor) -> None:
+        super().select_sentences(sentences)
+        self.left_padding = None if self.left_padding is None else self.left_padding[sentences]
 
 
 def start_decoding(
-    model: Generating,
-    src: Tensor,
-    src_lengths: Tensor | None = None,
+    model: GenerationModel,
+    input_ids: Tensor,
+    lengths: Tensor | None = None,
     *,
-    beams: int = 1,
-    max_length: int | None = None,
-    min_length: int = 0,
+    num_beams: int = 1,
+    max_new_tokens: int | None = None,
+    min_new_tokens: int = 0,
     cache: bool = True,
 ) -> DecodingState:
-    """Begin to decode: a translation of sources, or what goes on from prompts, as the model is.
+    """Check the arguments of a search and return the state of its batch before the first step.
 
-    Arguments and errors are those of :class:`EncoderDecoderState` and :class:`CausalState`.
+    Args:
+        model: An encoder-decoder or a GPT in evaluation mode.
+        input_ids: (sentences, tokens), sources or prompts, padded on the right.
+        lengths: (sentences,), number of tokens of each without padding. Default: no padding.
+        num_beams: Rows per sentence.
+        max_new_tokens: Maximum number of new tokens, including EOS. Default: for an encoder-decoder twice the source
+            plus 20, at most max_seq_len; for a GPT what its max_seq_len leaves.
+        min_new_tokens: Minimum number of new tokens, excluding EOS.
+        cache: False recomputes all tokens at each step.
 
     Raises:
-        InvalidType: If the model is another one.
+        InvalidType: If an argument has a wrong type.
+        InvalidArgument: If an argument has a wrong value; lists all problems.
     """
-    options: dict[str, Any] = {"beams": beams, "max_length": max_length, "min_length": min_length, "cache": cache}
+    _check_inputs(model, input_ids, lengths, max_new_tokens, min_new_tokens)
+    options: dict[str, Any] = {
+        "num_beams": num_beams,
+        "max_new_tokens": max_new_tokens,
+        "min_new_tokens": min_new_tokens,
+        "cache": model.new_cache() if cache else None,
+    }
     if isinstance(model, GPT):
-        return CausalState(model, src, src_lengths, **options)
-    if isinstance(model, EncoderDecoder):
-        return EncoderDecoderState(model, src, src_lengths, **options)
-    raise InvalidType(f"model must be a GPT or a translator, which write, but is a {type(model).__name__}")
+        return CausalState(model, input_ids, lengths, **options)
+    return EncoderDecoderState(model, input_ids, lengths, **options)
 
 
-def _objections(model: Generating, max_length: int | None, min_length: int, *, limited: bool = True) -> list[str]:
-    longest = model.config.max_seq_len if limited or max_length is None else max(max_length, 1)
+def _check_inputs(
+    model: GenerationModel, input_ids: Tensor, lengths: Tensor | None, max_new_tokens: int | None, min_new_tokens: int
+) -> None:
+    if not isinstance(model, GenerationModel):
+        raise InvalidType(f"model: expected a GPT or an encoder-decoder, got {type(model).__name__}")
+    is_gpt = isinstance(model, GPT)
+    max_seq_len = model.config.max_seq_len
     with Checks() as checks:
-        checks.integer("max_length", max_length, optional=True)
-        checks.integer("min_length", min_length)
-    objections = []
-    if model.training:
-        objections.append("model is in training mode, where dropout acts: call model.eval() first")
-    if max_length is not None and not 1 <= max_length <= longest:
-        bound = f"from 1 to the model's max_seq_len {longest}" if limited else "at least 1"
-        objections.append(f"max_length must be {bound}, but is {max_length}")
-    if not 0 <= min_length <= (longest if max_length is None else max_length):
-        objections.append(
-            f"min_length must be from 0 to max_length {longest if max_length is None else max_length}, "
-            f"but is {min_length}"
-        )
-    return objections
+        checks.that(not model.training, "model: expected evaluation mode, got training mode; call model.eval()")
+        limit, source = max_seq_len, "the model's max_seq_len"
+        if checks.integer("max_new_tokens", max_new_tokens, low=1, optional=True) and max_new_tokens is not None:
+            if not is_gpt:
+                checks.that(
+                    max_new_tokens <= limit, f"max_new_tokens: expected at most {source} {limit}, got {max_new_tokens}"
+                )
+            limit, source = max_new_tokens, "max_new_tokens"
+        if checks.integer("min_new_tokens", min_new_tokens, low=0):
+            checks.that(
+                min_new_tokens <= limit, f"min_new_tokens: expected at most {source} {limit}, got {min_new_tokens}"
+            )
+        valid = check_ids(checks, "input_ids", input_ids, model.config.vocab_size)
+        # Values are checked on the CPU only; decoding synchronizes at each step anyway.
+        on_cpu = lengths.cpu() if isinstance(lengths, Tensor) else lengths
+        low = 1 if is_gpt else model.min_source_length
+        valid = check_lengths(checks, "lengths", on_cpu, "input_ids", input_ids, low) and valid
+        if is_gpt and valid:
+            longest = input_ids.shape[1] if on_cpu is None else int(on_cpu.max())
+            checks.that(
+                longest < max_seq_len,
+                f"input_ids: expected prompts shorter than the model's max_seq_len {max_seq_len}, got one of {longest} "
+                "tokens; truncate it",
+            )
 
 
-def _prompt_objections(model: GPT, lengths: Tensor, width: int) -> list[str]:
-    shortest, longest = (int(bound) for bound in lengths.aminmax())
-    objections = [] if shortest > 0 else ["lengths must be at least 1, but a prompt is empty: begin it with some word"]
-    if longest > width:
-        objections.append(f"lengths must be at most the {width} tokens of prompts, but holds {longest}")
-    if longest >= model.config.max_seq_len:
-        positions = model.config.max_seq_len
-        objections.append(
-            f"a prompt has {longest} words, but must leave room within the model's max_seq_len {positions}"
-        )
-    return objections
+def _int64_lengths(input_ids: Tensor, lengths: Tensor | None) -> Tensor:
+    """The lengths in int64, so that sums do not overflow; without padding the width of the batch."""
+    full = input_ids.new_full((len(input_ids),), input_ids.shape[1], dtype=torch.int64)
+    return full if lengths is None else lengths.long()

@@ -1,31 +1,32 @@
-"""SamplingParams: each word is drawn at random, as likely as the model holds it to be."""
+"""Sampling with temperature, top-k and top-p."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType
+from regard.generation.greedy import NextToken, decode_rows
 from regard.generation.model_states import start_decoding
-from regard.generation.single import Choose, extend_singly
-from regard.generation.state import Generating, Hypothesis
+from regard.generation.state import GenerationModel, Hypothesis
 
-SEEDS = range(-(2**63), 2**64)  # what torch's generators take
-TEMPERATURES = 1e-30, 1e30  # beyond these a quotient may leave float32; the draw is long that of the limit
+SEED_RANGE = range(-(2**63), 2**64)  # seeds that torch.Generator accepts
+TEMPERATURE_RANGE = 1e-30, 1e30  # beyond these the quotient may overflow float32; the distribution no longer changes
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How words are drawn at random; arguments and defaults are those of :func:`sample`.
+    """Parameters of :func:`sample`, with its defaults.
 
-    With a number as seed, equal calls draw equal words; a generator goes on where it stands.
+    With an int as seed, equal calls return equal samples; a generator keeps its state between calls.
 
     Raises:
-        InvalidArgument: With everything that does not fit.
+        InvalidType: If an argument has a wrong type.
+        InvalidArgument: If an argument has a wrong value; lists all problems.
     """
 
     temperature: float = 1.0
@@ -34,48 +35,63 @@ class SamplingParams:
     seed: int | torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        raise_problems(sampling_objections(self.temperature, self.top_k, self.top_p, self.seed))
+        with Checks() as checks:
+            checks.number("temperature", self.temperature, above=0)
+            checks.integer("top_k", self.top_k, low=1, optional=True)
+            checks.that(
+                self.top_p is None or (isinstance(self.top_p, Real) and 0 < self.top_p <= 1),
+                f"top_p: expected a number above 0 and at most 1, or None, got {self.top_p!r}",
+            )
+            checks.that(
+                isinstance(self.seed, torch.Generator | None)
+                or (isinstance(self.seed, Integral) and int(self.seed) in SEED_RANGE),
+                f"seed: expected an int from -2**63 to 2**64 - 1, a torch.Generator or None, got {self.seed!r}",
+            )
 
-    def started(self, device: torch.device) -> SamplingParams:
-        """The same with a generator on the device in place of a number."""
-        return replace(self, seed=generator_on(device, self.seed))
+    def with_generator(self, device: torch.device) -> SamplingParams:
+        """A copy in which an int seed is replaced by a generator on the device.
+
+        Raises:
+            InvalidArgument: If the seed is a generator on another device.
+        """
+        return replace(self, seed=as_generator(self.seed, device))
 
 
 @torch.inference_mode()
 def sample(
-    model: Generating,
-    src: Tensor,
-    src_lengths: Tensor | None = None,
+    model: GenerationModel,
+    input_ids: Tensor,
+    lengths: Tensor | None = None,
     *,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | torch.Generator | None = None,
-    max_length: int | None = None,
-    min_length: int = 0,
+    max_new_tokens: int | None = None,
+    min_new_tokens: int = 0,
 ) -> list[Hypothesis]:
-    """Draw one sequence for each source, or prompt of a `GPT`; to draw several, give the source several times.
+    """Sample one sequence for each source or prompt; repeat rows of ``input_ids`` for several samples.
 
-    p(word) ∝ exp(logit / temperature), of those words that top_k and then top_p leave
+    p(token) ∝ exp(logit / temperature), restricted by top_k and then by top_p
 
     Args:
-        model: In evaluation mode.
-        src: (sentences, source), integers.
-        src_lengths: (sentences,), number of real words of each source. Default: all are real.
-        temperature: Below 1 keeps to likely words, above 1 strays.
-        top_k: Draw from so many likeliest words. Default: all.
-        top_p: Draw from the fewest likeliest words that together have this probability. Default: all.
-        seed: The same seed draws the same sequences from the same batch; a generator goes on where it stands. Default:
-            torch's own random state.
-        max_length: The most words, the one that ends counted. Default: twice the source and 20, at most the model's
-            max_seq_len; of a `GPT` what its max_seq_len leaves, beyond which it reads the last max_seq_len words.
-        min_length: The fewest words, the one that ends not counted.
+        model: A GPT or an encoder-decoder in evaluation mode.
+        input_ids: (sentences, tokens), as for :func:`greedy`.
+        lengths: (sentences,), as for :func:`greedy`.
+        temperature: Below 1 sharpens the distribution, above 1 flattens it.
+        top_k: Sample from this number of most probable tokens. Default: all.
+        top_p: Sample from the fewest most probable tokens whose total probability is at least this. Default: all.
+        seed: An int returns the same samples for the same batch; a generator keeps its state between calls. Default:
+            torch's global generator.
+        max_new_tokens: Maximum number of new tokens, including EOS. Default: as for :func:`greedy`.
+        min_new_tokens: Minimum number of new tokens, excluding EOS.
 
     Returns:
-        One Hypothesis a sentence; its score is its log-probability at temperature 1, from all words.
+        list[Hypothesis]: One for each sentence; its score is its log-probability at temperature 1 among all tokens.
 
     Raises:
-        InvalidArgument: With everything that does not fit; or if the model gives no numbers.
+        InvalidType: If an argument has a wrong type.
+        InvalidArgument: If an argument has a wrong value, or if the model returns NaN.
 
     Reference:
         Fan et al. 2018, "Hierarchical neural story generation" (top_k); Holtzman et al. 2020, "The curious case of
@@ -84,91 +100,71 @@ def sample(
     Example:
         >>> from regard.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
-        >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_length=5))
+        >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_new_tokens=5))
         2
     """
-    raise_problems(sampling_objections(temperature, top_k, top_p, seed))
-    decoding = start_decoding(model, src, src_lengths, max_length=max_length, min_length=min_length)
-    return extend_singly(decoding, drawing(src.device, temperature, top_k, top_p, seed))
+    sampling = SamplingParams(temperature, top_k, top_p, seed)
+    state = start_decoding(model, input_ids, lengths, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens)
+    return decode_rows(state, make_sampler(sampling, input_ids.device))
 
 
-def drawing(
-    device: torch.device,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | torch.Generator | None = None,
-) -> Choose:
-    """What draws a word of each row; arguments and errors are those of :func:`sample`."""
-    raise_problems(sampling_objections(temperature, top_k, top_p, seed))
-    generator = generator_on(device, seed)
-    coldest, hottest = TEMPERATURES
-    divisor = min(max(temperature, coldest), hottest)
+def make_sampler(sampling: SamplingParams, device: torch.device) -> NextToken:
+    """The function that samples the next token of each row."""
+    generator = as_generator(sampling.seed, device)
+    lowest, highest = TEMPERATURE_RANGE
+    temperature = min(max(sampling.temperature, lowest), highest)
 
-    def draw(likely: Tensor) -> Tensor:
-        # The likeliest word has 0, which stays 0: no quotient of the others is too large for the softmax.
-        kept = keep_likely((likely - likely.amax(-1, keepdim=True)) / divisor, top_k, top_p)
-        return torch.multinomial(kept.softmax(-1), 1, generator=generator).squeeze(1)
+    def next_token(log_probs: Tensor) -> Tensor:
+        # The maximum becomes 0 before the division, so that the softmax cannot overflow.
+        logits = (log_probs - log_probs.amax(-1, keepdim=True)) / temperature
+        probs = filter_top_k_top_p(logits, sampling.top_k, sampling.top_p).softmax(-1)
+        return torch.multinomial(probs, 1, generator=generator).squeeze(1)
 
-    return draw
+    return next_token
 
 
-def generator_on(device: torch.device, seed: int | torch.Generator | None) -> torch.Generator | None:
-    """A generator on the device that begins at a number; one that is given, as it stands.
+def as_generator(seed: int | torch.Generator | None, device: torch.device) -> torch.Generator | None:
+    """A new generator on the device for an int; a generator and None are returned unchanged.
 
     Raises:
-        InvalidArgument: If it draws on another device.
+        InvalidArgument: If the generator is on another device.
     """
     if not isinstance(seed, torch.Generator):
         return None if seed is None else torch.Generator(device).manual_seed(int(seed))
     if seed.device.type != device.type:
-        raise InvalidArgument(f"seed must be a generator on {device.type}, where the model is, but is on {seed.device}")
+        raise InvalidArgument(f"seed: expected a generator on {device.type} like the model, got one on {seed.device}")
     return seed
 
 
 def check_sampling(sampling: object) -> None:
-    """Refuse what is neither None nor a `SamplingParams`.
+    """Check that an argument is a `SamplingParams` or None.
 
     Raises:
-        InvalidType: Then.
+        InvalidType: If it is not.
     """
     if not isinstance(sampling, SamplingParams | None):
         raise InvalidType(
-            f"sampling must be a SamplingParams, but is a {type(sampling).__name__}: SamplingParams(temperature=0.8)"
+            f"sampling: expected a SamplingParams or None, got {type(sampling).__name__}; pass for example "
+            "SamplingParams(temperature=0.8)"
         )
 
 
-def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Set to −∞ the logits (rows, vocab) of all words that top_k, and of the rest top_p, leave out.
+def filter_top_k_top_p(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
+    """Set the logits (rows, vocab) of all tokens outside top_k, then of those outside top_p, to −∞.
 
-    Exactly top_k words stay, also where several share the last place; the one of top_k = 1 is that of ``argmax``.
+    Exactly top_k tokens are kept, also among equal logits; top_k = 1 keeps that of ``argmax``.
 
     Example:
-        >>> keep_likely(torch.tensor([[0.5, 0.3, 0.2]]).log(), top_k=None, top_p=0.7).exp()
+        >>> filter_top_k_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), top_k=None, top_p=0.7).exp()
         tensor([[0.5000, 0.3000, 0.0000]])
     """
     if top_k is not None and top_k < logits.shape[1]:
-        words = logits.argmax(1, keepdim=True) if top_k == 1 else logits.topk(top_k, dim=1).indices
-        logits = torch.full_like(logits, -torch.inf).scatter_(1, words, logits.gather(1, words))
+        indices = logits.argmax(1, keepdim=True) if top_k == 1 else logits.topk(top_k, dim=1).indices
+        logits = torch.full_like(logits, -torch.inf).scatter_(1, indices, logits.gather(1, indices))
     if top_p is not None and top_p < 1:
-        ordered, words = logits.sort(dim=1, descending=True, stable=True)
-        probability = ordered.softmax(-1)
-        before = probability.cumsum(1) - probability  # of all likelier words
-        ordered = ordered.masked_fill(before >= top_p, -torch.inf)
-        logits = torch.empty_like(logits).scatter_(1, words, ordered)
+        ordered, indices = logits.sort(dim=1, descending=True, stable=True)
+        probs = ordered.softmax(-1)
+        more_probable = probs.cumsum(1) - probs  # total probability of the tokens before each one
+        ordered = ordered.masked_fill(more_probable >= top_p, -torch.inf)
+        logits = torch.empty_like(logits).scatter_(1, indices, ordered)
     return logits
-
-
-def sampling_objections(
-    temperature: float, top_k: int | None, top_p: float | None, seed: int | torch.Generator | None = None
-) -> list[str]:
-    """Say what is wrong with the rules of drawing."""
-    objections = []
-    if not (isinstance(temperature, Real) and 0 < temperature < math.inf):
-        objections.append(f"temperature must be above 0 and finite, but is {temperature!r}")
-    objections += count_problems(top_k=top_k)
-    if top_p is not None and not (isinstance(top_p, Real) and 0 < top_p <= 1):
-        objections.append(f"top_p must be above 0 and at most 1, but is {top_p!r}")
-    if not isinstance(seed, torch.Generator | None) and not (isinstance(seed, Integral) and int(seed) in SEEDS):
-        objections.append(f"seed must be an integer from -2^63 to 2^64 - 1, but is {seed!r}")
-    return objections

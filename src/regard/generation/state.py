@@ -1,4 +1,4 @@
-"""A batch while it is being decoded: what every way to generate shares."""
+"""State of a batch during decoding, shared by greedy search, sampling and beam search."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from regard.errors import InvalidArgument
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import GPT
 
-Generating = EncoderDecoder | GPT
-"""The models that write: they translate a source, or go on from a prompt."""
+GenerationModel = EncoderDecoder | GPT
+"""Models that generate: an encoder-decoder from a source, a GPT from a prompt."""
 Model = TypeVar("Model", EncoderDecoder, GPT)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sequence that was generated.
+    """A generated sequence.
 
     Args:
-        tokens: Its words, without those that begin and end it.
-        score: Its log-probability, in beam search divided by the length penalty.
-        finished: Whether it ended by itself; False where the length limit cut it.
+        tokens: Its token ids, without prompt, BOS and EOS.
+        score: Its log-probability including EOS; beam search divides it by the length penalty.
+        finished: Whether it ended with EOS; False if it reached max_new_tokens.
     """
 
     tokens: list[int]
@@ -35,121 +35,119 @@ class Hypothesis:
 
 
 class DecodingState(ABC, Generic[Model]):
-    """Sentences on their way: each has the same number of rows, side by side, and each row has its words so far.
+    """The tokens of each unfinished sentence so far, in ``num_beams`` adjacent rows per sentence.
 
     Args:
-        model: In evaluation mode.
-        words: (sentences, begun), the words that all rows of a sentence begin with.
-        limits: (sentences,), the most words that each sentence may get, the one that ends it counted.
-        ends: The words that end a sentence.
-        never: Words that must not come.
-        beams: Rows of each sentence.
-        min_length: The fewest words that a row must get, the one that ends it not counted.
-        cache: The model's own, as new_cache gives it, empty; None computes all words anew at each step.
+        model: A model in evaluation mode.
+        tokens: (sentences, prompt_length), the tokens that all rows of a sentence start with.
+        max_new_tokens: (sentences,), maximum number of new tokens of each sentence, including EOS.
+        eos_ids: Token ids that end a sentence.
+        suppress_tokens: Token ids that are never generated.
+        num_beams: Rows per sentence.
+        min_new_tokens: Minimum number of new tokens, excluding EOS.
+        cache: An empty cache from ``model.new_cache()``; None recomputes all tokens at each step.
     """
 
-    open_ended = False
-    """Whether a sentence that the limit cuts is as good as one that ends: a text may go on, a translation is whole."""
+    rank_unfinished = False
+    """Whether beam search ranks unfinished sequences with finished ones: true for text, false for translations."""
 
     def __init__(
         self,
         model: Model,
-        words: Tensor,
-        limits: Tensor,
+        tokens: Tensor,
+        max_new_tokens: Tensor,
         *,
-        ends: Iterable[int],
-        never: Iterable[int] = (),
-        beams: int,
-        min_length: int,
+        eos_ids: Iterable[int],
+        suppress_tokens: Iterable[int] = (),
+        num_beams: int,
+        min_new_tokens: int,
         cache: Any,
     ) -> None:
-        self.model, self.beams, self.min_length, self.cache = model, beams, min_length, cache
-        self.numbers = torch.arange(words.shape[0], device=words.device)
-        """Which of the sentences that were given are still on their way, (sentences,)."""
-        self.words = words
-        """The words of each row, behind those that it began with, (rows, begun + length); at first a row a sentence."""
-        self.begun = words.shape[1]
-        self.limits = limits
-        """The most words that each sentence may get, (sentences,)."""
-        self.ends = torch.tensor(sorted(ends), dtype=words.dtype, device=words.device)
-        self.never = sorted(never)
-        # Made once: several large tensors a step would go back to the system after each, and be mapped and zeroed anew.
-        self._likely: Tensor | None = None
+        self.model, self.num_beams, self.min_new_tokens, self.cache = model, num_beams, min_new_tokens, cache
+        self.sentence_ids = torch.arange(tokens.shape[0], device=tokens.device)
+        """(sentences,), index in the initial batch of each unfinished sentence."""
+        self.tokens = tokens
+        """(rows, prompt_length + num_new_tokens); one row per sentence until the first step."""
+        self.prompt_length = tokens.shape[1]
+        self.max_new_tokens = max_new_tokens
+        self.eos_ids = torch.tensor(sorted(eos_ids), dtype=tokens.dtype, device=tokens.device)
+        self.suppress_tokens = sorted(suppress_tokens)
+        self._log_probs: Tensor | None = (
+            None  # a buffer, because a new allocation at each step would map and zero pages
+        )
 
     @property
-    def length(self) -> int:
-        """How many words each row has got."""
-        return self.words.shape[1] - self.begun
+    def num_new_tokens(self) -> int:
+        """Number of tokens generated so far in each row."""
+        return self.tokens.shape[1] - self.prompt_length
 
     @property
-    def at_last_word(self) -> Tensor:
-        """Which sentences may get one word more and no further one, bool (sentences,)."""
-        return self.length + 1 >= self.limits
+    def at_max_length(self) -> Tensor:
+        """Whether the next token of each sentence is its last one, bool (sentences,)."""
+        return self.num_new_tokens + 1 >= self.max_new_tokens
 
-    def is_end(self, words: Tensor) -> Tensor:
-        """Which of these words end a sentence, bool."""
-        return words == self.ends if len(self.ends) == 1 else torch.isin(words, self.ends)
+    def is_eos(self, tokens: Tensor) -> Tensor:
+        """Which tokens end a sentence, bool."""
+        return tokens == self.eos_ids if len(self.eos_ids) == 1 else torch.isin(tokens, self.eos_ids)
 
     @abstractmethod
-    def hidden(self, words: Tensor) -> Tensor:
-        """The hidden states (rows, words, d_model) of words that the cache does not hold yet."""
+    def hidden_states(self, tokens: Tensor) -> Tensor:
+        """The hidden states (rows, tokens, d_model) of tokens that are not in the cache yet."""
 
-    def next_words(self) -> Tensor:
-        """The log-probability of each word that may come next, −∞ where it must not come, (rows, vocab), in float32.
+    def next_token_log_probs(self) -> Tensor:
+        """Log-probabilities of the next token in float32, (rows, vocab); −∞ for tokens that are not allowed.
 
-        It is overwritten by the next call.
+        The next call overwrites them.
 
         Raises:
-            InvalidArgument: If the model gives no numbers.
+            InvalidArgument: If they are NaN.
         """
-        first = self.length == 0
-        recent = self.words if first or self.cache is None else self.words[:, -1:]
-        logits = self.model.lm_head(self.hidden(recent)[:, -1])  # (rows, vocab)
-        if self._likely is None:
-            rows = logits.shape[0] * (self.beams if first else 1)
-            self._likely = torch.empty(rows, logits.shape[1], dtype=torch.float32, device=logits.device)
-        likely = torch.log_softmax(logits, -1, dtype=torch.float32, out=self._likely[: logits.shape[0]])
-        # A single NaN or +∞ among the logits of a row makes all its log-probabilities NaN: one column tells.
-        if likely[:, 0].isnan().any():
+        is_first = self.num_new_tokens == 0
+        inputs = self.tokens if is_first or self.cache is None else self.tokens[:, -1:]
+        logits = self.model.lm_head(self.hidden_states(inputs)[:, -1])  # (rows, vocab)
+        if self._log_probs is None:
+            rows = logits.shape[0] * (self.num_beams if is_first else 1)
+            self._log_probs = torch.empty(rows, logits.shape[1], dtype=torch.float32, device=logits.device)
+        log_probs = torch.log_softmax(logits, -1, dtype=torch.float32, out=self._log_probs[: logits.shape[0]])
+        # One NaN or +∞ among the logits of a row makes all its log-probabilities NaN, so one column is enough.
+        if log_probs[:, 0].isnan().any():
             raise InvalidArgument(
-                f"the model's log-probabilities of word {self.length + 1} must be numbers, but some are NaN: "
-                "its weights are damaged, or overflow in their dtype"
+                f"model: expected log-probabilities of new token {self.num_new_tokens + 1} without NaN, got NaN; "
+                f"check the weights for NaN and for overflow in {logits.dtype}"
             )
-        likely[:, self.never] = -torch.inf
-        if self.length < self.min_length:
-            likely[:, self.ends] = -torch.inf
-        if first and self.beams > 1:  # all rows of a sentence begin alike: one was enough so far
-            self.spread()
-            likely = likely.repeat_interleave(self.beams, 0)
-        return likely
+        log_probs[:, self.suppress_tokens] = -torch.inf
+        if self.num_new_tokens < self.min_new_tokens:
+            log_probs[:, self.eos_ids] = -torch.inf
+        if is_first and self.num_beams > 1:
+            self.expand_beams()
+            log_probs = log_probs.repeat_interleave(self.num_beams, 0)
+        return log_probs
 
-    def spread(self) -> None:
-        """Make as many rows of each sentence's as there are beams."""
-        self.words = self.words.repeat_interleave(self.beams, 0)
+    def expand_beams(self) -> None:
+        """Repeat the row of each sentence ``num_beams`` times; the first step needs only one of these equal rows."""
+        self.tokens = self.tokens.repeat_interleave(self.num_beams, 0)
         if self.cache is not None:
-            self.cache.batch_repeat_interleave(self.beams)
+            self.cache.batch_repeat_interleave(self.num_beams)
 
-    def go_on(self, words: Tensor, rows: Tensor | None = None, staying: Tensor | None = None) -> None:
-        """Append a word to each row.
+    def append(self, tokens: Tensor, rows: Tensor | None = None, sentences: Tensor | None = None) -> None:
+        """Append one token to each row.
 
         Args:
-            words: (rows,), as many as go on.
-            rows: (rows,), which row each goes on from. Default: the same.
-            staying: (sentences,), the sentences that go on, to whose rows ``rows`` must belong. Default: all.
+            tokens: (rows,), one for each row to keep.
+            rows: (rows,), index of the row that each token continues. Default: all rows in order.
+            sentences: (sentences,), indices of the sentences to keep, to which ``rows`` belong. Default: all.
         """
-        if staying is not None and rows is None:
-            places = torch.arange(self.beams, device=staying.device)
-            rows = (staying[:, None] * self.beams + places).flatten()
-        if staying is not None:
-            self.keep(staying)
-        if self.cache is not None and rows is not None:
-            if staying is None:
-                self.cache.reorder_cache(rows)
-            else:
-                self.cache.batch_select_indices(staying, rows)
-        before = self.words if rows is None else self.words.index_select(0, rows)
-        self.words = torch.cat([before, words.unsqueeze(1)], dim=1)
+        if sentences is not None and len(sentences) < len(self.sentence_ids):
+            self.select_sentences(sentences)
+            if self.cache is not None:
+                self.cache.batch_select_indices(sentences, rows)
+        elif self.num_beams == 1:
+            rows = None  # every row continues itself
+        elif self.cache is not None and rows is not None:
+            self.cache.reorder_cache(rows)
+        previous = self.tokens if rows is None else self.tokens.index_select(0, rows)
+        self.tokens = torch.cat([previous, tokens.unsqueeze(1)], dim=1)
 
-    def keep(self, sentences: Tensor) -> None:
-        """Drop all but the sentences at these indices, of what is not in rows."""
-        self.numbers, self.limits = self.numbers[sentences], self.limits[sentences]
+    def select_sentences(self, sentences: Tensor) -> None:
+        """Keep only the sentences at these indices in what has one entry per sentence."""
+        self.sentence_ids, self.max_new_tokens = self.sentence_ids[sentences], self.max_new_tokens[sentences]

@@ -1,1 +1,10 @@
-"""Scores of generated texts, translations and labels."""
+"""Scores of translations, generated texts and predicted classes.
+
+The public names are listed in ``__init__.pyi`` and loaded when they are first used: sacrebleu is not always needed.
+"""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

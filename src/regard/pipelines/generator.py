@@ -11,15 +11,14 @@ import torch
 from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
-from regard.data.padding import pad_sequences
+from regard.data.batching import pad_sequences
 from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.generation.beam_search import beam_search
-from regard.generation.greedy import greedy, likeliest
-from regard.generation.model_states import CausalState
-from regard.generation.sampling import SamplingParams, check_sampling, drawing, sample
-from regard.generation.single import steps
+from regard.generation.greedy import argmax_token, decode_steps, greedy
+from regard.generation.model_states import start_decoding
+from regard.generation.sampling import SamplingParams, check_sampling, make_sampler, sample
 from regard.generation.state import Hypothesis
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models.gpt import GPT
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
@@ -98,8 +97,8 @@ class Generator(Pipeline[GPT]):
         if sampling is not None and beam != 1:
             raise InvalidArgument(f"beam must be 1 where words are drawn, but is {beam}: leave out sampling, or beam")
         read = self.encode_prompts(prompts)
-        options: dict[str, Any] = {"max_length": max_new_tokens}
-        drawn = None if sampling is None else sampling.started(self.device)
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
+        drawn = None if sampling is None else sampling.with_generator(self.device)
         found: list[Hypothesis] = [Hypothesis([], 0.0)] * len(read)
         raise_problems(count_problems(max_new_tokens=max_new_tokens))
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS, max_new_tokens):
@@ -139,13 +138,12 @@ class Generator(Pipeline[GPT]):
         """
         check_sampling(sampling)
         (ids,) = self.encode_prompts([prompt])
-        drawn = None if sampling is None else sampling.started(self.device)
-        choose = likeliest if drawn is None else drawing(self.device, **vars(drawn))
-        decoding = CausalState(self.model, *self._batch([ids]), max_length=max_new_tokens)
+        next_token = argmax_token if sampling is None else make_sampler(sampling, self.device)
+        state = start_decoding(self.model, *self._batch([ids]), max_new_tokens=max_new_tokens)
         told, words = len(self._decode(ids, [])), []
-        for step in steps(decoding, choose):
-            if not bool(step.ended):
-                words.append(int(step.words))
+        for step in decode_steps(state, next_token):
+            if not bool(step.is_eos):
+                words.append(int(step.tokens))
             text = self._decode(ids, words)
             if not text.endswith(CUT) and len(text) > told:  # a letter's last bytes may still come
                 yield text[told:]
@@ -227,7 +225,7 @@ class Generator(Pipeline[GPT]):
         raise_problems(count_problems(max_new_tokens=max_new_tokens))
         (ids,) = self.encode_prompts([text])
         if max_new_tokens is not None:
-            (written,) = greedy(self.model, *self._batch([ids]), max_length=max_new_tokens)
+            (written,) = greedy(self.model, *self._batch([ids]), max_new_tokens=max_new_tokens)
             ids = [*ids, *written.tokens]
             text = self._decode(ids, [])
             ids = ids if written.finished else ids[:-1]  # the last word was read only if an end was told behind it

@@ -13,10 +13,10 @@ from torch import Tensor
 from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
+from regard.data.batching import pad_sequences
 from regard.data.masking import IGNORE_INDEX, mask_tokens
-from regard.data.padding import pad_sequences
 from regard.errors import InvalidArgument, count_problems, raise_problems
-from regard.metrics.translation import perplexity
+from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
 from regard.pipelines.base import Pipeline
 from regard.pipelines.packing import batches_by_length
@@ -151,7 +151,11 @@ class TextEncoder(Pipeline[Bert]):
         raise_problems([] if read else ["texts must be at least one, but there is none"])
         head = self.model.mlm_head
         assert head is not None
-        known = {"share": mlm_probability, "mask_id": self.tokenizer.mask_id, "vocab_size": self.tokenizer.vocab_size}
+        known = {
+            "mlm_probability": mlm_probability,
+            "mask_id": self.tokenizer.mask_id,
+            "vocab_size": self.tokenizer.vocab_size,
+        }
         rng, nll, words, right = np.random.default_rng(seed), 0.0, 0, 0
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
             batch = [read[place] for place in places]

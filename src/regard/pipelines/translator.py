@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks
-from regard.data.padding import source_batch
+from regard.data.pairs import encoder_batch
 from regard.errors import InvalidArgument, InvalidType, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.sampling import SamplingParams, check_sampling, sample
 from regard.generation.state import Hypothesis
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.base import Pipeline
+from regard.pipelines.confidence import ConfidenceModel
 from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
 from regard.pipelines.teacher import axes_of, fed_batch, teacher_forced
 from regard.pipelines.tracing import traced
@@ -46,12 +48,19 @@ class Translation:
             parts it is the sum of theirs.
         tokens: Its subwords, readable.
         finished: Whether it ended by itself; False where the length limit cut it, or a part of it.
+        confidence: Probability in [0, 1] that the translation is acceptable: for the bundled model, that its chrF
+            against a reference is at least 60. Of a line that was translated in parts it is the smallest of theirs.
+            None with sampling, for an empty line, and for models without a ``confidence.json``.
+        is_reliable: Whether the confidence reaches the threshold in ``confidence.json``, 0.5 for the bundled model.
+            None without a confidence.
     """
 
     text: str
     score: float
     tokens: tuple[str, ...]
     finished: bool = True
+    confidence: float | None = None
+    is_reliable: bool | None = None
 
 
 class Translator(Pipeline[EncoderDecoder]):
@@ -61,6 +70,8 @@ class Translator(Pipeline[EncoderDecoder]):
     """
 
     model_type = EncoderDecoder
+    confidence_model: ConfidenceModel | None = None
+    """Computes the confidence of translations; read from the folder of the model, where it has one."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: BaseTokenizer, name: str = "model") -> None:
         super().__init__(model, tokenizer, name)
@@ -84,7 +95,9 @@ class Translator(Pipeline[EncoderDecoder]):
             device: As for `Pipeline.load`.
         """
         folder = str(files("regard").joinpath(BUNDLED_MODEL)) if folder is None else folder
-        return super().load(folder, dtype=dtype, device=device)
+        translator = super().load(folder, dtype=dtype, device=device)
+        translator.confidence_model = ConfidenceModel.load(Path(folder))
+        return translator
 
     def translate(
         self,
@@ -132,10 +145,11 @@ class Translator(Pipeline[EncoderDecoder]):
                 checks.integer("nbest", nbest, low=1)
                 for name, value in search.items():
                     checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
-            options = {"nbest": nbest, "sampling": vars(sampling.started(self.device))}
+            options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
         parts = self._parts(lines, names)  # ids of each part of each line
         results = iter(self._translated([ids for line in parts for ids in line], options))
-        return [self._joined([each for _ in line for each in next(results)]) for line in parts]
+        penalty = None if sampling is not None else search.get("length_penalty", 1.0)  # the default of beam_search
+        return [self._joined([each for _ in line for each in next(results)], penalty) for line in parts]
 
     def record(self, text: str, target: str | None = None) -> Recording:
         """Translate a text, and keep what every layer and head attended to.
@@ -241,7 +255,7 @@ class Translator(Pipeline[EncoderDecoder]):
 
     def _batch(self, sources: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         config = self.model.config
-        return source_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
+        return encoder_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
 
     def _parts(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
         """The ids of each line: none of an empty one, several lists of one that is long."""
@@ -265,8 +279,13 @@ class Translator(Pipeline[EncoderDecoder]):
         """The ids of each sentence; all of them if the line is nothing but control characters, which end none."""
         return [ids for ids in self.tokenizer.encode(sentences_of(line) or [line]) if ids]
 
-    def _joined(self, parts: list[list[Hypothesis]]) -> list[Translation]:
-        """The translations of a line: the best of all its parts together, the second best together, and so on."""
+    def _joined(self, parts: list[list[Hypothesis]], length_penalty: float | None = None) -> list[Translation]:
+        """The translations of a line: the best of all its parts together, the second best together, and so on.
+
+        Args:
+            parts: The hypotheses of each part.
+            length_penalty: The one that their scores are divided by; None for sampled ones.
+        """
         if not parts:
             return [Translation("", 0.0, ())]
         translations = []
@@ -277,5 +296,19 @@ class Translator(Pipeline[EncoderDecoder]):
             ]
             score = sum(hypothesis.score for hypothesis in together)
             finished = all(hypothesis.finished for hypothesis in together)
-            translations.append(Translation(" ".join(texts), score, tuple(tokens), finished))
+            confidence, is_reliable = self._confidence(together, length_penalty)
+            text = " ".join(texts)
+            translations.append(Translation(text, score, tuple(tokens), finished, confidence, is_reliable))
         return translations
+
+    def _confidence(
+        self, parts: Sequence[Hypothesis], length_penalty: float | None
+    ) -> tuple[float, bool] | tuple[None, None]:
+        """The smallest confidence of the parts of a translation, and whether it reaches the threshold."""
+        model = self.confidence_model
+        if model is None or length_penalty is None:
+            return None, None
+        lengths = [len(part.tokens) + part.finished for part in parts]
+        log_probs = [part.score * length**length_penalty for part, length in zip(parts, lengths, strict=True)]
+        confidence = min(map(model, log_probs, lengths))
+        return confidence, confidence >= model.threshold

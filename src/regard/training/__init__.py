@@ -24,12 +24,12 @@ def _needing_the_extra() -> Iterator[None]:
 
 
 with _needing_the_extra():
-    from regard.training.recipe import Recipe, apply_overrides, load_recipe, make_recipe
+    from regard.training.recipe import Recipe, apply_overrides, load_recipe
 
 if TYPE_CHECKING:
     from regard.training.trainer import TrainResult, train
 
-__all__ = ["Recipe", "TrainResult", "apply_overrides", "load_recipe", "make_recipe", "train"]
+__all__ = ["Recipe", "TrainResult", "apply_overrides", "load_recipe", "train"]
 
 
 def __getattr__(name: str) -> object:

@@ -22,7 +22,7 @@ BESIDE = {"checkpoint", "architecture", "dropout", "attention_dropout"}  # what 
 class Vocabulary(Section):
     """What text is cut into; a checkpoint brings its own."""
 
-    size: Annotated[int, Field(ge=260)] = 8000
+    vocab_size: Annotated[int, Field(ge=260)] = 8000
     """Entries of the byte-level BPE vocabulary; 4 special tokens and 256 bytes are among them."""
 
 
@@ -45,7 +45,7 @@ class BertRecipe(Recipe):
     """A BERT under some head."""
 
     data: BertData
-    vocabulary: Vocabulary = Vocabulary()
+    tokenizer: Vocabulary = Vocabulary()
     model: BertModel = BertModel()
 
     def config(self, vocab_size: int, head: Head, labels: Sequence[str], pad_id: int) -> BertConfig:
@@ -78,7 +78,7 @@ class BertRecipe(Recipe):
                 "that of model.checkpoint",
             )
         else:
-            self.config(self.vocabulary.size, "none", (), 0)
+            self.config(self.tokenizer.vocab_size, "none", (), 0)
             most, whose = self.model.max_seq_len, "model.max_seq_len"
         if self.data.max_length > most:
             return [f"data.max_length: should be at most {whose}, {most}, but is {self.data.max_length}"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import lightning as L
 
-from regard.data.batching import Loader
-from regard.data.pairs import digest
+from regard.data.batching import ResumableLoader
+from regard.data.pairs import hash_files
 from regard.errors import InvalidFile, InvalidRecipe, raise_problems
 from regard.text.tokenizer import load_tokenizer
 from regard.training.checkpoint_io import FILE as STATE
@@ -35,7 +35,7 @@ class TaskDataModule(L.LightningDataModule):
         super().__init__()
         self.prepare_data_per_node = False  # all machines see the run folder
         self.recipe = recipe
-        self.folder = recipe.run / "data"
+        self.folder = recipe.output_dir / "data"
         self.train_files, self.valid_files = (
             recipe.data.paths(files) for files in (recipe.data.train, recipe.data.valid)
         )
@@ -54,11 +54,11 @@ class TaskDataModule(L.LightningDataModule):
         """Tokenize, where it was not done yet: what is learned from, and what is validated with, or None."""
 
     @abstractmethod
-    def loader(self, corpus: Any, *, seed: int | None, rank: int, world: int) -> Loader:
+    def loader(self, corpus: Any, *, seed: int | None, rank: int, world_size: int) -> ResumableLoader:
         """The batches of a process."""
 
     @abstractmethod
-    def tell(self, loader: Loader) -> None:
+    def tell(self, loader: ResumableLoader) -> None:
         """Log how much data there is."""
 
     def read_tokenizer(self) -> Any:
@@ -71,8 +71,8 @@ class TaskDataModule(L.LightningDataModule):
         Raises:
             InvalidRecipe: If a training is to go on with other data than it began with.
         """
-        resumed = (self.recipe.run / STATE).is_file()
-        digests = {key: digest(files) for key, files in self.files.items()}
+        resumed = (self.recipe.output_dir / STATE).is_file()
+        digests = {key: hash_files(files) for key, files in self.files.items()}
         if resumed and (self.folder / _DIGESTS).is_file():
             _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)
         write_recipe(self.recipe)  # which says where the data of a run lie: not before they are known to be its own
@@ -88,21 +88,21 @@ class TaskDataModule(L.LightningDataModule):
         self.tokenizer = self.read_tokenizer()
         self.train, self.valid = self.corpora(self.tokenizer)
 
-    def train_dataloader(self) -> Loader:
+    def train_dataloader(self) -> ResumableLoader:
         """Give this process its endless training batches."""
         assert self.trainer is not None
         rank, world = self.trainer.global_rank, self.trainer.world_size
-        loader = self.loader(self.train, seed=self.recipe.seed, rank=rank, world=world)
+        loader = self.loader(self.train, seed=self.recipe.seed, rank=rank, world_size=world)
         self.tell(loader)
         return loader
 
-    def val_dataloader(self) -> Loader | list[object]:
+    def val_dataloader(self) -> ResumableLoader | list[object]:
         """Give this process its validation batches."""
         assert self.trainer is not None
         if self.valid is None:
             return []
         world = self.trainer.world_size
-        loader = self.loader(self.valid, seed=None, rank=self.trainer.global_rank, world=world)
+        loader = self.loader(self.valid, seed=None, rank=self.trainer.global_rank, world_size=world)
         if len(plan := loader.plan(0)) < world:
             named = (*self.valid_files, *self.train_files)[0]
             raise InvalidFile(f"{named}: makes {len(plan)} rows, but {world} processes validate, and each needs one")

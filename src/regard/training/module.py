@@ -74,8 +74,8 @@ class TaskModule(L.LightningModule):
         """
         losses = self.losses(batch)
         if self._has_several_batches:
-            self._num_targets += batch.tokens
-            losses["loss"] = losses["loss"] * batch.tokens
+            self._num_targets += batch.num_targets
+            losses["loss"] = losses["loss"] * batch.num_targets
         return losses
 
     @property
@@ -104,7 +104,7 @@ class TaskModule(L.LightningModule):
         needed = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         raise_problems(
             [
-                f"{self.recipe.run / STATE}: the training state does not fit the model: {name} should be "
+                f"{self.recipe.output_dir / STATE}: the training state does not fit the model: {name} should be "
                 f"{needed.get(name, 'absent')}, but is {saved.get(name, 'absent')}"
                 for name in sorted(saved.keys() | needed.keys())
                 if saved.get(name) != needed.get(name)
@@ -129,8 +129,8 @@ class TaskModule(L.LightningModule):
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clip the norm of the whole gradient; lightning's own way refuses the fused optimizer."""
-        if self.recipe.optimizer.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip_norm)
+        if self.recipe.optimizer.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.max_grad_norm)
 
     def check_weights(self) -> None:
         """Stop where the training has diverged, before anything of it is saved.
@@ -143,7 +143,7 @@ class TaskModule(L.LightningModule):
             raise TrainingDiverged(
                 f"step {self.global_step}: the training has diverged: the norm of the model's weights is {norm}. In a "
                 "new run lower optimizer.learning_rate, raise optimizer.warmup_steps, or clip gradients by "
-                "optimizer.clip_norm"
+                "optimizer.max_grad_norm"
             )
 
     def on_validation_epoch_start(self) -> None:

@@ -17,23 +17,31 @@ from pydantic import BaseModel, Field
 
 from regard.errors import InvalidArgument, InvalidFile, InvalidRecipe, did_you_mean, raise_problems
 from regard.files import atomic_write
-from regard.training.sections import Checkpoint, Data, Folder, Optimizer, Section, Trainer, Validation
+from regard.training.sections import Checkpoint, Data, Folder, Loss, Optimizer, Section, Trainer, Validation
 
 FILE = "recipe.yaml"
+BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
 # what a resumed training would ignore or could not serve; that the data are the same, their digests tell
 _FIXED = (
     "task",
     "seed",
     "data.",
-    "vocabulary.",
+    "tokenizer.",
     "model.",
     "optimizer.",
-    "attention.",
-    "trainer.accumulate",
+    "loss.",
+    "attention_loss.",
+    "trainer.accumulate_grad_batches",
     "validation.monitor",
 )
 _FREE = ("data.folder", "data.train", "data.valid")  # among these: where the data lie
-_PATHS = {*_FREE, "run", "model.checkpoint", "attention.alignment.file", "attention.kl_divergence.teacher"}
+_PATHS = {
+    *_FREE,
+    "output_dir",
+    "model.checkpoint",
+    "attention_loss.alignment.file",
+    "attention_loss.kl_divergence.teacher",
+}
 SMALL = ("perplexity", "bits_per_character")  # of what can be monitored the values that are to be small
 # PyYAML lets through what Python says of an impossible date, of "!!int foo", or of brackets in brackets without end
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
@@ -43,7 +51,7 @@ _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, Overflo
 TASKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "translation": ("regard.training.translation.recipe", "TranslationRecipe"),
-        "language_model": ("regard.training.language_model.recipe", "LanguageModelRecipe"),
+        "causal_lm": ("regard.training.language_model.recipe", "LanguageModelRecipe"),
         "masked_lm": ("regard.training.masked_lm.recipe", "MaskedLMRecipe"),
         "classification": ("regard.training.classification.recipe", "ClassificationRecipe"),
     }
@@ -54,24 +62,44 @@ class Recipe(Section):
     """A whole experiment: what the recipes of all tasks have.
 
     Args:
-        run: The folder of the run: weights, logs, the training state and a copy of the recipe.
+        output_dir: The folder of the run: weights, logs, the training state and a copy of the recipe.
         seed: Of all that is random: initial weights, dropout, order of batches.
         task: What is learned.
         data: See :class:`Data`.
         optimizer: See :class:`Optimizer`.
+        loss: See :class:`Loss`.
         trainer: See :class:`Trainer`.
         validation: See :class:`Validation`.
         checkpoint: See :class:`Checkpoint`.
     """
 
-    run: Folder
+    output_dir: Folder
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     task: str
     data: Data
     optimizer: Optimizer = Optimizer()
+    loss: Loss = Loss()
     trainer: Trainer
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
+
+    @staticmethod
+    def from_dict(config: Mapping[str, Any]) -> Recipe:
+        """Build the recipe of a task from nested sections.
+
+        Args:
+            config: Sections and their values, as in the YAML file; ``task`` selects the kind of recipe.
+
+        Raises:
+            InvalidRecipe: With every key that is unknown, missing or impossible.
+
+        Example:
+            >>> trainer = {"max_step": 9, "max_steps": 9}
+            >>> Recipe.from_dict({"output_dir": "r", "data": {"train": "a.tsv"}, "trainer": trainer})
+            Traceback (most recent call last):
+            regard.errors.InvalidRecipe: trainer.max_step: no such key, did you mean 'trainer.max_steps'?
+        """
+        return _build(config)
 
     @classmethod
     def variant(cls, keys: Mapping[str, Any]) -> type[Recipe]:
@@ -118,7 +146,7 @@ class Recipe(Section):
 
     def absolute(self, keys: dict[str, Any]) -> dict[str, Any]:
         """Make all paths among the keys absolute."""
-        keys["run"] = str(self.run.absolute())
+        keys["output_dir"] = str(self.output_dir.absolute())
         keys["data"]["folder"] = str(self.data.folder.absolute())
         return keys
 
@@ -146,8 +174,7 @@ def by_architecture(keys: Mapping[str, Any], kinds: Mapping[str, type[Recipe]]) 
 
 def bundled_recipes() -> dict[str, Path]:
     """The recipes of the package, by name."""
-    folder = Path(__file__).parent.parent / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(BUNDLED_RECIPES.glob("*.yaml"))}
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -155,7 +182,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: The file, or the name of a recipe of the package, such as ``"tatoeba-en-de"``. A file of that name is
-            preferred.
+            preferred. The ``data.folder`` that a recipe of the package names is in the package, too.
         overrides: As for :func:`apply_overrides`.
 
     Returns:
@@ -183,7 +210,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise InvalidRecipe(f"{path}: is empty, but a recipe names at least the data it trains on")
     if not isinstance(keys, dict):
         raise InvalidRecipe(f"{path}: a recipe is a mapping of keys to values, but this is {type(keys).__name__}")
-    return make_recipe(apply_overrides(keys, overrides))
+    if Path(path).parent == BUNDLED_RECIPES and isinstance(data := keys.get("data"), dict) and "folder" in data:
+        data["folder"] = str(BUNDLED_RECIPES / data["folder"])
+    return Recipe.from_dict(apply_overrides(keys, overrides))
 
 
 def _why(error: Exception) -> str:
@@ -217,20 +246,10 @@ class _Once(yaml.SafeLoader):
             names.add(key.value)
 
 
-def make_recipe(keys: Mapping[str, Any]) -> Recipe:
-    """Check a nested mapping and make the recipe of it.
-
-    Raises:
-        InvalidRecipe: With every key that is unknown, missing or impossible.
-
-    Example:
-        >>> make_recipe({"run": "r", "data": {"train": "a.tsv"}, "trainer": {"max_step": 9, "max_steps": 9}})
-        Traceback (most recent call last):
-        regard.errors.InvalidRecipe: trainer.max_step: no such key, did you mean 'trainer.max_steps'?
-    """
-    kind = _kind(keys)
+def _build(config: Mapping[str, Any]) -> Recipe:
+    kind = _kind(config)
     try:
-        recipe = kind.model_validate(dict(keys))
+        recipe = kind.model_validate(dict(config))
         conflicts = recipe.conflicts()
     except pydantic.ValidationError as error:
         raise_problems([_sentence(dict(problem), kind) for problem in error.errors()], InvalidRecipe)
@@ -340,7 +359,7 @@ def write_recipe(recipe: Recipe) -> None:
     Raises:
         InvalidFile: If it cannot be written.
     """
-    with atomic_write(recipe.run / FILE, text=True) as file:
+    with atomic_write(recipe.output_dir / FILE, text=True) as file:
         file.write(recipe.to_yaml())
 
 
@@ -358,7 +377,7 @@ def check_resumable(recipe: Recipe) -> None:
     Raises:
         InvalidRecipe: With every key that differs from the copy in the run folder and may not.
     """
-    now, then = (_flat(yaml.safe_load(each.to_yaml())) for each in (recipe, load_recipe(recipe.run / FILE)))
+    now, then = (_flat(yaml.safe_load(each.to_yaml())) for each in (recipe, load_recipe(recipe.output_dir / FILE)))
     raise_problems(
         [
             f"{key}: the run began with {then.get(key)!r}, but is to go on with {now.get(key)!r}; it cannot change"

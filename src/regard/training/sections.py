@@ -54,7 +54,7 @@ Files = Annotated[tuple[Folder, ...], BeforeValidator(several), Field(min_length
 Count = Annotated[int, Field(ge=1)]
 Numbers = Annotated[tuple[int, ...], BeforeValidator(_numbers)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Schedule = Literal["inverse_square_root", "cosine", "linear", "constant"]
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 
 
 class Data(Section):
@@ -73,15 +73,15 @@ class Data(Section):
 
 
 class Optimizer(Section):
-    """AdamW, its learning rate and the loss."""
+    """AdamW and its learning rate."""
 
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """The peak, reached at the end of the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0)] = 4000
     """Steps of linear rise."""
-    schedule: Schedule = "inverse_square_root"
+    lr_schedule: Schedule = "inverse_sqrt"
     """How it falls from there: with 1/√step; as half a cosine or linearly, until max_steps; or not: constant."""
-    final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """What share of the peak is left at max_steps, for cosine and linear."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """What share of its value each entry of a matrix loses a step, times the learning rate; vectors lose nothing."""
@@ -89,10 +89,15 @@ class Optimizer(Section):
     """Decay of Adam's two means."""
     eps: Annotated[float, Field(gt=0)] = 1e-9
     """Adam's ε."""
-    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
     """The largest norm of the gradient; 0: not clipped."""
+
+
+class Loss(Section):
+    """The cross-entropy."""
+
     label_smoothing: Share = 0.1
-    """Probability spread over all words, or classes, in the loss."""
+    """Probability mass that is spread evenly over the vocabulary, or over the classes."""
 
 
 class Trainer(Section):
@@ -100,7 +105,7 @@ class Trainer(Section):
 
     max_steps: Count
     """Steps of the optimizer."""
-    accumulate: Count = 1
+    accumulate_grad_batches: Count = 1
     """Batches a step (on each process). The gradient is the mean over all their tokens, not over batches."""
     precision: Literal["32", "bf16-mixed"] = "32"
     """Of the products; weights are float32 in all."""
@@ -108,16 +113,16 @@ class Trainer(Section):
     """The kind of device."""
     devices: Count | Literal["auto"] = "auto"
     """How many; auto: all, one on a CPU, or as many processes as torchrun started."""
-    nodes: Count = 1
+    num_nodes: Count = 1
     """Machines."""
-    log_every: Count = 50
+    log_every_n_steps: Count = 50
     """Steps between rows in the logs."""
 
 
 class Validation(Section):
     """What is measured while training, and when it is good enough."""
 
-    every: Count = 1000
+    every_n_steps: Count = 1000
     """Steps between validations."""
     monitor: str = "loss"
     """What decides which weights are best."""
@@ -128,13 +133,13 @@ class Validation(Section):
 class Checkpoint(Section):
     """What is saved, and when."""
 
-    every: Count = 500
+    every_n_steps: Count = 500
     """Steps between saves of the training state."""
-    minutes: Annotated[float, Field(gt=0)] = 10
+    every_n_minutes: Annotated[float, Field(gt=0)] = 10
     """The state is saved at least so often, also."""
-    average: Annotated[int, Field(ge=0)] = 0
+    average_last: Annotated[int, Field(ge=0)] = 0
     """How many snapshots of the weights, the last ones, are averaged; 0: none."""
-    average_every: Count = 500
+    snapshot_every_n_steps: Count = 500
     """Steps between snapshots."""
 
 

@@ -40,16 +40,17 @@ class TrainResult:
     """How a training ended.
 
     Args:
-        folder: The run folder: ``last/``, ``best/`` and ``averaged/`` are models, where there are such.
+        output_dir: The run folder; the models are in ``last/``, ``best/`` (with validation) and ``averaged/`` (with
+            ``checkpoint.average_last``).
         step: The last step.
-        interrupted: Whether Ctrl-C, or SIGTERM, ended it; what was trained is saved then, too, unless it came twice.
-        best: The best value of what the recipe monitors; None without validation.
+        interrupted: Whether Ctrl-C or SIGTERM ended it; the last step is saved then, too, unless the signal came twice.
+        best_metric: The best value of ``validation.monitor``; None without validation.
     """
 
-    folder: Path
+    output_dir: Path
     step: int
     interrupted: bool
-    best: float | None
+    best_metric: float | None
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
@@ -71,17 +72,17 @@ def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
         InvalidFile: If data cannot be read, or something cannot be saved.
         InvalidCheckpoint: If the saved state is damaged.
     """
-    with run_folder(recipe.run, resume=resume) as progress:
+    with run_folder(recipe.output_dir, resume=resume) as progress:
         return _train(recipe, progress, resume=resume)
 
 
 def _train(recipe: Recipe, progress: Progress, *, resume: bool) -> TrainResult:
-    state = recipe.run / STATE
+    state = recipe.output_dir / STATE
     if resume:
         recipes.check_resumable(recipe)
     step = _saved_step(state) if state.is_file() else 0
     checkpoints = Checkpoints(recipe, step)
-    with _told(recipe.run) as console:
+    with _told(recipe.output_dir) as console:
         trainer = _trainer(recipe, console, checkpoints, step)
         data, module = recipe.parts()
         if resume:
@@ -94,11 +95,11 @@ def _train(recipe: Recipe, progress: Progress, *, resume: bool) -> TrainResult:
             log.info(
                 "stopped; %s", f"--resume goes on from step {step}, which is saved" if step else "nothing was saved"
             )
-            return TrainResult(recipe.run, step, True, checkpoints.best)
+            return TrainResult(recipe.output_dir, step, True, checkpoints.best)
         finally:
             progress.has_started = checkpoints.started
-        log.info("done at step %d: the models lie in %s", trainer.global_step, recipe.run)
-    return TrainResult(recipe.run, trainer.global_step, False, checkpoints.best)
+        log.info("done at step %d: the models lie in %s", trainer.global_step, recipe.output_dir)
+    return TrainResult(recipe.output_dir, trainer.global_step, False, checkpoints.best)
 
 
 def _saved_step(path: Path) -> int:
@@ -112,15 +113,15 @@ def _saved_step(path: Path) -> int:
 
 def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: int) -> L.Trainer:
     keys, validation = recipe.trainer, recipe.validation
-    metrics = ResumableCSVLogger(recipe.run, recipe.columns)
+    metrics = ResumableCSVLogger(recipe.output_dir, recipe.columns)
     metrics.cut_back(step)
-    callbacks: list[L.Callback] = [ProgressLogger(keys.log_every, recipe.losses, recipe.told, console)]
+    callbacks: list[L.Callback] = [ProgressLogger(keys.log_every_n_steps, recipe.losses, recipe.told, console)]
     if recipe.validates and validation.patience is not None:
         monitor, mode = recipe.monitored
         callbacks.append(EarlyStopping(monitor, patience=validation.patience, mode=mode))
     # torchrun has decided how many processes there are
     devices = os.environ.get("LOCAL_WORLD_SIZE") if keys.devices == "auto" else keys.devices
-    several = int(os.environ.get("WORLD_SIZE", 1)) > 1 or keys.nodes > 1
+    several = int(os.environ.get("WORLD_SIZE", 1)) > 1 or keys.num_nodes > 1
     if keys.devices == "auto":
         several |= keys.accelerator != "cpu" and torch.cuda.device_count() > 1
     else:
@@ -131,20 +132,20 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
         L.Trainer,
         accelerator=keys.accelerator,
         devices=int(devices) if devices else "auto",
-        num_nodes=keys.nodes,
+        num_nodes=keys.num_nodes,
         strategy=strategy,
         precision=keys.precision,
         max_steps=keys.max_steps,
         max_epochs=-1,
-        accumulate_grad_batches=keys.accumulate,
-        val_check_interval=validation.every * keys.accumulate,
+        accumulate_grad_batches=keys.accumulate_grad_batches,
+        val_check_interval=validation.every_n_steps * keys.accumulate_grad_batches,
         check_val_every_n_epoch=None,
         limit_val_batches=1.0 if recipe.validates else 0,
         num_sanity_val_steps=0,
-        logger=[metrics, TensorBoardLogger(recipe.run, name="", version="tensorboard", purge_step=step + 1)],
+        logger=[metrics, TensorBoardLogger(recipe.output_dir, name="", version="tensorboard", purge_step=step + 1)],
         callbacks=[*callbacks, checkpoints],
         plugins=[AtomicCheckpointIO()],
-        default_root_dir=recipe.run,
+        default_root_dir=recipe.output_dir,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -24,6 +24,7 @@ from regard.errors import (
     raise_problems,
 )
 from regard.files import as_path
+from regard.pipelines.base import available_device
 from regard.text.tokenizer import readable_tokens
 from regard.text.validation import surrogate_errors
 from regard.watching.result import WatchResult
@@ -58,20 +59,34 @@ class TransformersModel:
         self.processor, self.name = processor, name
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> TransformersModel:
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ) -> TransformersModel:
         """Load a model from a folder. Nothing is downloaded, and no code of the folder runs.
 
         Args:
             folder: The checkpoint.
-            dtype: What the model computes in.
+            dtype: Compute dtype.
+            device: Device of the model, such as ``"cuda"``.
 
         Raises:
+            InvalidArgument: If the device is not available.
             InvalidCheckpoint: If the folder is not a checkpoint of transformers, its weights are incomplete, or it has
                 neither a tokenizer nor an image processor.
             MissingExtra: If transformers is not installed.
         """
-        folder = as_path(folder, "folder")
-        return cls(*load_checkpoint(folder, dtype), name=folder.resolve().name)
+        folder, device = as_path(folder, "folder"), available_device(device)
+        model, tokenizer, processor = load_checkpoint(folder, dtype)
+        return cls(model.to(device), tokenizer, processor, name=folder.resolve().name)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model's weights."""
+        return self.model.device
 
     def record(
         self, text: str | os.PathLike[str], target: str | None = None, *, max_new_tokens: int | None = None
@@ -146,7 +161,7 @@ class TransformersModel:
         count = (len(empty) + 1) // 2 if self.tokenizer.cls_token_id in empty[:1] else 1
         before, after = empty[:count], empty[count:]
         length = min(length, (self._max_length - len(empty)) // 2)
-        ids = torch.tensor([[*before, *repeated_random_tokens(vocabulary, length, seed), *after]])
+        ids = torch.tensor([[*before, *repeated_random_tokens(vocabulary, length, seed), *after]], device=self.device)
         return self._record_ids({"input_ids": ids}, "random tokens, twice", {})
 
     def _record_ids(self, inputs: Mapping[str, Tensor], title: str, texts: dict[str, str]) -> Recording:
@@ -176,6 +191,7 @@ class TransformersModel:
             start = self.model.generation_config.decoder_start_token_id
             start = self.model.config.decoder_start_token_id if start is None else start
             target_ids = self.tokenizer(text_target=target, return_tensors="pt", verbose=False)["input_ids"]
+            target_ids = target_ids.to(self.device)
             self._check_length(target_ids.shape[1], "target")
             output = torch.cat([target_ids.new_tensor([[start]]), target_ids], 1)
             with self._watched() as result:
@@ -201,7 +217,7 @@ class TransformersModel:
             raise InvalidFile(f"{path}: cannot be read as an image: {error}") from error
         part = getattr(self.model, "vision_model", self.model)
         with self._watched() as result:
-            part(pixel_values=pixels.to(self.model.dtype))
+            part(pixel_values=pixels.to(self.device, self.model.dtype))
         tokens = self._patch_tokens(result, pixels.shape[-2:])
         recording = self._recording(result, path.name, {"image": str(path)}, tokens)
         return recording.replace(image=self._image_as_png(image))
@@ -272,7 +288,8 @@ class TransformersModel:
         pair = () if second is None else (second,)
         inputs = self.tokenizer(text, *pair, return_tensors="pt", verbose=False)
         self._check_length(inputs["input_ids"].shape[1], "text")
-        return {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return {name: inputs[name].to(self.device) for name in names if name in inputs}
 
     @property
     def _max_length(self) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from regard.errors import InvalidRecipe
-from regard.training import make_recipe, train
-from training.conftest import WORDS
+from regard.training import train
+from training.conftest import WORDS, make_recipe
 
 
 def align(folder: Path) -> None:
@@ -24,7 +24,7 @@ def align(folder: Path) -> None:
 def losses(keys: dict[str, Any], attention: dict[str, Any], run: str) -> dict[str, list[float]]:
     """What a training logs of its losses, by column."""
     folder = Path(keys["data"]["folder"])
-    train(make_recipe(keys | {"run": str(folder / run), "attention": attention}))
+    train(make_recipe(keys | {"output_dir": str(folder / run), "attention_loss": attention}))
     with (folder / run / "metrics.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["loss"]]
     return {name: [float(row[name]) for row in rows] for name in rows[0] if name.endswith("loss") and rows[0][name]}
@@ -33,8 +33,8 @@ def losses(keys: dict[str, Any], attention: dict[str, Any], run: str) -> dict[st
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("entropy", {"ceiling": 0.0, "of": "encoder", "layers": -1}),
-        ("entropy", {"floor": 3.0, "of": "decoder", "heads": [1]}),
+        ("entropy", {"ceiling": 0.0, "kind": "encoder", "layers": -1}),
+        ("entropy", {"floor": 3.0, "kind": "decoder", "heads": [1]}),
         ("alignment", {"file": "train.align"}),
         ("coverage", {}),
     ],
@@ -72,7 +72,7 @@ def test_a_teacher_that_does_not_fit_is_refused_for_every_reason(tmp_path: Path,
     keys["model"] |= {"num_heads": 4, "num_decoder_layers": 2}
     divergence = {"weight": 1.0, "teacher": str(tmp_path / "teacher" / "last"), "layers": [1]}
     with pytest.raises(InvalidRecipe) as error:
-        train(make_recipe(keys | {"attention": {"kl_divergence": divergence}}))
+        train(make_recipe(keys | {"attention_loss": {"kl_divergence": divergence}}))
     for reason in ("has another vocabulary", "has 2 heads, but the model 4", "layers, but no layer 1"):
         assert reason in str(error.value)
 
@@ -80,13 +80,13 @@ def test_a_teacher_that_does_not_fit_is_refused_for_every_reason(tmp_path: Path,
 def test_a_resumed_training_goes_on_with_its_losses(tmp_path: Path, keys: dict[str, Any]) -> None:
     coverage = {"coverage": {"weight": 1.0}}
     whole = losses(keys, coverage, "whole")
-    half = keys | {"run": str(tmp_path / "half"), "attention": coverage}
+    half = keys | {"output_dir": str(tmp_path / "half"), "attention_loss": coverage}
     train(make_recipe(half | {"trainer": keys["trainer"] | {"max_steps": 14}}))
     train(make_recipe(half), resume=True)
     with (tmp_path / "half" / "metrics.csv").open(encoding="utf-8") as file:
         again = [float(row["coverage_loss"]) for row in csv.DictReader(file) if row["loss"]]
     assert again == whole["coverage_loss"]
     with pytest.raises(
-        InvalidRecipe, match=r"attention\.coverage\.weight: the run began with 1.0, but is to go on with 2.0"
+        InvalidRecipe, match=r"attention_loss\.coverage\.weight: the run began with 1.0, but is to go on with 2.0"
     ):
-        train(make_recipe(half | {"attention": {"coverage": {"weight": 2.0}}}), resume=True)
+        train(make_recipe(half | {"attention_loss": {"coverage": {"weight": 2.0}}}), resume=True)

@@ -11,24 +11,26 @@ from regard.cli.main import main
 from regard.errors import InvalidRecipe
 from regard.models import RNNSearch, load_model
 from regard.pipelines import Translator
-from regard.training import make_recipe, train
+from regard.training import train
+from training.conftest import make_recipe
 
 
 @pytest.fixture
 def recurrent(keys):
     """Keys of a recipe that trains in a few seconds."""
     keys["model"] = {"architecture": "rnn_search", "d_model": 24, "hidden_size": 24, "tie_embeddings": "all"}
-    keys["optimizer"] = {"learning_rate": 0.01, "warmup_steps": 10, "label_smoothing": 0}
-    keys["data"]["batch_tokens"] = 600
+    keys["optimizer"] = {"learning_rate": 0.01, "warmup_steps": 10}
+    keys["loss"] = {"label_smoothing": 0}
+    keys["data"]["max_tokens_per_batch"] = 600
     return keys
 
 
 def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_path, capsys, monkeypatch):
     recurrent["trainer"]["max_steps"] = 300
-    recurrent["validation"]["every"] = 100
+    recurrent["validation"]["every_n_steps"] = 100
     outcome = train(make_recipe(recurrent))
-    assert isinstance(load_model(outcome.folder / "last"), RNNSearch)
-    translator = Translator.load(outcome.folder / "best")
+    assert isinstance(load_model(outcome.output_dir / "last"), RNNSearch)
+    translator = Translator.load(outcome.output_dir / "best")
     (hypotheses,) = translator.translate(["red cats see."])
     assert hypotheses[0].text == "rot Katzen sehen."
     recording = translator.record("red cats see.")
@@ -41,7 +43,7 @@ def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_pat
         assert not end.value.code
         return capsys.readouterr().out
 
-    arguments = ("red cats see.", "--model", outcome.folder / "best")
+    arguments = ("red cats see.", "--model", outcome.output_dir / "best")
     assert "rot Katzen sehen." in regard("show", *arguments, "--output", tmp_path / "page.html")
     assert "cross.0" in (tmp_path / "page.html").read_text()
     steps = {step["name"]: step for step in json.loads(regard("steps", *arguments, "--json"))["steps"]}
@@ -52,10 +54,12 @@ def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_pat
 
 def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(recurrent, tmp_path):
     recurrent["model"]["dropout"] = 0.1
-    whole, parts = (make_recipe({**recurrent, "run": str(tmp_path / name)}) for name in ("whole", "parts"))
+    whole, parts = (make_recipe({**recurrent, "output_dir": str(tmp_path / name)}) for name in ("whole", "parts"))
     train(whole)
     train(
-        make_recipe({**recurrent, "run": str(tmp_path / "parts"), "trainer": {**recurrent["trainer"], "max_steps": 14}})
+        make_recipe(
+            {**recurrent, "output_dir": str(tmp_path / "parts"), "trainer": {**recurrent["trainer"], "max_steps": 14}}
+        )
     )
     train(parts, resume=True)
     saved = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("whole", "parts")]
@@ -66,10 +70,12 @@ def test_attention_losses_apply_to_cross_attention_only(recurrent, tmp_path):
     lines = (tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()
     links = [" ".join(f"{i}-{i}" for i in range(len(line.split("\t")[0].split()))) for line in lines]
     (tmp_path / "links").write_text("\n".join(links) + "\n")
-    recurrent["attention"] = {"alignment": {"weight": 1.0, "file": "links"}}
-    assert train(make_recipe(recurrent)).folder.is_dir()
-    recurrent["attention"] = {"entropy": {"weight": 1.0, "floor": 0.1, "of": "encoder"}}
-    with pytest.raises(InvalidRecipe, match=r"attention\.entropy\.of: the rnn_search has no such layers as 'encoder'"):
+    recurrent["attention_loss"] = {"alignment": {"weight": 1.0, "file": "links"}}
+    assert train(make_recipe(recurrent)).output_dir.is_dir()
+    recurrent["attention_loss"] = {"entropy": {"weight": 1.0, "floor": 0.1, "kind": "encoder"}}
+    with pytest.raises(
+        InvalidRecipe, match=r"attention_loss\.entropy\.kind: the rnn_search has no such layers as 'encoder'"
+    ):
         make_recipe(recurrent)
 
 

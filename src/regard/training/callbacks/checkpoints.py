@@ -42,9 +42,9 @@ class Checkpoints(L.Callback):
     """
 
     def __init__(self, recipe: Recipe, step: int = 0) -> None:
-        self.run, self.keys, self.validation = recipe.run, recipe.checkpoint, recipe.validation
+        self.run, self.keys, self.validation = recipe.output_dir, recipe.checkpoint, recipe.validation
         self.validates, self.monitored = recipe.validates, recipe.monitored
-        self.snapshots = Snapshots(recipe.run / "snapshots", recipe.checkpoint.average)
+        self.snapshots = Snapshots(recipe.output_dir / "snapshots", recipe.checkpoint.average_last)
         self.seed = recipe.seed
         self.best: float | None = None
         self.started = self.interrupted = False
@@ -78,7 +78,7 @@ class Checkpoints(L.Callback):
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         last = trainer.global_step >= trainer.max_steps
-        if not self.validates or (trainer.global_step % self.validation.every and not last):
+        if not self.validates or (trainer.global_step % self.validation.every_n_steps and not last):
             self._end_step(trainer, pl_module)
         elif last:
             trainer.should_stop = True  # which makes lightning validate
@@ -96,10 +96,10 @@ class Checkpoints(L.Callback):
     def _end_step(self, trainer: L.Trainer, module: TaskModule) -> None:
         step = trainer.global_step
         asked = trainer.strategy.reduce_boolean_decision(self.interrupted, all=False)
-        late = time.monotonic() - self.saved_at > 60 * self.keys.minutes
+        late = time.monotonic() - self.saved_at > 60 * self.keys.every_n_minutes
         late = trainer.strategy.reduce_boolean_decision(late, all=False)
-        due = asked or late or step % self.keys.every == 0 or step >= trainer.max_steps or trainer.should_stop
-        average = self.keys.average and step % self.keys.average_every == 0
+        due = asked or late or step % self.keys.every_n_steps == 0 or step >= trainer.max_steps or trainer.should_stop
+        average = self.keys.average_last and step % self.keys.snapshot_every_n_steps == 0
         if due or average:
             module.check_weights()
         if average and trainer.is_global_zero:

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from regard.data.batching import Loader
+from regard.data.batching import ResumableLoader
 
 log = logging.getLogger("regard.training")
 
@@ -66,9 +66,10 @@ class ProgressLogger(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add a batch; write a row when it is time."""
-        self.losses = [total + part * batch.tokens for total, part in zip(self.losses, outputs["parts"], strict=True)]
-        self.tokens += batch.tokens
-        self.since_tokens += batch.tokens
+        weight = batch.num_targets
+        self.losses = [total + part * weight for total, part in zip(self.losses, outputs["parts"], strict=True)]
+        self.tokens += weight
+        self.since_tokens += weight
         step = trainer.global_step
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
@@ -87,7 +88,7 @@ class ProgressLogger(L.Callback):
             module.check_weights()
         now = time.perf_counter()
         loader = trainer.train_dataloader
-        assert isinstance(loader, Loader)
+        assert isinstance(loader, ResumableLoader)
         row = {
             "epoch": loader.epoch,
             **means,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from regard.data.batching import Loader
+from regard.data.batching import ResumableLoader
 from regard.data.texts import TextDataset, TextLoader, read_label_names, tokenize_texts
 from regard.text.readers import read_labeled_texts
 from regard.text.tokenizer import Tokenizer, train_bpe
@@ -33,7 +33,7 @@ class ClassificationData(TaskDataModule):
         if self.recipe.model.checkpoint is not None:
             return Tokenizer.load(self.recipe.model.checkpoint)
         texts = (text for _, text, _ in read_labeled_texts(self.train_files))
-        return train_bpe(texts, self.recipe.vocabulary.size)
+        return train_bpe(texts, self.recipe.tokenizer.vocab_size)
 
     def corpora(self, tokenizer: Tokenizer) -> tuple[TextDataset, TextDataset | None]:
         self.labels = read_label_names(self.train_files)
@@ -45,10 +45,12 @@ class ClassificationData(TaskDataModule):
         assert train is not None
         return train, valid
 
-    def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world: int) -> TextLoader:
-        return TextLoader(corpus, self.recipe.data.batch, self.tokenizer.pad_id, seed=seed, rank=rank, world=world)
+    def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world_size: int) -> TextLoader:
+        return TextLoader(
+            corpus, self.recipe.data.batch_size, self.tokenizer.pad_id, seed=seed, rank=rank, world_size=world_size
+        )
 
-    def tell(self, loader: Loader) -> None:
+    def tell(self, loader: ResumableLoader) -> None:
         log.info("vocabulary: %d words", self.tokenizer.vocab_size)
         log.info("classes: %s", ", ".join(self.labels))
         tell_texts(self.train, self.valid)

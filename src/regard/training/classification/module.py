@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.texts import TextBatch
-from regard.metrics.translation import classification_metrics
+from regard.metrics.classification import classification_metrics
 from regard.models import Bert
 from regard.training.classification.data import ClassificationData
 from regard.training.classification.recipe import ClassificationRecipe
@@ -35,13 +35,13 @@ class ClassificationModule(TaskModule):
         return self.recipe.build(self.data.tokenizer, "sequence_classification", self.data.labels)
 
     def _logits(self, batch: TextBatch) -> Tensor:
-        logits = self.model(batch.words, batch.lengths).logits
+        logits = self.model(batch.input_ids, batch.lengths).logits
         assert logits is not None
         return logits.float()
 
     def losses(self, batch: TextBatch) -> dict[str, Any]:
         """Give the loss of telling the classes."""
-        smoothing = self.recipe.optimizer.label_smoothing
+        smoothing = self.recipe.loss.label_smoothing
         loss = functional.cross_entropy(self._logits(batch), batch.labels, label_smoothing=smoothing)
         return {"loss": loss, "parts": [loss.detach()]}
 

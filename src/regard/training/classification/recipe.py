@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class LabeledData(BertData):
     """Which texts, a line each: text, tab, class; and how many at a time."""
 
-    batch: Count = 32
+    batch_size: Count = 32
     """Texts of a batch."""
 
 

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 class TextData(Data):
     """Which text, and how much of it at a time."""
 
-    valid_share: Share = 0.0
+    valid_fraction: Share = 0.0
     """Where no file is named for validation: the last share of the characters of each file is kept for it."""
-    documents: Literal["file", "line"] = "file"
+    sample_by: Literal["document", "line"] = "document"
     """What a text is, behind which the vocabulary's word for an end stands."""
-    block: Count = 256
+    block_size: Count = 256
     """Words that are read in one row."""
-    batch: Count = 32
+    batch_size: Count = 32
     """Rows of a batch."""
 
 
 class TextVocabulary(Section):
     """What text is cut into."""
 
-    kind: Literal["bpe", "characters"] = "bpe"
+    type: Literal["bpe", "char"] = "bpe"
     """Byte-level BPE of the training text, or the characters of all text."""
-    size: Annotated[int, Field(ge=260)] = 8000
+    vocab_size: Annotated[int, Field(ge=260)] = 8000
     """Entries of a BPE vocabulary; 4 special tokens and 256 bytes are among them."""
 
 
@@ -57,16 +57,16 @@ class LanguageModelRecipe(Recipe):
     """A language model.
 
     Args:
-        task: ``"language_model"``.
+        task: ``"causal_lm"``.
         data: See :class:`TextData`.
-        vocabulary: See :class:`TextVocabulary`.
+        tokenizer: See :class:`TextVocabulary`.
         model: The keys of :class:`regard.models.GPTConfig`; with ``architecture: llama`` their defaults are Llama's.
         validation: See :class:`LanguageModelValidation`.
     """
 
-    task: Literal["language_model"]
+    task: Literal["causal_lm"]
     data: TextData
-    vocabulary: TextVocabulary = TextVocabulary()
+    tokenizer: TextVocabulary = TextVocabulary()
     model: GptModel = GptModel()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of GPTConfig
     validation: LanguageModelValidation = LanguageModelValidation()
 
@@ -79,13 +79,8 @@ class LanguageModelRecipe(Recipe):
         return GPTConfig(vocab_size, **self.model.model_dump(exclude={"architecture"}), **specials)
 
     @property
-    def sample_by(self) -> Literal["document", "line"]:
-        """What a text of the training is."""
-        return "line" if self.data.documents == "line" else "document"
-
-    @property
     def validates(self) -> bool:
-        return super().validates or self.data.valid_share > 0
+        return super().validates or self.data.valid_fraction > 0
 
     @property
     def columns(self) -> list[str]:
@@ -98,13 +93,15 @@ class LanguageModelRecipe(Recipe):
         return LanguageModelData(self), LanguageModelModule(self)
 
     def conflicts(self) -> list[str]:
-        self.config(self.vocabulary.size)
+        self.config(self.tokenizer.vocab_size)
         conflicts = []
-        if self.data.block > self.model.max_seq_len:
+        if self.data.block_size > self.model.max_seq_len:
             most = self.model.max_seq_len
-            conflicts.append(f"data.block: should be at most model.max_seq_len, {most}, but is {self.data.block}")
-        if self.data.valid is not None and self.data.valid_share:
-            conflicts.append("data.valid_share: is for where data.valid is not given; leave one of them out")
+            conflicts.append(
+                f"data.block_size: should be at most model.max_seq_len, {most}, but is {self.data.block_size}"
+            )
+        if self.data.valid is not None and self.data.valid_fraction:
+            conflicts.append("data.valid_fraction: is for where data.valid is not given; leave one of them out")
         return conflicts
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 
-from regard.data.batching import Loader
-from regard.data.texts import MaskingLoader, TextDataset, tokenize_texts
+from regard.data.batching import ResumableLoader
+from regard.data.masking import MaskedLMLoader
+from regard.data.texts import TextDataset, tokenize_texts
 from regard.errors import InvalidFile
 from regard.text.readers import read_lines
 from regard.text.tokenizer import Tokenizer, train_bpe
@@ -32,7 +33,7 @@ class MaskedLMData(TaskDataModule):
         if self.recipe.model.checkpoint is not None:
             return Tokenizer.load(self.recipe.model.checkpoint)
         lines = itertools.chain.from_iterable(map(read_lines, self.train_files))
-        return train_bpe(lines, self.recipe.vocabulary.size)
+        return train_bpe(lines, self.recipe.tokenizer.vocab_size)
 
     def corpora(self, tokenizer: Tokenizer) -> tuple[TextDataset, TextDataset | None]:
         if tokenizer.mask_id is None:
@@ -43,21 +44,21 @@ class MaskedLMData(TaskDataModule):
             return train, None
         return train, tokenize_texts(self.valid_files, tokenizer, self.folder, max_length=longest)
 
-    def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world: int) -> MaskingLoader:
+    def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world_size: int) -> MaskedLMLoader:
         assert self.tokenizer.mask_id is not None
-        return MaskingLoader(
+        return MaskedLMLoader(
             corpus,
-            self.recipe.data.batch_tokens,
+            self.recipe.data.max_tokens_per_batch,
             pad_id=self.tokenizer.pad_id,
             mask_id=self.tokenizer.mask_id,
             vocab_size=self.tokenizer.vocab_size,
-            share=self.recipe.data.masked,
+            mlm_probability=self.recipe.data.mlm_probability,
             seed=seed,
             rank=rank,
-            world=world,
+            world_size=world_size,
         )
 
-    def tell(self, loader: Loader) -> None:
+    def tell(self, loader: ResumableLoader) -> None:
         log.info("vocabulary: %d words", self.tokenizer.vocab_size)
         tell_texts(self.train, self.valid)
         log.info("batches: %d an epoch", len(loader.plan(loader.epoch)))
@@ -67,4 +68,10 @@ def tell_texts(train: TextDataset, valid: TextDataset | None) -> None:
     """Log how many texts there are."""
     for name, corpus in (("training", train), ("validation", valid)):
         if corpus is not None:
-            log.info("%s: %d texts (%d cut; skipped: %d empty lines)", name, len(corpus), corpus.cut, corpus.empty)
+            log.info(
+                "%s: %d texts (%d cut; skipped: %d empty lines)",
+                name,
+                len(corpus),
+                corpus.num_truncated,
+                corpus.num_empty,
+            )

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.data.masking import IGNORE_INDEX
-from regard.data.texts import MaskedBatch
-from regard.metrics.translation import perplexity
+from regard.data.masking import IGNORE_INDEX, MaskedBatch
+from regard.metrics.classification import perplexity
 from regard.models import Bert
 from regard.models.bert import MaskedLMHead
 from regard.training.masked_lm.data import MaskedLMData
@@ -41,14 +40,14 @@ class MaskedLMModule(TaskModule):
 
     def _masked(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
         """The hidden states of masked tokens, (masked, d_model), and their labels."""
-        hidden, _ = self.model.forward_features(batch.words, batch.lengths)
+        hidden, _ = self.model.forward_features(batch.input_ids, batch.lengths)
         is_masked = batch.labels != IGNORE_INDEX
         return hidden[is_masked], batch.labels[is_masked]
 
     def losses(self, batch: MaskedBatch) -> dict[str, Any]:
         """The loss of predicting masked tokens."""
         hidden, labels = self._masked(batch)
-        loss = self._head.loss(hidden, labels, label_smoothing=self.recipe.optimizer.label_smoothing).loss
+        loss = self._head.loss(hidden, labels, label_smoothing=self.recipe.loss.label_smoothing).loss
         return {"loss": loss, "parts": [loss.detach()]}
 
     def sums(self, batch: MaskedBatch) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class MaskedData(BertData):
     """Which texts, a line each, and how many at a time."""
 
-    batch_tokens: Count = 8000
+    max_tokens_per_batch: Count = 8000
     """The most words of a batch, padding counted."""
-    masked: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    mlm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """What share of the words is to be told; of these 80 % are hidden, and 10 % replaced by another word."""
 
 
@@ -61,7 +61,9 @@ class MaskedLMRecipe(BertRecipe):
 
     def conflicts(self) -> list[str]:
         conflicts = super().conflicts()
-        if self.data.max_length > self.data.batch_tokens:
-            most = self.data.batch_tokens
-            conflicts.append(f"data.max_length: should be at most data.batch_tokens, {most}, so that any text fits one")
+        if self.data.max_length > self.data.max_tokens_per_batch:
+            most = self.data.max_tokens_per_batch
+            conflicts.append(
+                f"data.max_length: should be at most data.max_tokens_per_batch, {most}, so that any text fits one"
+            )
         return conflicts

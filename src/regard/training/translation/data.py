@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from regard.data.batching import BatchLoader, Loader, padding_fraction
-from regard.data.pairs import PairDataset, tokenize_pairs
+from regard.data.batching import ResumableLoader, padding_fraction
+from regard.data.pairs import PairDataset, PairLoader, tokenize_pairs
 from regard.errors import InvalidFile
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
@@ -33,17 +33,17 @@ class TranslationData(TaskDataModule):
 
     def __init__(self, recipe: TranslationRecipe) -> None:
         super().__init__(recipe)
-        alignment = recipe.attention.alignment
+        alignment = recipe.attention_loss.alignment
         self.alignments = recipe.data.folder / alignment.file if alignment.weight and alignment.file else None
 
     @property
     def files(self) -> dict[str, list[Path]]:
-        alignments = {} if self.alignments is None else {"attention.alignment.file": [self.alignments]}
+        alignments = {} if self.alignments is None else {"attention_loss.alignment.file": [self.alignments]}
         return {**super().files, **alignments}
 
     def make_tokenizer(self) -> Tokenizer:
         texts = (text for pair in read_pairs(self.train_files) for text in pair)
-        return train_translation_bpe(texts, self.recipe.vocabulary.size)
+        return train_translation_bpe(texts, self.recipe.tokenizer.vocab_size)
 
     def read_tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.folder)
@@ -52,14 +52,14 @@ class TranslationData(TaskDataModule):
         longest = self.recipe.data.max_length
         train = tokenize_pairs(self.train_files, tokenizer, self.folder, max_length=longest, alignments=self.alignments)
         # a validation set is measured whole; only what fits no batch or no position is left out
-        limit = min(self.recipe.data.batch_tokens, self.recipe.positions) - 1
+        limit = min(self.recipe.data.max_tokens_per_batch, self.recipe.positions) - 1
         valid = tokenize_pairs(self.valid_files, tokenizer, self.folder, max_length=limit) if self.valid_files else None
         return train, valid
 
     def setup(self, stage: str) -> None:
         """Map the corpora into memory (on every process)."""
         super().setup(stage)
-        translated = self.valid is not None and self.recipe.validation.sentences
+        translated = self.valid is not None and self.recipe.validation.bleu_sentences
         grouped = group_references(read_pairs(self.valid_files)) if translated else {}
         lengths = map(len, self.tokenizer.encode(list(grouped)))
         fitting = [
@@ -69,21 +69,25 @@ class TranslationData(TaskDataModule):
         if grouped and not fitting:
             raise InvalidFile(f"{self.valid_files[0]}: every sentence is longer than the model takes")
         # spread over the file, which may be sorted
-        step = max(1, len(fitting) // max(1, self.recipe.validation.sentences))
-        self.sentences = fitting[::step][: self.recipe.validation.sentences]
+        step = max(1, len(fitting) // max(1, self.recipe.validation.bleu_sentences))
+        self.sentences = fitting[::step][: self.recipe.validation.bleu_sentences]
 
-    def loader(self, corpus: PairDataset, *, seed: int | None, rank: int, world: int) -> BatchLoader:
-        return BatchLoader(corpus, self.recipe.data.batch_tokens, seed=seed, rank=rank, world=world)
+    def loader(self, corpus: PairDataset, *, seed: int | None, rank: int, world_size: int) -> PairLoader:
+        return PairLoader(corpus, self.recipe.data.max_tokens_per_batch, seed=seed, rank=rank, world_size=world_size)
 
-    def tell(self, loader: Loader) -> None:
-        assert isinstance(loader, BatchLoader)
+    def tell(self, loader: ResumableLoader) -> None:
+        assert isinstance(loader, PairLoader)
         plan = loader.plan(loader.epoch)
         share = padding_fraction(loader.src_lengths, loader.tgt_lengths, plan)
         log.info("vocabulary: %d subwords", self.tokenizer.vocab_size)
         for name, corpus in (("training", self.train), ("validation", self.valid)):
             if corpus is not None:
                 log.info(
-                    "%s: %d pairs (skipped: %d empty, %d too long)", name, len(corpus), corpus.empty, corpus.too_long
+                    "%s: %d pairs (skipped: %d empty, %d too long)",
+                    name,
+                    len(corpus),
+                    corpus.num_empty,
+                    corpus.num_too_long,
                 )
         if self.too_long:
             log.info("validation: not translated: %d sentences that are longer than the model takes", self.too_long)

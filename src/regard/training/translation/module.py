@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.batching import PairBatch
-from regard.data.padding import source_batch
+from regard.data.pairs import PairBatch, encoder_batch
 from regard.generation.greedy import greedy
-from regard.metrics.translation import score
+from regard.metrics.translation import corpus_scores
 from regard.models import Attentions, EncoderDecoder
 from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
@@ -48,17 +47,17 @@ class TranslationModule(TaskModule):
         return model_from_config(self.recipe.config(self.data.tokenizer.vocab_size))
 
     def _loss(self, batch: PairBatch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
-        hidden, attentions = self.model.forward_features(batch.src, batch.tgt, batch.src_lengths)
+        hidden, attentions = self.model.forward_features(batch.input_ids, batch.decoder_input_ids, batch.lengths)
         pad_id = self.model.config.pad_id
         loss = self.model.lm_head.loss(hidden, batch.labels, label_smoothing=label_smoothing, ignore_index=pad_id)
         return loss, attentions
 
     def losses(self, batch: PairBatch) -> dict[str, Any]:
         """Give the label-smoothed loss of a batch, with the losses on attention that the recipe asks for."""
-        found, attentions = self._loss(batch, self.recipe.optimizer.label_smoothing)
+        found, attentions = self._loss(batch, self.recipe.loss.label_smoothing)
         losses = self._attention(attentions, batch)
         loss = found.loss
-        for name, keys in self.recipe.attention.losses.items():
+        for name, keys in self.recipe.attention_loss.losses.items():
             loss = loss + keys.weight * losses[name]
         return {"loss": loss, "parts": [part.detach() for part in (found.loss, *losses.values())]}
 
@@ -73,8 +72,8 @@ class TranslationModule(TaskModule):
         metrics = {"valid_loss": nll / tokens}
         if self.data.sentences:
             hypotheses = self._translations([source for source, _ in self.data.sentences])
-            scores = score(hypotheses, [references for _, references in self.data.sentences], ["bleu", "chrf"])
-            metrics |= {name: found.value for name, found in scores.items()}
+            scores = corpus_scores(hypotheses, [references for _, references in self.data.sentences], ["bleu", "chrf"])
+            metrics |= {name: found.score for name, found in scores.items()}
             if not self._signed:
                 self._signed = True
                 log.info("validation: %s", ", ".join(f"{name} is {each.signature}" for name, each in scores.items()))
@@ -87,7 +86,7 @@ class TranslationModule(TaskModule):
         chunks = [by_length[start : start + _ROWS] for start in range(0, len(by_length), _ROWS)]
         found: dict[int, list[int]] = {}
         for chunk in chunks[self.trainer.global_rank :: self.trainer.world_size]:
-            src, src_lengths = source_batch([ids[place] for place in chunk])
+            src, src_lengths = encoder_batch([ids[place] for place in chunk])
             with self.trainer.precision_plugin.val_step_context():
                 best = greedy(self.model, src.to(self.device), src_lengths.to(self.device))
             found |= {place: hypothesis.tokens for place, hypothesis in zip(chunk, best, strict=True)}

@@ -35,21 +35,21 @@ class PairData(Data):
     """The same for validation; none: nothing is validated, and ``best`` is not written."""
     max_length: Count = 128
     """Training pairs with more tokens on a side are skipped, and counted."""
-    batch_tokens: Count = 8000
+    max_tokens_per_batch: Count = 8000
     """The most tokens of a batch on the larger of its two sides, padding counted."""
 
 
 class Vocabulary(Section):
     """The subwords."""
 
-    size: Annotated[int, Field(ge=259)] = 8000
+    vocab_size: Annotated[int, Field(ge=259)] = 8000
     """Entries of the joint BPE vocabulary; 3 special tokens and 256 bytes are among them."""
 
 
 class TranslationValidation(Validation):
     """What is measured while training, and when it is good enough."""
 
-    sentences: Annotated[int, Field(ge=0)] = 500
+    bleu_sentences: Annotated[int, Field(ge=0)] = 500
     """Different source sentences that are translated (greedily) for BLEU and chrF; 0: none."""
     monitor: Literal["bleu", "chrf", "loss"] = "bleu"
     """What decides which weights are best."""
@@ -60,7 +60,7 @@ class LayersLoss(Section):
 
     weight: Annotated[float, Field(ge=0)] = 0.0
     """How much it counts beside the loss of the translation; 0: not at all."""
-    of: Literal["encoder", "decoder", "cross"] = "cross"
+    kind: Literal["encoder", "decoder", "cross"] = "cross"
     """Self-attention of the encoder or the decoder, or attention from target to source."""
     layers: Numbers | None = None
     """Their numbers, from 0; -1 is the last. Default: all."""
@@ -84,7 +84,7 @@ class CoverageLoss(LayersLoss):
 class AlignmentLoss(LayersLoss):
     """Teaches heads of the cross-attention which words belong together: :func:`regard.nn.alignment_loss`."""
 
-    of: Literal["cross"] = "cross"
+    kind: Literal["cross"] = "cross"
     """Attention from target to source."""
     layers: Numbers | None = (-1,)
     """Their numbers, from 0; -1 is the last."""
@@ -142,18 +142,18 @@ class TranslationRecipe(Recipe):
     Args:
         task: ``"translation"``, which is what a recipe is about that names none.
         data: See :class:`PairData`.
-        vocabulary: See :class:`Vocabulary`.
+        tokenizer: See :class:`Vocabulary`.
         model: The keys of :class:`regard.models.TransformerConfig`; with ``architecture: rnn_search`` those of
             :class:`regard.models.RNNSearchConfig`.
-        attention: See :class:`Attention`.
+        attention_loss: See :class:`Attention`.
         validation: See :class:`TranslationValidation`.
     """
 
     task: Literal["translation"] = "translation"
     data: PairData
-    vocabulary: Vocabulary = Vocabulary()
+    tokenizer: Vocabulary = Vocabulary()
     model: Model = Model()  # pyright: ignore[reportInvalidTypeForm] - built from the fields of TransformerConfig
-    attention: Attention = Attention()
+    attention_loss: Attention = Attention()
     validation: TranslationValidation = TranslationValidation()
 
     @classmethod
@@ -171,7 +171,7 @@ class TranslationRecipe(Recipe):
 
     @property
     def losses(self) -> list[str]:
-        return ["loss", *(f"{name}_loss" for name in self.attention.losses)]
+        return ["loss", *(f"{name}_loss" for name in self.attention_loss.losses)]
 
     @property
     def columns(self) -> list[str]:
@@ -184,23 +184,23 @@ class TranslationRecipe(Recipe):
         return TranslationData(self), TranslationModule(self)
 
     def absolute(self, keys: dict[str, Any]) -> dict[str, Any]:
-        if teacher := self.attention.kl_divergence.teacher:
-            keys["attention"]["kl_divergence"]["teacher"] = str(teacher.absolute())
+        if teacher := self.attention_loss.kl_divergence.teacher:
+            keys["attention_loss"]["kl_divergence"]["teacher"] = str(teacher.absolute())
         return super().absolute(keys)
 
     def conflicts(self) -> list[str]:
-        self.config(self.vocabulary.size)
+        self.config(self.tokenizer.vocab_size)
         conflicts = []
-        most = min(self.data.batch_tokens, self.positions) - 1
+        most = min(self.data.max_tokens_per_batch, self.positions) - 1
         if self.data.max_length > most:
             conflicts.append(
-                f"data.max_length: should be at most {most}, so that the longest pair fits data.batch_tokens and, "
-                f"where positions are learned, model.max_seq_len, but is {self.data.max_length}"
+                f"data.max_length: should be at most {most}, so that the longest pair fits data.max_tokens_per_batch "
+                f"and, where positions are learned, model.max_seq_len, but is {self.data.max_length}"
             )
         conflicts += _attention_conflicts(self)
-        if self.validation.monitor != "loss" and not self.validation.sentences:
+        if self.validation.monitor != "loss" and not self.validation.bleu_sentences:
             conflicts.append(
-                f"validation.sentences: is 0, but validation.monitor is {self.validation.monitor!r}, which needs "
+                f"validation.bleu_sentences: is 0, but validation.monitor is {self.validation.monitor!r}, which needs "
                 "translations; monitor 'loss', or translate some"
             )
         return conflicts
@@ -221,11 +221,11 @@ class RNNRecipe(TranslationRecipe):
 
 def _attention_conflicts(recipe: TranslationRecipe) -> list[str]:
     conflicts = []
-    for name, loss in recipe.attention.losses.items():
-        key = f"attention.{name}"
-        layers, heads = recipe.config(recipe.vocabulary.size).num_layers_and_heads(loss.of)
+    for name, loss in recipe.attention_loss.losses.items():
+        key = f"attention_loss.{name}"
+        layers, heads = recipe.config(recipe.tokenizer.vocab_size).num_layers_and_heads(loss.kind)
         if not layers:
-            conflicts.append(f"{key}.of: the {recipe.model.architecture} has no such layers as {loss.of!r}")
+            conflicts.append(f"{key}.kind: the {recipe.model.architecture} has no such layers as {loss.kind!r}")
             continue
         for kind, numbers, size in (("layers", loss.layers, layers), ("heads", loss.heads, heads)):
             wrong = [number for number in numbers or () if not -size <= number < size]
@@ -235,11 +235,11 @@ def _attention_conflicts(recipe: TranslationRecipe) -> list[str]:
         for needed in ("file", "teacher"):
             if getattr(loss, needed, "") is None:
                 conflicts.append(f"{key}.{needed}: is missing, but {key}.weight is {loss.weight}")
-    entropy = recipe.attention.entropy
+    entropy = recipe.attention_loss.entropy
     if entropy.weight and entropy.floor is None and entropy.ceiling is None:
-        conflicts.append("attention.entropy: has a weight, but neither floor nor ceiling")
+        conflicts.append("attention_loss.entropy: has a weight, but neither floor nor ceiling")
     if entropy.floor is not None and entropy.ceiling is not None and entropy.floor > entropy.ceiling:
         conflicts.append(
-            f"attention.entropy.floor: should be at most the ceiling, {entropy.ceiling}, but is {entropy.floor}"
+            f"attention_loss.entropy.floor: should be at most the ceiling, {entropy.ceiling}, but is {entropy.floor}"
         )
     return conflicts

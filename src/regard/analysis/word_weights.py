@@ -1,0 +1,155 @@
+"""Attention between words: mean weights over heads and layers, with subwords merged into words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.analysis.head_scores import Columns
+from regard.analysis.layer import Layer, require_one_sequence
+from regard.analysis.recording import Recording
+from regard.errors import InvalidArgument, did_you_mean
+from regard.ops.measures import GroupPool
+from regard.text.words import group_into_words_or_tokens
+
+MAX_LISTED_TOKENS = 40
+"""Number of tokens that an error lists."""
+
+
+@dataclass(frozen=True, eq=False)
+class WordWeights:
+    """Attention weights between words, as `word_weights` returns them.
+
+    Args:
+        layers: Names of the layers in the mean.
+        is_cross: Whether they are cross-attention.
+        num_heads: Number of heads in the mean.
+        query_words: The words of the rows; each special token is a word.
+        key_words: The words of the columns.
+        weights: (query words, key words) float64 on the CPU; rows sum to 1.
+    """
+
+    layers: tuple[str, ...]
+    is_cross: bool
+    num_heads: int
+    query_words: tuple[str, ...]
+    key_words: tuple[str, ...]
+    weights: Float[Tensor, "queries keys"]
+
+    def find(self, word: str) -> tuple[list[int], list[int]]:
+        """The rows and the columns of a word, all its occurrences.
+
+        Raises:
+            InvalidArgument: If it does not occur; the message names similar words.
+        """
+        rows, columns = (
+            [index for index, name in enumerate(words) if name == word] for words in (self.query_words, self.key_words)
+        )
+        if not rows and not columns:
+            names = list(dict.fromkeys((*self.query_words, *self.key_words)))
+            more = f" and {len(names) - MAX_LISTED_TOKENS} more" if len(names) > MAX_LISTED_TOKENS else ""
+            listed = ", ".join(names[:MAX_LISTED_TOKENS])
+            raise InvalidArgument(f"token: expected one of {listed}{more}, got {word!r}{did_you_mean(word, names)}")
+        return rows, columns
+
+    def columns(self, word: str | None = None) -> Columns:
+        """The weights as a table, for `save_table` or ``pandas.DataFrame``.
+
+        Args:
+            word: Only the rows and columns of this word. Default: all.
+
+        Returns:
+            Columns by name: ``query``, ``key`` (positions from 0), ``query_token``, ``key_token`` and ``weight``; the
+            strongest keys of each query first, then the strongest queries of each key of the word.
+
+        Raises:
+            InvalidArgument: If the word does not occur.
+        """
+        rows, columns = (list(range(len(self.query_words))), []) if word is None else self.find(word)
+        order = self.weights.argsort(dim=1, descending=True, stable=True).tolist()
+        edges = [(query, key) for query in rows for key in order[query]]
+        for key in columns:
+            queries = self.weights[:, key].argsort(dim=0, descending=True, stable=True).tolist()
+            edges += [(query, key) for query in queries if query not in rows]
+        query, key = map(list, zip(*edges, strict=True))
+        return {
+            "query": query,
+            "key": key,
+            "query_token": [self.query_words[index] for index in query],
+            "key_token": [self.key_words[index] for index in key],
+            "weight": self.weights[query, key].tolist(),
+        }
+
+
+def word_weights(recording: Recording, layer: str | None = None, *, merge: bool = True) -> WordWeights:
+    """Average the attention weights of a recording over heads, and merge subwords into words.
+
+    The weight of a word is the sum over its subwords as keys, and the mean over its subwords as queries.
+
+    Args:
+        recording: A recording of one sequence with at least one layer.
+        layer: Name of a layer. Default: the mean over all layers of cross-attention, or else of the decoder, or else of
+            the encoder.
+        merge: Whether to merge subwords.
+
+    Raises:
+        InvalidArgument: If there is no layer, or none of this name.
+
+    Memory:
+        O(query words * key words).
+
+    Example:
+        >>> import regard
+        >>> from regard.analysis import word_weights
+        >>> words = word_weights(regard.pipelines.Translator.load().record("Thank you."), "cross.2")
+        >>> words.key_words, words.weights.shape[1]
+        (('Thank', 'you', '.', '</s>'), 4)
+    """
+    layers = _select_layers(recording, layer)
+    require_one_sequence(layers)
+    group = group_into_words_or_tokens if merge else _tokens_as_words
+    rows, columns = group(layers[0].query_tokens), group(layers[0].key_tokens)
+    total = torch.zeros(len(rows), len(columns), dtype=torch.float64)
+    for one in layers:
+        sides = zip((rows, columns), one.weights.shape[2:], strict=True)
+        query_groups, key_groups = (_word_of_each_token(words, size).to(one.weights.device) for words, size in sides)
+        pool = GroupPool(query_groups, key_groups)
+        for head in range(one.weights.shape[1]):  # one at a time, which bounds the memory
+            total += one.weights.detach().at(heads=head).measure({"words": pool})["words"][0, 0].cpu()
+    num_heads = sum(one.weights.shape[1] for one in layers)
+    return WordWeights(
+        tuple(one.name for one in layers),
+        layers[0].kind == "cross",
+        num_heads,
+        tuple(word for word, _ in rows),
+        tuple(word for word, _ in columns),
+        total / num_heads,
+    )
+
+
+def _select_layers(recording: Recording, name: str | None) -> Sequence[Layer]:
+    if not recording.layers:
+        raise InvalidArgument("recording: expected at least one layer of attention, got none")
+    names = [layer.name for layer in recording.layers]
+    if name is not None and name not in names:
+        raise InvalidArgument(f"layer: expected one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
+    if name is not None:
+        return [layer for layer in recording.layers if layer.name == name]
+    return next(layers for kind in ("cross", "decoder", "encoder") if (layers := recording.layers.by_kind(kind)))
+
+
+def _tokens_as_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Each token as a word; it keeps its ``▁`` if nothing else would be left."""
+    return [(token.replace("▁", " ").strip() or token, [index]) for index, token in enumerate(tokens)]
+
+
+def _word_of_each_token(words: Sequence[tuple[str, Sequence[int]]], num_tokens: int) -> Tensor:
+    """The number of the word of each token, (tokens,)."""
+    numbers = torch.full((num_tokens,), -1)
+    for number, (_, positions) in enumerate(words):
+        numbers[list(positions)] = number
+    return numbers
