@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         writer.generate(["Ω" * 20])
     with pytest.raises(InvalidArgument, match="beam must be 1 where words are drawn, but is 2"):
         writer.generate(["x"], beam=2, sampling=SamplingParams())
-    with pytest.raises(InvalidArgument, match=r"the tokenizer has 280 words, but the model 9"):
+    with pytest.raises(InvalidArgument, match=r"expected a tokenizer with at most 9 tokens as in the model, got 280"):
         Generator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
     with pytest.raises(InvalidType, match="sampling: expected a SamplingParams or None, got int"):
         writer.generate(["x"], sampling=5)
@@ -215,9 +215,6 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
     with pytest.raises(InvalidArgument, match="prompt 1 must not be empty"):
         Generator(nothing, tokenizer).generate([""])
     own = train_translation_bpe(ENGLISH, 280)
-    save_model(tmp_path / "gpt", nothing, own)
-    with pytest.raises(InvalidFile, match="expected a Tokenizer or SentencePieceTokenizer, got a Tokenizer"):
-        Generator.load(tmp_path / "gpt")
     save_model(tmp_path / "other", Transformer(TransformerConfig(280, d_model=8, num_heads=2, d_ff=8)), own)
     with pytest.raises(InvalidFile, match="folder: expected a GPT, got an encoder-decoder in "):
         Generator.load(tmp_path / "other")

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidArgument
 from regard.models import Transformer, TransformerConfig, load_model, save_model
 from regard.pipelines import Translator
 from regard.text.sentencepiece import MarianTokenizer
@@ -79,7 +79,7 @@ def test_it_is_recorded_and_traced_as_any_other(folder):
 
 def test_a_tokenizer_of_another_kind_is_refused(folder, tmp_path):
     save_model(tmp_path, load_model(folder), train_bpe(TEXTS, 300))
-    with pytest.raises(InvalidFile, match="expected a Tokenizer or MarianTokenizer, got a Tokenizer"):
+    with pytest.raises(InvalidArgument, match="expected a tokenizer with at most 30 tokens as in the model, got 274"):
         Translator.load(tmp_path)
 
 

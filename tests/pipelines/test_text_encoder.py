@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_refused():
         reader.embed("a")
     with pytest.raises(InvalidType, match=r"texts\[1\]: expected a str, got int"):
         reader.embed(["a", 2])
-    with pytest.raises(InvalidArgument, match="the tokenizer has 30522 words, but the model 9"):
+    with pytest.raises(InvalidArgument, match="expected a tokenizer with at most 9 tokens as in the model, got 30522"):
         TextEncoder(Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), reader.tokenizer)
 
 
