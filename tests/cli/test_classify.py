@@ -74,7 +74,7 @@ def test_masked_tokens_are_those_of_transformers(regard, checkpoint):
     [
         (["classify"], "expected a BERT with the head sequence_classification, got masked_lm in"),
         (["classify"], "use `regard fill-mask`"),
-        (["fill-mask", "a film"], "text must hide a word as <mask>"),
+        (["fill-mask", "a film"], "text: expected <mask> in place of a token, got 'a film'"),
         (["fill-mask", " "], "TEXT: expected a text, got ' '"),
     ],
 )

@@ -1,0 +1,452 @@
+"""Whole trainings of a tiny model: what they leave, how they stop, and how they go on."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+
+from regard.data.pairs import encoder_batch
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.generation import greedy
+from regard.models import load_model
+from regard.text.tokenizer import Tokenizer
+from regard.training import apply_overrides, load_recipe, train
+from regard.training.datamodule import TaskDataModule
+from regard.training.module import TaskModule
+from training.conftest import make_recipe
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def bytes_of(run: Path, name: str = "last") -> dict[str, bytes]:
+    return {key: value.numpy().tobytes() for key, value in load_file(run / name / "model.safetensors").items()}
+
+
+def test_a_training_learns_and_leaves_all_that_it_promises(
+    tmp_path: Path, keys: dict[str, Any], words: dict[str, str]
+) -> None:
+    keys = apply_overrides(
+        keys, ["--trainer.max_steps=250", "--validation.every_n_steps=50", "--trainer.log_every_n_steps=10"]
+    )
+    keys["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0, "norm_first": True}
+    keys["data"]["max_tokens_per_batch"] = 500
+    keys["tokenizer"]["vocab_size"] = 400  # every word is a piece
+    outcome = train(make_recipe(keys))
+    run = tmp_path / "run"
+    assert (outcome.output_dir, outcome.step, outcome.interrupted) == (run, 250, False)
+    logged = [(float(row["loss"]), float(row["learning_rate"])) for row in rows(run) if row["loss"]]
+    assert len(logged) == 25
+    assert logged[-1][0] < logged[0][0] / 2
+    assert logged[-1][1] == pytest.approx(0.01 * (20 / 251) ** 0.5)
+    scores = [float(row["bleu"]) for row in rows(run) if row["bleu"]]
+    assert outcome.best_metric == pytest.approx(max(scores))
+    assert outcome.best_metric > 50
+    text = (run / "train.log").read_text()
+    assert "training: 400 pairs (skipped: 0 empty, 0 too long)" in text
+    assert re.search(r"padding: [\d.]+% of the tokens", text)
+    assert "nrefs:" in text
+    assert "tok:13a" in text
+    assert list((run / "tensorboard").glob("events.*"))
+    for name in ("last", "best", "averaged"):
+        model, tokenizer = load_model(run / name), Tokenizer.load(run / name)
+        found = greedy(model, *encoder_batch(tokenizer.encode(["one red dogs."])))
+        assert set(tokenizer.decode([found[0].tokens])[0].strip(".").split()) <= set(words.values())
+    assert logging.getLogger("regard.training").handlers == []
+
+
+def test_the_state_is_plain_data(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys))
+    state = torch.load(tmp_path / "run" / "state.ckpt", weights_only=True)
+    assert state["global_step"] == 30
+
+
+def test_skipped_pairs_are_counted_in_the_log(tmp_path: Path, keys: dict[str, Any]) -> None:
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write("\tleer\nempty\t \n" + "one " * 99 + "\teins\n")
+    keys["data"]["max_length"] = 60
+    train(make_recipe(keys, "--trainer.max_steps=2"))
+    assert "training: 400 pairs (skipped: 2 empty, 1 too long)" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_a_run_without_validation_has_no_best(tmp_path: Path, keys: dict[str, Any]) -> None:
+    outcome = train(make_recipe(keys, "--data.valid=null"))
+    assert outcome.best_metric is None
+    assert not (tmp_path / "run" / "best").exists()
+    assert (tmp_path / "run" / "last").exists()
+
+
+def test_training_stops_when_it_gets_no_better(tmp_path: Path, keys: dict[str, Any]) -> None:
+    overrides = ["--optimizer.learning_rate=1e-12", "--validation.patience=2", "--validation.monitor=bleu"]
+    outcome = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"))
+    assert outcome.step == 30  # the first at 10, then two that are no better
+    again = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"), resume=True)
+    assert (again.step, again.interrupted) == (30, False)
+    patient = make_recipe(keys, *overrides, "--trainer.max_steps=1000", "--validation.patience=3")
+    assert train(patient, resume=True).step == 40
+
+
+def test_bfloat16_trains(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys, "--trainer.precision=bf16-mixed"))
+    losses = [float(row["loss"]) for row in rows(tmp_path / "run") if row["loss"]]
+    assert losses[-1] < losses[0]
+    assert all(
+        weight.dtype == torch.float32 for weight in load_file(tmp_path / "run" / "last" / "model.safetensors").values()
+    )
+
+
+def test_aligned_files_train_as_the_tsv_does(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["trainer"]["max_steps"] = 8
+    pairs = [line.split("\t") for line in (tmp_path / "train.tsv").read_text().splitlines()]
+    for side in (0, 1):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(text.encode()))
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "tsv")}))
+    keys["data"]["train"] = ["train.0.gz", "train.1.gz"]
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "aligned")}))
+    assert bytes_of(tmp_path / "aligned") == bytes_of(tmp_path / "tsv")
+
+
+def test_a_terminal_shows_a_bar(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    module = sys.modules["regard.training.trainer"]  # whose function hides it
+    monkeypatch.setattr(module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=150))
+    train(make_recipe(keys))
+    last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
+    assert re.search(r"step 30/30 .*━.* \d:\d\d:\d\d epoch 0, loss [\d.]+, [\d,]+ tokens/s", last)
+
+
+def interrupt_at(run: Path, step: int, number: signal.Signals = signal.SIGINT) -> threading.Thread:
+    """Press Ctrl-C, or send another signal, when the log has come to a step."""
+
+    def watch() -> None:
+        while True:
+            path = run / "metrics.csv"
+            if path.exists() and f"\n{step}," in path.read_text():
+                os.kill(os.getpid(), number)
+                return
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
+    tmp_path: Path, keys: dict[str, Any], number: signal.Signals
+) -> None:
+    keys["trainer"]["max_steps"] = 60
+    whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
+    train(make_recipe(whole))
+    before = signal.getsignal(number)
+    thread = interrupt_at(tmp_path / "stopped", 15, number)
+    outcome = train(make_recipe(stopped))
+    thread.join()
+    assert outcome.interrupted
+    assert 15 <= outcome.step < 60
+    assert signal.getsignal(number) is before
+    assert f"stopped; --resume continues from step {outcome.step}" in (tmp_path / "stopped" / "train.log").read_text()
+    again = train(make_recipe(stopped), resume=True)
+    assert (again.step, again.interrupted) == (60, False)
+    assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
+
+
+def test_a_validation_that_was_cut_off_is_done_again(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys["checkpoint"]["every_n_steps"] = 5  # a state is due at each validation, too
+    whole, cut = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "cut"))
+    train(make_recipe(whole))
+    end_validation = TaskModule.on_validation_epoch_end
+
+    def dies(module: TaskModule) -> None:
+        if module.global_step == 20:
+            raise RuntimeError("the power is out")
+        end_validation(module)
+
+    monkeypatch.setattr(TaskModule, "on_validation_epoch_end", dies)
+    with pytest.raises(RuntimeError, match="the power is out"):
+        train(make_recipe(cut))
+    monkeypatch.undo()
+    train(make_recipe(cut), resume=True)
+    columns = ("step", "loss", "valid_loss", "bleu", "chrf")
+    assert [[row[name] for name in columns] for row in rows(tmp_path / "cut")] == [
+        [row[name] for name in columns] for row in rows(tmp_path / "whole")
+    ]
+    assert bytes_of(tmp_path / "cut", "best") == bytes_of(tmp_path / "whole", "best")
+
+
+def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any]) -> None:
+    whole, extended = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "extended"))
+    train(make_recipe(whole))
+    train(make_recipe(extended, "--trainer.max_steps=20"))
+    assert train(make_recipe(extended), resume=True).step == 30
+    assert bytes_of(tmp_path / "extended") == bytes_of(tmp_path / "whole")
+    assert train(make_recipe(extended), resume=True).step == 30  # nothing left to do
+    assert [row["loss"] for row in rows(tmp_path / "extended")] == [row["loss"] for row in rows(tmp_path / "whole")]
+
+
+def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    train(make_recipe(keys, "--trainer.max_steps=8"))
+    before = (run / "state.ckpt").read_bytes()
+    (run / ".state.ckpt.draft").symlink_to("/dev/full")
+    message = re.escape(
+        f"{run / 'state.ckpt'}: could not be saved (No space left on device); the state of step 8 is complete"
+    )
+    with pytest.raises(InvalidFile, match=f"^{message}$"):
+        train(make_recipe(keys), resume=True)
+    assert (run / "state.ckpt").read_bytes() == before
+    assert train(make_recipe(keys), resume=True).step == 30
+
+
+def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
+    recipe = make_recipe(keys, "--trainer.max_steps=7")
+    run = re.escape(str(tmp_path / "run"))
+    with pytest.raises(InvalidArgument, match=rf"{run}: no run to resume: there is no recipe\.yaml"):
+        train(recipe, resume=True)
+    train(recipe)
+    with pytest.raises(
+        InvalidArgument, match=f"{run}: expected an empty folder, got a run; resume it or choose another output_dir"
+    ):
+        train(recipe)
+    with pytest.raises(InvalidRecipe, match=r"model\.d_model: expected 16 as in the run, got 32"):
+        train(make_recipe(keys, "--model.d_model=32"), resume=True)
+    path = tmp_path / "run" / "state.ckpt"
+    state = torch.load(path, weights_only=True)
+    path.write_bytes(b"torn")
+    with pytest.raises(
+        InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file that is trunc"
+    ):
+        train(recipe, resume=True)
+    torch.save({"weights": torch.zeros(3)}, path)
+    with pytest.raises(
+        InvalidCheckpoint,
+        match=rf"{run}/state.ckpt: expected a training state, got a file without global_step, state_dict, loops",
+    ):
+        train(recipe, resume=True)
+    torch.save([1], path)
+    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file without"):
+        train(recipe, resume=True)
+    weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
+    torch.save({**state, "state_dict": weights}, path)
+    message = r"state\.ckpt: model\.src_embedding\.weight: expected \(\d+, 16\), got \(3, 4\)"
+    with pytest.raises(InvalidCheckpoint, match=message):
+        train(recipe, resume=True)
+
+
+def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "train.tsv").write_text("a\tb\nno tab\n")
+    with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: expected source, tab, target"):
+        train(make_recipe(keys))
+    assert not (tmp_path / "run" / "last").exists()
+    with pytest.raises(InvalidFile, match=r"missing\.tsv: no such file"):
+        train(make_recipe(keys, "--data.train=missing.tsv"))
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidFile, match="file/run: could not be created: Not a directory"):
+        train(make_recipe({**keys, "output_dir": str(tmp_path / "file" / "run")}))
+
+
+def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys, "--trainer.max_steps=12"))
+    assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12]
+    assert train(make_recipe(keys), resume=True).step == 30
+    assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12, 20, 30]
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}))
+    assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
+
+
+def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys = {**keys, "output_dir": str(tmp_path)}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
+    for resume in (False, True):
+        with pytest.raises(
+            InvalidArgument,
+            match=rf"{re.escape(str(path))}: expected the copy of a recipe, got a file that would be overwritten",
+        ):
+            train(load_recipe(path), resume=resume)
+    assert path.read_text().endswith("# mine\n")
+
+
+def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "run").mkdir()
+    for size in (300, 310):
+        TaskDataModule(make_recipe(keys, f"--tokenizer.vocab_size={size}").build_task()).prepare_data()
+        assert Tokenizer.load(tmp_path / "run" / "data").vocab_size == size
+
+
+def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys, "--trainer.max_steps=3"))
+    (tmp_path / "train.tsv").rename(tmp_path / "moved.tsv")
+    moved = apply_overrides(keys, ["--data.train=moved.tsv", "--trainer.max_steps=5"])
+    assert train(make_recipe(moved), resume=True).step == 5
+    other = apply_overrides(keys, ["--data.train=valid.tsv", "--data.valid=null", "--validation.monitor=bleu"])
+    for _ in range(2):
+        with pytest.raises(InvalidRecipe) as error:
+            train(make_recipe(other), resume=True)
+        for key in ("data.train", "data.valid"):
+            assert f"{key}: expected the data that the run began with, got other data" in str(error.value)
+        assert load_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
+
+
+def test_a_device_that_is_not_there_is_refused(keys: dict[str, Any]) -> None:
+    missing = "mps" if torch.cuda.is_available() else "gpu"
+    with pytest.raises(
+        InvalidRecipe,
+        match=f"^trainer.accelerator: expected an available device, got '{missing}' with trainer.devices 'auto'",
+    ):
+        train(make_recipe(keys, f"--trainer.accelerator={missing}"))
+
+
+def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    long = "one two three four red blue cats dogs birds and see like " * 4
+    with (tmp_path / "valid.tsv").open("a") as file:
+        file.write(f"{long}.\t{long}.\n")
+    keys["model"] |= {"positions": "learned", "max_seq_len": 70}
+    keys["data"]["max_length"] = 60
+    keys["validation"] |= {"bleu_sentences": 1000, "every_n_steps": 2}
+    train(make_recipe(keys, "--trainer.max_steps=2"))
+    assert "BLEU: 1 validation sentences are skipped" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_ctrl_c_before_the_first_step_stops_at_once(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "train", lambda *_: signal.raise_signal(signal.SIGINT))
+    outcome = train(make_recipe(keys))
+    assert (outcome.step, outcome.interrupted) == (0, True)
+    assert "stopped; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_a_second_ctrl_c_stops_within_the_step(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    step = TaskModule.training_step
+    pressed = []
+
+    def presses_twice(module: TaskModule, *arguments: Any) -> Any:
+        if module.global_step == 16:
+            for _ in range(2):
+                pressed.append(module.global_step)
+                signal.raise_signal(signal.SIGINT)
+        return step(module, *arguments)
+
+    monkeypatch.setattr(TaskModule, "training_step", presses_twice)
+    outcome = train(make_recipe(keys))
+    assert pressed == [16, 16]
+    assert (outcome.step, outcome.interrupted) == (14, True)
+    assert "stopping after this step; press Ctrl-C again to stop now" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "train.log", "tensorboard", "data", "snapshots", "best"])
+def test_files_of_others_are_not_touched(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
+    run = tmp_path / "run"
+    own = run / name / "step-000000099" / "notes.txt" if "." not in name else run / name
+    own.parent.mkdir(parents=True)
+    own.write_text("step,loss\n1,2.0\n")
+    with pytest.raises(InvalidArgument, match=re.escape(f"{run}: ") + f".*({name}|models)"):
+        train(make_recipe(keys))
+    assert own.read_text() == "step,loss\n1,2.0\n"
+    assert [path for path in run.rglob("*") if path.is_file()] == [own]
+
+
+def test_a_start_that_fails_leaves_no_folder_and_can_be_repeated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    recipe = make_recipe({**keys, "output_dir": str(tmp_path / "runs" / "new")})
+    good = (tmp_path / "train.tsv").read_text()
+    for text, message in (("no tab\n", "no tab"), ("", r"train\.tsv")):
+        (tmp_path / "train.tsv").write_text(text)
+        with pytest.raises(InvalidFile, match=message):
+            train(recipe)
+        assert not (tmp_path / "runs").exists()
+    (tmp_path / "train.tsv").write_text(good)
+    assert train(recipe).step == 30
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    code = f"from filelock import FileLock; lock = FileLock({str(run / '.lock')!r}); lock.acquire(); print(1); input()"
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no other run is using")):
+            train(make_recipe(keys))
+        assert {path.name for path in run.iterdir()} == {".lock"}
+        other.kill()  # a lock of a killed process does not block
+    assert train(make_recipe(keys)).step == 30
+
+
+def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    save = "regard.training.callbacks.checkpoints.save_model"
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(folder: Path, *args: Any) -> None:
+            if folder.name == "last":
+                raise OSError(28, "No space left on device")
+
+        patch.setattr(save, fail)
+        with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is complete"):
+            train(make_recipe(keys, "--trainer.max_steps=8", "--data.valid=null"))
+    assert torch.load(run / "state.ckpt", weights_only=True)["global_step"] == 7
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: dict[str, Any], precision: str) -> None:
+    pairs = [("one two.", "eins zwei."), ("red cats.", "rot Katzen."), (f"{'see ' * 40}.", f"{'sehen ' * 40}.")]
+    (tmp_path / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    keys["model"]["dropout"] = 0.0
+    # with a large eps, the first step of Adam is nearly proportional to the gradient
+    keys["optimizer"] = {"learning_rate": 1.0, "warmup_steps": 0, "lr_schedule": "constant", "eps": 1.0}
+    keys["trainer"] |= {"max_steps": 1, "precision": precision}
+    keys["data"] |= {"valid": None, "max_tokens_per_batch": 1000}
+    train(make_recipe(keys))
+    keys["data"] |= {"max_tokens_per_batch": 100, "max_length": 90}  # the long pair, and the other two
+    run = train(
+        make_recipe(keys, "--output_dir", str(tmp_path / "two"), "--trainer.accumulate_grad_batches=2")
+    ).output_dir
+    assert "batches: 2 per epoch" in (run / "train.log").read_text()
+    one, two = (load_file(folder / "last" / "model.safetensors") for folder in (tmp_path / "run", run))
+    tolerance = 1e-5 if precision == "32" else 1e-2
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=tolerance)
+
+
+def test_a_configured_root_logger_prints_no_line_again(keys: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    train(make_recipe(keys, "--trainer.max_steps=2"))
+    assert not caplog.records
+    assert logging.getLogger("regard.training").propagate
+
+
+def test_a_run_that_fails_before_its_first_state_keeps_its_models(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".state.ckpt.draft").symlink_to("/dev/full")
+    with pytest.raises(InvalidFile, match=r"could not be saved .*; no state was saved before"):
+        train(make_recipe(keys, "--checkpoint.every_n_steps=30"))
+    assert (run / "best" / "model.safetensors").is_file()
+    assert rows(run)
