@@ -11,7 +11,7 @@ import torch
 from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
-from regard.data.batching import pad_sequences
+from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.generation.beam_search import beam_search
 from regard.generation.greedy import argmax_token, decode_steps, greedy
@@ -269,5 +269,5 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
         return trace_once(self.model, "decoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, layer)
 
     def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        padded = pad_sequences(prompts, self.model.config.pad_id).to(self.device)
-        return padded, torch.tensor([len(ids) for ids in prompts], device=self.device)
+        input_ids, lengths = pad_batch(prompts, self.model.config.pad_id)
+        return input_ids.to(self.device), lengths.to(self.device)

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
-from regard.data.batching import pad_sequences
+from regard.data.batching import pad_batch
 from regard.data.masking import IGNORE_INDEX, mask_tokens
 from regard.errors import InvalidArgument, count_problems, raise_problems
 from regard.metrics.classification import perplexity
@@ -154,15 +154,12 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
         }
         rng, nll, words, right = np.random.default_rng(seed), 0.0, 0, 0
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
-            batch = [read[place] for place in places]
-            lengths = np.array([len(ids) for ids in batch])
-            padded = pad_sequences(batch, self.model.config.pad_id).numpy()
-            hidden, labels = (torch.from_numpy(each) for each in mask_tokens(padded, lengths, rng, **known))
+            input_ids, lengths = pad_batch([read[place] for place in places], self.model.config.pad_id)
+            hidden, labels = mask_tokens(input_ids, lengths, rng, **known)
             told = labels != IGNORE_INDEX
             wanted = labels[told].to(self.device)
             with torch.inference_mode():
-                inputs = hidden.to(self.device), torch.from_numpy(lengths).to(self.device)
-                states, _ = self.model.forward_features(*inputs)
+                states, _ = self.model.forward_features(hidden.to(self.device), lengths.to(self.device))
                 logits = head(states[told.to(self.device)]).float()
             nll += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
             words, right = words + len(wanted), right + int((logits.argmax(-1) == wanted).sum())
@@ -276,9 +273,8 @@ class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
 
     def _in_batches(self, read: list[list[int]]) -> Iterator[tuple[int, Tensor]]:
         for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
-            batch = [read[place] for place in places]
-            lengths = torch.tensor([len(ids) for ids in batch], device=self.device)
-            words = pad_sequences(batch, self.model.config.pad_id).to(self.device)
+            padded = pad_batch([read[place] for place in places], self.model.config.pad_id)
+            words, lengths = (tensor.to(self.device) for tensor in padded)
             with torch.inference_mode():
                 hidden, _ = self.model.forward_features(words, lengths)
                 outputs = self.model.forward_head(hidden, lengths).float().cpu()

@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 
 from regard.data.batching import ResumableLoader
-from regard.data.pairs import hash_files
+from regard.data.token_dataset import hash_files
 from regard.errors import InvalidFile, InvalidRecipe, raise_problems
 from regard.text.load import load_tokenizer
 from regard.training.checkpoint_io import FILE as STATE
@@ -54,8 +54,8 @@ class TaskDataModule(L.LightningDataModule):
         """Tokenize, where it was not done yet: what is learned from, and what is validated with, or None."""
 
     @abstractmethod
-    def loader(self, corpus: Any, *, seed: int | None, rank: int, world_size: int) -> ResumableLoader:
-        """The batches of a process."""
+    def loader(self, corpus: Any, **options: Any) -> ResumableLoader:
+        """The batches of a process; options are those of `ResumableLoader`."""
 
     @abstractmethod
     def tell(self, loader: ResumableLoader) -> None:
@@ -90,23 +90,31 @@ class TaskDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Give this process its endless training batches."""
-        assert self.trainer is not None
-        rank, world = self.trainer.global_rank, self.trainer.world_size
-        loader = self.loader(self.train, seed=self.recipe.seed, rank=rank, world_size=world)
+        loader = self._make_loader(self.train, seed=self.recipe.seed)
         self.tell(loader)
         return loader
 
     def val_dataloader(self) -> ResumableLoader | list[object]:
         """Give this process its validation batches."""
-        assert self.trainer is not None
         if self.valid is None:
             return []
-        world = self.trainer.world_size
-        loader = self.loader(self.valid, seed=None, rank=self.trainer.global_rank, world_size=world)
-        if len(plan := loader.plan(0)) < world:
+        loader = self._make_loader(self.valid)
+        world = loader.sampler.world_size
+        if len(plan := loader.sampler.plan(0)) < world:
             named = (*self.valid_files, *self.train_files)[0]
             raise InvalidFile(f"{named}: makes {len(plan)} rows, but {world} processes validate, and each needs one")
         return loader
+
+    def _make_loader(self, corpus: Any, seed: int | None = None) -> ResumableLoader:
+        assert self.trainer is not None
+        return self.loader(
+            corpus,
+            seed=seed,
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+            num_workers=self.recipe.trainer.num_workers,
+            pin_memory=self.trainer.strategy.root_device.type == "cuda",
+        )
 
 
 def _check_same(then: dict[str, str], now: dict[str, str]) -> None:

@@ -115,6 +115,8 @@ class Trainer(Section):
     """How many; auto: all, one on a CPU, or as many processes as torchrun started."""
     num_nodes: Count = 1
     """Machines."""
+    num_workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that prepare batches (for each training process); 0: the training process itself."""
     log_every_n_steps: Count = 50
     """Steps between rows in the logs."""
 

@@ -137,6 +137,8 @@ def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: i
         precision=keys.precision,
         max_steps=keys.max_steps,
         max_epochs=-1,
+        # Lightning fetches one batch ahead of training if it knows no length, and a saved state would skip it.
+        limit_train_batches=2**31,
         accumulate_grad_batches=keys.accumulate_grad_batches,
         val_check_interval=validation.every_n_steps * keys.accumulate_grad_batches,
         check_val_every_n_epoch=None,

@@ -90,7 +90,7 @@ class ProgressLogger(L.Callback):
         loader = trainer.train_dataloader
         assert isinstance(loader, ResumableLoader)
         row = {
-            "epoch": loader.epoch,
+            "epoch": loader.sampler.epoch,
             **means,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
             "tokens": int(tokens),  # that were told since the row before

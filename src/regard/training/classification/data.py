@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from regard.data.batching import ResumableLoader
 from regard.data.texts import TextDataset, TextLoader, read_label_names, tokenize_texts
@@ -46,13 +47,11 @@ class ClassificationData(TaskDataModule):
         assert train is not None
         return train, valid
 
-    def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world_size: int) -> TextLoader:
-        return TextLoader(
-            corpus, self.recipe.data.batch_size, self.tokenizer.pad_id, seed=seed, rank=rank, world_size=world_size
-        )
+    def loader(self, corpus: TextDataset, **options: Any) -> TextLoader:
+        return TextLoader(corpus, self.recipe.data.batch_size, self.tokenizer.pad_id, **options)
 
     def tell(self, loader: ResumableLoader) -> None:
         log.info("vocabulary: %d words", self.tokenizer.vocab_size)
         log.info("classes: %s", ", ".join(self.labels))
         tell_texts(self.train, self.valid)
-        log.info("batches: %d an epoch", len(loader.plan(loader.epoch)))
+        log.info("batches: %d an epoch", len(loader.sampler.plan(loader.sampler.epoch)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from typing import Any
 
 from regard.data.batching import ResumableLoader
 from regard.data.masking import MaskedLMLoader
@@ -45,7 +46,7 @@ class MaskedLMData(TaskDataModule):
             return train, None
         return train, tokenize_texts(self.valid_files, tokenizer, self.folder, max_length=longest)
 
-    def loader(self, corpus: TextDataset, *, seed: int | None, rank: int, world_size: int) -> MaskedLMLoader:
+    def loader(self, corpus: TextDataset, **options: Any) -> MaskedLMLoader:
         assert self.tokenizer.mask_id is not None
         return MaskedLMLoader(
             corpus,
@@ -54,15 +55,13 @@ class MaskedLMData(TaskDataModule):
             mask_id=self.tokenizer.mask_id,
             vocab_size=self.tokenizer.vocab_size,
             mlm_probability=self.recipe.data.mlm_probability,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
+            **options,
         )
 
     def tell(self, loader: ResumableLoader) -> None:
         log.info("vocabulary: %d words", self.tokenizer.vocab_size)
         tell_texts(self.train, self.valid)
-        log.info("batches: %d an epoch", len(loader.plan(loader.epoch)))
+        log.info("batches: %d an epoch", len(loader.sampler.plan(loader.sampler.epoch)))
 
 
 def tell_texts(train: TextDataset, valid: TextDataset | None) -> None:

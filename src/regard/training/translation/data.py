@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from regard.data.batching import ResumableLoader, padding_fraction
 from regard.data.pairs import PairDataset, PairLoader, tokenize_pairs
@@ -72,13 +73,12 @@ class TranslationData(TaskDataModule):
         step = max(1, len(fitting) // max(1, self.recipe.validation.bleu_sentences))
         self.sentences = fitting[::step][: self.recipe.validation.bleu_sentences]
 
-    def loader(self, corpus: PairDataset, *, seed: int | None, rank: int, world_size: int) -> PairLoader:
-        return PairLoader(corpus, self.recipe.data.max_tokens_per_batch, seed=seed, rank=rank, world_size=world_size)
+    def loader(self, corpus: PairDataset, **options: Any) -> PairLoader:
+        return PairLoader(corpus, self.recipe.data.max_tokens_per_batch, **options)
 
     def tell(self, loader: ResumableLoader) -> None:
-        assert isinstance(loader, PairLoader)
-        plan = loader.plan(loader.epoch)
-        share = padding_fraction(loader.src_lengths, loader.tgt_lengths, plan)
+        plan = loader.sampler.plan(loader.sampler.epoch)
+        padding = padding_fraction(self.train.source.lengths, self.train.target.lengths, plan)
         log.info("vocabulary: %d subwords", self.tokenizer.vocab_size)
         for name, corpus in (("training", self.train), ("validation", self.valid)):
             if corpus is not None:
@@ -91,4 +91,4 @@ class TranslationData(TaskDataModule):
                 )
         if self.too_long:
             log.info("validation: not translated: %d sentences that are longer than the model takes", self.too_long)
-        log.info("batches: %d an epoch; %.1f %% of their tokens are padding", len(plan), 100 * share)
+        log.info("batches: %d an epoch; %.1f %% of their tokens are padding", len(plan), 100 * padding)
