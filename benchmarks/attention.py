@@ -1,69 +1,69 @@
-"""Attention on the CPU: the kernels beside torch's SDPA and beside the dense way, in time and in memory.
+"""`regard.attend` on CPU compared with PyTorch's SDPA and with dense attention: time and peak memory.
 
-Run: ``python benchmarks/attention.py``
+Run: ``python benchmarks/attention.py``; for a quick check: ``--keys 128 --rounds 1``.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any
 from unittest import mock
 
 import torch
-from side_by_side import ratios, report, seconds
+from memory import peak_megabytes
+from timing import Run, relative_time, report, speedup
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
 from regard.ops import matmul
 
-SEED, ROUNDS, HEADS, DIM = 0, 15, 8, 64
+SEED, HEADS, HEAD_DIM = 0, 8, 64
+MEASURES = ["entropy", "received"]
+DenseMeasure = Callable[[Tensor, Tensor], object]
+"""Compute a measure from dense scores and weights, (batch, heads, queries, keys)."""
+DENSE_MEASURES: dict[str, DenseMeasure] = {
+    "entropy": lambda scores, weights: torch.special.entr(weights).sum(-1),
+    "received": lambda scores, weights: weights.sum(-2),
+}
 
 
-def tensors(n: int, gradient: bool = False) -> list[Tensor]:
-    return [torch.randn(1, HEADS, n, DIM).requires_grad_(gradient) for _ in range(3)]
+def qkv(n: int, requires_grad: bool = False) -> list[Tensor]:
+    """Random query, key and value, (1, HEADS, n, HEAD_DIM)."""
+    return [torch.randn(1, HEADS, n, HEAD_DIM).requires_grad_(requires_grad) for _ in range(3)]
 
 
-def dense(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    weights = (query @ key.mT * DIM**-0.5).softmax(-1)
-    return weights @ value, weights.sum(-2), torch.special.entr(weights).sum(-1)
-
-
-def forward(n: int, **options: object) -> Callable[[], object]:
-    query, key, value = tensors(n)
+def call(function: Callable[..., object], inputs: Sequence[Tensor], **options: Any) -> Run:
+    """Calls of a function without gradients."""
 
     def run() -> object:
         with torch.no_grad():
-            return regard.attend(query, key, value, **options)
+            return function(*inputs, **options)
 
     return run
 
 
-def by_mkl(run: Callable[[], object]) -> Callable[[], object]:
-    """The same call without oneDNN's matrix products, as on a processor on which they are not faster."""
+def dense(query: Tensor, key: Tensor, value: Tensor, measures: Sequence[DenseMeasure]) -> object:
+    """The output and the measures of the whole weight matrix."""
+    scores = query @ key.mT * HEAD_DIM**-0.5
+    weights = scores.softmax(-1)
+    return weights @ value, [measure(scores, weights) for measure in measures]
 
-    def run_by_mkl() -> object:
+
+def without_onednn(run: Run) -> Run:
+    """The same call as on a CPU on which oneDNN is not faster than MKL."""
+
+    def run_without() -> object:
         with mock.patch.object(matmul, "is_onednn_faster", return_value=False):
             return run()
 
-    return run_by_mkl
+    return run_without
 
 
-def peer(n: int, function: Callable[..., object], **options: object) -> Callable[[], object]:
-    query, key, value = tensors(n)
-
-    def run() -> object:
-        with torch.no_grad():
-            return function(query, key, value, **options)
-
-    return run
-
-
-def with_gradient(n: int, measure: str | None) -> Callable[[], object]:
-    inputs = tensors(n, gradient=True)
+def with_gradient(n: int, measure: str | None) -> Run:
+    """Forward and backward of `attend` with a measure, or of SDPA."""
+    inputs = qkv(n, requires_grad=True)
 
     def run() -> object:
         if measure is None:
@@ -76,60 +76,35 @@ def with_gradient(n: int, measure: str | None) -> Callable[[], object]:
     return run
 
 
-def peak(run: Callable[[], object]) -> float:
-    """Megabytes that a call needs above what was held before, the results included."""
-    gc.collect()
-    before, most, done = resident(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not done.wait(0.001):
-            most = max(most, resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    result = run()  # held, so that its memory counts
-    most = max(most, resident())
-    done.set()
-    watcher.join()
-    del result
-    return (most - before) / 1e6
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-def times(one: Callable[[], object], other: Callable[[], object]) -> list[float]:
-    """Time of the first divided by time of the second, for each round."""
-    return ratios(other, one, 200 if seconds(other) < 0.02 else ROUNDS)
-
-
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    n, rounds = arguments.keys, arguments.rounds
     torch.manual_seed(SEED)
     memory = {
-        "forward, 16,384 keys": peak(forward(16384, measure=["entropy", "received"])),
-        "forward and backward, 16,384 keys": peak(with_gradient(16384, "entropy")),
+        f"forward, {4 * n:,} keys": peak_megabytes(call(regard.attend, qkv(4 * n), measure=MEASURES)),
+        f"forward and backward, {4 * n:,} keys": peak_megabytes(with_gradient(4 * n, "entropy")),
     }
-    measures = {"measure": ["entropy", "received"]}
-    found = {f"output in times of SDPA, {n}": times(forward(n), peer(n, sdpa)) for n in (128, 512, 4096)}
-    measured, causal = forward(4096, **measures), forward(4096, mask=regard.Causal(), **measures)
-    found |= {
-        "output, entropy and received in times of SDPA, 4096": times(measured, peer(4096, sdpa)),
-        "the same with MKL's products in times of SDPA, 4096": times(by_mkl(measured), peer(4096, sdpa)),
-        "dense torch in times of attend with the same measures, 4096": times(peer(4096, dense), measured),
-        "output of kernel 'blockwise' in times of SDPA, 4096": times(
-            forward(4096, kernel="blockwise"), peer(4096, sdpa)
+    inputs = qkv(n)
+    measured = call(regard.attend, inputs, measure=MEASURES)
+    causal = call(regard.attend, inputs, mask=regard.Causal(), measure=MEASURES)
+    runs = {  # ours and the baseline
+        **{f"SDPA: output, {keys}": (call(regard.attend, qkv(keys)), call(sdpa, qkv(keys))) for keys in (128, 512, n)},
+        f"SDPA: output, entropy and received, {n}": (measured, call(sdpa, inputs)),
+        f"SDPA: output, entropy and received without oneDNN, {n}": (without_onednn(measured), call(sdpa, inputs)),
+        f"SDPA: output, kernel='blockwise', {n}": (
+            call(regard.attend, inputs, kernel="blockwise"),
+            call(sdpa, inputs),
         ),
-        "causal with entropy and received in times of causal SDPA, 4096": times(
-            causal, peer(4096, sdpa, is_causal=True)
-        ),
-        "forward and backward with entropy in times of SDPA, 4096": times(
-            with_gradient(4096, "entropy"), with_gradient(4096, None)
-        ),
+        f"causal SDPA: causal, with entropy and received, {n}": (causal, call(sdpa, inputs, is_causal=True)),
+        f"SDPA: forward and backward with entropy, {n}": (with_gradient(n, "entropy"), with_gradient(n, None)),
     }
-    report("attention", found, SEED, heads=HEADS, head_dim=DIM, peak_megabytes=memory)
+    ratios = {f"time relative to {name}": relative_time(*pair, rounds) for name, pair in runs.items()}
+    baseline = call(dense, inputs, measures=list(DENSE_MEASURES.values()))
+    ratios[f"speedup over dense PyTorch: output, entropy and received, {n}"] = speedup(measured, baseline, rounds)
+    report("attention", ratios, SEED, heads=HEADS, head_dim=HEAD_DIM, peak_megabytes=memory)
 
 
 if __name__ == "__main__":

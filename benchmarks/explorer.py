@@ -1,20 +1,18 @@
-"""The explorer's page: how large its file is, how long it takes to be written, and how fast it answers in Chromium.
+"""The explorer's page: file size, time to write it, and response times in Chromium.
 
-The model is transformers' BERT base with random weights, 12 layers of 12 heads, float32. Random weights attend nearly
-evenly, and what is even compresses well: so its queries are scaled by 1 and by 4, and the larger file counts. Writing
-is told in times of the model's own forward pass.
+The model is transformers' BERT base with random weights, 12 layers of 12 heads, float32. Random weights attend almost
+uniformly, which compresses well; therefore queries are scaled by 1 and by 4, and the larger file counts. The time to
+write the page is relative to the forward pass of the model (lower is better).
 
-In the browser, headless and with a network of its own machine alone: the first picture, from the beginning of the
-navigation to the first matrix that is drawn; an answer to a pointer that comes to a cell; and the frames while the
-matrix is zoomed and moved, from one to the next. Memory is the most that is resident while a page is written, above
-what was resident before, in a process of its own.
+In headless Chromium without a network: time from the start of the navigation until the first matrix is drawn, time to
+respond to a pointer on a cell, and time per frame while the matrix is zoomed and moved. Memory is the peak while a page
+is written, above that before, in a process of its own.
 
-Where BertViz is installed, its views of the same recordings stand beside it, in the same browser: a model view, which
-draws all heads, and a head view, which draws one layer and answers a pointer that comes to a token. They load require,
-d3 and jQuery from a network: their copies are looked for in ``--libraries``, a folder of node's modules
-(``npm install requirejs@2.3.6 d3@5.7.0 jquery@2.2.4``).
+If BertViz is installed, its views of the same recordings are measured in the same browser: the model view, which draws
+all heads, and the head view, which draws one layer and responds to a pointer on a token. They load require, d3 and
+jQuery from a network; ``--libraries`` is a folder with copies (``npm install requirejs@2.3.6 d3@5.7.0 jquery@2.2.4``).
 
-Run: ``python benchmarks/explorer.py``; smaller, to see that it runs: ``--files 128 --served 512 --memory 512``.
+Run: ``python benchmarks/explorer.py``; for a quick check: ``--files 128 --served 512 --memory 512``.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ import shutil
 import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -33,16 +30,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attention import peak
-from side_by_side import report, seconds
-from watching_memory import alone
+from memory import in_subprocess, peak_megabytes
+from timing import report, seconds
 
 import regard
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.explore.page import write_page
 from regard.explore.server import listening
-from watching import SEED, VOCAB, bert, reads
+from watching import SEED, VOCAB, bert, forward
 
 SCALES = (1.0, 4.0)
 ROUNDS = 3
@@ -57,41 +53,41 @@ FIRST_PICTURE = """() => new Promise((done) => {
 
 HOVERS = """async (count) => {
   const canvas = document.querySelector("#matrix canvas");
-  const place = Object.fromEntries(Object.entries(canvas.dataset).map(([name, value]) => [name, Number(value)]));
+  const offset = Object.fromEntries(Object.entries(canvas.dataset).map(([name, value]) => [name, Number(value)]));
   const box = canvas.getBoundingClientRect();
   const frame = () => new Promise(requestAnimationFrame);
-  const found = [];
+  const times = [];
   for (let at = 0; at < count; at++) {
-    const y = place.top + (box.height - place.top - 8) * (0.3 + (0.65 * at) / count);
-    const x = place.left + (box.width - place.left) * 0.3 * ((at % 7) / 7);
+    const y = offset.top + (box.height - offset.top - 8) * (0.3 + (0.65 * at) / count);
+    const x = offset.left + (box.width - offset.left) * 0.3 * ((at % 7) / 7);
     await frame();
     const start = performance.now();
     const at_cell = { clientX: box.left + x, clientY: box.top + y, bubbles: true, pointerType: "mouse" };
     canvas.dispatchEvent(new PointerEvent("pointermove", at_cell));
-    const answered = () => /rank|masked|at most/.test(document.querySelector(".tip").textContent);
+    const responded = () => /rank|masked|at most/.test(document.querySelector(".tip").textContent);
     document.querySelector(".tip").replaceChildren();
-    do await frame(); while (!answered() && performance.now() - start < 5000);
-    found.push(performance.now() - start);
+    do await frame(); while (!responded() && performance.now() - start < 5000);
+    times.push(performance.now() - start);
   }
-  return found;
+  return times;
 }"""
 
 FRAMES = """async (count) => {
   const canvas = document.querySelector("#matrix canvas");
   const box = canvas.getBoundingClientRect();
   const frame = () => new Promise(requestAnimationFrame);
-  const found = [];
+  const times = [];
   let before = await frame();
   for (let at = 0; at < count; at++) {
     const zoom = { deltaY: at < count / 2 ? -40 : 40, ctrlKey: true };
     const x = box.left + box.width * (0.4 + 0.2 * Math.sin(at / 5));
-    const place = { clientX: x, clientY: box.top + box.height * 0.6, bubbles: true, cancelable: true };
-    canvas.dispatchEvent(new WheelEvent("wheel", { ...zoom, ...place }));
+    const position = { clientX: x, clientY: box.top + box.height * 0.6, bubbles: true, cancelable: true };
+    canvas.dispatchEvent(new WheelEvent("wheel", { ...zoom, ...position }));
     const now = await frame();
-    found.push(now - before);
+    times.push(now - before);
     before = now;
   }
-  return found;
+  return times;
 }"""
 
 
@@ -100,12 +96,12 @@ LIBRARIES = {
     "d3.min.js": "d3/dist/d3.min.js",
     "jquery.min.js": "jquery/dist/jquery.min.js",
 }
-"""What BertViz asks a network for, and where node's modules have it."""
+"""Files that BertViz loads from the network, and their paths in node_modules."""
 
 TOKENS_HOVERED = """async (count) => {
   const frame = () => new Promise(requestAnimationFrame);
   const tokens = [...document.querySelectorAll("svg #left g")].filter((node) => typeof node.__data__ === "string");
-  const found = [];
+  const times = [];
   for (let at = 0; at < count; at++) {
     const token = tokens[Math.floor((tokens.length * at) / count)];
     await frame();
@@ -113,61 +109,61 @@ TOKENS_HOVERED = """async (count) => {
     token.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
     await frame();
     await frame();
-    found.push(performance.now() - start);
+    times.push(performance.now() - start);
   }
-  return found;
+  return times;
 }"""
 
 
-def recorded(tokens: int, scale: float, rounds: int = ROUNDS) -> tuple[Recording, float]:
-    """What the model attends to, and the seconds of its forward pass, of which there are some to be timed."""
-    model, words = bert(tokens), torch.randint(VOCAB, (1, tokens))
+def record(tokens: int, scale: float, rounds: int = ROUNDS) -> tuple[Recording, float]:
+    """A recording of the model with scaled queries, and the median seconds of its forward pass (0 without rounds)."""
+    model, input_ids = bert(tokens), torch.randint(VOCAB, (1, tokens))
     with torch.no_grad():
         for layer in model.encoder.layer:
             layer.attention.self.query.weight.mul_(scale)
-    forward = reads(model, words)
+    run = forward(model, input_ids)
     if rounds:
-        forward()
-    taken = statistics.median([seconds(forward) for _ in range(rounds)] or [0.0])
+        run()
+    forward_seconds = statistics.median([seconds(run) for _ in range(rounds)] or [0.0])
     with regard.watch(model) as result:
-        forward()
-    names = [f"▁word{number}" for number in range(tokens)]
+        run()
+    names = [f"▁word{index}" for index in range(tokens)]
     recording = result.recording.select(tokens=names, title=f"{tokens} tokens")
-    return recording.replace(model_name="BERT base"), taken
+    return recording.replace(model_name="BERT base"), forward_seconds
 
 
 def memory_of_writing(tokens: int) -> float:
-    """Megabytes that writing the page of 12 layers of 12 heads takes."""
-    names = tuple(f"▁word{number}" for number in range(tokens))
+    """Peak memory in MB of writing the page of 12 layers of 12 heads."""
+    names = tuple(f"▁word{index}" for index in range(tokens))
     layers = []
-    for number in range(12):
+    for index in range(12):
         weights = regard.weights(*(torch.randn(1, 12, tokens, 64) for _ in range(2)))
-        layers.append(Layer(f"encoder.{number}", "encoder", weights, names, names))
+        layers.append(Layer(f"encoder.{index}", "encoder", weights, names, names))
     with tempfile.TemporaryDirectory() as folder:
-        return peak(lambda: write_page(Recording("", "", tuple(layers)), Path(folder) / "page.html"))
+        return peak_megabytes(lambda: write_page(Recording("", "", tuple(layers)), Path(folder) / "page.html"))
 
 
-def beside_bertviz(chromium: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
-    """Megabytes and milliseconds of BertViz's pages of what is recorded; None: not drawn in a minute."""
-    from bertviz import head_view, model_view  # pyright: ignore[reportMissingImports]
-    from playwright.sync_api import TimeoutError as NotDrawn
+def measure_bertviz(launch: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
+    """Size in MB and milliseconds of BertViz's pages of a recording; None if not drawn within a minute."""
+    from bertviz import head_view, model_view
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-    recording, _ = recorded(tokens, SCALES[-1], rounds=0)
+    recording, _ = record(tokens, SCALES[-1], rounds=0)
     weights = [layer.weights.dense() for layer in recording.layers]
-    found: dict[str, Any] = {}
+    views: dict[str, Any] = {}
     for name, view in (("model view", model_view), ("head view", head_view)):
         file = folder / "bertviz.html"
         file.write_text(view(weights, list(recording.layers[0].query_tokens), html_action="return").data)
         pictures, hovers = [], []
         for _ in range(ROUNDS):
-            browser = chromium()  # which can be ended though its page hangs
+            browser = launch()  # a new one, because a page that hangs blocks its browser
             page = browser.new_page(viewport={"width": 1280, "height": 900})
-            for asked, path in LIBRARIES.items():
-                page.route(f"**/{asked}", answered_by(libraries / path))
+            for name_in_page, path in LIBRARIES.items():
+                page.route(f"**/{name_in_page}", fulfill_from(libraries / path))
             page.goto(file.as_uri(), wait_until="commit")
             try:
                 page.wait_for_selector("svg line, svg path", state="attached", timeout=60_000)
-            except NotDrawn:
+            except PlaywrightTimeout:
                 browser.close()
                 break
             pictures.append(page.evaluate("performance.now()"))
@@ -175,13 +171,13 @@ def beside_bertviz(chromium: Any, tokens: int, libraries: Path, folder: Path) ->
             hovers += page.evaluate(TOKENS_HOVERED, 20) if view is head_view else []
             browser.close()
         first = median(pictures) if pictures else None
-        found[name] = {"megabytes": round(file.stat().st_size / 1e6, 2), "first picture": first}
+        views[name] = {"megabytes": round(file.stat().st_size / 1e6, 2), "first picture": first}
         if hovers:
-            found[name]["hover"] = median(hovers)
-    return found
+            views[name]["hover"] = median(hovers)
+    return views
 
 
-def answered_by(path: Path) -> Callable[[Any], None]:
+def fulfill_from(path: Path) -> Callable[[Any], None]:
     return lambda route: route.fulfill(path=path)
 
 
@@ -191,7 +187,7 @@ def median(milliseconds: list[float]) -> float:
 
 @contextmanager
 def served(recording: Recording) -> Iterator[str]:
-    """The recording on a server; yields its address."""
+    """Serve a recording; yields its address."""
     with listening(recording) as (server, address):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [server.bound]})
         thread.start()
@@ -202,29 +198,29 @@ def served(recording: Recording) -> Iterator[str]:
             thread.join()
 
 
-def looked_at(browser: Any, address: str) -> dict[str, float]:
-    """Milliseconds, medians: first pictures, answers to pointers, frames."""
-    found: dict[str, list[float]] = {"first picture": [], "hover": [], "frame": []}
+def response_times(browser: Any, address: str) -> dict[str, float]:
+    """Median milliseconds until the first picture, until a response to a pointer, and per frame."""
+    times: dict[str, list[float]] = {"first picture": [], "hover": [], "frame": []}
     for _ in range(ROUNDS):
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(f"{address}#views=matrix", wait_until="commit")
-        found["first picture"].append(page.evaluate(FIRST_PICTURE))
+        times["first picture"].append(page.evaluate(FIRST_PICTURE))
         page.wait_for_timeout(3000)
-        found["hover"] += page.evaluate(HOVERS, 20)
-        found["frame"] += page.evaluate(FRAMES, 60)
+        times["hover"] += page.evaluate(HOVERS, 20)
+        times["frame"] += page.evaluate(FRAMES, 60)
         page.close()
-    return {what: median(values) for what, values in found.items()}
+    return {name: median(values) for name, values in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--files", type=int, nargs="*", default=[64, 128, 256, 512, 4096], help="tokens of what is in files"
+        "--files", type=int, nargs="*", default=[64, 128, 256, 512, 4096], help="tokens of pages in files"
     )
-    parser.add_argument("--served", type=int, nargs="*", default=[4096, 16384], help="tokens of what is served")
-    parser.add_argument("--memory", type=int, nargs="*", default=[2048, 4096, 8192], help="tokens of what is written")
-    parser.add_argument("--bertviz", type=int, nargs="*", default=[64, 128, 256], help="tokens of what BertViz shows")
-    parser.add_argument("--libraries", type=Path, default=Path("node_modules"), help="what BertViz asks a network for")
+    parser.add_argument("--served", type=int, nargs="*", default=[4096, 16384], help="tokens of served pages")
+    parser.add_argument("--memory", type=int, nargs="*", default=[2048, 4096, 8192], help="tokens of written pages")
+    parser.add_argument("--bertviz", type=int, nargs="*", default=[64, 128, 256], help="tokens of BertViz pages")
+    parser.add_argument("--libraries", type=Path, default=Path("node_modules"), help="libraries of BertViz")
     arguments = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -234,38 +230,34 @@ def main() -> None:
     writing: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = next(filter(None, map(shutil.which, NAMES)), playwright.chromium.executable_path)
-        chromium = partial(playwright.chromium.launch, executable_path=path, args=FLAGS)
-        browser = chromium()
+        launch = partial(playwright.chromium.launch, executable_path=path, args=FLAGS)
+        browser = launch()
         for tokens in arguments.files:
             sizes = []
             for scale in SCALES:
-                recording, forward = recorded(tokens, scale)
+                recording, forward_seconds = record(tokens, scale)
                 file = Path(folder) / "page.html"
-                start = time.perf_counter()
-                write_page(recording, file)
-                taken = time.perf_counter() - start
-                writing.setdefault(f"writing the page in times of the forward pass, {tokens}", []).append(
-                    taken / forward
-                )
+                ratio = seconds(partial(write_page, recording, file)) / forward_seconds
+                writing.setdefault(f"time relative to the forward pass: writing the page, {tokens}", []).append(ratio)
                 sizes.append(file.stat().st_size / 1e6)
             megabytes[str(tokens)] = round(max(sizes), 2)
-            milliseconds[f"file, {tokens}"] = looked_at(browser, file.as_uri())
+            milliseconds[f"file, {tokens}"] = response_times(browser, file.as_uri())
             print(f"explorer: file, {tokens}: {max(sizes):.1f} MB, {milliseconds[f'file, {tokens}']}", flush=True)
         bertviz = {}
         if importlib.util.find_spec("bertviz"):
             for tokens in arguments.bertviz:
-                bertviz[str(tokens)] = beside_bertviz(chromium, tokens, arguments.libraries, Path(folder))
+                bertviz[str(tokens)] = measure_bertviz(launch, tokens, arguments.libraries, Path(folder))
                 print(f"explorer: BertViz, {tokens}: {bertviz[str(tokens)]}", flush=True)
         for tokens in arguments.served:
-            recording, _ = recorded(tokens, SCALES[-1], rounds=0)
+            recording, _ = record(tokens, SCALES[-1], rounds=0)
             with served(recording) as address:
-                milliseconds[f"server, {tokens}"] = looked_at(browser, address)
+                milliseconds[f"server, {tokens}"] = response_times(browser, address)
             print(f"explorer: server, {tokens}: {milliseconds[f'server, {tokens}']}", flush=True)
         browser.close()
-    memory = {str(tokens): round(alone(memory_of_writing, tokens), 1) for tokens in arguments.memory}
-    print(f"explorer: megabytes of memory that writing takes: {memory}")
-    told = {"megabytes": megabytes, "milliseconds": milliseconds, "memory": memory, "bertviz": bertviz}
-    report("explorer", writing, SEED, **told)
+    memory = {str(tokens): round(in_subprocess(memory_of_writing, tokens), 1) for tokens in arguments.memory}
+    print(f"explorer: peak memory of writing in MB: {memory}")
+    settings = {"megabytes": megabytes, "milliseconds": milliseconds, "memory": memory, "bertviz": bertviz}
+    report("explorer", writing, SEED, **settings)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import platform
 import statistics
-import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from regard.files import atomic_write
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))
+from machine import commit, machine_info  # noqa: E402, F401
+
 FOLDER, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
 CAPTIONS = {"sagan": "SAGAN: one generated image per class; below it, the attention of three marked positions."}
 HEADER = """\
@@ -45,14 +44,7 @@ def command(program: str, **options: Any) -> str:
 def write_result(path: Path, what: str, reached: str, published: str, by: str, **details: Any) -> None:
     """Write a result with its commit and machine; update the table if the file is in docs/results."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    machine = {
-        "commit": commit(),
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    result = {"what": what, "reached": reached, "published": published, "by": by, **details, **machine}
+    result = {"what": what, "reached": reached, "published": published, "by": by, **details, **machine_info()}
     path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if path.resolve().parent == FOLDER:
         write_page()
@@ -93,16 +85,6 @@ def page(folder: Path = FOLDER) -> str:
 def write_page(folder: Path = FOLDER, path: Path = PAGE) -> None:
     """Write the table of all results."""
     path.write_text(page(folder), encoding="utf-8")
-
-
-def commit() -> str:
-    """The current commit, marked as dirty if files have changed since."""
-    changed = "-dirty" if _git("status", "--porcelain", "--", ":!docs/results", ":!docs/results.md") else ""
-    return (_git("rev-parse", "--short", "HEAD") or "none") + changed
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -23,27 +23,27 @@ from regard.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 MAX_LINES = {"README.md": 150, "CONTRIBUTING.md": 130}
-SPEED = {  # each row of the README's table: the file in benchmarks/results and the key of its median
-    "`attend`, output only, 4,096": ("attention", "output in times of SDPA, 4096"),
+SPEED = {  # each row of the README's table: its result file, and the key of its median
+    "`attend`, output only, 4,096": ("attention", "time relative to SDPA: output, 4096"),
     "`attend` with entropy and received, 4,096": (
         "attention",
-        "output, entropy and received in times of SDPA, 4096",
+        "time relative to SDPA: output, entropy and received, 4096",
     ),
     "the same with oneDNN disabled (it is used on AMD CPUs with AVX-512), 4,096": (
         "attention",
-        "the same with MKL's products in times of SDPA, 4096",
+        "time relative to SDPA: output, entropy and received without oneDNN, 4096",
     ),
     "`attend` with entropy and received, forward and backward, 4,096": (
-        "gradients",
-        "forward and backward with entropy and received in times of SDPA's",
+        "attention_measures/gradients",
+        "time relative to SDPA: forward and backward with entropy and received",
     ),
     "BERT base, watched with entropy and received, 2,048": (
-        "watching",
-        "BERT base, watched with entropy and received, 2048",
+        "watching/time",
+        "time relative to the unwatched model: BERT base, entropy and received, 2048",
     ),
     "BERT base, eager attention with `output_attentions=True`, 2,048": (
-        "watching",
-        "BERT base, dense attention that returns its weights, 2048",
+        "watching/time",
+        "time relative to the unwatched model: BERT base, eager attention with output_attentions=True, 2048",
     ),
 }
 
@@ -62,7 +62,10 @@ def first_line(document: str, start: str) -> int:
 
 
 def benchmark(name: str) -> dict[str, Any]:
-    return json.loads(read(f"benchmarks/results/{name}.json"))
+    """The results of a benchmark script, or of one section: ``"script/section"``."""
+    script, _, section = name.partition("/")
+    results = json.loads(read(f"benchmarks/results/{script}.json"))
+    return results[section] if section else results
 
 
 def commands() -> list[str]:
@@ -168,27 +171,28 @@ def test_make_test_does_not_read_what_make_demo_wrote(tmp_path, name, code):
 def test_speed_is_what_was_measured():
     rows = dict(re.findall(r"^\| ([^|]+) \| (\d+\.\d\d) \|$", read("README.md"), flags=re.MULTILINE))
     assert rows == {row: f"{benchmark(name)['median_ratio'][key]:.2f}" for row, (name, key) in SPEED.items()}
-    eager = benchmark("watching")["median_ratio"]["BERT base, dense attention that returns its weights, 512"]
+    name = "time relative to the unwatched model: BERT base, eager attention with output_attentions=True, 512"
+    eager = benchmark("watching/time")["median_ratio"][name]
     assert f"{eager:.2f} times as long" in read("README.md")
 
 
 def test_speed_was_measured_on_the_processor_that_the_readme_names():
     text = read("README.md")
     assert "two cores of an AMD CPU with AVX-512" in text
-    for name in {name for name, _ in SPEED.values()} | {"memory"}:
+    for name in {name for name, _ in SPEED.values()} | {"attention_measures/memory"}:
         machine = benchmark(name)
-        assert (machine["cores"], machine["capability"], machine["products"]) == (2, "AVX512", "oneDNN")  # AMD only
+        assert (machine["cores"], machine["capability"], machine["matmul"]) == (2, "AVX512", "oneDNN")  # AMD only
 
 
 def test_memory_is_what_was_measured():
-    settings = benchmark("memory")["settings"]
+    settings = benchmark("attention_measures/memory")["settings"]
     matrix = settings["heads"] * 16384**2 * 4 / 1e6
     measured = [settings["megabytes"][part]["16384"] for part in ("forward", "forward and backward")]
     assert re.findall(r"([\d,]+) MB", read("README.md")) == [f"{size:,.0f}" for size in (*measured, matrix)]
 
 
 def test_the_page_of_costs_is_written_from_what_was_measured():
-    script = ROOT / "benchmarks" / "costs.py"
+    script = ROOT / "benchmarks" / "write_costs_page.py"
     page = runpy.run_path(str(script))["page"]
     assert (ROOT / "docs" / "costs.md").read_text(encoding="utf-8") == page()
 

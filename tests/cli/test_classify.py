@@ -72,8 +72,9 @@ def test_masked_tokens_are_those_of_transformers(regard, checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["classify"], "this needs a model with the head 'sequence_classification', but it has 'masked_lm'"),
-        (["fill-mask", "a film"], "text must hide a word as <mask>"),
+        (["classify"], "expected a BERT with the head sequence_classification, got masked_lm in"),
+        (["classify"], "use `regard fill-mask`"),
+        (["fill-mask", "a film"], "text: expected <mask> in place of a token, got 'a film'"),
         (["fill-mask", " "], "TEXT: expected a text, got ' '"),
     ],
 )

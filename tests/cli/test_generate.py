@@ -68,7 +68,7 @@ def test_options_that_cannot_be(regard, writer, options, words):
 def test_prompts_that_cannot_be(regard, writer):
     done = regard("generate", "abcde" * 20, "--model", writer)
     assert done.code == 2
-    assert "prompt 1 has 101 words of the vocabulary, but the model has positions for 60" in done.err
+    assert "prompts[0]: expected at most 59 tokens, got 101; shorten it" in done.err
     assert "the vocabulary lacks: 'X'" in regard("generate", "X", "--model", writer).err
 
 

@@ -82,7 +82,7 @@ def test_a_language_model_and_a_bert_are_looked_at(regard, tmp_path):
     assert any(line.startswith("embeddings ") for line in done.out.splitlines())  # of three pieces
     done = regard("show", "word " * 700, "--model", minilm, "--output", page)
     assert done.code == 2
-    assert "text 1 has 702 subwords, but the model takes at most 512 at once: shorten it" in " ".join(done.err.split())
+    assert "text: expected at most 512 tokens, got 702; shorten it" in " ".join(done.err.split())
     done = regard("show", "abc", "--target", "def", "--model", minilm, "--output", page)
     assert done.code == 0, done.err
     assert any(line.startswith("def ") for line in done.out.splitlines())  # the second text of a pair

@@ -55,7 +55,7 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
         )
     done = regard("steps", "the cat sat", "--model", minilm, "--layer", "decoder.0")
     assert done.code == 2
-    assert "layer: unknown name 'decoder.0'" in done.err
+    assert "got 'decoder.0'" in done.err
 
 
 @pytest.mark.parametrize("layer", ["encoder.0", "decoder.1"])
@@ -84,7 +84,7 @@ def test_a_page(regard, tmp_path):
         (["--layer", "cross.0"], "--layer: used only with TEXT; leave it out"),
         (["--json", "-o", "a.html"], "--output: not used with --json, which prints the numbers; leave it out"),
         (["--query", "1", "--json"], "--query: used only for tables; JSON and page contain all"),
-        (["the cat", "--layer", "crss.0"], "layer: unknown name 'crss.0', did you mean 'cross.0'? (known: encoder.0,"),
+        (["the cat", "--layer", "crss.0"], "got 'crss.0', did you mean 'cross.0'?"),
         (["the cat", "--head", "2"], "--head: expected 0 to 1, the last head of the layer, got 2"),
         (["--query", "4"], "--query: expected 0 to 3, the last query of the layer, got 4"),
         ([" "], "TEXT: expected a text, got ' '"),

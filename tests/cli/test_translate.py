@@ -65,6 +65,12 @@ def test_nbest_and_scores_are_columns(regard, model):
     assert only == rows[0][1:]
 
 
+def test_json_has_scores_with_and_without_the_option(regard, model):
+    json_lines = [regard("translate", "--model", model, "--json", *more, stdin=TEXT).out for more in ([], ["--scores"])]
+    assert json_lines[0] == json_lines[1]
+    assert all("score" in json.loads(line)["translations"][0] for line in json_lines[0].splitlines())
+
+
 def test_a_seed_draws_the_same_samples(regard, model):
     def draw(seed: int) -> str:
         done = regard(
@@ -124,7 +130,7 @@ def test_a_sentence_that_is_too_long_is_named(regard, model, monkeypatch, chunk)
     monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", chunk)
     done = regard("translate", "--model", model, "--beam", 1, stdin=f"the mat\n{'cat ' * 500}\n")
     assert done.code == 2
-    assert "regard: standard input, line 2 has a sentence of 5" in done.err
+    assert "regard: standard input, line 2: expected sentences of at most" in done.err
 
 
 def test_of_several_files_the_one_with_the_long_sentence_is_named(regard, model, tmp_path):
@@ -133,7 +139,7 @@ def test_of_several_files_the_one_with_the_long_sentence_is_named(regard, model,
     bad.write_text(f"the mat\n{'cat ' * 500}\n")
     done = regard("translate", "--model", model, "--beam", 1, good, bad)
     assert done.code == 2
-    assert f"regard: {bad}, line 2 has a sentence of 5" in done.err
+    assert f"regard: {bad}, line 2: expected sentences of at most" in done.err
 
 
 def test_a_dash_is_standard_output(regard, model, tmp_path, monkeypatch):

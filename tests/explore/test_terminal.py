@@ -84,6 +84,12 @@ def test_what_marks_got_is_told(translated):
     assert f"On average </s> got {mean:.2f} of a row." in " ".join(printed(table(translated, "cross.1")).split())
 
 
+def test_weights_of_equal_special_tokens_are_added(make_weights):
+    names = ("[SEP]", "▁a", "[SEP]")
+    layer = Layer("c", "encoder", make_weights(torch.tensor([[[0.5, 0.2, 0.3]] * 3])), names, names)
+    assert "On average [SEP] got 0.80 of a row." in " ".join(printed(table(Recording("", "", (layer,)))).split())
+
+
 def test_the_map_stands_under_the_words_of_the_source(translated):
     lines = printed(table(translated, "cross.1")).split("\n\n")[1].splitlines()
     start = lines[0].index("animal")

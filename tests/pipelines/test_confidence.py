@@ -45,7 +45,7 @@ def test_everyday_sentences_are_reliable_and_others_are_not(bundled):
 def test_a_line_in_parts_has_the_smallest_confidence_of_its_parts(bundled, monkeypatch):
     sentences = [EVERYDAY[0], *OUT_OF_DOMAIN[:2], EVERYDAY[1]]
     separate = [best.confidence for (best,) in bundled.translate(sentences)]
-    monkeypatch.setattr("regard.pipelines.translator.LONGEST_PART", 8)  # no two of them fit
+    monkeypatch.setattr("regard.pipelines.translator.MAX_SOURCE_TOKENS", 8)  # no two of them fit
     ((line,),) = bundled.translate([" ".join(sentences)])
     assert line.confidence == pytest.approx(min(separate), abs=1e-5)
     assert line.is_reliable is False

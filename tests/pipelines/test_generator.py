@@ -9,7 +9,7 @@ import torch
 
 from models.huggingface.theirs import gpt2, llama
 from pipelines.writer import LINE, trained_writer
-from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError
 from regard.generation import SamplingParams
 from regard.models import GPT, GPTConfig, Transformer, TransformerConfig, save_model
 from regard.pipelines import Generator
@@ -83,7 +83,7 @@ def test_a_file_of_its_own_may_say_what_ends_texts(tmp_path):
     assert len(cut) < 12
     assert Generator.load(tmp_path).model.config.eos_ids == (2, end)
     found = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_new_tokens=12)
-    assert found == [generator._decode(prompt, cut[:-1])[len(generator._decode(prompt, [])) :]]
+    assert found == [generator._decode([*prompt, *cut[:-1]])[len(generator._decode(prompt)) :]]
     (tmp_path / "generation_config.json").write_text("x")
     with pytest.raises(InvalidFile, match=r"generation_config\.json: not valid JSON"):
         Generator.load(tmp_path)
@@ -195,25 +195,25 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         writer.generate("the cat")
     with pytest.raises(InvalidType, match=r"prompts\[1\]: expected a str, got int"):
         writer.generate(["the cat", 5])
-    with pytest.raises(InvalidArgument, match=r"prompt 1 has 4\d words of the vocabulary, but the model has positions"):
+    with pytest.raises(InvalidArgument, match=r"prompts\[0\]: expected at most 39 tokens, got 4\d; shorten it"):
         writer.generate(["Ω" * 20])
-    with pytest.raises(InvalidArgument, match="beam must be 1 where words are drawn, but is 2"):
+    with pytest.raises(InvalidArgument, match="beam: expected 1 with sampling, got 2"):
         writer.generate(["x"], beam=2, sampling=SamplingParams())
     with pytest.raises(InvalidArgument, match=r"the tokenizer has 280 words, but the model 9"):
         Generator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
     with pytest.raises(InvalidType, match="sampling: expected a SamplingParams or None, got int"):
         writer.generate(["x"], sampling=5)
-    with pytest.raises(InvalidArgument, match=r"max_new_tokens must be an int, but is 2\.5"):
+    with pytest.raises(InvalidType, match=r"max_new_tokens: expected an int of at least 1, got 2\.5"):
         writer.generate(["x"], max_new_tokens=2.5)
     with pytest.raises(InvalidType, match="text: expected a str, got NoneType"):
         writer.likelihood(None)
-    for length, words in (("x", "length must be an int, but is 'x'"), (-3, "length must be at least 1, but is -3")):
-        with pytest.raises(InvalidArgument, match=words):
+    for length, words in (("x", "an int of at least 1, got 'x'"), (-3, "an int of at least 1, got -3")):
+        with pytest.raises(RegardError, match=f"length: expected {words}"):
             writer.record_repeated_tokens(length)
     nothing = GPT(GPTConfig(280, d_model=8, num_heads=2, num_layers=1, d_ff=8))
     tokenizer = PipelineTokenizer.of_characters(["abc"])
     tokenizer._backend.post_processor = None
-    with pytest.raises(InvalidArgument, match="prompt 1 must not be empty"):
+    with pytest.raises(InvalidArgument, match=r"prompts\[0\]: expected a text, got an empty one"):
         Generator(nothing, tokenizer).generate([""])
     own = Tokenizer.train(ENGLISH, 280)
     save_model(tmp_path / "gpt", nothing, own)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
+from regard.pipelines.packing import batches_by_length, pack, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -22,24 +22,24 @@ from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_
     ],
 )
 def test_sentences_end_where_they_end(line, sentences):
-    assert sentences_of(line) == sentences
+    assert split_sentences(line) == sentences
 
 
 @given(st.text(alphabet='ab.!? \n"”'))
 def test_no_letter_is_lost(line):
-    assert "".join("".join(sentences_of(line)).split()) == "".join(line.split())
+    assert "".join("".join(split_sentences(line)).split()) == "".join(line.split())
 
 
 @given(st.lists(st.integers(1, 20), max_size=50), st.integers(1, 60))
-def test_each_place_is_in_one_batch_that_fits(lengths, most_words):
-    batches = list(batches_by_length(lengths, most_words))
-    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+def test_each_index_is_in_one_batch_that_fits(lengths, max_tokens):
+    batches = list(batches_by_length(lengths, max_tokens))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= most_words
+        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= max_tokens
 
 
 @given(st.lists(st.lists(st.integers(), min_size=1, max_size=5)))
 def test_parts_hold_all_words_and_fit(sentences):
-    parts = list(joined_up_to(5, sentences))
+    parts = list(pack(sentences, 5))
     assert list(chain.from_iterable(parts)) == list(chain.from_iterable(sentences))
     assert all(0 < len(part) <= 5 for part in parts)

@@ -12,7 +12,6 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, Inval
 from regard.generation import Hypothesis, SamplingParams, beam_search
 from regard.models import save_model
 from regard.pipelines import Translation, Translator, fastest_dtype
-from regard.pipelines import translator as translator_file
 from regard.text.tokenizer import Tokenizer
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "where is the station?", "yes."]
@@ -70,10 +69,9 @@ def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
     long = "cat " * 200
     with pytest.raises(InvalidArgument) as caught:
         translator.translate(["yes.", long, "no.", f"yes. {long}"])
-    assert "line 2 has a sentence of " in str(caught.value)
-    assert "line 4 has a sentence of " in str(caught.value)
-    assert "but the model takes at most 63: split it" in str(caught.value)
-    with pytest.raises(InvalidArgument, match=r"book\.en, page 3 has a sentence of "):
+    assert "lines[1]: expected sentences of at most 63 tokens, got one of 200; split it" in str(caught.value)
+    assert "lines[3]: expected sentences of at most 63 tokens, got one of 200; split it" in str(caught.value)
+    with pytest.raises(InvalidArgument, match=r"book\.en, page 3: expected sentences of at most 63 tokens"):
         translator.translate(["yes.", long], line_names=["book.en, page 2", "book.en, page 3"])
     with pytest.raises(InvalidArgument, match="line_names: expected one for each of 2 lines, got 1"):
         translator.translate(["yes.", "no."], line_names=["line 1"])
@@ -141,15 +139,15 @@ def test_a_translation_that_was_cut_has_no_end_to_look_at(fresh, tokenizer, posi
 
 
 def test_what_cannot_be_recorded(translator):
-    with pytest.raises(InvalidArgument, match="text must not be empty"):
+    with pytest.raises(InvalidArgument, match="text: expected a text, got an empty one"):
         translator.record(" ")
     with pytest.raises(InvalidArgument) as caught:
         translator.record("cat " * 200, "mat " * 200)
-    assert "text has 200 subwords, but the model takes at most 63 at once: shorten it" in str(caught.value)
-    assert "translation has 200 subwords, but the model takes at most 63" in str(caught.value)
+    assert "text: expected at most 63 tokens, got 200; shorten it" in str(caught.value)
+    assert "target: expected at most 63 tokens, got 200" in str(caught.value)
     with pytest.raises(InvalidType, match="text: expected a str, got NoneType"):
         translator.record(None)
-    with pytest.raises(InvalidArgument, match=r"translation: expected Unicode text, .* at character 2"):
+    with pytest.raises(InvalidArgument, match=r"target: expected Unicode text, .* at character 2"):
         translator.record("yes.", "a\ud800")
 
 
@@ -166,10 +164,14 @@ def test_one_string_is_no_list_of_lines(translator):
 @pytest.mark.parametrize(
     ("lines", "error", "words"),
     [
-        (["yes.", None], InvalidType, "line 2: expected a str, got NoneType"),
+        (["yes.", None], InvalidType, r"lines\[1\]: expected a str, got NoneType"),
         ((line for line in TEXTS), InvalidType, "lines: expected a sequence of str, got generator"),
-        (["yes.", "no\udc80"], InvalidArgument, r"line 2: expected Unicode text, .* '\\udc80' at character 3"),
-        (["\x1c" * 10000], InvalidArgument, "line 1 has a sentence of 10001 subwords, but the model takes at most 63"),
+        (["yes.", "no\udc80"], InvalidArgument, r"lines\[1\]: expected Unicode text, .* '\\udc80' at character 3"),
+        (
+            ["\x1c" * 10000],
+            InvalidArgument,
+            r"lines\[0\]: expected sentences of at most 63 .* got one of 10001",
+        ),
     ],
 )
 def test_what_is_no_text_is_refused(translator, lines, error, words):
@@ -193,8 +195,8 @@ def test_what_the_limit_cut_is_marked_and_translated_sentence_by_sentence(transl
 
 def test_a_line_is_as_finished_as_all_its_parts(translator):
     whole, cut = Hypothesis([5], -1.0), Hypothesis([6], -2.0, finished=False)
-    assert translator._joined([[whole], [whole]])[0].finished
-    assert not translator._joined([[whole], [cut]])[0].finished
+    assert translator._join_parts([[whole], [whole]])[0].finished
+    assert not translator._join_parts([[whole], [cut]])[0].finished
 
 
 def test_a_line_longer_than_those_of_the_training_is_cut_at_sentence_ends(fresh, tokenizer, monkeypatch):
@@ -217,7 +219,7 @@ def test_a_line_longer_than_those_of_the_training_is_cut_at_sentence_ends(fresh,
 
 
 def test_equal_lines_get_draws_of_their_own_in_different_batches(translator, monkeypatch):
-    monkeypatch.setattr(translator_file, "BATCH_WORDS", 1)
+    monkeypatch.setattr(Translator, "max_batch_tokens", 1)
     drawn = translator.translate(["yes."] * 4, sampling=SamplingParams(temperature=5.0, seed=1))
     assert len({best[0].text for best in drawn}) == 4
 

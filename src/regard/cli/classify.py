@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import DeviceOption, DtypeOption, JsonOption, OutputOption, RequiredModelOption, load_pipeline
+from regard.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    OutputOption,
+    RequiredModelOption,
+    load_text_encoder,
+)
 from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidFile
 from regard.text.readers import display_name, read_lines
@@ -36,9 +43,8 @@ def classify(
     texts = list(read_lines(file))
     if not texts:
         raise InvalidFile(f"{display_name(file)}: expected texts, one per line, got an empty file")
-    from regard.pipelines import TextEncoder
-
-    predictions = load_pipeline(model, TextEncoder, dtype=dtype, device=device).classify(texts)
+    encoder = load_text_encoder(model, "sequence_classification", dtype=dtype, device=device)
+    predictions = encoder.classify(texts)
     with open_output(output) as out:
         for text, (label, probabilities) in zip(texts, predictions, strict=True):
             if as_json:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption, check_texts, load_pipeline
+from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption, load_text_encoder
+from regard.cli.texts import check_texts
 
 
 def fill_mask(
@@ -36,9 +37,7 @@ def fill_mask(
     from rich.table import Table
     from rich.text import Text
 
-    from regard.pipelines import TextEncoder
-
-    predictions = load_pipeline(model, TextEncoder, dtype=dtype, device=device).fill_mask(text, top_k)
+    predictions = load_text_encoder(model, "masked_lm", dtype=dtype, device=device).fill_mask(text, top_k)
     if as_json:
         masks = [prediction.probabilities for prediction in predictions]
         print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))

@@ -13,14 +13,13 @@ from regard.cli.options import (
     DeviceOption,
     DtypeOption,
     FileOption,
-    InputText,
     LinesOption,
     ModelOption,
     TextArgument,
     load_any,
-    read_texts,
 )
 from regard.cli.output import TABLE_SUFFIXES, progress
+from regard.cli.texts import InputText, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -66,10 +65,9 @@ def heads(
     duplicate_token and induction are measured on random tokens that are repeated; those of translators, on the text.
     With `--lines` scores are means over all lines. The tokens of an image are its patches.
     """
-    from regard.checks import Checks
-
     inputs = read_texts(text, file, lines)
     from regard.analysis.head_scores import HEAD_SCORES, head_scores
+    from regard.checks import Checks
 
     with Checks() as checks:
         if sort_by is not None:

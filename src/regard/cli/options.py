@@ -1,17 +1,15 @@
-"""Options that several commands share, their checks, and the loading of models and texts."""
+"""Options that several commands share, a check for those without effect, and the loading of models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, UnsupportedCheckpoint
-from regard.text.readers import display_name, read_lines
+from regard.errors import InvalidArgument, InvalidCheckpoint, UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     import torch
@@ -69,65 +67,6 @@ def reject_options(context: typer.Context, names: Iterable[str], because: str) -
     ]
     if labels:
         raise InvalidArgument(f"{', '.join(labels)}: {because}; leave {'it' if len(labels) == 1 else 'them'} out")
-
-
-def check_texts(texts: Mapping[str, str | None]) -> None:
-    """Check arguments of the command line that are texts, by their names; None is skipped.
-
-    Raises:
-        InvalidArgument: If one is empty or not UTF-8.
-    """
-    from regard.checks import Checks
-
-    with Checks() as checks:
-        for name, text in texts.items():
-            if text is None or not checks.that(bool(text.strip()), f"{name}: expected a text, got {text!r}"):
-                continue
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:  # Python decodes bytes that are not UTF-8 as surrogates
-                byte = ord(text[error.start]) & 0xFF
-                checks.fail(f"{name}: expected UTF-8, got the byte 0x{byte:02x} as character {error.start + 1}")
-
-
-class InputText(NamedTuple):
-    """A text, and where it is from: None for the argument; else the file, with the line if it is one of several."""
-
-    text: str
-    origin: str | None = None
-    line: int | None = None
-
-    @contextmanager
-    def naming_errors(self) -> Iterator[None]:
-        """Put the file and line before the message of an `InvalidArgument`."""
-        try:
-            yield
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{self.origin}: {error}" if self.origin else str(error)) from None
-
-
-def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputText]:
-    """The texts of a command: its argument, a file as one text, or the lines of a file that are not empty.
-
-    Raises:
-        InvalidArgument: If there is not exactly one of argument and file, or the argument is not a text.
-        InvalidFile: If the file cannot be read or is empty.
-    """
-    if (text is None) == (file is None):
-        raise InvalidArgument(f"TEXT: expected a text or --file, got {'neither' if text is None else 'both'}")
-    if file is None:
-        if lines:
-            raise InvalidArgument("--lines: expected --file with one text per line, got TEXT; leave --lines out")
-        assert text is not None
-        check_texts({"TEXT": text})
-        return [InputText(text)]
-    name, texts = display_name(file), list(read_lines(file))
-    numbered = [
-        InputText(line, f"{name}, line {number}", number) for number, line in enumerate(texts, 1) if line.strip()
-    ]
-    if not numbered:
-        raise InvalidFile(f"{name}: expected a text, got an empty file")
-    return numbered if lines else [InputText("\n".join(texts), name)]
 
 
 def load_any(folder: Path | None, *, dtype: str = "float32", device: str = "cpu", pairs: bool = False) -> AnyModel:
@@ -197,6 +136,25 @@ def load_pipeline(folder: Path | None, pipeline: type[PipelineT], *, dtype: str,
             raise
         hint = "`regard show` and `regard heads` record any model of transformers"
         raise UnsupportedCheckpoint(f"{error}; {hint}") from None
+
+
+def load_text_encoder(folder: Path, head: str, *, dtype: str, device: str) -> TextEncoder:
+    """Load a BERT for a command that needs a certain head.
+
+    Raises:
+        InvalidFile: If the model has another head (the message names the command for it), or as `load_pipeline`.
+        MissingExtra: If a package is missing.
+    """
+    from regard.pipelines import TextEncoder
+
+    encoder = load_pipeline(folder, TextEncoder, dtype=dtype, device=device)
+    actual = encoder.model.config.head
+    if actual != head:
+        command = {"masked_lm": "fill-mask", "sequence_classification": "classify"}.get(actual, "show")
+        raise InvalidCheckpoint(
+            f"--model: expected a BERT with the head {head}, got {actual} in {folder}; use `regard {command}`"
+        )
+    return encoder
 
 
 def resolve_dtype(name: str, device: str = "cpu") -> torch.dtype:

@@ -11,16 +11,14 @@ from regard.cli.options import (
     DeviceOption,
     DtypeOption,
     FileOption,
-    InputText,
     LinesOption,
     ModelOption,
     TextArgument,
-    check_texts,
     load_any,
-    read_texts,
     reject_options,
 )
 from regard.cli.output import TABLE_SUFFIXES, print_path
+from regard.cli.texts import InputText, check_texts, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -89,17 +87,21 @@ def show(
     from regard.pipelines import Generator, TextEncoder, Translator
 
     loaded = load_any(model, dtype=dtype, device=device, pairs=target is not None)
-    unused = {Translator: ("max_new_tokens",), Generator: ("target",), TextEncoder: ("target", "max_new_tokens")}
-    because = {Translator: "this model translates", Generator: "this model continues a text"}
-    rejected = unused.get(type(loaded), ())
-    reject_options(context, rejected, because.get(type(loaded), "this model reads one text and generates none"))
+    unused, because = {
+        Translator: (["max_new_tokens"], "this model translates"),
+        Generator: (["target"], "this model continues a text"),
+        TextEncoder: (["target", "max_new_tokens"], "this model reads one text and generates none"),
+    }.get(type(loaded), ([], ""))
+    reject_options(context, unused, because)
     options = {"target": target, "max_new_tokens": max_new_tokens}
-    options = {name: value for name, value in options.items() if name not in rejected}
+    options = {name: value for name, value in options.items() if name not in unused}
     for source in inputs:
         with source.naming_errors():
             recording = loaded.record(source.text, **options)
         if "image" in recording.texts:
             reject_options(context, ("layer", "token", "tokens"), "an image has a page with all layers and no table")
+            if output.suffix in TABLE_SUFFIXES:
+                raise InvalidArgument(f"--output: expected .html or .regard for an image, got {output.name!r}")
         numbered = output if source.line is None else output.with_stem(f"{output.stem}-{source.line}")
         _show(recording, source, numbered, layer, token, merge=not tokens)
 
@@ -114,8 +116,7 @@ def _show(
     from regard.explore.page import write_page
     from regard.explore.terminal import table, token_tables
 
-    is_image = "image" in recording.texts
-    words = None if is_image else word_weights(recording, layer, merge=merge)
+    words = None if "image" in recording.texts else word_weights(recording, layer, merge=merge)
     with source.naming_errors():
         shown = words and (table(words) if token is None else token_tables(words, token))
     label = "All layers and heads"
@@ -123,13 +124,11 @@ def _show(
     if output.suffix == RECORDING_SUFFIX:
         recording.save(output)
         label = "Recording"
-    elif output.suffix not in TABLE_SUFFIXES:
-        write_page(recording, output)
-    elif words is None:
-        raise InvalidArgument("--output: expected .html or .regard for an image, which has no table")
-    else:
+    elif words is not None and output.suffix in TABLE_SUFFIXES:
         save_table(words.columns(token), output)
         label = "Weights"
+    else:
+        write_page(recording, output)
     console = Console()
     for heading in (None if source.line is None else source.origin, recording.texts.get("translation")):
         if heading:

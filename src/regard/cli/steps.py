@@ -12,11 +12,11 @@ from regard.cli.options import (
     DtypeOption,
     JsonOption,
     ModelOption,
-    check_texts,
     load_pipeline,
     reject_options,
 )
 from regard.cli.output import print_path
+from regard.cli.texts import check_texts
 
 
 def steps(

@@ -60,7 +60,7 @@ def mask_tokens(
 
     Reference: Devlin et al. 2019, "BERT", section 3.1 and appendix A.1.
     """
-    ids, ends = input_ids.numpy(), lengths.numpy()[:, None]
+    ids, ends = input_ids.cpu().numpy(), lengths.cpu().numpy()[:, None]
     positions = np.arange(ids.shape[1])
     is_inner = (positions > 0) & (positions < ends - 1)
     is_selected = is_inner & (rng.random(ids.shape) < mlm_probability)
@@ -72,7 +72,7 @@ def mask_tokens(
     masked = np.where(is_selected & (draw < 0.8), mask_id, ids)
     is_random = is_selected & (draw >= 0.8) & (draw < 0.9)
     masked = np.where(is_random, rng.integers(vocab_size, size=ids.shape), masked)
-    return torch.from_numpy(masked), torch.from_numpy(labels)
+    return torch.from_numpy(masked).to(input_ids.device), torch.from_numpy(labels).to(input_ids.device)
 
 
 class MaskedLMLoader(ResumableLoader):

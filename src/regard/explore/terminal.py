@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from regard.analysis.word_weights import WordWeights
 
 BAR = 20
-"""How many columns a bar takes where there is room; below SHORT_BAR the runners-up have to go, at none the bars."""
+"""Columns of a bar; in a narrow terminal, where it would be below SHORT_BAR, the runners-up are left out."""
 SHORT_BAR = 8
 GAP = 3
 LONGEST = 16
-"""How many columns a word may take, at least SHORTEST where there are bars."""
+"""Columns of the longest word, and at least SHORTEST if there are bars."""
 SHORTEST = 4
 RUNNERS_UP = 2
 FAINTEST = 0.05
-"""A runner-up that got less of a row than this is not named."""
+"""Smallest weight of a runner-up."""
 MAX_RANKED, RANKED_BAR = 10, 12
 """Number of words in a ranking, and columns of their bars: two rankings fit into 80 columns side by side."""
 STYLE = "cyan"
@@ -144,18 +144,19 @@ class _Picture:
 
     def __init__(self, words: WordWeights) -> None:
         self.note = _share_of_attention(words)
-        self.asking = "written" if words.is_cross else "word"
+        self.query_heading = "written" if words.is_cross else "word"
         rows = [index for index, word in enumerate(words.query_words) if not is_special(word)]
         kept = [index for index, word in enumerate(words.key_words) if not is_special(word)]
         self.rows = [words.query_words[index] for index in rows]
         self.columns = [words.key_words[index] for index in kept]
         weights = words.weights[rows]
         self.weights = weights[:, kept]
-        marks = {
-            word: weights[:, index].mean().item() for index, word in enumerate(words.key_words) if is_special(word)
-        }
-        if marks:
-            listed = " and ".join(f"{word} got {weight:.2f}" for word, weight in marks.items())
+        special: dict[str, float] = {}  # a text can have several [SEP]
+        for index, word in enumerate(words.key_words):
+            if is_special(word):
+                special[word] = special.get(word, 0.0) + weights[:, index].mean().item()
+        if special:
+            listed = " and ".join(f"{word} got {weight:.2f}" for word, weight in special.items())
             self.note += f" On average {listed} of a row."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -172,33 +173,32 @@ class _Picture:
 
     def _table(self, options: ConsoleOptions) -> Table:
         fixed = len("0.00") + 3 * GAP
-        with_bars = options.max_width > fixed + 2 * SHORTEST
-        fixed = fixed if with_bars else fixed - GAP
-        room = options.max_width - fixed
-        longest = min(LONGEST, max(SHORTEST, (room - SHORT_BAR) // 2) if with_bars else max(1, room // 2))
+        has_bars = options.max_width > fixed + 2 * SHORTEST
+        room = options.max_width - (fixed if has_bars else fixed - GAP)
+        longest = min(LONGEST, max(SHORTEST, (room - SHORT_BAR) // 2) if has_bars else max(1, room // 2))
         entries = [self._entry(row, longest) for row in self.weights]
-        written = [self.asking, *(short(word, longest) for word in self.rows)]
-        others = GAP + max(cell_len(also) for _, _, also in entries)
-        best = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
-        room -= min(longest, max(map(cell_len, written))) + best
-        with_others = room - others >= SHORT_BAR
-        length = max(1, min(BAR, room - others if with_others else room))
-        drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
-        kept = (True, True, with_bars, True, with_others)
-        limits = ((self.asking, longest), ("attended to", longest), ("", length), ("", 4), ("", None))
-        for name, at_most in compress(limits, kept):
-            drawn.add_column(name, no_wrap=True, overflow="ellipsis", max_width=at_most)
-        for word, (most, weight, also) in zip(written[1:], entries, strict=True):
+        queries = [self.query_heading, *(short(word, longest) for word in self.rows)]
+        runners_up_width = GAP + max(cell_len(runners_up) for _, _, runners_up in entries)
+        key_width = min(longest, max(len("attended to"), *(cell_len(word) for word, _, _ in entries)))
+        room -= min(longest, max(map(cell_len, queries))) + key_width
+        has_runners_up = room - runners_up_width >= SHORT_BAR
+        length = max(1, min(BAR, room - runners_up_width if has_runners_up else room))
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        is_shown = (True, True, has_bars, True, has_runners_up)
+        headings = ((self.query_heading, longest), ("attended to", longest), ("", length), ("", 4), ("", None))
+        for heading, max_width in compress(headings, is_shown):
+            table.add_column(heading, no_wrap=True, overflow="ellipsis", max_width=max_width)
+        for query, (key, weight, runners_up) in zip(queries[1:], entries, strict=True):
             bar = Text(_bar(weight, length, options.ascii_only), STYLE)
-            cells = (Text(word), Text(most, "bold"), bar, Text(f"{weight:.2f}"), Text(also, "dim"))
-            drawn.add_row(*compress(cells, kept))
-        return drawn
+            cells = (Text(query), Text(key, "bold"), bar, Text(f"{weight:.2f}"), Text(runners_up, "dim"))
+            table.add_row(*compress(cells, is_shown))
+        return table
 
     def _entry(self, row: torch.Tensor, longest: int) -> tuple[str, float, str]:
-        """The word that got most of a row, how much, and who came after it."""
+        """The strongest word of a row, its weight, and the runners-up with theirs."""
         best, *others = row.argsort(descending=True, stable=True).tolist()[: 1 + RUNNERS_UP]
-        also = "  ".join(f"{short(self.columns[i], longest)} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
-        return short(self.columns[best], longest), row[best].item(), also
+        runners_up = "  ".join(f"{short(self.columns[i], longest)} {row[i]:.2f}" for i in others if row[i] >= FAINTEST)
+        return short(self.columns[best], longest), row[best].item(), runners_up
 
     def _map(self, shades: Sequence[tuple[float, str]]) -> list[Text]:
         """The source as a line of text, and below it, word under word, how much each written word took from it."""

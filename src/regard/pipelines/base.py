@@ -1,23 +1,38 @@
-"""What the pipelines share: loading, device and dtype."""
+"""Base of the pipelines: loading, device, dtype, batches, recordings and traces."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from torch import Tensor
 from typing_extensions import Self
 
-from regard.checks import as_device
+from regard.analysis.head_scores import repeated_random_tokens
+from regard.analysis.layer import AttentionKind
+from regard.analysis.recording import Recording
+from regard.analysis.trace import Trace
+from regard.checks import Checks, as_device
+from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument, InvalidFile
 from regard.models import GPT, Bert
 from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.pipelines.packing import batches_by_length
+from regard.pipelines.recording import record_forward, trace_forward
 from regard.text.load import AnyTokenizer, check_vocab_size, load_tokenizer
+from regard.text.pipeline import PipelineTokenizer
+from regard.text.sentencepiece import SentencePieceTokenizer
 
 ModelT = TypeVar("ModelT", bound=EncoderDecoder | GPT | Bert)
+SelfAttentionT = TypeVar("SelfAttentionT", bound=GPT | Bert)
+Result = TypeVar("Result")
 TokenizerT = TypeVar("TokenizerT", bound=AnyTokenizer)
+TextTokenizerT = TypeVar("TextTokenizerT", bound=PipelineTokenizer | SentencePieceTokenizer)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -35,6 +50,8 @@ class Pipeline(Generic[ModelT, TokenizerT]):
 
     model_type: ClassVar[type[Any]]
     tokenizer_types: ClassVar[tuple[type[Any], ...]]
+    max_batch_tokens: ClassVar[int]
+    """Maximum number of tokens in a batch, with padding."""
 
     def __init__(self, model: ModelT, tokenizer: TokenizerT, name: str = "model") -> None:
         config = model.config
@@ -83,6 +100,107 @@ class Pipeline(Generic[ModelT, TokenizerT]):
     def dtype(self) -> torch.dtype:
         """Dtype of the model's weights."""
         return next(self.model.parameters()).dtype
+
+    def _run_batched(
+        self, sequences: Sequence[list[int]], run: Callable[[list[list[int]]], Iterable[Result]], extra: int = 0
+    ) -> list[Result]:
+        """Run a function on batches of sequences of similar length, and return its results in the original order.
+
+        Args:
+            sequences: Token ids.
+            run: Returns one result for each sequence of a batch.
+            extra: Number of tokens to add to each length, as for `batches_by_length`.
+        """
+        results: dict[int, Result] = {}
+        for indices in batches_by_length([len(ids) for ids in sequences], self.max_batch_tokens, extra):
+            results |= zip(indices, run([sequences[index] for index in indices]), strict=True)
+        return [results[index] for index in range(len(sequences))]
+
+    def _pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids (batch, tokens), padded on the right, and lengths (batch,), on the model's device."""
+        input_ids, lengths = pad_batch(sequences, self.model.config.pad_id)
+        return input_ids.to(self.device), lengths.to(self.device)
+
+
+class SelfAttentionPipeline(Pipeline[SelfAttentionT, TextTokenizerT], ABC):
+    """A model with self-attention only, and its tokenizer."""
+
+    layer_kind: ClassVar[AttentionKind]
+
+    @abstractmethod
+    def _encode_text(self, text: str) -> list[int]:
+        """Token ids of one text, with special tokens; an error if it is too long for the model."""
+
+    @property
+    @abstractmethod
+    def _special_tokens(self) -> tuple[list[int], list[int]]:
+        """Token ids before and after a text."""
+
+    def record(self, text: str) -> Recording:
+        """Record what every layer and head attends to in a text.
+
+        Raises:
+            InvalidType: If the text is not a str.
+            InvalidArgument: If the text is too long.
+        """
+        return self._record(self._encode_text(text), text)
+
+    def trace(self, text: str, layer: str | None = None) -> Trace:
+        """Trace the computation of one attention layer on a text, step by step.
+
+        Args:
+            text: A few words, for a readable trace.
+            layer: Name of the layer, such as ``"encoder.0"`` of a BERT or ``"decoder.0"`` of a GPT. Default: the first.
+
+        Returns:
+            Trace: As from `regard.trace`, with an axis of heads.
+
+        Raises:
+            InvalidType: If the text is not a str.
+            InvalidArgument: If the text is too long, or there is no such layer.
+        """
+        ids = self._encode_text(text)
+        tokens = self.tokenizer.convert_ids_to_tokens(ids)
+        return trace_forward(self.model, self.layer_kind, ids, tokens, text, layer)
+
+    def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
+        """Record the model on random tokens followed by the same tokens, on which induction heads stand out.
+
+        Args:
+            length: Number of random tokens; fewer if the model's max_seq_len is too small.
+            seed: Seed of the random tokens.
+
+        Raises:
+            InvalidArgument: If the length is not a positive int.
+
+        Reference:
+            Olsson et al. 2022, "In-context Learning and Induction Heads".
+        """
+        with Checks() as checks:
+            checks.integer("length", length, low=1)
+        before, after = self._special_tokens
+        length = min(length, (self.model.config.max_seq_len - len(before) - len(after)) // 2)
+        ids = repeated_random_tokens(self.tokenizer.regular_token_ids, length, seed)
+        return self._record([*before, *ids, *after], "random tokens, twice")
+
+    def _record(self, ids: list[int], title: str) -> Recording:
+        tokens = self.tokenizer.convert_ids_to_tokens(ids)
+        return record_forward(self.model, self.layer_kind, ids, tokens, title, self.name)
+
+
+def check_token_counts(named: Iterable[tuple[str, Sequence[int]]], limit: int) -> None:
+    """Check that texts are not too long for a model.
+
+    Args:
+        named: The name of each text in error messages, and its token ids.
+        limit: Maximum number of tokens.
+
+    Raises:
+        InvalidArgument: If some are longer; all are named.
+    """
+    with Checks() as checks:
+        for name, ids in named:
+            checks.that(len(ids) <= limit, f"{name}: expected at most {limit} tokens, got {len(ids)}; shorten it")
 
 
 def check_dtype(dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""How a text goes on: a language model with its tokenizer."""
+"""Generator: text from a language model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import cross_entropy
 
-from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.recording import Recording
-from regard.analysis.trace import Trace
-from regard.data.batching import pad_batch
-from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.checks import Checks
 from regard.generation.beam_search import beam_search
 from regard.generation.greedy import argmax_token, decode_steps, greedy
 from regard.generation.model_states import start_decoding
@@ -20,23 +18,20 @@ from regard.generation.sampling import SamplingParams, check_sampling, make_samp
 from regard.generation.state import Hypothesis
 from regard.metrics.classification import perplexity
 from regard.models.gpt import GPT
-from regard.pipelines.base import Pipeline
-from regard.pipelines.packing import batches_by_length
-from regard.pipelines.tracing import read_once, trace_once
+from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.sentencepiece import SentencePieceTokenizer
 from regard.text.validation import check_texts
 
-BATCH_WORDS = 16384  # of prompts that are continued together, and of what they may get: GPT-2 keeps 1.2 GB of them
 MAX_NEW_TOKENS = 200
-CUT = "\ufffd"  # what stands for the bytes of a letter that is not whole yet
+REPLACEMENT_CHARACTER = "\ufffd"  # decoded from the first bytes of a character whose other bytes are still to come
 
 
 class Likelihood(NamedTuple):
-    """How likely a text is.
+    """Likelihood of a text.
 
     Args:
-        nll: The negative log-likelihood of its words, in nats.
+        nll: Negative log-likelihood of its tokens, in nats.
         num_tokens: Number of predicted tokens.
         num_characters: Number of characters in these tokens. A first token without context is not predicted.
     """
@@ -47,16 +42,16 @@ class Likelihood(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """E to the loss of a word."""
+        """Perplexity per token."""
         return perplexity(self.nll / self.num_tokens)
 
     @property
     def bits_per_character(self) -> float:
-        """How many bits a character costs, whatever the vocabulary."""
+        """Bits per character, which can be compared between vocabularies."""
         return self.nll / math.log(2) / self.num_characters
 
 
-class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
+class Generator(SelfAttentionPipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
     """A language model with its tokenizer: a GPT of this library, or a GPT-2, Llama, Mistral or Qwen2.
 
     See `Pipeline` for the arguments and for ``load``.
@@ -64,67 +59,70 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
 
     model_type = GPT
     tokenizer_types = (PipelineTokenizer, SentencePieceTokenizer)
+    layer_kind = "decoder"
+    max_batch_tokens = 16384  # prompts and new tokens; the cache of GPT-2 is then 1.2 GB
 
     def generate(
         self,
         prompts: Sequence[str],
         *,
         max_new_tokens: int = MAX_NEW_TOKENS,
+        min_new_tokens: int = 0,
         sampling: SamplingParams | None = None,
         beam: int = 1,
         length_penalty: float = 1.0,
     ) -> list[str]:
-        """Write how each text goes on.
+        """Continue each prompt.
 
         Args:
-            prompts: The texts so far; an empty one begins where texts begin.
-            max_new_tokens: Maximum number of tokens to add. Beyond its max_seq_len the model sees the last
-                max_seq_len tokens at each step.
-            sampling: Draw words at random, and take not the likeliest. Default: the likeliest.
-            beam: How many texts are kept at each step of a search; 1 takes the likeliest word.
+            prompts: An empty prompt is the token that begins texts.
+            max_new_tokens: Maximum number of tokens to add. Beyond its max_seq_len the model reads the last max_seq_len
+                tokens at each step.
+            min_new_tokens: Minimum number of tokens to add, without EOS.
+            sampling: Sample tokens. Default: the most probable token at each step.
+            beam: Number of beams of a beam search; 1 is greedy.
             length_penalty: As for :func:`regard.generation.beam_search`.
 
         Returns:
-            What comes behind each prompt.
+            The text after each prompt.
 
         Raises:
-            InvalidType: If prompts are no sequence of str, or sampling is no SamplingParams.
-            InvalidArgument: If an option does not fit, or a prompt is too long; all at once.
+            InvalidType: If prompts are not a sequence of str, or an option has a wrong type.
+            InvalidArgument: If an option has a wrong value, or a prompt is too long.
         """
-        check_texts(prompts, "prompts")
         check_sampling(sampling)
-        if sampling is not None and beam != 1:
-            raise InvalidArgument(f"beam must be 1 where words are drawn, but is {beam}: leave out sampling, or beam")
-        read = self.encode_prompts(prompts)
-        options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
-        drawn = None if sampling is None else sampling.with_generator(self.device)
-        found: list[Hypothesis] = [Hypothesis([], 0.0)] * len(read)
-        raise_problems(count_problems(max_new_tokens=max_new_tokens))
-        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS, max_new_tokens):
-            batch, lengths = self._batch([read[place] for place in places])
-            if drawn is not None:
-                best = sample(self.model, batch, lengths, **vars(drawn), **options)
-            elif beam == 1:
-                best = greedy(self.model, batch, lengths, **options)
-            else:
-                found_here = beam_search(
-                    self.model, batch, lengths, beam=beam, length_penalty=length_penalty, **options
-                )
-                best = [hypotheses[0] for hypotheses in found_here]
-            for place, hypothesis in zip(places, best, strict=True):
-                found[place] = hypothesis
+        with Checks() as checks:
+            checks.integer("max_new_tokens", max_new_tokens, low=1)
+            checks.that(
+                sampling is None or beam == 1, f"beam: expected 1 with sampling, got {beam}; leave one of them out"
+            )
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
+        if sampling is not None:  # one generator for all batches, so that equal prompts get different samples
+            options |= vars(sampling.with_generator(self.device))
+
+        def run(prompts: list[list[int]]) -> list[Hypothesis]:
+            batch = self._pad(prompts)
+            if sampling is not None:
+                return sample(self.model, *batch, **options)
+            if beam == 1:
+                return greedy(self.model, *batch, **options)
+            hypotheses = beam_search(self.model, *batch, beam=beam, length_penalty=length_penalty, **options)
+            return [best[0] for best in hypotheses]
+
+        encoded = self.encode_prompts(prompts)
+        continuations = self._run_batched(encoded, run, extra=max_new_tokens)
         return [
-            self._decode(ids, hypothesis.tokens)[len(self._decode(ids, [])) :]
-            for ids, hypothesis in zip(read, found, strict=True)
+            self._decode([*ids, *continuation.tokens])[len(self._decode(ids)) :]
+            for ids, continuation in zip(encoded, continuations, strict=True)
         ]
 
     def stream(
         self, prompt: str, *, max_new_tokens: int = MAX_NEW_TOKENS, sampling: SamplingParams | None = None
     ) -> Iterator[str]:
-        """Write how a text goes on, piece by piece as it is made; joined, the pieces are what :meth:`generate` gives.
+        """Continue a prompt and yield the text while it is generated; together it is the text of :meth:`generate`.
 
         Args:
-            prompt: The text so far.
+            prompt: As for :meth:`generate`.
             max_new_tokens: As for :meth:`generate`.
             sampling: As for :meth:`generate`.
 
@@ -132,142 +130,107 @@ class Generator(Pipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
             Parts of the text, each of whole characters.
 
         Raises:
-            InvalidType: If the prompt is no str, or sampling no SamplingParams.
+            InvalidType: As :meth:`generate`.
             InvalidArgument: As :meth:`generate`.
         """
         check_sampling(sampling)
         (ids,) = self.encode_prompts([prompt])
         next_token = argmax_token if sampling is None else make_sampler(sampling, self.device)
-        state = start_decoding(self.model, *self._batch([ids]), max_new_tokens=max_new_tokens)
-        told, words = len(self._decode(ids, [])), []
+        state = start_decoding(self.model, *self._pad([ids]), max_new_tokens=max_new_tokens)
+        text = self._decode(ids)
+        length = len(text)  # number of characters that need no more output
         for step in decode_steps(state, next_token):
             if not bool(step.is_eos):
-                words.append(int(step.tokens))
-            text = self._decode(ids, words)
-            if not text.endswith(CUT) and len(text) > told:  # a letter's last bytes may still come
-                yield text[told:]
-                told = len(text)
-        if len(text := self._decode(ids, words)) > told:
-            yield text[told:]
-
-    def _decode(self, prompt: Sequence[int], words: Sequence[int]) -> str:
-        """A prompt and what was written, as one text: how a piece reads can depend on the one before."""
-        return self.tokenizer.decode([[*prompt, *words]])[0]
+                ids = [*ids, int(step.tokens)]
+            text = self._decode(ids)
+            if not text.endswith(REPLACEMENT_CHARACTER) and len(text) > length:
+                yield text[length:]
+                length = len(text)
+        if len(text) > length:
+            yield text[length:]
 
     def encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
-        """The ids of prompts, at least one each.
+        """Token ids of prompts, at least one each.
 
         Raises:
-            InvalidType: If one is no str.
-            InvalidArgument: If one is too long, empty where nothing begins a text, or no text.
+            InvalidType: If prompts are not a sequence of str.
+            InvalidArgument: If a prompt is too long, or empty for a model without a token that begins texts.
         """
         check_texts(prompts, "prompts")
+        return self._encode(prompts, [f"prompts[{index}]" for index in range(len(prompts))])
+
+    def _encode(self, prompts: Sequence[str], names: Sequence[str]) -> list[list[int]]:
         config = self.model.config
-        begin = config.bos_id if config.bos_id is not None else (*config.eos_ids, None)[0]
-        found = [ids or ([] if begin is None else [begin]) for ids in self.tokenizer.encode_prompts(prompts)]
-        objections = [f"prompt {number} must not be empty" for number, ids in enumerate(found, start=1) if not ids]
-        objections += [
-            f"prompt {number} has {len(ids)} words of the vocabulary, but the model has positions for "
-            f"{config.max_seq_len}, and one must be left: shorten it"
-            for number, ids in enumerate(found, start=1)
-            if len(ids) >= config.max_seq_len
-        ]
-        raise_problems(objections)
-        return found
+        first = [config.bos_id] if config.bos_id is not None else list(config.eos_ids[:1])
+        encoded = [ids or first for ids in self.tokenizer.encode_prompts(prompts)]
+        with Checks() as checks:
+            for name, ids in zip(names, encoded, strict=True):
+                checks.that(bool(ids), f"{name}: expected a text, got an empty one; the model has no BOS token")
+        check_token_counts(zip(names, encoded, strict=True), config.max_seq_len - 1)
+        return encoded
+
+    def _encode_text(self, text: str) -> list[int]:
+        check_texts([text], names=["text"])
+        return self._encode([text], ["text"])[0]
+
+    @property
+    def _special_tokens(self) -> tuple[list[int], list[int]]:
+        return (self._encode_text("") if self.model.config.bos_id is not None else []), []
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        """The text of a prompt and its continuation: how a token reads can depend on the one before."""
+        return self.tokenizer.decode([ids])[0]
 
     @torch.inference_mode()
     def likelihood(self, text: str) -> Likelihood:
-        """How likely a text is, in blocks of as many words as the model has positions for, each read anew.
+        """Likelihood of a text, in consecutive blocks of max_seq_len tokens without context from other blocks.
 
-        To a model that was trained here on lines, as ``documents: line`` says, each line is a text that ends.
+        For a model that was trained here on lines (``documents: line``), each line is a text that ends.
 
         Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the text has fewer than two words.
+            InvalidType: If the text is not a str.
+            InvalidArgument: If the text has fewer than two tokens.
         """
         check_texts([text], names=["text"])
-        ids, characters = self._told(text)
-        if len(ids) < 2:
-            raise InvalidArgument(f"text must have at least two words of the vocabulary, but has {len(ids)}")
-        nll, block = 0.0, self.model.config.max_seq_len
-        for start in range(0, len(ids) - 1, block):
-            words = torch.tensor([ids[start : start + block + 1]], device=self.device)
-            logits = self.model(words[:, :-1]).logits[0].float()
-            nll += float(torch.nn.functional.cross_entropy(logits, words[0, 1:], reduction="sum"))
-        return Likelihood(nll, len(ids) - 1, characters)
+        ids, num_characters = self._prediction_ids(text)
+        with Checks() as checks:
+            checks.that(len(ids) >= 2, f"text: expected at least two tokens, got {len(ids)}")
+        nll, block_size = 0.0, self.model.config.max_seq_len
+        for start in range(0, len(ids) - 1, block_size):
+            block = torch.tensor([ids[start : start + block_size + 1]], device=self.device)
+            logits = self.model(block[:, :-1]).logits[0].float()
+            nll += float(cross_entropy(logits, block[0, 1:], reduction="sum"))
+        return Likelihood(nll, len(ids) - 1, num_characters)
 
-    def _told(self, text: str) -> tuple[list[int], int]:
-        """The ids of a text, of which all but the first are told, and how many characters these are."""
-        end = self.tokenizer.eos_id
-        if self.tokenizer.documents == "line" and end is not None:
+    def _prediction_ids(self, text: str) -> tuple[list[int], int]:
+        """Token ids of a text, all but the first of which are predicted, and the number of characters in these."""
+        eos_id = self.tokenizer.eos_id
+        if self.tokenizer.documents == "line" and eos_id is not None:
             lines = [line for line in text.split("\n") if line.strip()]
-            ids = [word for line in self.tokenizer.encode(lines) for word in (*line, end)]
-            return [end, *ids], sum(map(len, lines))
+            ids = [token for line in self.tokenizer.encode(lines) for token in (*line, eos_id)]
+            return [eos_id, *ids], sum(map(len, lines))
         (ids,) = self.tokenizer.encode_prompts([text])
-        first = self._decode(ids[:1], []).rstrip(CUT)  # nothing, where it is the mark that begins texts
+        first = self._decode(ids[:1]).rstrip(REPLACEMENT_CHARACTER)  # empty for a BOS token
         return ids, len(text) - len(first)
 
     def record(self, text: str, *, max_new_tokens: int | None = None) -> Recording:
-        """Read a text, and keep what every layer and head attended to.
+        """Record what every layer and head attends to in a text.
 
         Args:
-            text: An empty one is the word that begins texts.
-            max_new_tokens: Largest number of tokens to generate greedily and to record. Default: none.
+            text: An empty text is the token that begins texts.
+            max_new_tokens: Maximum number of tokens to generate greedily and to record. Default: none.
 
         Returns:
-            Recording: The layers; a row is a word that was read, which then told the next one.
+            Recording: A row is a token, from which the next one is predicted.
 
         Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the text is too long, or empty where no word begins texts.
+            InvalidType: If the text is not a str.
+            InvalidArgument: If the text is too long, or empty for a model without a token that begins texts.
         """
-        raise_problems(count_problems(max_new_tokens=max_new_tokens))
-        (ids,) = self.encode_prompts([text])
+        ids = self._encode_text(text)
         if max_new_tokens is not None:
-            (written,) = greedy(self.model, *self._batch([ids]), max_new_tokens=max_new_tokens)
-            ids = [*ids, *written.tokens]
-            text = self._decode(ids, [])
-            ids = ids if written.finished else ids[:-1]  # the last word was read only if an end was told behind it
+            (continuation,) = greedy(self.model, *self._pad([ids]), max_new_tokens=max_new_tokens)
+            ids = [*ids, *continuation.tokens]
+            text = self._decode(ids)
+            ids = ids if continuation.finished else ids[:-1]  # the model has not read the last token
         return self._record(ids, text)
-
-    def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
-        """Read random words of the vocabulary twice, and keep what every layer and head attended to.
-
-        Args:
-            length: How many words; fewer where they would not fit.
-            seed: Of the draw.
-
-        Raises:
-            InvalidArgument: If the length is no positive number of words.
-
-        Reference: Olsson et al. 2022, "In-context Learning and Induction Heads".
-        """
-        raise_problems(count_problems(length=length))
-        begin = self.encode_prompts([""])[0] if self.model.config.bos_id is not None else []
-        length = min(length, (self.model.config.max_seq_len - len(begin)) // 2)
-        ids = repeated_random_tokens(self.tokenizer.regular_token_ids, length, seed)
-        return self._record([*begin, *ids], "random tokens, twice")
-
-    def _record(self, ids: list[int], text: str) -> Recording:
-        return read_once(self.model, "decoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, self.name)
-
-    def trace(self, text: str, layer: str | None = None) -> Trace:
-        """Read a text, and keep every number of one attention layer's calculation.
-
-        Args:
-            text: A few words, if one is to look at it.
-            layer: ``"decoder.0"`` and so on. Default: the first.
-
-        Returns:
-            Trace: As `regard.trace` gives it, with an axis of heads.
-
-        Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the text is empty or too long, or there is no such layer.
-        """
-        (ids,) = self.encode_prompts([text])
-        return trace_once(self.model, "decoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, layer)
-
-    def _batch(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        input_ids, lengths = pad_batch(prompts, self.model.config.pad_id)
-        return input_ids.to(self.device), lengths.to(self.device)

@@ -1,4 +1,4 @@
-"""Lines of text on their way into batches."""
+"""Sentences of a line, and batches of sequences of similar length."""
 
 from __future__ import annotations
 
@@ -8,51 +8,53 @@ from collections.abc import Iterator, Sequence
 SENTENCE = re.compile(r"\S.*?(?:[.!?…。！？][\"'”’»)\]]*(?=\s)|$)", re.DOTALL)
 
 
-def sentences_of(line: str) -> list[str]:
-    """Cut a line at the ends of its sentences.
+def split_sentences(line: str) -> list[str]:
+    """Split a line after the punctuation that ends a sentence.
 
     Example:
-        >>> sentences_of('"Stay!" he said. Then he left')
+        >>> split_sentences('"Stay!" he said. Then he left')
         ['"Stay!"', 'he said.', 'Then he left']
     """
     return [match.group().rstrip() for match in SENTENCE.finditer(line)]
 
 
-def batches_by_length(lengths: Sequence[int], most_words: int, more: int = 0) -> Iterator[list[int]]:
-    """Places of like length together, longest first, so that a lack of memory shows at once.
-
-    Args:
-        lengths: How many words each has.
-        most_words: How many a batch may have.
-        more: So many words more are counted for each.
+def pack(sentences: Sequence[list[int]], max_tokens: int) -> Iterator[list[int]]:
+    """Concatenate consecutive sentences up to a number of tokens; a longer sentence stays alone.
 
     Example:
-        >>> list(batches_by_length([3, 9, 4, 1], most_words=12))
-        [[1], [2, 0, 3]]
-    """
-    places = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    batch: list[int] = []
-    for place in places:
-        if batch and (len(batch) + 1) * (lengths[batch[0]] + more) > most_words:
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
-
-
-def joined_up_to(most_words: int, sentences: Sequence[list[int]]) -> Iterator[list[int]]:
-    """Sentences one after another in as few parts as the limit allows; a longer sentence is a part of its own.
-
-    Example:
-        >>> list(joined_up_to(5, [[1, 2], [3, 4], [5, 6]]))
+        >>> list(pack([[1, 2], [3, 4], [5, 6]], max_tokens=5))
         [[1, 2, 3, 4], [5, 6]]
     """
-    part: list[int] = []
+    packed: list[int] = []
     for sentence in sentences:
-        if part and len(part) + len(sentence) > most_words:
-            yield part
-            part = []
-        part = part + sentence
-    if part:
-        yield part
+        if packed and len(packed) + len(sentence) > max_tokens:
+            yield packed
+            packed = []
+        packed = packed + sentence
+    if packed:
+        yield packed
+
+
+def batches_by_length(lengths: Sequence[int], max_tokens: int, extra: int = 0) -> Iterator[list[int]]:
+    """Group indices into batches of similar length, longest first, so that a lack of memory shows at once.
+
+    Args:
+        lengths: Number of tokens of each sequence.
+        max_tokens: Maximum number of tokens in a batch, with padding; a longer sequence is a batch of its own.
+        extra: Number of tokens to add to each length.
+
+    Yields:
+        Indices of the sequences of a batch.
+
+    Example:
+        >>> list(batches_by_length([3, 9, 4, 1], max_tokens=12))
+        [[1], [2, 0, 3]]
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and (len(batch) + 1) * (lengths[batch[0]] + extra) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

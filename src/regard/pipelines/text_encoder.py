@@ -1,37 +1,32 @@
-"""What a BERT makes of texts: their classes, their embeddings, the words that are hidden in them."""
+"""TextEncoder: classes, embeddings and masked tokens from a BERT."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from regard.analysis.head_scores import repeated_random_tokens
-from regard.analysis.recording import Recording
-from regard.analysis.trace import Trace
-from regard.data.batching import pad_batch
+from regard.checks import Checks
 from regard.data.masking import IGNORE_INDEX, mask_tokens
-from regard.errors import InvalidArgument, count_problems, raise_problems
+from regard.errors import InvalidArgument
 from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
-from regard.pipelines.base import Pipeline
+from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
 from regard.pipelines.packing import batches_by_length
-from regard.pipelines.tracing import read_once, trace_once
 from regard.text.pipeline import PipelineTokenizer
 from regard.text.validation import check_texts
 
-BATCH_WORDS = 4096  # of texts that are read together
-
 
 class Prediction(NamedTuple):
-    """What a model takes a text, or a hidden word, for.
+    """Prediction for a text or for a masked token.
 
     Args:
-        label: The likeliest class, or word.
-        probabilities: Of all classes by their names, or of the likeliest words.
+        label: The most probable class or token.
+        probabilities: Probability of each class, or of the most probable tokens, by name.
     """
 
     label: str
@@ -39,12 +34,12 @@ class Prediction(NamedTuple):
 
 
 class TokenPrediction(NamedTuple):
-    """What a model takes a word of a text for.
+    """Prediction for a token of a text.
 
     Args:
-        token: The word as the vocabulary has it.
-        label: The likeliest class.
-        probabilities: Of all classes by their names.
+        token: The token as the vocabulary spells it.
+        label: The most probable class.
+        probabilities: Probability of each class by name.
     """
 
     token: str
@@ -67,215 +62,175 @@ class MaskedLMScore(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """Perplexity: e to the mean loss per masked token."""
+        """Perplexity per masked token."""
         return perplexity(self.nll / self.num_tokens)
 
 
-class TextEncoder(Pipeline[Bert, PipelineTokenizer]):
+class TextEncoder(SelfAttentionPipeline[Bert, PipelineTokenizer]):
     """A BERT with its tokenizer, also of Hugging Face's transformers or sentence-transformers.
 
-    See `Pipeline` for the arguments and for ``load``.
+    See `Pipeline` for the arguments and for ``load``. Texts that are too long are truncated, except where an error is
+    documented.
     """
 
     model_type = Bert
     tokenizer_types = (PipelineTokenizer,)
+    layer_kind = "encoder"
+    max_batch_tokens = 4096
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """One vector for each text, (texts, d_model), float32; texts that are too long are cut.
+        """Sentence embeddings.
+
+        Returns:
+            (texts, d_model), float32, on the CPU.
 
         Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If the model has another head, or a text is none.
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If the model does not have the head ``sentence_embedding``.
         """
-        self._check("sentence_embedding")
-        return self._outputs(texts).clone()  # made outside inference mode, it can be learned from
+        self._check_head("sentence_embedding")
+        rows = self._run_batched(self._encode(texts), self._forward)
+        return torch.stack(rows) if rows else torch.empty(0, self.model.config.d_model)
 
     def classify(self, texts: Sequence[str]) -> list[Prediction]:
-        """The class of each text; texts that are too long are cut.
+        """Predict the class of each text.
 
         Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If the model has another head, or a text is none.
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If the model does not have the head ``sequence_classification``.
         """
-        self._check("sequence_classification")
-        labels = self.model.config.labels
-        rows = self._outputs(texts).softmax(-1).tolist()
-        return [Prediction(labels[row.index(max(row))], dict(zip(labels, row, strict=True))) for row in rows]
+        self._check_head("sequence_classification")
+        return [self._predict_class(logits) for logits in self._run_batched(self._encode(texts), self._forward)]
 
     def tag(self, texts: Sequence[str]) -> list[list[TokenPrediction]]:
-        """The class of each word of each text, special tokens left out; texts that are too long are cut.
+        """Predict the class of each token of each text, without special tokens.
 
         Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If the model has another head, or a text is none.
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If the model does not have the head ``token_classification``.
         """
-        self._check("token_classification")
-        labels = self.model.config.labels
-        read = self._read(texts)
-        first = len(self._around[:1])
-        last = len(self._around[1:])
-        found: list[list[TokenPrediction]] = [[] for _ in read]
-        for place, logits in self._in_batches(read):
-            ids = read[place]
-            rows = logits[first : len(ids) - last].softmax(-1).tolist()
-            told = zip(self.tokenizer.convert_ids_to_tokens(ids[first : len(ids) - last]), rows, strict=True)
-            found[place] = [
-                TokenPrediction(token, labels[row.index(max(row))], dict(zip(labels, row, strict=True)))
-                for token, row in told
-            ]
-        return found
+        self._check_head("token_classification")
+        before, after = map(len, self._special_tokens)
+        encoded = self._encode(texts)
+        tags = []
+        for ids, logits in zip(encoded, self._run_batched(encoded, self._forward), strict=True):
+            inner = slice(before, len(ids) - after)
+            tokens = self.tokenizer.convert_ids_to_tokens(ids[inner])
+            rows = zip(tokens, logits[inner], strict=True)
+            tags.append([TokenPrediction(token, *self._predict_class(row)) for token, row in rows])
+        return tags
 
     def masked_lm_score(self, texts: Sequence[str], *, mlm_probability: float = 0.15, seed: int = 0) -> MaskedLMScore:
-        """Hide words as in training, and measure how well the model tells them; texts that are too long are cut.
+        """Mask tokens as in training, and measure how well the model predicts them.
 
         Args:
-            texts: At least one.
-            mlm_probability: Fraction of the tokens to mask; see `regard.data.masking.mask_tokens`.
-            seed: Of the draw.
+            texts: At least one text.
+            mlm_probability: Probability that a token is masked; see `regard.data.masking.mask_tokens`.
+            seed: Seed of the masks.
 
         Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If the model has another head, its vocabulary no word that hides another, a text is none,
-                or mlm_probability is not above 0 and at most 1.
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If the model does not have the head ``masked_lm``, its tokenizer has no mask token, there
+                is no text, or mlm_probability is not above 0 and at most 1.
         """
-        self._check("masked_lm")
-        if not 0 < mlm_probability <= 1:
-            raise InvalidArgument(f"mlm_probability: expected a number above 0 and at most 1, got {mlm_probability}")
-        if self.tokenizer.mask_id is None:
-            raise InvalidArgument("the vocabulary has no word that hides another, [MASK]")
-        read = self._read(texts)
-        raise_problems([] if read else ["texts must be at least one, but there is none"])
-        head = self.model.mlm_head
-        assert head is not None
-        known = {
-            "mlm_probability": mlm_probability,
-            "mask_id": self.tokenizer.mask_id,
-            "vocab_size": self.tokenizer.vocab_size,
-        }
-        rng, nll, words, right = np.random.default_rng(seed), 0.0, 0, 0
-        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
-            input_ids, lengths = pad_batch([read[place] for place in places], self.model.config.pad_id)
-            hidden, labels = mask_tokens(input_ids, lengths, rng, **known)
-            told = labels != IGNORE_INDEX
-            wanted = labels[told].to(self.device)
+        self._check_head("masked_lm")
+        encoded = self._encode(texts)
+        with Checks() as checks:
+            if checks.number("mlm_probability", mlm_probability, above=0):
+                checks.that(mlm_probability <= 1, f"mlm_probability: expected at most 1, got {mlm_probability}")
+            checks.that(bool(texts), "texts: expected at least one text, got none")
+        rng, nll, num_tokens, num_correct = np.random.default_rng(seed), 0.0, 0, 0
+        for indices in batches_by_length([len(ids) for ids in encoded], self.max_batch_tokens):
+            input_ids, lengths = self._pad([encoded[index] for index in indices])
+            masked_ids, labels = mask_tokens(
+                input_ids,
+                lengths,
+                rng,
+                mlm_probability=mlm_probability,
+                mask_id=self._mask_id,
+                vocab_size=self.tokenizer.vocab_size,
+            )
+            is_target = labels != IGNORE_INDEX
             with torch.inference_mode():
-                states, _ = self.model.forward_features(hidden.to(self.device), lengths.to(self.device))
-                logits = head(states[told.to(self.device)]).float()
-            nll += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
-            words, right = words + len(wanted), right + int((logits.argmax(-1) == wanted).sum())
-        return MaskedLMScore(nll, words, right)
+                hidden, _ = self.model.forward_features(masked_ids, lengths)
+                logits = self.model.forward_head(hidden[is_target]).float()
+            targets = labels[is_target]
+            nll += float(cross_entropy(logits, targets, reduction="sum"))
+            num_tokens += len(targets)
+            num_correct += int((logits.argmax(-1) == targets).sum())
+        return MaskedLMScore(nll, num_tokens, num_correct)
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[Prediction]:
-        """The words that are likeliest where ``[MASK]``, or what the vocabulary calls it, stands.
+        """Predict the masked tokens of a text.
 
         Args:
-            text: With at least one hidden word.
-            top_k: Number of tokens to return for each mask, at most the vocabulary.
+            text: A text with ``[MASK]``, or what the vocabulary calls it, in place of one or more tokens.
+            top_k: Number of tokens to return for each, at most the size of the vocabulary.
 
         Returns:
-            One for each hidden word; in a vocabulary of WordPiece, ``##ing`` goes on with a word.
+            One prediction for each masked token; in a WordPiece vocabulary, ``##ing`` continues a word.
 
         Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the model has another head, nothing is hidden, the text is longer than what the model
-                reads, or top_k does not fit.
+            InvalidType: If the text is not a str.
+            InvalidArgument: If the model does not have the head ``masked_lm``, its tokenizer has no mask token, the
+                text is too long or has no masked token, or top_k is out of range.
         """
-        self._check("masked_lm")
-        raise_problems(count_problems(top_k=top_k))
-        words = self.model.config.vocab_size
-        if top_k > words:
-            raise InvalidArgument(f"top_k: expected at most {words}, the size of the vocabulary, got {top_k}")
-        (ids,) = self._read([text], whole=True)
-        places = [place for place, word in enumerate(ids) if word == self.tokenizer.mask_id]
-        if not places:
-            name = self.tokenizer.convert_ids_to_tokens([self.tokenizer.mask_id or 0])[0]
-            raise InvalidArgument(f"text must hide a word as {name}, but it is {text[:60]!r}")
+        self._check_head("masked_lm")
+        ids = self._encode_text(text)
+        positions = [position for position, token in enumerate(ids) if token == self._mask_id]
+        mask = self.tokenizer.convert_ids_to_tokens([self._mask_id])[0]
+        with Checks() as checks:
+            checks.integer("top_k", top_k, low=1, below=self.model.config.vocab_size + 1)
+            checks.that(bool(positions), f"text: expected {mask} in place of a token, got {text[:60]!r}")
         with torch.inference_mode():
             hidden, _ = self.model.forward_features(torch.tensor([ids], device=self.device))
-            likely = self.model.forward_head(hidden[0, places]).float().softmax(-1).topk(top_k)
-        found = []
-        for row, places in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
-            named = self.tokenizer.unique_token_names(places)
-            found.append(Prediction(named[0], dict(zip(named, row, strict=True))))
-        return found
-
-    def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
-        """Read random words of the vocabulary twice; see `Generator.record_repeated_tokens`."""
-        raise_problems(count_problems(length=length))
-        around = self._around
-        length = min(length, (self.model.config.max_seq_len - len(around)) // 2)
-        ids = repeated_random_tokens(self.tokenizer.regular_token_ids, length, seed)
-        return self._record([*around[:1], *ids, *around[1:]], "random tokens, twice")
-
-    def record(self, text: str) -> Recording:
-        """Read a text, and keep what every layer and head attended to.
-
-        Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the text is too long.
-        """
-        return self._record(self._read([text], whole=True)[0], text)
-
-    def _record(self, ids: list[int], text: str) -> Recording:
-        return read_once(self.model, "encoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, self.name)
-
-    def trace(self, text: str, layer: str | None = None) -> Trace:
-        """Read a text, and keep every number of one attention layer's calculation.
-
-        Args:
-            text: A few words, if one is to look at it.
-            layer: ``"encoder.0"`` and so on. Default: the first.
-
-        Returns:
-            Trace: As `regard.trace` gives it, with an axis of heads.
-
-        Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the text is too long, or there is no such layer.
-        """
-        (ids,) = self._read([text], whole=True)
-        return trace_once(self.model, "encoder", ids, self.tokenizer.convert_ids_to_tokens(ids), text, layer)
+            top = self.model.forward_head(hidden[0, positions]).float().softmax(-1).topk(top_k)
+        predictions = []
+        for probabilities, tokens in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+            names = self.tokenizer.unique_token_names(tokens)
+            predictions.append(Prediction(names[0], dict(zip(names, probabilities, strict=True))))
+        return predictions
 
     @property
-    def _around(self) -> list[int]:
-        """The special tokens around a text: one before it, the others behind."""
-        return self.tokenizer.encode([""], add_special_tokens=True, split_special_tokens=False)[0]
+    def _mask_id(self) -> int:
+        if self.tokenizer.mask_id is None:
+            raise InvalidArgument(f"{self.name}: expected a tokenizer with a mask token, got none")
+        return self.tokenizer.mask_id
 
-    def _check(self, head: Head) -> None:
-        if self.model.config.head == head:
-            return
-        files = ": modules.json and 1_Pooling/config.json configure the pooling"
-        how = files if head == "sentence_embedding" else ""
-        raise InvalidArgument(f"this needs a model with the head {head!r}, but it has {self.model.config.head!r}{how}")
+    @property
+    def _special_tokens(self) -> tuple[list[int], list[int]]:
+        (ids,) = self.tokenizer.encode([""], add_special_tokens=True)
+        return ids[:1], ids[1:]
 
-    def _read(self, texts: Sequence[str], *, whole: bool = False) -> list[list[int]]:
-        """The ids of each text, cut to what the model has positions for, or refused where they are to be whole."""
-        check_texts(texts, names=["text"] if whole else None)
-        config = self.model.config
-        longest = config.max_seq_len if whole or config.truncation_length is None else config.truncation_length
-        found = self.tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
-        if whole:
-            came = [
-                f"text {number} has {len(ids)} subwords" for number, ids in enumerate(found, 1) if len(ids) > longest
-            ]
-            raise_problems([f"{each}, but the model takes at most {longest} at once: shorten it" for each in came])
-        return [ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]] for ids in found]
+    def _check_head(self, head: Head) -> None:
+        if self.model.config.head != head:
+            files = "; modules.json and 1_Pooling/config.json configure its pooling"
+            hint = files if head == "sentence_embedding" else ""
+            raise InvalidArgument(
+                f"{self.name}: expected a model with the head {head!r}, got {self.model.config.head!r}{hint}"
+            )
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, truncated to what the model can read."""
+        check_texts(texts)
+        limit = self.model.config.truncation_length or self.model.config.max_seq_len
+        encoded = self.tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
+        return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in encoded]
+
+    def _encode_text(self, text: str) -> list[int]:
+        check_texts([text], names=["text"])
+        (ids,) = self.tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)
+        check_token_counts([("text", ids)], self.model.config.max_seq_len)
+        return ids
 
     @torch.inference_mode()
-    def _outputs(self, texts: Sequence[str]) -> Tensor:
-        """What the head makes of each text, (texts, width)."""
-        found = dict(self._in_batches(self._read(texts)))
-        return (
-            torch.stack([found[place] for place in range(len(found))])
-            if found
-            else torch.empty(0, self.model.config.d_model)
-        )
+    def _forward(self, sequences: list[list[int]]) -> Tensor:
+        """Output of the head for a batch, (batch, ...), float32, on the CPU."""
+        input_ids, lengths = self._pad(sequences)
+        hidden, _ = self.model.forward_features(input_ids, lengths)
+        return self.model.forward_head(hidden, lengths).float().cpu()
 
-    def _in_batches(self, read: list[list[int]]) -> Iterator[tuple[int, Tensor]]:
-        for places in batches_by_length([len(ids) for ids in read], BATCH_WORDS):
-            padded = pad_batch([read[place] for place in places], self.model.config.pad_id)
-            words, lengths = (tensor.to(self.device) for tensor in padded)
-            with torch.inference_mode():
-                hidden, _ = self.model.forward_features(words, lengths)
-                outputs = self.model.forward_head(hidden, lengths).float().cpu()
-            yield from zip(places, outputs, strict=True)
+    def _predict_class(self, logits: Tensor) -> Prediction:
+        labels, probabilities = self.model.config.labels, logits.softmax(-1).tolist()
+        best = labels[probabilities.index(max(probabilities))]
+        return Prediction(best, dict(zip(labels, probabilities, strict=True)))

@@ -1,4 +1,4 @@
-"""Text in one language to text in another: a model with its tokenizer."""
+"""Translator: text in one language to text in another."""
 
 from __future__ import annotations
 
@@ -16,27 +16,24 @@ from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks
-from regard.data.pairs import encoder_batch
-from regard.errors import InvalidArgument, InvalidType, raise_problems
+from regard.errors import InvalidArgument
 from regard.generation.beam_search import beam_search
 from regard.generation.sampling import SamplingParams, check_sampling, sample
 from regard.generation.state import Hypothesis
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.pipelines.base import Pipeline
+from regard.pipelines.base import Pipeline, check_token_counts
 from regard.pipelines.confidence import ConfidenceModel
-from regard.pipelines.packing import batches_by_length, joined_up_to, sentences_of
-from regard.pipelines.teacher import axes_of, fed_batch, teacher_forced
-from regard.pipelines.tracing import traced
+from regard.pipelines.packing import pack, split_sentences
+from regard.pipelines.recording import axis_tokens, record_teacher_forced, teacher_forcing_batch, trace_layer_of
 from regard.text.marian import MarianTokenizer
 from regard.text.tokenizer import Tokenizer
 from regard.text.validation import check_texts
 
 BUNDLED_MODEL = "bundled/tatoeba-en-de"
-BATCH_WORDS = 2400  # words of the source that are translated together; more is no faster on a CPU
-LINE_WORDS = 8  # that each line is counted longer: a step of a beam costs memory, however short its line is
-# Subwords of a source: models are hardly trained on longer ones, and leave out some of what they say. A longer line is
-# translated in parts; only a single sentence may have as many as the model takes.
-LONGEST_PART = 100
+EXTRA_TOKENS_PER_LINE = 8  # added to the length of each line: a step of a beam costs memory, however short the line is
+# Models are hardly trained on longer sources, and omit some of what they say. Longer lines are translated in parts;
+# only a single sentence may have as many tokens as the model takes.
+MAX_SOURCE_TOKENS = 100
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,12 @@ class Translation:
 
     Args:
         text: The translation.
-        score: Its log-probability; from beam search divided by the length penalty. Of a line that was translated in
-            parts it is the sum of theirs.
-        tokens: Its subwords, readable.
-        finished: Whether it ended by itself; False where the length limit cut it, or a part of it.
+        score: Its log-probability; from beam search divided by the length penalty. For a line that was translated in
+            parts, the sum over the parts.
+        tokens: Its tokens, readable.
+        finished: Whether it ends with EOS; False if the length limit cut it, or one of its parts.
         confidence: Probability in [0, 1] that the translation is acceptable: for the bundled model, that its chrF
-            against a reference is at least 60. Of a line that was translated in parts it is the smallest of theirs.
+            against a reference is at least 60. For a line that was translated in parts, the smallest of the parts.
             None with sampling, for an empty line, and for models without a ``confidence.json``.
         is_reliable: Whether the confidence reaches the threshold in ``confidence.json``, 0.5 for the bundled model.
             None without a confidence.
@@ -72,8 +69,9 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
 
     model_type = EncoderDecoder
     tokenizer_types = (Tokenizer, MarianTokenizer)
+    max_batch_tokens = 2400  # more is not faster on a CPU
     confidence_model: ConfidenceModel | None = None
-    """Computes the confidence of translations; read from the folder of the model, where it has one."""
+    """Computes the confidence of translations; read from the folder of the model, if it has one."""
 
     @classmethod
     def load(
@@ -107,194 +105,172 @@ class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
     ) -> list[list[Translation]]:
         """Translate each line.
 
-        Lines are sorted by length into batches, and come back in their order. An empty line stays empty. A long line
-        is translated in parts of whole sentences, and a part whose translation the length limit cut sentence by
-        sentence.
+        A long line is translated in parts of whole sentences. If the length limit cuts the translation of several
+        sentences, they are translated one by one.
 
         Args:
-            lines: Texts.
+            lines: Texts; the translation of an empty line is empty.
             beam: As for :func:`regard.generation.beam_search`. Default: 5.
-            nbest: Translations of each line, best first.
+            nbest: Number of translations of each line.
             length_penalty: As for :func:`regard.generation.beam_search`. Default: 1.
-            sampling: Draw translations at random, and do not search. Default: search.
-            line_names: Name of each line in error messages. Default: "line 1", "line 2", ...
+            sampling: Sample translations. Default: beam search.
+            line_names: Name of each line in error messages. Default: ``lines[0]``, ``lines[1]``, ...
 
         Returns:
-            For each line up to nbest translations; of an empty line one, which is empty.
+            Up to nbest translations of each line, best first; one of an empty line.
 
         Raises:
-            InvalidType: If lines are no sequence of str, or sampling is no SamplingParams.
-            InvalidArgument: If an option does not fit, or a line has a sentence that is too long; all at once.
+            InvalidType: If lines are not a sequence of str, or an option has a wrong type.
+            InvalidArgument: If an option has a wrong value, or a line has a sentence that is too long.
         """
-        if isinstance(lines, str) or not isinstance(lines, Sequence):
-            raise InvalidType(f"lines: expected a sequence of str, got {type(lines).__name__}; pass a list")
+        if line_names is not None and len(line_names) != len(lines):
+            raise InvalidArgument(f"line_names: expected one for each of {len(lines)} lines, got {len(line_names)}")
+        check_texts(lines, "lines", line_names)
         check_sampling(sampling)
-        names = [f"line {number}" for number in range(1, len(lines) + 1)] if line_names is None else line_names
-        if len(names) != len(lines):
-            raise InvalidArgument(f"line_names: expected one for each of {len(lines)} lines, got {len(names)}")
-        check_texts(lines, names=names)
         search = {"beam": beam, "length_penalty": length_penalty}
         search = {name: value for name, value in search.items() if value is not None}
         options: dict[str, Any] = {"nbest": nbest, **search}
-        if sampling is not None:  # one generator for all batches, so that equal lines get different draws
+        if sampling is not None:  # one generator for all batches, so that equal lines get different samples
             with Checks() as checks:
                 checks.integer("nbest", nbest, low=1)
                 for name, value in search.items():
                     checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
             options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
-        parts = self._parts(lines, names)  # ids of each part of each line
-        results = iter(self._translated([ids for line in parts for ids in line], options))
+        names = [f"lines[{index}]" for index in range(len(lines))] if line_names is None else line_names
+        parts = self._split_long_lines(lines, names)
+        results = iter(self._translate_parts([ids for line in parts for ids in line], options))
         penalty = None if sampling is not None else search.get("length_penalty", 1.0)  # the default of beam_search
-        return [self._joined([each for _ in line for each in next(results)], penalty) for line in parts]
+        return [self._join_parts([part for _ in line for part in next(results)], penalty) for line in parts]
 
     def record(self, text: str, target: str | None = None) -> Recording:
-        """Translate a text, and keep what every layer and head attended to.
+        """Record what every layer and head attends to while a text is translated.
 
-        The weights are views of one forward pass over the whole translation, in which every step reads the words
-        before it, as when it was written.
+        The weights are views of one forward pass over the whole translation (teacher forcing), and equal those of its
+        generation.
 
         Args:
-            text: Not empty.
-            target: The translation to look at. Default: the best that beam search finds.
+            text: A text, not empty.
+            target: The translation to record. Default: the best of beam search.
 
         Returns:
             Recording: The layers of the encoder, of the decoder's self-attention and of its cross-attention; ``texts``
             has ``source`` and ``translation``.
 
         Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the text is empty or too long.
+            InvalidType: If a text is not a str.
+            InvalidArgument: If the text is empty, or a text is too long.
         """
-        source, written = self._read(text, target)
-        texts = {"source": text, "translation": self.tokenizer.decode([written])[0]}
-        layers = teacher_forced(self.model, self.tokenizer, source, written)
+        source_ids, target_ids = self._encode_pair(text, target)
+        texts = {"source": text, "translation": self.tokenizer.decode([target_ids])[0]}
+        layers = record_teacher_forced(self.model, self.tokenizer, source_ids, target_ids)
         return Recording(title=text, model_name=self.name, layers=LayerList(layers), texts=texts)
 
     def trace(self, text: str, layer: str | None = None, target: str | None = None) -> Trace:
-        """Translate a text, and keep every number of one attention layer's calculation.
+        """Trace the computation of one attention layer while a text is translated, step by step.
 
         Args:
-            text: Not empty; a few words, if one is to look at it.
-            layer: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"`` and so on. Default: the first.
+            text: A few words, for a readable trace.
+            layer: Name of the layer: ``"encoder.0"``, ``"decoder.0"``, ``"cross.0"``, ... Default: the first.
             target: As for `record`.
 
         Returns:
-            Trace: As `regard.trace` gives it, with an axis of heads.
+            Trace: As from `regard.trace`, with an axis of heads.
 
         Raises:
-            InvalidType: If the text is no str.
-            InvalidArgument: If the text is empty or too long, or there is no such layer.
+            InvalidType: If a text is not a str.
+            InvalidArgument: If the text is empty, a text is too long, or there is no such layer.
         """
-        source, written = self._read(text, target)
-        batch = fed_batch(self.model, source, written)
-        axes = axes_of(self.model, self.tokenizer, source, written)
-        title = self.tokenizer.decode([list(source)])[0]
-        return traced(self.model.attention_layers, layer, lambda: self.model(*batch), axes, title)
+        source_ids, target_ids = self._encode_pair(text, target)
+        batch = teacher_forcing_batch(self.model, source_ids, target_ids)
+        axes = axis_tokens(self.model, self.tokenizer, source_ids, target_ids)
+        title = self.tokenizer.decode([source_ids])[0]
+        return trace_layer_of(self.model.attention_layers, layer, lambda: self.model(*batch), axes, title)
 
-    def _read(self, text: str, translation: str | None) -> tuple[list[int], list[int]]:
-        """The ids of a text, and those of the translation to look at, with its end: the best if none is given."""
-        given = [("text", text)] + ([] if translation is None else [("translation", translation)])
-        check_texts([value for _, value in given], names=[name for name, _ in given])
-        if not text.strip():
-            raise InvalidArgument("text must not be empty")
-        (source,), (target,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([translation or ""])
-        raise_problems(
-            [
-                f"{name} has {len(ids)} subwords, but the model takes at most {self._longest} at once: shorten it"
-                for name, ids in (("text", source), ("translation", target))
-                if len(ids) > self._longest
-            ]
-        )
-        best = Hypothesis(target, 0.0) if translation is not None else self._generate([source])[0][0]
-        return source, [*best.tokens, self.model.config.eos_id] if best.finished else best.tokens
+    def _encode_pair(self, text: str, target: str | None) -> tuple[list[int], list[int]]:
+        """Token ids of a text, and of its translation with EOS: the target, or the best of beam search."""
+        check_texts([text, target or ""], names=["text", "target"])
+        with Checks() as checks:
+            checks.that(bool(text.strip()), "text: expected a text, got an empty one")
+        (source_ids,), (target_ids,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([target or ""])
+        check_token_counts([("text", source_ids), ("target", target_ids)], self._max_source_tokens)
+        best = self._generate([source_ids])[0][0] if target is None else Hypothesis(target_ids, 0.0)
+        return source_ids, [*best.tokens, self.model.config.eos_id] if best.finished else best.tokens
 
     @property
-    def _longest(self) -> int:
-        """The most words of a source, without the one that ends it."""
+    def _max_source_tokens(self) -> int:
+        """Maximum number of tokens of a source, without EOS."""
         return self.model.config.max_seq_len - 1
 
-    def _translated(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[list[Hypothesis]]]:
-        """The hypotheses of each part; of one that was cut, where it has several sentences, those of each sentence."""
-        found = [[best] for best in self._in_batches(parts, options)]
-        cut = [place for place, (best,) in enumerate(found) if not best[0].finished]
-        sentences = {place: self._sentences(self.tokenizer.decode([parts[place]])[0]) for place in cut}
-        several = {place: each for place, each in sentences.items() if len(each) > 1}
-        again = iter(self._in_batches([ids for each in several.values() for ids in each], options))
-        for place, each in several.items():
-            found[place] = [next(again) for _ in each]
-        return found
-
-    def _in_batches(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[Hypothesis]]:
-        found: list[list[Hypothesis]] = [[] for _ in parts]
-        for places in batches_by_length([len(ids) for ids in parts], BATCH_WORDS, LINE_WORDS):
-            hypotheses = self._generate([parts[place] for place in places], **options)
-            for place, best in zip(places, hypotheses, strict=True):
-                found[place] = best
-        return found
-
-    def _generate(
-        self,
-        sources: Sequence[Sequence[int]],
-        nbest: int = 1,
-        sampling: dict[str, Any] | None = None,
-        **search: Any,
-    ) -> list[list[Hypothesis]]:
-        src, src_lengths = (tensor.to(self.device) for tensor in self._batch(sources))
-        if sampling is None:
-            return beam_search(self.model, src, src_lengths, nbest=nbest, **search)
-        src, src_lengths = src.repeat_interleave(nbest, dim=0), src_lengths.repeat_interleave(nbest)
-        drawn = sample(self.model, src, src_lengths, **sampling)
-        return [
-            sorted(drawn[start : start + nbest], key=lambda hypothesis: -hypothesis.score)
-            for start in range(0, len(drawn), nbest)
-        ]
-
-    def _batch(self, sources: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        config = self.model.config
-        return encoder_batch(sources, eos_id=config.eos_id, pad_id=config.pad_id)
-
-    def _parts(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
-        """The ids of each line: none of an empty one, several lists of one that is long."""
-        limit = min(LONGEST_PART, self._longest)
-        encoded = self.tokenizer.encode(lines)
-        parts, objections = [], []
-        for name, line, ids in zip(names, lines, encoded, strict=True):
-            if len(ids) <= limit:
-                parts.append([ids] if ids else [])
-                continue
-            sentences = self._sentences(line)
-            longest = max(len(sentence) for sentence in sentences)
-            if longest > self._longest:
-                came = f"{name} has a sentence of {longest} subwords"
-                objections.append(f"{came}, but the model takes at most {self._longest}: split it")
-            parts.append(list(joined_up_to(limit, sentences)))
-        raise_problems(objections)
+    def _split_long_lines(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
+        """Token ids of the parts of each line: one part of a short line, none of an empty one."""
+        limit = min(MAX_SOURCE_TOKENS, self._max_source_tokens)
+        parts: list[list[list[int]]] = []
+        with Checks() as checks:
+            for name, line, ids in zip(names, lines, self.tokenizer.encode(lines), strict=True):
+                if len(ids) <= limit:
+                    parts.append([ids] if ids else [])
+                    continue
+                sentences = self._encode_sentences(line)
+                longest = max(map(len, sentences))
+                expected = f"{name}: expected sentences of at most {self._max_source_tokens} tokens"
+                checks.that(longest <= self._max_source_tokens, f"{expected}, got one of {longest}; split it")
+                parts.append(list(pack(sentences, limit)))
         return parts
 
-    def _sentences(self, line: str) -> list[list[int]]:
-        """The ids of each sentence; all of them if the line is nothing but control characters, which end none."""
-        return [ids for ids in self.tokenizer.encode(sentences_of(line) or [line]) if ids]
+    def _encode_sentences(self, line: str) -> list[list[int]]:
+        """Token ids of each sentence; a line of control characters only has no sentences and is one."""
+        return [ids for ids in self.tokenizer.encode(split_sentences(line) or [line]) if ids]
 
-    def _joined(self, parts: list[list[Hypothesis]], length_penalty: float | None = None) -> list[Translation]:
-        """The translations of a line: the best of all its parts together, the second best together, and so on.
+    def _translate_parts(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[list[Hypothesis]]]:
+        """Hypotheses of each part; if they are cut and the part has several sentences, those of each sentence."""
+
+        def run(sources: Sequence[list[int]]) -> list[list[Hypothesis]]:
+            return self._run_batched(sources, lambda batch: self._generate(batch, **options), EXTRA_TOKENS_PER_LINE)
+
+        results = [[hypotheses] for hypotheses in run(parts)]
+        cut = [index for index, (hypotheses,) in enumerate(results) if not hypotheses[0].finished]
+        sentences = {index: self._encode_sentences(self.tokenizer.decode([parts[index]])[0]) for index in cut}
+        sentences = {index: sources for index, sources in sentences.items() if len(sources) > 1}
+        retries = iter(run([ids for sources in sentences.values() for ids in sources]))
+        for index, sources in sentences.items():
+            results[index] = [next(retries) for _ in sources]
+        return results
+
+    def _generate(
+        self, sources: Sequence[list[int]], nbest: int = 1, sampling: dict[str, Any] | None = None, **search: Any
+    ) -> list[list[Hypothesis]]:
+        """Up to nbest hypotheses of each source, best first."""
+        input_ids, lengths = self._pad([[*ids, self.model.config.eos_id] for ids in sources])
+        if sampling is None:
+            return beam_search(self.model, input_ids, lengths, nbest=nbest, **search)
+        repeated = input_ids.repeat_interleave(nbest, dim=0), lengths.repeat_interleave(nbest)
+        samples = sample(self.model, *repeated, **sampling)
+        groups = (samples[start : start + nbest] for start in range(0, len(samples), nbest))
+        return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+    def _join_parts(self, parts: list[list[Hypothesis]], length_penalty: float | None = None) -> list[Translation]:
+        """Translations of a line: the best of each part joined, the second best of each, and so on.
 
         Args:
             parts: The hypotheses of each part.
-            length_penalty: The one that their scores are divided by; None for sampled ones.
+            length_penalty: The exponent of their scores; None for sampled ones.
         """
         if not parts:
             return [Translation("", 0.0, ())]
         translations = []
-        for together in zip(*parts, strict=False):
-            texts = self.tokenizer.decode([hypothesis.tokens for hypothesis in together])
-            tokens = [
-                token for hypothesis in together for token in self.tokenizer.convert_ids_to_tokens(hypothesis.tokens)
-            ]
-            score = sum(hypothesis.score for hypothesis in together)
-            finished = all(hypothesis.finished for hypothesis in together)
-            confidence, is_reliable = self._confidence(together, length_penalty)
-            text = " ".join(texts)
-            translations.append(Translation(text, score, tuple(tokens), finished, confidence, is_reliable))
+        for hypotheses in zip(*parts, strict=False):
+            tokens = [hypothesis.tokens for hypothesis in hypotheses]
+            confidence, is_reliable = self._confidence(hypotheses, length_penalty)
+            translations.append(
+                Translation(
+                    text=" ".join(self.tokenizer.decode(tokens)),
+                    score=sum(hypothesis.score for hypothesis in hypotheses),
+                    tokens=tuple(token for ids in tokens for token in self.tokenizer.convert_ids_to_tokens(ids)),
+                    finished=all(hypothesis.finished for hypothesis in hypotheses),
+                    confidence=confidence,
+                    is_reliable=is_reliable,
+                )
+            )
         return translations
 
     def _confidence(

@@ -20,6 +20,7 @@ from regard.files import atomic_write
 from regard.training.sections import Checkpoint, Data, Folder, Loss, Optimizer, Section, Trainer, Validation
 
 FILE = "recipe.yaml"
+BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
 # what a resumed training would ignore or could not serve; that the data are the same, their digests tell
 _FIXED = (
     "task",
@@ -173,8 +174,7 @@ def by_architecture(keys: Mapping[str, Any], kinds: Mapping[str, type[Recipe]]) 
 
 def bundled_recipes() -> dict[str, Path]:
     """The recipes of the package, by name."""
-    folder = Path(__file__).parent.parent / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(BUNDLED_RECIPES.glob("*.yaml"))}
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -182,7 +182,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: The file, or the name of a recipe of the package, such as ``"tatoeba-en-de"``. A file of that name is
-            preferred.
+            preferred. The ``data.folder`` that a recipe of the package names is in the package, too.
         overrides: As for :func:`apply_overrides`.
 
     Returns:
@@ -210,6 +210,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise InvalidRecipe(f"{path}: is empty, but a recipe names at least the data it trains on")
     if not isinstance(keys, dict):
         raise InvalidRecipe(f"{path}: a recipe is a mapping of keys to values, but this is {type(keys).__name__}")
+    if Path(path).parent == BUNDLED_RECIPES and isinstance(data := keys.get("data"), dict) and "folder" in data:
+        data["folder"] = str(BUNDLED_RECIPES / data["folder"])
     return Recipe.from_dict(apply_overrides(keys, overrides))
 
 

@@ -1,0 +1,74 @@
+"""A/B timing: two functions run in turn in one process, and the results are ratios of their times."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.ops import matmul
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))
+from machine import machine_info  # noqa: E402
+
+RESULTS = ROOT / "benchmarks/results"
+Run = Callable[[], object]
+
+
+def relative_time(ours: Run, baseline: Run, rounds: int) -> list[float]:
+    """Our time divided by the baseline's in each round (lower is better)."""
+    return [mine / other for mine, other in _paired_times(ours, baseline, rounds)]
+
+
+def speedup(ours: Run, baseline: Run, rounds: int) -> list[float]:
+    """The baseline's time divided by ours in each round (higher is better)."""
+    return [other / mine for mine, other in _paired_times(ours, baseline, rounds)]
+
+
+def _paired_times(ours: Run, baseline: Run, rounds: int) -> list[tuple[float, float]]:
+    """Seconds of A and B, run as A B A B after one warm-up round; ten times as many rounds if a run is short."""
+    warm_up = seconds(ours), seconds(baseline)
+    rounds *= 10 if min(warm_up) < 0.03 else 1
+    return [(seconds(ours), seconds(baseline)) for _ in range(rounds)]
+
+
+def seconds(run: Run) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def report(
+    script: str, ratios: dict[str, list[float]], seed: int, *, section: str | None = None, **settings: Any
+) -> None:
+    """Print the median of each list of ratios; write all ratios and the machine to ``results/<script>.json``.
+
+    Args:
+        script: Name of the script.
+        ratios: The ratios of each round, by ``"metric: what was measured"``.
+        seed: Seed of the script.
+        section: The part of the file to write. Default: the whole file.
+        settings: Sizes, and results other than ratios.
+    """
+    medians = {name: round(statistics.median(values), 3) for name, values in ratios.items()}
+    for name, median in medians.items():
+        print(f"{script}: {name}: {median:.2f} (from {min(ratios[name]):.2f} to {max(ratios[name]):.2f})")
+    result = {"median_ratio": medians, "ratios": ratios, "seed": seed, "settings": settings, **machine_info()}
+    result |= {
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "matmul": "oneDNN" if matmul.is_onednn_faster() else "MKL",
+        "threads": torch.get_num_threads(),
+    }
+    path = RESULTS / f"{script}.json"
+    if section is not None:
+        others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        result = others | {section: result}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

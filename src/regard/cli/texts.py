@@ -1,0 +1,70 @@
+"""The texts that a command reads: its argument, a file, or the lines of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.errors import InvalidArgument, InvalidFile
+from regard.text.readers import display_name, read_lines
+
+
+def check_texts(texts: Mapping[str, str | None]) -> None:
+    """Check arguments of the command line that are texts, by their names; None is skipped.
+
+    Raises:
+        InvalidArgument: If one is empty or not UTF-8.
+    """
+    from regard.checks import Checks
+
+    with Checks() as checks:
+        for name, text in texts.items():
+            if text is None or not checks.that(bool(text.strip()), f"{name}: expected a text, got {text!r}"):
+                continue
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:  # Python decodes bytes that are not UTF-8 as surrogates
+                byte = ord(text[error.start]) & 0xFF
+                checks.fail(f"{name}: expected UTF-8, got the byte 0x{byte:02x} as character {error.start + 1}")
+
+
+class InputText(NamedTuple):
+    """A text, and where it is from: None for the argument; else the file, with the line if it is one of several."""
+
+    text: str
+    origin: str | None = None
+    line: int | None = None
+
+    @contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Put the file and line before the message of an `InvalidArgument`."""
+        try:
+            yield
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{self.origin}: {error}" if self.origin else str(error)) from None
+
+
+def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputText]:
+    """The texts of a command: its argument, a file as one text, or the lines of a file that are not empty.
+
+    Raises:
+        InvalidArgument: If there is not exactly one of argument and file, or the argument is not a text.
+        InvalidFile: If the file cannot be read or is empty.
+    """
+    if (text is None) == (file is None):
+        raise InvalidArgument(f"TEXT: expected a text or --file, got {'neither' if text is None else 'both'}")
+    if file is None:
+        if lines:
+            raise InvalidArgument("--lines: expected --file with one text per line, got TEXT; leave --lines out")
+        assert text is not None
+        check_texts({"TEXT": text})
+        return [InputText(text)]
+    name, texts = display_name(file), list(read_lines(file))
+    numbered = [
+        InputText(line, f"{name}, line {number}", number) for number, line in enumerate(texts, 1) if line.strip()
+    ]
+    if not numbered:
+        raise InvalidFile(f"{name}: expected a text, got an empty file")
+    return numbered if lines else [InputText("\n".join(texts), name)]

@@ -1,0 +1,141 @@
+"""Recordings and step-by-step traces of one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.analysis.layer import AttentionKind, Layer, LayerList
+from regard.analysis.recording import Recording
+from regard.analysis.trace import Trace
+from regard.analysis.trace_attention import trace_layer
+from regard.checks import Checks
+from regard.models import GPT, Bert
+from regard.models.encoder_decoder import EncoderDecoder
+from regard.text.load import AnyTokenizer
+
+Axes = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+"""Tokens of the queries and of the keys, by kind of layer."""
+
+
+def record_forward(
+    model: Bert | GPT, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, name: str
+) -> Recording:
+    """Record every layer of a model with self-attention only.
+
+    Args:
+        model: The model, in evaluation mode.
+        kind: Kind of its layers.
+        ids: Token ids of one text.
+        tokens: Readable tokens of the text.
+        title: The text.
+        name: Name of the model in the recording.
+    """
+    with torch.no_grad():
+        attentions = model(_as_batch(model, ids), output_attentions=True).attentions
+    layers = tuple(
+        Layer(layer, kind, attention.weights, tuple(tokens), tuple(tokens), value=attention.value)
+        for layer, attention in zip(model.attention_layers, attentions or (), strict=True)
+    )
+    return Recording(title=title, model_name=name, layers=LayerList(layers), texts={"text": title})
+
+
+def trace_forward(
+    model: Bert | GPT, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
+) -> Trace:
+    """Trace one layer of a model with self-attention only; see `record_forward` and `trace_layer_of`."""
+    input_ids = _as_batch(model, ids)
+    return trace_layer_of(
+        model.attention_layers, layer, lambda: model(input_ids), {kind: (tuple(tokens), tuple(tokens))}, title
+    )
+
+
+def record_teacher_forced(
+    model: EncoderDecoder, tokenizer: AnyTokenizer, source: Sequence[int], target: Sequence[int]
+) -> tuple[Layer, ...]:
+    """Record every layer of an encoder-decoder in one forward pass over a whole translation.
+
+    Args:
+        model: The model, in evaluation mode.
+        tokenizer: Its tokenizer.
+        source: Token ids without special tokens.
+        target: Token ids of the translation, with EOS if it is complete.
+
+    Returns:
+        The layers of the encoder, of the decoder's self-attention and of its cross-attention. A row of the latter two
+        is a step, named by the token that it generates; the keys of the decoder are its input, which begins with BOS.
+    """
+    with torch.no_grad():
+        attentions = model(*teacher_forcing_batch(model, source, target), output_attentions=True).attentions
+    assert attentions is not None
+    kinds: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
+    axes = axis_tokens(model, tokenizer, source, target)
+    return tuple(
+        Layer(f"{kind}.{number}", kind, attention.weights, *axes[kind], value=attention.value)
+        for kind, layers in zip(kinds, attentions, strict=True)
+        for number, attention in enumerate(layers)
+    )
+
+
+def teacher_forcing_batch(model: EncoderDecoder, source: Sequence[int], target: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Input of the encoder, with EOS, and of the decoder, with BOS and without the last token; both (1, tokens)."""
+    config = model.config
+    return _as_batch(model, [*source, config.eos_id]), _as_batch(model, [config.bos_id, *target[:-1]])
+
+
+def axis_tokens(model: EncoderDecoder, tokenizer: AnyTokenizer, source: Sequence[int], target: Sequence[int]) -> Axes:
+    """Readable tokens of the queries and keys of each kind of layer; see `record_teacher_forced`."""
+    encoder = tuple(tokenizer.convert_ids_to_tokens([*source, model.config.eos_id]))
+    decoder = tuple(tokenizer.convert_ids_to_tokens([model.config.bos_id, *target[:-1]]))
+    steps = tuple(tokenizer.convert_ids_to_tokens(target))
+    return {"encoder": (encoder, encoder), "decoder": (steps, decoder), "cross": (steps, encoder)}
+
+
+def trace_layer_of(
+    layers: Mapping[str, Any], name: str | None, run: Callable[[], object], axes: Axes, title: str
+) -> Trace:
+    """Run a model and trace one of its attention layers step by step.
+
+    Args:
+        layers: The attention layers by name, such as ``"encoder.0"``.
+        name: The layer to trace. Default: the first.
+        run: Runs the model on one sequence, without a cache.
+        axes: Tokens of the queries and keys of each kind of layer.
+        title: The text, for the title of the trace.
+
+    Raises:
+        InvalidArgument: If there is no such layer, or it has too many numbers to show.
+    """
+    name = next(iter(layers)) if name is None else name
+    with Checks() as checks:
+        checks.choice("layer", name, layers)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def keep(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        calls.append((arguments, options))
+
+    hook = layers[name].register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        hook.remove()
+    query = torch.cat([arguments[0] for arguments, _ in calls], 1)  # a recurrent decoder calls its layer at each step
+    (_, *memory), options = calls[0]
+    queries, keys = axes[name.partition(".")[0]]
+    return trace_layer(
+        layers[name],
+        query,
+        *memory,
+        mask=options.get("mask"),
+        tokens=queries,
+        key_tokens=keys,
+        title=f"{name}: {title}",
+    )
+
+
+def _as_batch(model: nn.Module, ids: Sequence[int]) -> Tensor:
+    return torch.tensor([list(ids)], device=next(model.parameters()).device)

@@ -1,0 +1,35 @@
+"""The commit and the machine of a result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parent.parent
+
+
+def machine_info() -> dict[str, Any]:
+    """Commit, CPU and versions."""
+    return {
+        "commit": commit(),
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def commit() -> str:
+    """The current commit, marked as dirty if files other than results have changed since."""
+    results = (":!benchmarks/results", ":!docs/results", ":!docs/results.md")
+    changed = "-dirty" if _git("status", "--porcelain", "--", *results) else ""
+    return (_git("rev-parse", "--short", "HEAD") or "none") + changed
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
