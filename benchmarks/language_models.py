@@ -69,9 +69,7 @@ def training() -> None:
     hf_bert = in_transformers(bert, BertForMaskedLM)
 
     def bert_loss() -> Tensor:
-        assert bert.mlm_head is not None
-        hidden, _ = bert.forward_features(masked)
-        return bert.mlm_head.loss(hidden[is_target], inputs[is_target]).loss
+        return bert.masked_lm_loss(masked, None, labels).loss
 
     def hf_bert_loss() -> Tensor:
         return hf_bert(masked, labels=labels).loss

@@ -38,10 +38,10 @@ def test_a_recipe_becomes_a_model_and_goes_on(regard, recipe, tmp_path):
     ("arguments", "said"),
     [
         (["--trainer.max_step", "3"], "trainer.max_step: no such key, did you mean 'trainer.max_steps'?"),
-        (["--trainer.max_steps", "many"], "trainer.max_steps: should be a valid integer"),
-        (["--trainer.max_steps"], "--trainer.max_steps: a value should follow"),
+        (["--trainer.max_steps", "many"], "trainer.max_steps: expected a valid integer, got 'many'"),
+        (["--trainer.max_steps"], "--trainer.max_steps: expected a value, got none"),
         (["--data.train", "nothing.tsv"], "nothing.tsv: no such file"),
-        (["--resume"], "no training to resume"),
+        (["--resume"], "no run to resume"),
     ],
 )
 def test_what_cannot_be_done_is_one_message_and_code_2(regard, recipe, arguments, said):
@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, recipe, arguments
 def test_a_missing_recipe_is_named(regard):
     done = regard("train", "missing.yaml")
     assert done.code == 2
-    assert done.err.startswith("regard: missing.yaml: no such file; recipes of the package: multi30k-en-de, polarity, ")
+    assert done.err.startswith("regard: missing.yaml: no such file; bundled recipes: multi30k-en-de, polarity, ")
 
 
 @pytest.mark.parametrize("key", [["--trainer.max_steps", 3], ["--trainer.max_steps=3"]])

@@ -41,7 +41,7 @@ class Evil:
 def test_a_state_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"step": Evil()}, tmp_path / "state.ckpt")
-    with pytest.raises(InvalidCheckpoint, match=r"state\.ckpt: the training state is damaged"):
+    with pytest.raises(InvalidCheckpoint, match=r"state\.ckpt: expected a training state, got a damaged file"):
         AtomicCheckpointIO().load_checkpoint(tmp_path / "state.ckpt", weights_only=False)
     assert not (tmp_path / "evil").exists()
 
@@ -54,6 +54,6 @@ def test_a_damaged_state_is_refused(tmp_path: Path, content: bytes | str | None)
         content = path.read_bytes()[:2000]
     if isinstance(content, bytes):
         path.write_bytes(content)
-    reason = "no such training state" if content is None else "the training state is damaged: "
+    reason = "no such file" if content is None else "expected a training state, got "
     with pytest.raises(InvalidCheckpoint, match=f"{re.escape(str(path))}: {reason}"):
         AtomicCheckpointIO().load_checkpoint(path)

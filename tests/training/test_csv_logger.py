@@ -29,12 +29,12 @@ def test_rows_are_appended_at_once(tmp_path: Path) -> None:
 )
 def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: int, left: list[int] | None) -> None:
     logger = ResumableCSVLogger(tmp_path, MEASURED)
-    logger.cut_back(step)  # nothing there yet
+    logger.discard_after(step)  # nothing there yet
     for row in (2, 4, 4, 6):
         logger.log_metrics({"loss": 1.0}, step=row)
     with logger.path.open("a") as file:
         file.write("8,0,1.")  # the process was killed here
-    logger.cut_back(step)
+    logger.discard_after(step)
     if left is None:
         assert not logger.path.exists()
         return
@@ -46,7 +46,7 @@ def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: 
 def test_an_older_log_gets_todays_columns(tmp_path: Path) -> None:
     logger = ResumableCSVLogger(tmp_path, MEASURED)
     logger.path.write_text("step,epoch,loss,tokens_per_second,retired\n50,0,8.5,100,x\n100,0,7.5,90,x\n")
-    logger.cut_back(50)
+    logger.discard_after(50)
     logger.log_metrics({"loss": 7.25, "tokens": 9}, step=100)
     with logger.path.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -63,12 +63,12 @@ def test_a_damaged_row_is_named(tmp_path: Path, row: str) -> None:
     logger.log_metrics({"loss": 1.0}, step=2)
     before = logger.path.read_text() + f"{row}\n"
     logger.path.write_text(before)
-    with pytest.raises(InvalidFile, match=r"metrics\.csv, line 3: should be a step and values under step,epoch,loss"):
-        logger.cut_back(2)
+    with pytest.raises(InvalidFile, match=r"metrics\.csv, line 3: expected a step and values for step,epoch,loss"):
+        logger.discard_after(2)
     assert logger.path.read_text() == before
 
 
 def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_bytes(b"step\n\xff\n")
-    with pytest.raises(InvalidFile, match=r"metrics\.csv: cannot be read: 'utf-8' codec"):
-        ResumableCSVLogger(tmp_path, MEASURED).cut_back(2)
+    with pytest.raises(InvalidFile, match=r"metrics\.csv: could not be read: 'utf-8' codec"):
+        ResumableCSVLogger(tmp_path, MEASURED).discard_after(2)

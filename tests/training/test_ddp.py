@@ -19,12 +19,12 @@ from training.conftest import make_recipe, write_corpus
 TRAIN = """
 import sys, torch
 from regard.training import load_recipe, train
-from regard.training.translation.module import TranslationModule
+from regard.training.module import TaskModule
 
 def on_train_end(self):
     torch.save(self.model.state_dict(), f"{self.recipe.run}/rank{self.global_rank}.pt")
 
-TranslationModule.on_train_end = on_train_end
+TaskModule.on_train_end = on_train_end
 torch.set_num_threads(1)
 train(load_recipe(sys.argv[1]), resume="--resume" in sys.argv)
 """

@@ -14,8 +14,8 @@ import yaml
 import regard
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.models import Transformer, TransformerConfig
-from regard.training.recipe import apply_overrides, check_resumable, is_copy, load_recipe, write_recipe
-from regard.training.translation.recipe import DECIDED
+from regard.training.recipe_file import apply_overrides, check_resumable, is_copy, load_recipe, write_recipe
+from regard.training.tasks.translation import DERIVED_FIELDS
 from training.conftest import make_recipe
 
 SMALLEST: dict[str, Any] = {"output_dir": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
@@ -27,9 +27,11 @@ def with_key(path: str, value: Any) -> dict[str, Any]:
 
 def test_the_architectures_defaults_are_those_of_its_config() -> None:
     recipe = make_recipe(SMALLEST)
-    assert recipe.config(300) == TransformerConfig(300)
+    assert recipe.model.build_config(300) == TransformerConfig(300)
     keys = set(type(recipe.model).model_fields)
-    assert keys == {"architecture", *(field.name for field in dataclasses.fields(TransformerConfig))} - set(DECIDED)
+    assert keys == {"architecture", *(field.name for field in dataclasses.fields(TransformerConfig))} - set(
+        DERIVED_FIELDS
+    )
 
 
 def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
@@ -49,66 +51,70 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("optimiser", {}, "optimiser: no such key, did you mean 'optimizer'?"),
         ("learning_rate", 1, "learning_rate: no such key, did you mean 'optimizer.learning_rate'?"),
         ("data.heads", 1, "data.heads: no such key, did you mean 'model.num_heads'?"),
-        ("tokenizer.zzz", 1, "tokenizer.zzz: no such key; keys there are vocab_size"),
-        ("data.train", None, "data.train: should be one TSV or a list of two line-aligned files, but is None"),
-        ("data.train", ["a", "b", "c"], "two line-aligned files, but is ['a', 'b', 'c']"),
-        ("trainer.max_steps", 0, "trainer.max_steps: should be greater than or equal to 1, but is 0"),
-        ("trainer.precision", "fp8", "trainer.precision: should be '32' or 'bf16-mixed', but is 'fp8'"),
-        ("trainer.devices", "many", "trainer.devices: should be"),
-        ("optimizer.betas", [0.9, 1.5], "optimizer.betas: should be less than 1, but is 1.5"),
-        ("optimizer.learning_rate", "high", "unable to parse string as a number, but is 'high'"),
-        ("model.norm", "mid", "model.norm: should be 'layer_norm' or 'rms_norm', but is 'mid'"),
-        ("model.d_model", 30, "model: num_heads: expected a divisor of d_model=30, got 8"),
-        ("tokenizer.vocab_size", 100, "tokenizer.vocab_size: should be greater than or equal to 259, but is 100"),
-        ("data.max_length", 9000, "data.max_length: should be at most 7999, so that"),
-        ("model", {"positions": "learned", "max_seq_len": 99}, "data.max_length: should be at most 98, so that"),
+        ("tokenizer.zzz", 1, "tokenizer.zzz: no such key; expected one of type, vocab_size"),
+        ("data.train", None, "data.train: expected one TSV or a list of two line-aligned files, got None"),
+        ("data.train", ["a", "b", "c"], "two line-aligned files, got ['a', 'b', 'c']"),
+        ("trainer.max_steps", 0, "trainer.max_steps: expected a number greater than or equal to 1, got 0"),
+        ("trainer.precision", "fp8", "trainer.precision: expected '32' or 'bf16-mixed', got 'fp8'"),
+        ("trainer.devices", "many", "trainer.devices: expected a valid integer, got 'many'"),
+        ("optimizer.betas", [0.9, 1.5], "optimizer.betas: expected a number less than 1, got 1.5"),
+        ("optimizer.learning_rate", "high", "optimizer.learning_rate: expected a valid number, got 'high'"),
+        ("model.norm", "mid", "model.norm: expected one of layer_norm, rms_norm, got 'mid'"),
+        ("model.d_model", 30, "model.num_heads: expected a divisor of d_model=30, got 8"),
+        ("tokenizer.vocab_size", 100, "tokenizer.vocab_size: expected a number greater than or equal to 260, got 100"),
+        ("data.max_length", 9000, "data.max_length: expected at most 7999, so that"),
+        ("model", {"positions": "learned", "max_seq_len": 99}, "data.max_length: expected at most 98, so that"),
         (
             "validation.bleu_sentences",
             0,
-            "validation.bleu_sentences: is 0, but validation.monitor is 'bleu', which needs",
+            "validation.bleu_sentences: expected at least 1 for the monitor 'bleu', got 0",
         ),
-        ("trainer", 7, "trainer: should be a mapping of keys to values, but is 7"),
-        ("trainer", {1: 2, "max_steps": 3}, "trainer.1: a key should be a name, but is 1"),
-        ("trainer.max_steps", True, "trainer.max_steps: should be a number or a text (YAML reads yes,"),
-        ("model.d_model", True, "model.d_model: should be a number or a text (YAML reads yes,"),
-        ("optimizer.learning_rate", float("inf"), "optimizer.learning_rate: should be a finite number, but is inf"),
-        ("optimizer.betas", [0.9], "optimizer.betas: should be two numbers, but is [0.9]"),
-        ("output_dir", [1], "output_dir: should be a path, but is [1]"),
+        ("trainer", 7, "trainer: expected a section of keys and values, got 7"),
+        ("trainer", {1: 2, "max_steps": 3}, "trainer.1: expected a string as key, got 1"),
+        ("trainer.max_steps", True, "trainer.max_steps: expected a number or a string (YAML reads yes,"),
+        ("model.d_model", True, "model.d_model: expected an int of at least 1 and at most 268435456, got True"),
+        ("optimizer.learning_rate", float("inf"), "optimizer.learning_rate: expected a finite number, got inf"),
+        ("optimizer.betas", [0.9], "optimizer.betas: expected two numbers, got [0.9]"),
+        ("output_dir", [1], "output_dir: expected a path, got [1]"),
         (
             "attention_loss.entropy",
             {"weight": 1},
-            "attention_loss.entropy: has a weight, but neither floor nor ceiling",
+            "attention_loss.entropy: expected floor or ceiling, got neither",
         ),
         (
             "attention_loss.entropy",
             {"floor": 2, "ceiling": 1},
-            "attention_loss.entropy.floor: should be at most the ceiling, 1.0",
+            "attention_loss.entropy.floor: expected at most ceiling=1.0, got 2.0",
         ),
         (
             "attention_loss.alignment.weight",
             1,
-            "attention_loss.alignment.file: is missing, but attention_loss.alignment.weight is 1.0",
+            "attention_loss.alignment.file: expected a path, got none",
         ),
-        ("attention_loss.kl_divergence.weight", 1, "attention_loss.kl_divergence.teacher: is missing, but"),
+        (
+            "attention_loss.kl_divergence.weight",
+            1,
+            "kl_divergence.teacher: expected the folder of a model, got none",
+        ),
         (
             "attention_loss.coverage",
             {"weight": 1, "layers": 6},
-            "attention_loss.coverage.layers: there are 6, numbered from 0, ",
+            "attention_loss.coverage.layers: expected indices from -6 to 5, got 6",
         ),
         (
             "attention_loss.coverage",
             {"weight": 1, "heads": [-9]},
-            "attention_loss.coverage.heads: there are 8, numbered from 0, ",
+            "attention_loss.coverage.heads: expected indices from -8 to 7, got -9",
         ),
         (
             "attention_loss.coverage",
             {"weight": 1, "heads": []},
-            "attention_loss.coverage.heads: names none; leave it out for all",
+            "attention_loss.coverage.heads: expected at least one index, got none",
         ),
         (
             "attention_loss.coverage.weight",
             -1,
-            "attention_loss.coverage.weight: should be greater than or equal to 0, but is -1",
+            "attention_loss.coverage.weight: expected a number greater than or equal to 0, got -1",
         ),
         (
             "attention_loss.converge",
@@ -126,11 +132,11 @@ def test_all_objections_come_at_once() -> None:
     with pytest.raises(InvalidRecipe) as error:
         make_recipe({"trainer": {"max_steps": -1}, "data": {"trian": "x"}, "modle": {}})
     for part in (
-        "output_dir: is missing",
-        "data.train: is missing",
+        "output_dir: expected a value, got none",
+        "data.train: expected a value, got none",
         "'data.train'?",
         "did you mean 'model'?",
-        "but is -1",
+        "got -1",
     ):
         assert part in str(error.value)
 
@@ -149,7 +155,7 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
     assert apply_overrides(keys, overrides) == {
         "output_dir": "b=c",
         "data": {"train": ["a.en", "a.de"], "valid": None},
-        "trainer": {"max_steps": "1e3"},
+        "trainer": {"max_steps": 1000.0},
     }
     assert keys == {"output_dir": "a", "data": {"train": "x", "valid": "y"}}
     assert (
@@ -160,19 +166,19 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["output_dir", "x"], "an override is written --section.key value, but there is 'output_dir'"),
-        (["--"], "an override is written --section.key value, but there is '--'"),
-        (["--output_dir"], "--output_dir: a value should follow"),
-        (["--output_dir.folder", "x"], "--output_dir.folder: 'output_dir' is a value and has no keys"),
-        (["--data.train", "[a"], "--data.train: '[a' is not YAML"),
-        (["--trainer.max_steps", "--output_dir", "x"], "--trainer.max_steps: a value should follow"),
-        (["--resum", "--output_dir", "x"], "--resum: a value should follow, did you mean '--resume'?"),
-        (["--seed", "2024-13-45"], "--seed: '2024-13-45' is not YAML: month must be in 1..12"),
-        (["--seed", "0x_"], "--seed: '0x_' is not YAML: invalid literal for int()"),
-        (["--seed", "!!int foo"], "--seed: '!!int foo' is not YAML: invalid literal for int()"),
-        (["--seed", "!!bool foo"], "--seed: '!!bool foo' is not YAML: 'foo'"),
-        (["--seed", "!!timestamp foo"], "--seed: '!!timestamp foo' is not YAML: 'NoneType'"),
-        (["--seed", "[" * 3000], "is not YAML: maximum recursion depth exceeded"),
+        (["output_dir", "x"], "overrides: expected --section.key value, got 'output_dir'"),
+        (["--"], "overrides: expected --section.key value, got '--'"),
+        (["--output_dir"], "--output_dir: expected a value, got none"),
+        (["--output_dir.folder", "x"], "--output_dir.folder: expected a section 'output_dir', got the value 'runs/x'"),
+        (["--data.train", "[a"], "--data.train: expected YAML, got '[a'"),
+        (["--trainer.max_steps", "--output_dir", "x"], "--trainer.max_steps: expected a value, got none"),
+        (["--resum", "--output_dir", "x"], "--resum: expected a value, got none, did you mean '--resume'?"),
+        (["--seed", "2024-13-45"], "--seed: expected YAML, got '2024-13-45': month must be in 1..12"),
+        (["--seed", "0x_"], "--seed: expected YAML, got '0x_': invalid literal for int()"),
+        (["--seed", "!!int foo"], "--seed: expected YAML, got '!!int foo': invalid literal for int()"),
+        (["--seed", "!!bool foo"], "--seed: expected YAML, got '!!bool foo': 'foo'"),
+        (["--seed", "!!timestamp foo"], "--seed: expected YAML, got '!!timestamp foo': 'NoneType'"),
+        (["--seed", "[" * 3000], "maximum recursion depth exceeded"),
     ],
 )
 def test_overrides_of_another_form_are_refused(overrides: list[str], message: str) -> None:
@@ -183,13 +189,17 @@ def test_overrides_of_another_form_are_refused(overrides: list[str], message: st
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (None, InvalidFile, "no such file; recipes of the package: multi30k-en-de,"),
-        (b"run: [", InvalidFile, "is not YAML: line 1, column 7: expected the node content, but found '<stream end>'"),
-        (b"run: 2024-13-45", InvalidFile, "is not YAML: month must be in 1..12"),
-        (b"[" * 3000, InvalidFile, "is not YAML: maximum recursion depth exceeded"),
-        (b"run: \xff", InvalidFile, "cannot be read: 'utf-8' codec"),
-        (b"- a\n", InvalidRecipe, "a recipe is a mapping of keys to values, but this is list"),
-        (b"# nothing\n", InvalidRecipe, "is empty, but a recipe names at least the data it trains on"),
+        (None, InvalidFile, "no such file; bundled recipes: multi30k-en-de,"),
+        (
+            b"run: [",
+            InvalidFile,
+            ".*line 1, column 7: expected the node content, but found '<stream end>'",
+        ),
+        (b"run: 2024-13-45", InvalidFile, "not valid YAML: month must be in 1..12"),
+        (b"[" * 3000, InvalidFile, "not valid YAML: maximum recursion depth exceeded"),
+        (b"run: \xff", InvalidFile, "could not be read: 'utf-8' codec"),
+        (b"- a\n", InvalidRecipe, "expected keys and values, got a list"),
+        (b"# nothing\n", InvalidRecipe, "expected keys and values, got an empty file"),
     ],
 )
 def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes | None, error: type, message: str) -> None:
@@ -208,11 +218,11 @@ def test_a_resumed_run_may_last_longer_but_not_become_another(tmp_path: Path) ->
         check_resumable(make_recipe(keys, "--seed=2", "--model.d_model=256", "--data.max_tokens_per_batch=900"))
     for override in ("--optimizer.learning_rate=0.5", "--optimizer.betas=[0.8, 0.9]", "--validation.monitor=chrf"):
         key = override.removeprefix("--").partition("=")[0]
-        with pytest.raises(InvalidRecipe, match=rf"^{key}: the run began with .*; it cannot change$"):
+        with pytest.raises(InvalidRecipe, match=rf"^{key}: expected .* as in the run, got .*; it cannot change$"):
             check_resumable(make_recipe(keys, override))
-    assert "seed: the run began with 1, but is to go on with 2; it cannot change" in str(error.value)
-    assert "model.d_model: the run began with 512, but is to go on with 256" in str(error.value)
-    assert "data.max_tokens_per_batch: the run began with 8000, but is to go on with 900" in str(error.value)
+    assert "seed: expected 1 as in the run, got 2; it cannot change" in str(error.value)
+    assert "model.d_model: expected 512 as in the run, got 256" in str(error.value)
+    assert "data.max_tokens_per_batch: expected 8000 as in the run, got 900" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["2024", "2024_1", "2024-01-01", "1.10"])
@@ -223,7 +233,7 @@ def test_a_folder_may_be_named_by_a_number(name: str) -> None:
 
 
 def test_an_alias_of_itself_is_no_endless_recipe() -> None:
-    with pytest.raises(InvalidRecipe, match="output_dir: should be a path"):
+    with pytest.raises(InvalidRecipe, match="output_dir: expected a path"):
         make_recipe(SMALLEST, "--output_dir", "&a {x: *a}", "--seed", "3")
 
 
@@ -244,7 +254,7 @@ def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> No
     with pytest.raises(InvalidRecipe, match="small: no such key"):  # it is read, and its spare sections are named
         load_recipe(tmp_path / "r.yaml")
     (tmp_path / "r.yaml").write_text(text.replace("x: 2", "x: 2, x: 3"))
-    with pytest.raises(InvalidFile, match="is not YAML: line 2, column 32: 'x' is given twice"):
+    with pytest.raises(InvalidFile, match="not valid YAML: line 2, column 32: duplicate key 'x'"):
         load_recipe(tmp_path / "r.yaml")
 
 
@@ -266,7 +276,7 @@ def test_the_default_checkpoint_of_a_recipe_is_that_of_a_package() -> None:
 def test_the_shipped_recipe_is_the_bundled_models(root: Path) -> None:
     recipe = load_recipe("tatoeba-en-de", ["--data.folder", "elsewhere"])
     assert recipe.data.folder == Path("elsewhere")
-    model = Transformer(recipe.config(recipe.tokenizer.vocab_size))
+    model = Transformer(recipe.model.build_config(recipe.tokenizer.vocab_size))
     assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 15.3e6  # bytes in bfloat16
 
 
@@ -275,4 +285,4 @@ def test_paths_are_named_as_they_were_typed(keys: dict[str, Any], key: str) -> N
     recipe = make_recipe(keys, f"--{key}", "2024_1").model_dump(mode="json")
     section, _, name = key.partition(".")
     found = recipe[section][name] if name else recipe[section]
-    assert found in ("2024_1", ["2024_1"])
+    assert found in ("2024_1", ["2024_1"], str(Path("2024_1").absolute()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from regard.models.bert import Bert as Bert
 from regard.models.bert import BertConfig as BertConfig
 from regard.models.bert import BertOutput as BertOutput
+from regard.models.checkpoint import load_config as load_config
 from regard.models.checkpoint import load_model as load_model
 from regard.models.checkpoint import save_model as save_model
 from regard.models.config import TransformerLayerConfig as TransformerLayerConfig

@@ -30,7 +30,6 @@ from regard.models.layers import LMHead, build_stack, embedding_positions, init_
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import ACTIVATIONS, Activation
 from regard.nn.linear import Linear
-from regard.nn.linear_cross_entropy import TokenLoss
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 
@@ -112,6 +111,19 @@ class BertOutput(NamedTuple):
     """(batch, d_model) of ``sentence_embedding``; None for other heads."""
     attentions: tuple[AttentionOutput, ...] | None
     """The attention of each layer, with ``output_attentions=True``."""
+
+
+class MaskedLMLoss(NamedTuple):
+    """The loss of predicting masked tokens."""
+
+    loss: Tensor
+    """Mean negative log-likelihood of the labels in nats, with label smoothing; a scalar."""
+    nll: Tensor
+    """Summed negative log-likelihood without smoothing; a scalar."""
+    num_tokens: Tensor
+    """Number of labels."""
+    num_correct: Tensor | None
+    """Number of labels with the highest logit, with ``count_correct=True``."""
 
 
 class Bert(nn.Module):
@@ -265,6 +277,36 @@ class Bert(nn.Module):
             attentions=attentions if output_attentions else None,
         )
 
+    def masked_lm_loss(
+        self,
+        input_ids: Tensor,
+        lengths: Tensor | None,
+        labels: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+        count_correct: bool = False,
+    ) -> MaskedLMLoss:
+        """Cross-entropy of masked tokens, with logits for these positions only.
+
+        Args:
+            input_ids: (batch, tokens), token ids, some of them masked.
+            lengths: As for :meth:`forward`.
+            labels: (batch, tokens), the original ids of the tokens to predict, -100 elsewhere.
+            label_smoothing: Probability that is spread evenly over the vocabulary.
+            count_correct: Whether to count correct predictions.
+
+        Raises:
+            InvalidArgument: If the head is not ``masked_lm``, or shapes, dtypes or ids do not fit.
+        """
+        if self.mlm_head is None:
+            raise InvalidArgument(f"head: expected 'masked_lm', got {self.config.head!r}")
+        hidden, _ = self.forward_features(input_ids, lengths)
+        is_labeled = labels != -100
+        hidden, labels = self.mlm_head.transform(hidden[is_labeled]), labels[is_labeled]
+        loss = self.mlm_head.decoder.loss(hidden, labels, label_smoothing=label_smoothing)
+        num_correct = (self.mlm_head.decoder(hidden).argmax(-1) == labels).sum() if count_correct else None
+        return MaskedLMLoss(loss.loss, loss.nll, loss.num_tokens, num_correct)
+
 
 class MaskedLMHead(nn.Module):
     """Logits over the vocabulary at each position: norm(activation(h W + b)) Eᵀ + c, with E the token embeddings."""
@@ -284,10 +326,6 @@ class MaskedLMHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (..., d_model) to logits (..., vocab_size)."""
         return self.decoder(self.transform(hidden))
-
-    def loss(self, hidden: Tensor, labels: Tensor, **options: Any) -> TokenLoss:
-        """The cross-entropy of hidden states (..., d_model) and labels (...); options as for `LMHead.loss`."""
-        return self.decoder.loss(self.transform(hidden), labels, **options)
 
 
 def _mean(hidden: Tensor, lengths: Tensor | None) -> Tensor:

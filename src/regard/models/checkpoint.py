@@ -151,15 +151,10 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
             is not finite.
     """
     folder = as_path(folder, "folder")
-    if expected is not None and not isinstance(expected, type):
-        raise InvalidType(f"expected: expected a class of models, such as Bert, got {expected!r:.80}")
+    _check_expected(expected)
     weight_paths, path = _find_files(folder), folder / CONFIG_FILE
-    values = _read_json(path)
-    converter = _converter_for_config(values)
-    config = None if converter else _native_config(path, values)  # before the weights, which can be large
-    weights = read_weights(weight_paths)
-    if converter:
-        config = _huggingface_config(folder, values | _read_generation_config(folder), converter, weights)
+    config, converter, weights = _read_config(folder, weight_paths, expected)
+    weights = read_weights(weight_paths) if weights is None else weights
     try:
         model = _build(config, weights)
     except InvalidArgument as error:
@@ -173,9 +168,57 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
         sources, options = {name: WeightSource((name,)) for name in parameters}, {}
     source_path = weight_paths[0] if len(weight_paths) == 1 else folder
     assign_weights(model, import_weights(sources, weights, model, source_path, **options))
-    if expected is not None and not isinstance(model, expected):
-        raise InvalidCheckpoint(f"folder: expected {kind_of(expected)}, got {kind_of(type(model))} in {folder}")
     return model.eval()
+
+
+def load_config(folder: str | os.PathLike[str], expected: type[Any] | None = None) -> Any:
+    """Load the configuration of a model from a folder, without building the model.
+
+    Args:
+        folder: As for :func:`load_model`.
+        expected: Class that the model must have, such as `Bert`. Default: any.
+
+    Returns:
+        The configuration, such as a `BertConfig`.
+
+    Raises:
+        InvalidType: If the folder is not a path.
+        InvalidCheckpoint: If a file is missing or damaged, the architecture is unknown or not the expected one, or a
+            field is invalid.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_model(folder, Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)))
+        ...     load_config(folder).d_model
+        16
+    """
+    folder = as_path(folder, "folder")
+    _check_expected(expected)
+    return _read_config(folder, _find_files(folder), expected)[0]
+
+
+def _check_expected(expected: Any) -> None:
+    if expected is not None and not isinstance(expected, type):
+        raise InvalidType(f"expected: expected a class of models, such as Bert, got {expected!r:.80}")
+
+
+def _read_config(
+    folder: Path, weight_paths: list[Path], expected: type[Any] | None
+) -> tuple[Any, CheckpointConverter | None, dict[str, Any] | None]:
+    """The configuration; for a checkpoint of transformers also its converter and its tensors, which it depends on."""
+    path = folder / CONFIG_FILE
+    values = _read_json(path)
+    converter = _converter_for_config(values)
+    weights = read_weights(weight_paths) if converter else None
+    if converter and weights is not None:
+        config = _huggingface_config(folder, values | _read_generation_config(folder), converter, weights)
+    else:
+        config = _native_config(path, values)
+    model_type = next(model for config_type, model in ARCHITECTURES.values() if type(config) is config_type)
+    if expected is not None and not issubclass(model_type, expected):
+        raise InvalidCheckpoint(f"folder: expected {kind_of(expected)}, got {kind_of(model_type)} in {folder}")
+    return config, converter, weights
 
 
 def _find_files(folder: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Training from recipes.
 
-`train` is loaded when it is first used: a recipe is read and refused without waiting for lightning.
+`train` is imported at first use, so that recipes are read and checked without importing Lightning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from regard.errors import MissingExtra
 
 
 @contextmanager
-def _needing_the_extra() -> Iterator[None]:
+def _needs_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
@@ -23,8 +23,9 @@ def _needing_the_extra() -> Iterator[None]:
         raise MissingExtra(f"training needs {error.name}: install it with `pip install 'regard[train]'`") from None
 
 
-with _needing_the_extra():
-    from regard.training.recipe import Recipe, apply_overrides, load_recipe
+with _needs_extra():
+    from regard.training.recipe import Recipe
+    from regard.training.recipe_file import apply_overrides, load_recipe
 
 if TYPE_CHECKING:
     from regard.training.trainer import TrainResult, train
@@ -34,6 +35,6 @@ __all__ = ["Recipe", "TrainResult", "apply_overrides", "load_recipe", "train"]
 
 def __getattr__(name: str) -> object:
     if name in ("TrainResult", "train"):
-        with _needing_the_extra():
+        with _needs_extra():
             return getattr(importlib.import_module("regard.training.trainer"), name)
     raise AttributeError(f"module 'regard.training' has no attribute '{name}'")

@@ -1,126 +1,113 @@
-"""The data of a recipe: what the data modules of all tasks share."""
+"""The Lightning data module of all tasks."""
 
 from __future__ import annotations
 
 import json
 import logging
-from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 
+from regard.checks import Checks
 from regard.data.batching import ResumableLoader
 from regard.data.token_dataset import hash_files
-from regard.errors import InvalidFile, InvalidRecipe, raise_problems
-from regard.text.load import load_tokenizer
-from regard.training.checkpoint_io import FILE as STATE
-from regard.training.recipe import Recipe, write_recipe
+from regard.errors import InvalidFile, InvalidRecipe
+from regard.training.checkpoint_io import STATE_FILE
+from regard.training.recipe_file import write_recipe
+from regard.training.tasks.base import Task
 
 log = logging.getLogger("regard.training")
-_DIGESTS = "files.json"
+HASHES_FILE = "files.json"
 
 
 class TaskDataModule(L.LightningDataModule):
-    """Makes what a recipe's ``data`` and ``vocabulary`` ask for.
+    """Trains the tokenizer, tokenizes the data files, and makes batches.
 
-    The first process trains the tokenizer and tokenizes, into ``data/`` in the run folder; all map the same files.
-    After :meth:`setup` there are ``tokenizer``, ``train`` and ``valid``.
+    Rank 0 writes tokenizer and token ids into ``data/`` in the run folder; all processes map these files into memory.
 
     Args:
-        recipe: The recipe.
+        task: The task.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.prepare_data_per_node = False  # all machines see the run folder
-        self.recipe = recipe
-        self.folder = recipe.output_dir / "data"
-        self.train_files, self.valid_files = (
-            recipe.data.paths(files) for files in (recipe.data.train, recipe.data.valid)
-        )
-
-    @property
-    def files(self) -> dict[str, list[Path]]:
-        """The files whose content must stay the same while a run goes on, by the keys that name them."""
-        return {"data.train": self.train_files, "data.valid": self.valid_files}
-
-    @abstractmethod
-    def make_tokenizer(self) -> Any:
-        """Train the tokenizer, or take that of a checkpoint."""
-
-    @abstractmethod
-    def corpora(self, tokenizer: Any) -> tuple[Any, Any]:
-        """Tokenize, where it was not done yet: what is learned from, and what is validated with, or None."""
-
-    @abstractmethod
-    def loader(self, corpus: Any, **options: Any) -> ResumableLoader:
-        """The batches of a process; options are those of `ResumableLoader`."""
-
-    @abstractmethod
-    def tell(self, loader: ResumableLoader) -> None:
-        """Log how much data there is."""
-
-    def read_tokenizer(self) -> Any:
-        """Read the run's tokenizer."""
-        return load_tokenizer(self.folder)
+        self.prepare_data_per_node = False  # all machines share the run folder
+        self.task, self.recipe = task, task.recipe
+        self.folder: Path = task.recipe.output_dir / "data"
 
     def prepare_data(self) -> None:
-        """Write the recipe, and make tokenizer and corpora where they are not there yet (on one process).
+        """Write the recipe, the tokenizer and the token ids (on rank 0).
 
         Raises:
-            InvalidRecipe: If a training is to go on with other data than it began with.
+            InvalidRecipe: If the data files of a resumed run have changed.
         """
-        resumed = (self.recipe.output_dir / STATE).is_file()
-        digests = {key: hash_files(files) for key, files in self.files.items()}
-        if resumed and (self.folder / _DIGESTS).is_file():
-            _check_same(json.loads((self.folder / _DIGESTS).read_text()), digests)
-        write_recipe(self.recipe)  # which says where the data of a run lie: not before they are known to be its own
-        # what a training that never saved a state has left may be of other data
-        if not resumed or not self.folder.is_dir():
-            self.make_tokenizer().save(self.folder)
-        self.corpora(self.read_tokenizer())
-        if not resumed or not (self.folder / _DIGESTS).is_file():
-            (self.folder / _DIGESTS).write_text(json.dumps(digests))
+        is_resumed = (self.recipe.output_dir / STATE_FILE).is_file()
+        path = self.folder / HASHES_FILE
+        hashes = {key: hash_files(files) for key, files in self.task.files.items()}
+        if is_resumed and path.is_file():
+            _check_hashes(json.loads(path.read_text()), hashes)
+        write_recipe(self.recipe)  # it holds the paths of the data: only after their contents have been checked
+        # the tokenizer of a run without a saved state can be of other data
+        if not is_resumed or not self.folder.is_dir():
+            self.task.train_tokenizer().save(self.folder)
+        self._tokenize()
+        if not is_resumed or not path.is_file():
+            path.write_text(json.dumps(hashes))
 
     def setup(self, stage: str) -> None:
-        """Map the corpora into memory (on every process)."""
-        self.tokenizer = self.read_tokenizer()
-        self.train, self.valid = self.corpora(self.tokenizer)
+        """Load the tokenizer and the datasets (on every process)."""
+        self._tokenize()
+
+    def _tokenize(self) -> None:
+        task = self.task
+        task.tokenizer = task.load_tokenizer(self.folder)
+        task.train_data = task.tokenize(task.train_files, "train", self.folder)
+        valid_files = task.valid_files or task.train_files
+        task.valid_data = task.tokenize(valid_files, "valid", self.folder) if self.recipe.has_validation else None
 
     def train_dataloader(self) -> ResumableLoader:
-        """Give this process its endless training batches."""
-        loader = self._make_loader(self.train, seed=self.recipe.seed)
-        self.tell(loader)
+        """The endless training batches of this process."""
+        task = self.task
+        loader = task.loader(task.train_data, seed=self.recipe.seed, **self._loader_options())
+        log.info("tokenizer: %d tokens", task.tokenizer.vocab_size)
+        log.info("training: %s", task.describe(task.train_data))
+        if task.valid_data is not None:
+            log.info("validation: %s", task.describe(task.valid_data))
+        log.info("batches: %d per epoch", len(loader.sampler.plan(loader.sampler.epoch)))
+        for line in task.statistics(loader):
+            log.info(line)
         return loader
 
     def val_dataloader(self) -> ResumableLoader | list[object]:
-        """Give this process its validation batches."""
-        if self.valid is None:
+        """The validation batches of this process.
+
+        Raises:
+            InvalidFile: If there are fewer rows than processes.
+        """
+        task = self.task
+        if task.valid_data is None:
             return []
-        loader = self._make_loader(self.valid)
-        world = loader.sampler.world_size
-        if len(plan := loader.sampler.plan(0)) < world:
-            named = (*self.valid_files, *self.train_files)[0]
-            raise InvalidFile(f"{named}: makes {len(plan)} rows, but {world} processes validate, and each needs one")
+        loader = task.loader(task.valid_data, **self._loader_options())
+        num_batches, world_size = len(loader.sampler.plan(0)), loader.sampler.world_size
+        if num_batches < world_size:
+            path = (*task.valid_files, *task.train_files)[0]
+            expected = f"at least {world_size} rows for validation on {world_size} processes"
+            raise InvalidFile(f"{path}: expected {expected}, got {num_batches}")
         return loader
 
-    def _make_loader(self, corpus: Any, seed: int | None = None) -> ResumableLoader:
+    def _loader_options(self) -> dict[str, Any]:
         assert self.trainer is not None
-        return self.loader(
-            corpus,
-            seed=seed,
-            rank=self.trainer.global_rank,
-            world_size=self.trainer.world_size,
-            num_workers=self.recipe.trainer.num_workers,
-            pin_memory=self.trainer.strategy.root_device.type == "cuda",
-        )
+        return {
+            "rank": self.trainer.global_rank,
+            "world_size": self.trainer.world_size,
+            "num_workers": self.recipe.trainer.num_workers,
+            "pin_memory": self.trainer.strategy.root_device.type == "cuda",
+        }
 
 
-def _check_same(then: dict[str, str], now: dict[str, str]) -> None:
-    objections = [
-        f"{key}: the files hold other data than when the run began; it can go on with the same data only"
-        for key in now
-        if now[key] != then.get(key)
-    ]
-    raise_problems(objections, InvalidRecipe)
+def _check_hashes(old: dict[str, str], new: dict[str, str]) -> None:
+    with Checks() as checks:
+        checks.error = InvalidRecipe
+        for key, value in new.items():
+            checks.that(value == old.get(key), f"{key}: expected the data that the run began with, got other data")

@@ -1,82 +1,64 @@
-"""What lightning trains: what the modules of all tasks share."""
+"""The Lightning module of all tasks: optimizer, learning-rate schedule, gradients and validation."""
 
 from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from regard.errors import InvalidCheckpoint, TrainingDiverged, raise_problems
-from regard.training.checkpoint_io import FILE as STATE
-from regard.training.recipe import Recipe
-from regard.training.schedules import rate
+from regard.checks import Checks
+from regard.errors import InvalidCheckpoint, TrainingDiverged
+from regard.training.checkpoint_io import STATE_FILE
+from regard.training.recipe import OptimizerConfig
+from regard.training.tasks.base import Task
 
 log = logging.getLogger("regard.training")
 
 
 class TaskModule(L.LightningModule):
-    """A model with its loss and its optimizer.
+    """Trains the model of a task.
 
-    The model is made in :meth:`configure_model`, when the vocabulary is known; its weights follow from the seed.
+    The model is built in :meth:`configure_model`, when the tokenizer is known. The seed decides its initial weights.
 
     Args:
-        recipe: The recipe.
+        task: The task.
     """
 
     model: Any
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.recipe = recipe
+        self.task, self.recipe = task, task.recipe
         self._sums = torch.zeros(0)
         self._num_targets = 0
 
-    @property
-    def data(self) -> Any:
-        """The data module."""
-        return self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue] - missing in lightning's annotations
-
-    @abstractmethod
-    def build(self) -> nn.Module:
-        """Make the model."""
-
-    @abstractmethod
-    def losses(self, batch: Any) -> dict[str, Any]:
-        """The mean ``loss`` of a batch, and its detached ``parts`` in the order of the recipe's ``losses``."""
-
-    @abstractmethod
-    def sums(self, batch: Any) -> Sequence[float | Tensor]:
-        """What is added up over the batches of the validation set."""
-
-    @abstractmethod
-    def measured(self, sums: Sequence[float]) -> dict[str, float]:
-        """The values that the sums over the whole validation set give, ``valid_loss`` among them."""
-
     def configure_model(self) -> None:
-        """Make the model."""
+        """Build the model."""
         if not hasattr(self, "model"):
             torch.manual_seed(self.recipe.seed)
-            self.model = self.build()
+            self.model = self.task.build_model()
             log.info("model: %d parameters", sum(parameter.numel() for parameter in self.model.parameters()))
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """The losses of a batch, whose gradient is weighted by its number of targets if a step has several batches.
+        """The losses of a batch; in a step of several batches, gradients are weighted by their numbers of targets.
 
-        A step with k batches over W processes has the gradient of Σᵢ nᵢ lossᵢ / Σᵢ nᵢ, with nᵢ targets in batch i, so
-        that it does not depend on how the targets are divided among batches. Here lossᵢ is multiplied by nᵢ; lightning
-        divides by k and W, and `on_before_optimizer_step` by the rest.
+        A step with k batches on each of W processes has the gradient of Σᵢ nᵢ lossᵢ / Σᵢ nᵢ, where batch i has nᵢ
+        targets: how targets are divided into batches does not matter. Here lossᵢ is multiplied by nᵢ. Lightning divides
+        by k and W, and `on_before_optimizer_step` by the rest.
         """
-        losses = self.losses(batch)
+        losses = self.task.losses(self.model, batch)
+        loss = losses["loss"]
+        for name, weight in self.recipe.loss_weights.items():
+            loss = loss + weight * losses[name]
         if self._has_several_batches:
             self._num_targets += batch.num_targets
-            losses["loss"] = losses["loss"] * batch.num_targets
-        return losses
+            loss = loss * batch.num_targets
+        return {"loss": loss, "losses": [each.detach() for each in losses.values()]}
 
     @property
     def _has_several_batches(self) -> bool:
@@ -95,88 +77,116 @@ class TaskModule(L.LightningModule):
                 parameter.grad.mul_(factor)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a state whose tensors are not those of the model.
+        """Check that the tensors of a training state have the shapes of the model.
 
         Raises:
-            InvalidCheckpoint: With every weight that does not fit.
+            InvalidCheckpoint: With every tensor that does not fit.
         """
-        saved = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
-        needed = {name: tuple(value.shape) for name, value in self.state_dict().items()}
-        raise_problems(
-            [
-                f"{self.recipe.output_dir / STATE}: the training state does not fit the model: {name} should be "
-                f"{needed.get(name, 'absent')}, but is {saved.get(name, 'absent')}"
-                for name in sorted(saved.keys() | needed.keys())
-                if saved.get(name) != needed.get(name)
-            ],
-            InvalidCheckpoint,
+        saved, needed = (
+            {name: tuple(tensor.shape) for name, tensor in state.items()}
+            for state in (checkpoint["state_dict"], self.state_dict())
         )
+        with Checks() as checks:
+            checks.error = InvalidCheckpoint
+            for name in sorted(saved.keys() | needed.keys()):
+                expected, got = needed.get(name, "no such tensor"), saved.get(name, "none")
+                path = self.recipe.output_dir / STATE_FILE
+                checks.that(name in saved and expected == got, f"{path}: {name}: expected {expected}, got {got}")
 
     def configure_optimizers(self) -> Any:
-        """Make AdamW and its schedule."""
-        keys, steps = self.recipe.optimizer, self.recipe.trainer.max_steps
+        """AdamW and its schedule."""
+        config, max_steps = self.recipe.optimizer, self.recipe.trainer.max_steps
         optimizer = torch.optim.AdamW(
-            decayed(self.model.parameters(), keys.weight_decay),
-            lr=keys.learning_rate,
-            betas=keys.betas,
-            eps=keys.eps,
+            weight_decay_groups(self.model.parameters(), config.weight_decay),
+            lr=config.learning_rate,
+            betas=config.betas,
+            eps=config.eps,
             fused=True,
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, keys, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(step, config, max_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        """Clip the norm of the whole gradient; lightning's own way refuses the fused optimizer."""
+        """Clip the gradient norm; Lightning's own clipping refuses fused optimizers."""
         if self.recipe.optimizer.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.max_grad_norm)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.max_grad_norm)
 
-    def check_weights(self) -> None:
-        """Stop where the training has diverged, before anything of it is saved.
+    def check_finite(self) -> None:
+        """Check that the weights are finite, before they are saved.
 
         Raises:
-            TrainingDiverged: If the norm of the weights is no number.
+            TrainingDiverged: If they are not.
         """
-        norm = float(torch.nn.utils.get_total_norm(parameter.detach() for parameter in self.model.parameters()))
+        norm = float(nn.utils.get_total_norm(parameter.detach() for parameter in self.model.parameters()))
         if not math.isfinite(norm):
             raise TrainingDiverged(
-                f"step {self.global_step}: the training has diverged: the norm of the model's weights is {norm}. In a "
-                "new run lower optimizer.learning_rate, raise optimizer.warmup_steps, or clip gradients by "
-                "optimizer.max_grad_norm"
+                f"step {self.global_step}: the training has diverged: the norm of the weights is {norm}; in a new run, "
+                "lower optimizer.learning_rate, raise optimizer.warmup_steps or clip by optimizer.max_grad_norm"
             )
 
     def on_validation_epoch_start(self) -> None:
-        """Begin to sum."""
-        self.check_weights()
+        """Reset the sums."""
+        self.check_finite()
         self._sums = torch.zeros(0)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Add what a batch gives."""
-        found = torch.tensor([float(each) for each in self.sums(batch)], dtype=torch.float64)
-        self._sums = found if not self._sums.numel() else self._sums + found
+        """Add the sums of a batch."""
+        values = [float(value) for value in self.task.validation_sums(self.model, batch)]
+        sums = torch.tensor(values, dtype=torch.float64)
+        self._sums = self._sums + sums if self._sums.numel() else sums
 
     def on_validation_epoch_end(self) -> None:
-        """Log what was measured."""
-        sums = self._sums
-        if self.device.type != "mps":  # which has no float64
-            sums = sums.to(self.device)
-        metrics = self.measured(self.trainer.strategy.reduce(sums, reduce_op="sum").tolist())
-        told = ", ".join(
-            f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items() if name != "valid_loss"
-        )
-        told = f", {told}" if told else ""
-        log.info("step %d: valid_loss %.4f%s", self.global_step, metrics["valid_loss"], told)
-        # for early stopping and the best; the processes agree, and lightning wants to be told
+        """Compute and log the metrics."""
+        sums = self._sums if self.device.type == "mps" else self._sums.to(self.device)  # mps has no float64
+        sums = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        with self.trainer.precision_plugin.val_step_context():
+            metrics = self.task.compute_metrics(self.model, sums)
+        values = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items() if name != "valid_loss"]
+        log.info("step %d: %s", self.global_step, ", ".join([f"valid loss {metrics['valid_loss']:.4f}", *values]))
+        # for early stopping and `best`; processes agree already, but Lightning warns without sync_dist
         self.log_dict(metrics, logger=False, sync_dist=self.trainer.world_size > 1)
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.global_step)
 
 
-def decayed(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters in two groups: matrices, which decay, and vectors, that is biases and norms, which do not."""
-    given = list(parameters)
-    matrices = [parameter for parameter in given if parameter.ndim > 1]
-    vectors = [parameter for parameter in given if parameter.ndim < 2]
+def weight_decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Two parameter groups: matrices, with weight decay, and vectors (biases and norms), without."""
+    parameters = list(parameters)
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def lr_factor(step: int, config: OptimizerConfig, max_steps: int) -> float:
+    """The learning rate of a step relative to the peak: linear warm-up, then the schedule.
+
+    Inverse square root: min((step + 1) / warmup, √(warmup / (step + 1))).
+
+    Args:
+        step: The step, from 0.
+        config: The recipe's ``optimizer``.
+        max_steps: The step at which cosine and linear reach ``min_lr_ratio``.
+
+    Reference:
+        Vaswani et al. 2017, eq. 3, with the peak instead of d_model; Loshchilov and Hutter 2017, "SGDR", eq. 5
+        (cosine).
+
+    Example:
+        >>> config = OptimizerConfig(warmup_steps=2, lr_schedule="linear", min_lr_ratio=0.1)
+        >>> [round(lr_factor(step, config, 12), 2) for step in (0, 1, 2, 7, 12)]
+        [0.5, 1.0, 1.0, 0.55, 0.1]
+    """
+    warmup_steps, schedule = config.warmup_steps, config.lr_schedule
+    if schedule == "inverse_sqrt":
+        warmup_steps = max(warmup_steps, 1)
+        return min((step + 1) / warmup_steps, (warmup_steps / (step + 1)) ** 0.5)
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    progress = min((step - warmup_steps) / max(max_steps - warmup_steps, 1), 1.0)
+    decay = (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1 - progress
+    return config.min_lr_ratio + (1 - config.min_lr_ratio) * decay

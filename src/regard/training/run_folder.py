@@ -1,4 +1,4 @@
-"""The folder of a run: what a run may write there, and that only one run uses it at a time."""
+"""The run folder: its files, and a lock, so that one run at a time uses it."""
 
 from __future__ import annotations
 
@@ -12,99 +12,93 @@ from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from regard.errors import InvalidArgument, InvalidFile
-from regard.training import recipe as recipes
-from regard.training.checkpoint_io import FILE as STATE
-from regard.training.csv_logger import FILE as METRICS
+from regard.training.checkpoint_io import STATE_FILE
+from regard.training.csv_logger import METRICS_FILE
+from regard.training.recipe_file import RECIPE_FILE, is_copy
 
-LOCK = ".lock"
+LOCK_FILE = ".lock"
 MODELS = ("last", "best", "averaged")
-OUTPUTS = (recipes.FILE, STATE, METRICS, "train.log", "tensorboard", "data", "snapshots", *MODELS)
+OUTPUTS = (RECIPE_FILE, STATE_FILE, METRICS_FILE, "train.log", "tensorboard", "data", "snapshots", *MODELS)
 """What a run writes into its folder."""
 
 
 @dataclass
-class Progress:
-    """Whether a run has started to train, after which nothing in its folder is removed."""
+class RunStatus:
+    """Whether the training has started, after which its files are kept."""
 
     has_started: bool = False
 
 
 @contextmanager
-def run_folder(run: Path, *, resume: bool) -> Iterator[Progress]:
-    """Create the folder of a run and lock it; if the run fails before it starts to train, remove what it has written.
+def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
+    """Create and lock a run folder; if the run fails before the training starts, remove its files.
 
-    The lock is the operating system's, so that a killed process does not hold it. A folder belongs to a run if it has a
-    copy of a recipe, as the run wrote it. In others no file that a run would write may exist.
+    The operating system releases the lock of a killed process. A folder belongs to a run if it has the unchanged copy
+    of a recipe; in other folders no file that a run would write may exist.
 
     Args:
-        run: The folder.
-        resume: Whether the run goes on from a saved state.
+        folder: The run folder.
+        resume: Whether the run is resumed.
 
     Raises:
-        InvalidArgument: If the folder holds another training, or files that the run would overwrite; if there is
-            nothing to resume; or if another training is using the folder.
+        InvalidArgument: If the folder holds another run or files that the run would overwrite; if there is nothing to
+            resume; or if another process is using the folder.
         InvalidFile: If the folder cannot be created.
     """
-    if rank_zero_only.rank:  # the first process does it for all
-        yield Progress()
+    if rank_zero_only.rank:  # rank 0 does this for all processes
+        yield RunStatus()
         return
-    _check(run, resume=resume)
-    is_new = not (run / recipes.FILE).is_file()
-    parents = [folder for folder in (run, *run.parents) if not folder.exists()]
+    _check(folder, resume=resume)
+    is_new = not (folder / RECIPE_FILE).is_file()
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(run / LOCK, timeout=0)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK_FILE, timeout=0)
         lock.acquire()
     except Timeout:
-        message = f"{run}: expected a folder that no training is using, got one in use; wait, or choose another folder"
+        message = f"{folder}: expected a folder that no other run is using, got one in use; wait or choose another one"
         raise InvalidArgument(message) from None
     except OSError as error:
-        raise InvalidFile(f"{run}: could not be created: {error.strerror}") from error
-    progress = Progress()
+        raise InvalidFile(f"{folder}: could not be created: {error.strerror}") from error
+    status = RunStatus()
     try:
-        yield progress
+        yield status
     except Exception:
-        if is_new and not progress.has_started:
-            _remove_outputs(run)
+        if is_new and not status.has_started:
+            _remove_outputs(folder)
         raise
     finally:
         lock.release()
-        if is_new and not (run / recipes.FILE).is_file():  # the run has not begun
-            (run / LOCK).unlink(missing_ok=True)
-            for folder in parents:
+        if is_new and not (folder / RECIPE_FILE).is_file():
+            (folder / LOCK_FILE).unlink(missing_ok=True)
+            for path in missing:
                 with suppress(OSError):  # not empty
-                    folder.rmdir()
+                    path.rmdir()
 
 
-def _check(run: Path, *, resume: bool) -> None:
-    recipe, state = run / recipes.FILE, run / STATE
-    models = any((run / name).is_dir() for name in MODELS)
+def _check(folder: Path, *, resume: bool) -> None:
+    recipe, state = folder / RECIPE_FILE, folder / STATE_FILE
+    has_models = any((folder / name).is_dir() for name in MODELS)
+    other = "choose another output_dir"
     if resume and not recipe.is_file():
-        raise InvalidArgument(f"{run}: no training to resume there (no {recipes.FILE}); start it without resume")
-    if resume and models and not state.is_file():
-        raise InvalidArgument(
-            f"{state}: is missing, though the run has saved models: it cannot go on; train in another run folder"
-        )
-    if not resume and models and not state.is_file():
-        raise InvalidArgument(f"{run}: holds the models of a training already; give another run folder")
-    if not resume and state.is_file():
-        raise InvalidArgument(f"{run}: there is a training already; resume it, or give another run folder")
+        raise InvalidArgument(f"{folder}: no run to resume: there is no {RECIPE_FILE}; start it without resume")
     if state.is_file():
+        if not resume:
+            raise InvalidArgument(f"{folder}: expected an empty folder, got a run; resume it or {other}")
         return
-    if recipe.is_file() and not recipes.is_copy(recipe):
-        raise InvalidArgument(
-            f"{recipe}: the run would write its copy of the recipe over this file; give another run folder"
-        )
-    files = [name for name in OUTPUTS if (run / name).exists()]
+    if has_models and resume:
+        raise InvalidArgument(f"{state}: no such file, but there are models; the run cannot be resumed: {other}")
+    if has_models:
+        raise InvalidArgument(f"{folder}: expected an empty folder, got the models of a run; {other}")
+    if recipe.is_file() and not is_copy(recipe):
+        raise InvalidArgument(f"{recipe}: expected the copy of a recipe, got a file that would be overwritten; {other}")
+    files = [name for name in OUTPUTS if (folder / name).exists()]
     if files and not recipe.is_file():
-        raise InvalidArgument(
-            f"{run}: the run would overwrite {', '.join(files)}, which it did not write; give another run folder"
-        )
+        raise InvalidArgument(f"{folder}: expected no {', '.join(files)}, which the run would overwrite; {other}")
 
 
-def _remove_outputs(run: Path) -> None:
-    """Remove what a run has written; none of it was there before."""
-    for path in (run / name for name in OUTPUTS):
+def _remove_outputs(folder: Path) -> None:
+    for path in (folder / name for name in OUTPUTS):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

@@ -1,4 +1,4 @@
-"""Training from a recipe: one call that starts, resumes and ends a run."""
+"""`train`: start, resume and finish a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -20,30 +19,32 @@ from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.logging import RichHandler
 
-from regard.errors import InvalidCheckpoint, InvalidRecipe
-from regard.training import recipe as recipes
-from regard.training.callbacks.checkpoints import Checkpoints, TrainingInterrupted
+from regard.errors import InvalidRecipe
+from regard.training.callbacks.checkpoints import Checkpoints
 from regard.training.callbacks.early_stopping import EarlyStopping
+from regard.training.callbacks.interrupt import Interrupt, TrainingInterrupted
 from regard.training.callbacks.progress import ProgressLogger
-from regard.training.checkpoint_io import FILE as STATE
-from regard.training.checkpoint_io import AtomicCheckpointIO
+from regard.training.checkpoint_io import STATE_FILE, AtomicCheckpointIO, saved_step
 from regard.training.csv_logger import ResumableCSVLogger
+from regard.training.datamodule import TaskDataModule
+from regard.training.module import TaskModule
 from regard.training.recipe import Recipe
-from regard.training.run_folder import Progress, run_folder
+from regard.training.recipe_file import check_resumable
+from regard.training.run_folder import RunStatus, run_folder
 
 log = logging.getLogger("regard.training")
-_PARTS = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "sums", "random", "best")
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a training ended.
+    """The end of a training.
 
     Args:
         output_dir: The run folder; the models are in ``last/``, ``best/`` (with validation) and ``averaged/`` (with
             ``checkpoint.average_last``).
-        step: The last step.
-        interrupted: Whether Ctrl-C or SIGTERM ended it; the last step is saved then, too, unless the signal came twice.
+        step: The last saved step.
+        interrupted: Whether Ctrl-C or SIGTERM stopped it; the last step is saved then, too, unless the signal came
+            twice.
         best_metric: The best value of ``validation.monitor``; None without validation.
     """
 
@@ -54,115 +55,112 @@ class TrainResult:
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
-    """Train a model as a recipe says.
+    """Train a model from a recipe.
 
     Args:
         recipe: The recipe.
-        resume: Go on from the last saved state in the run folder. On a CPU with as many threads this gives, bit for
-            bit, what the training would have given if it had not been stopped. Where no state was saved yet, it starts
-            anew.
+        resume: Continue from the last training state in the run folder. On a CPU with the same number of threads, the
+            weights are bit-identical to those of an uninterrupted run. Without a state the run starts from the
+            beginning.
 
     Returns:
-        How it ended.
+        The last step and the best metric.
 
     Raises:
-        InvalidArgument: If the run folder holds a training and ``resume`` is not asked for, or the reverse; if it holds
-            files that the run would overwrite; or if another training is using it.
-        InvalidRecipe: If a resumed run would become another, or if there is no such device.
-        InvalidFile: If data cannot be read, or something cannot be saved.
-        InvalidCheckpoint: If the saved state is damaged.
+        InvalidArgument: If the run folder holds a run and ``resume`` is False, or the reverse; if it holds files that
+            the run would overwrite; or if another process is using it.
+        InvalidRecipe: If a resumed run has other keys or data, or a device is not available.
+        InvalidFile: If data cannot be read, or a file cannot be written.
+        InvalidCheckpoint: If the training state or a pretrained model is damaged.
+        TrainingDiverged: If the weights are not finite.
     """
-    with run_folder(recipe.output_dir, resume=resume) as progress:
-        return _train(recipe, progress, resume=resume)
+    with run_folder(recipe.output_dir, resume=resume) as status:
+        return _train(recipe, status, resume=resume)
 
 
-def _train(recipe: Recipe, progress: Progress, *, resume: bool) -> TrainResult:
-    state = recipe.output_dir / STATE
+def _train(recipe: Recipe, status: RunStatus, *, resume: bool) -> TrainResult:
+    state, folder = recipe.output_dir / STATE_FILE, recipe.output_dir
     if resume:
-        recipes.check_resumable(recipe)
-    step = _saved_step(state) if state.is_file() else 0
-    checkpoints = Checkpoints(recipe, step)
-    with _told(recipe.output_dir) as console:
-        trainer = _trainer(recipe, console, checkpoints, step)
-        data, module = recipe.parts()
+        check_resumable(recipe)
+    step = saved_step(state) if state.is_file() else 0
+    interrupt = Interrupt()
+    checkpoints = Checkpoints(recipe, interrupt, step)
+    with logging_to(folder) as console:
+        trainer = _build_trainer(recipe, console, interrupt, checkpoints, step)
+        task = recipe.build_task()
+        module, data = TaskModule(task), TaskDataModule(task)
         if resume:
             log.info("resuming at step %d", step)
         try:
-            with checkpoints.stop_on_signals():
+            with interrupt.stop_on_signals():
                 trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
         except TrainingInterrupted:
             step = checkpoints.saved_step
-            log.info(
-                "stopped; %s", f"--resume goes on from step {step}, which is saved" if step else "nothing was saved"
-            )
-            return TrainResult(recipe.output_dir, step, True, checkpoints.best)
+            hint = f"--resume continues from step {step}" if step else "nothing was saved"
+            log.info("stopped; %s", hint)
+            return TrainResult(folder, step, True, checkpoints.best)
         finally:
-            progress.has_started = checkpoints.started
-        log.info("done at step %d: the models lie in %s", trainer.global_step, recipe.output_dir)
-    return TrainResult(recipe.output_dir, trainer.global_step, False, checkpoints.best)
+            status.has_started = interrupt.has_started
+        log.info("finished at step %d: the models are in %s", trainer.global_step, folder)
+    return TrainResult(folder, trainer.global_step, False, checkpoints.best)
 
 
-def _saved_step(path: Path) -> int:
-    state = AtomicCheckpointIO().load_step(path)
-    missing = [part for part in _PARTS if not isinstance(state, dict) or part not in state]
-    step = None if missing else state.get("global_step")
-    if not isinstance(step, int):
-        raise InvalidCheckpoint(f"{path}: holds no training state: {', '.join(missing) or 'global_step'} is missing")
-    return step
-
-
-def _trainer(recipe: Recipe, console: Console, checkpoints: Checkpoints, step: int) -> L.Trainer:
-    keys, validation = recipe.trainer, recipe.validation
-    metrics = ResumableCSVLogger(recipe.output_dir, recipe.columns)
-    metrics.cut_back(step)
-    callbacks: list[L.Callback] = [ProgressLogger(keys.log_every_n_steps, recipe.losses, recipe.told, console)]
-    if recipe.validates and validation.patience is not None:
-        monitor, mode = recipe.monitored
-        callbacks.append(EarlyStopping(monitor, patience=validation.patience, mode=mode))
-    # torchrun has decided how many processes there are
-    devices = os.environ.get("LOCAL_WORLD_SIZE") if keys.devices == "auto" else keys.devices
-    several = int(os.environ.get("WORLD_SIZE", 1)) > 1 or keys.num_nodes > 1
-    if keys.devices == "auto":
-        several |= keys.accelerator != "cpu" and torch.cuda.device_count() > 1
-    else:
-        several |= keys.devices > 1
-    # buffers are tables of positions, which follow from the longest sequence that a process met: each has its own
-    strategy = DDPStrategy(broadcast_buffers=False) if several else "auto"
-    build = partial(
-        L.Trainer,
-        accelerator=keys.accelerator,
-        devices=int(devices) if devices else "auto",
-        num_nodes=keys.num_nodes,
-        strategy=strategy,
-        precision=keys.precision,
-        max_steps=keys.max_steps,
-        max_epochs=-1,
-        # Lightning fetches one batch ahead of training if it knows no length, and a saved state would skip it.
-        limit_train_batches=2**31,
-        accumulate_grad_batches=keys.accumulate_grad_batches,
-        val_check_interval=validation.every_n_steps * keys.accumulate_grad_batches,
-        check_val_every_n_epoch=None,
-        limit_val_batches=1.0 if recipe.validates else 0,
-        num_sanity_val_steps=0,
-        logger=[metrics, TensorBoardLogger(recipe.output_dir, name="", version="tensorboard", purge_step=step + 1)],
-        callbacks=[*callbacks, checkpoints],
-        plugins=[AtomicCheckpointIO()],
-        default_root_dir=recipe.output_dir,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
+def _build_trainer(
+    recipe: Recipe, console: Console, interrupt: Interrupt, checkpoints: Checkpoints, step: int
+) -> L.Trainer:
+    config, folder = recipe.trainer, recipe.output_dir
+    metrics = ResumableCSVLogger(folder, recipe.metric_names)
+    metrics.discard_after(step)
+    callbacks: list[L.Callback] = [interrupt, ProgressLogger(recipe, console)]
+    if recipe.has_validation and recipe.validation.patience is not None:
+        monitor, mode = recipe.monitor
+        callbacks.append(EarlyStopping(monitor, patience=recipe.validation.patience, mode=mode))
+    # torchrun has decided the number of processes
+    devices = os.environ.get("LOCAL_WORLD_SIZE", "auto") if config.devices == "auto" else config.devices
     try:
-        return build()
+        return L.Trainer(
+            accelerator=config.accelerator,
+            devices=devices if devices == "auto" else int(devices),
+            num_nodes=config.num_nodes,
+            # buffers are tables of positions, as long as the longest sequence of a process
+            strategy=DDPStrategy(broadcast_buffers=False) if _is_distributed(recipe) else "auto",
+            precision=config.precision,
+            max_steps=config.max_steps,
+            max_epochs=-1,
+            # Without a length, Lightning fetches one batch ahead of training, which a saved state would then skip.
+            limit_train_batches=2**31,
+            accumulate_grad_batches=config.accumulate_grad_batches,
+            val_check_interval=recipe.validation.every_n_steps * config.accumulate_grad_batches,
+            check_val_every_n_epoch=None,
+            limit_val_batches=1.0 if recipe.has_validation else 0,
+            num_sanity_val_steps=0,
+            logger=[metrics, TensorBoardLogger(folder, name="", version="tensorboard", purge_step=step + 1)],
+            callbacks=[*callbacks, checkpoints],
+            plugins=[AtomicCheckpointIO()],
+            default_root_dir=folder,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        )
     except MisconfigurationException as error:
-        asked = f"trainer.accelerator {keys.accelerator!r} with trainer.devices {keys.devices!r}"
-        raise InvalidRecipe(f"{asked} cannot be had here: {str(error).strip().splitlines()[0]}") from error
+        reason = str(error).strip().splitlines()[0]
+        got = f"{config.accelerator!r} with trainer.devices {config.devices!r}"
+        raise InvalidRecipe(f"trainer.accelerator: expected an available device, got {got}: {reason}") from error
+
+
+def _is_distributed(recipe: Recipe) -> bool:
+    config = recipe.trainer
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1 or config.num_nodes > 1:
+        return True
+    if config.devices == "auto":
+        return config.accelerator != "cpu" and torch.cuda.device_count() > 1
+    return config.devices > 1
 
 
 @contextmanager
-def _told(run: Path) -> Iterator[Console]:
-    """Tell what happens on the console and in ``train.log``, from the first process, without lightning's own talk."""
+def logging_to(folder: Path) -> Iterator[Console]:
+    """Log to the console and to ``train.log`` on rank 0, and silence Lightning's INFO messages."""
     console = Console(stderr=True)
     handlers: list[logging.Handler] = []
     if rank_zero_only.rank == 0:
@@ -170,15 +168,15 @@ def _told(run: Path) -> Iterator[Console]:
             RichHandler(console=console, show_level=False, show_path=False)
             if console.is_terminal
             else logging.StreamHandler(),
-            logging.FileHandler(run / "train.log", encoding="utf-8"),
+            logging.FileHandler(folder / "train.log", encoding="utf-8"),
         ]
         handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    level, lightning = log.level, logging.getLogger("lightning.pytorch")
-    lightning_level = lightning.level
+    lightning = logging.getLogger("lightning.pytorch")
+    level, propagate, lightning_level = log.level, log.propagate, lightning.level
     for handler in handlers:
         log.addHandler(handler)
-    propagate, log.propagate = log.propagate, False  # a configured root logger would print each line again
     log.setLevel(logging.INFO)
+    log.propagate = False  # a configured root logger would print each line again
     lightning.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -186,9 +184,9 @@ def _told(run: Path) -> Iterator[Console]:
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
             yield console
     finally:
-        lightning.setLevel(lightning_level)
         log.setLevel(level)
         log.propagate = propagate
+        lightning.setLevel(lightning_level)
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()

@@ -1,1 +1,1 @@
-"""What happens between the steps of a training."""
+"""Lightning callbacks: saving, interruption, progress and early stopping."""

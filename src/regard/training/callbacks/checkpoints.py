@@ -1,162 +1,177 @@
-"""What a run saves: the state to go on from, the last and the best weights, and snapshots to average."""
+"""Saving: the training state, the last and the best weights, and the mean of snapshots."""
 
 from __future__ import annotations
 
 import copy
 import math
-import os
-import signal
-import threading
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from regard.errors import InvalidFile, RegardError
+from regard.errors import InvalidFile
 from regard.models import save_model
-from regard.training.averaging import Snapshots, load_average
-from regard.training.checkpoint_io import FILE
+from regard.models.checkpoint import WEIGHTS_FILE, Model
+from regard.training.callbacks.interrupt import Interrupt, TrainingInterrupted
+from regard.training.checkpoint_io import STATE_FILE
 from regard.training.module import TaskModule
 from regard.training.recipe import Recipe
 
-STOPS = signal.SIGINT, signal.SIGTERM  # Ctrl-C, and what a scheduler sends before it kills
-
-
-class TrainingInterrupted(RegardError):
-    """Ctrl-C was pressed, or the process was told to end."""
-
 
 class Checkpoints(L.Callback):
-    """Saves at the end of steps, after all else that happens there; last among the callbacks.
+    """Saves at the end of steps; must be the last callback.
 
     Args:
         recipe: The recipe.
-        step: The step of the saved state that training begins with, or 0.
+        interrupt: Stops the training when a signal has arrived.
+        step: Step of the training state that a resumed run starts from, or 0.
     """
 
-    def __init__(self, recipe: Recipe, step: int = 0) -> None:
-        self.run, self.keys, self.validation = recipe.output_dir, recipe.checkpoint, recipe.validation
-        self.validates, self.monitored = recipe.validates, recipe.monitored
+    def __init__(self, recipe: Recipe, interrupt: Interrupt, step: int = 0) -> None:
+        self.recipe, self.folder, self.config = recipe, recipe.output_dir, recipe.checkpoint
+        self.interrupt = interrupt
         self.snapshots = Snapshots(recipe.output_dir / "snapshots", recipe.checkpoint.average_last)
-        self.seed = recipe.seed
         self.best: float | None = None
-        self.started = self.interrupted = False
         self.saved_at, self.saved_step = time.monotonic(), step
         self._random: torch.Tensor | None = None
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save the best value so far and the random states of all processes."""
+        """Add the best metric and the random states of all processes."""
         state = _random_state(trainer.strategy.root_device)
         checkpoint["random"] = trainer.strategy.all_gather(state).reshape(trainer.world_size, -1).cpu()
         checkpoint["best"] = self.best
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Take them; the random states are set when training starts, after all that draws in between."""
+        """Restore the best metric; random states are restored at the start, after everything that draws numbers."""
         self.best, self._random = checkpoint["best"], checkpoint["random"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Set the random states: those of the checkpoint, or new ones that differ between processes."""
+        """Restore the random states, or seed each process differently."""
         if self._random is not None and len(self._random) == trainer.world_size:
             _set_random_state(self._random[trainer.global_rank], trainer.strategy.root_device)
         else:
-            torch.manual_seed(self.seed + trainer.global_rank + trainer.global_step)
-        self.saved_at, self.started = time.monotonic(), True
-        if signal.getsignal(signal.SIGINT) == self._interrupt:
-            signal.signal(signal.SIGTERM, self._interrupt)  # at which lightning would leave without saving, as if done
+            torch.manual_seed(self.recipe.seed + trainer.global_rank + trainer.global_step)
+        self.saved_at = time.monotonic()
         if trainer.is_global_zero:
-            self.snapshots.cut_back(trainer.global_step)
+            self.snapshots.discard_after(trainer.global_step)
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Save, unless a validation follows that belongs to this step; one follows the last step, always."""
+        """Save, unless a validation of this step follows; the last step is always validated."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        last = trainer.global_step >= trainer.max_steps
-        if not self.validates or (trainer.global_step % self.validation.every_n_steps and not last):
+        is_last = trainer.global_step >= trainer.max_steps
+        if not self.recipe.has_validation or (
+            trainer.global_step % self.recipe.validation.every_n_steps and not is_last
+        ):
             self._end_step(trainer, pl_module)
-        elif last:
-            trainer.should_stop = True  # which makes lightning validate
+        elif is_last:
+            trainer.should_stop = True  # makes Lightning validate
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Save the weights if they are the best so far, and all else that is due."""
-        name, mode = self.monitored
+        """Save the weights if they are the best so far, and everything else that is due."""
+        name, mode = self.recipe.monitor
         value = float(trainer.callback_metrics[name])
-        better = self.best is None or (value < self.best if mode == "min" else value > self.best)
-        if better or math.isnan(self.best or 0.0):
+        is_better = self.best is None or (value < self.best if mode == "min" else value > self.best)
+        if is_better or math.isnan(self.best or 0.0):
             self.best = value
             self._save_weights(trainer, pl_module, "best")
         self._end_step(trainer, pl_module)
 
     def _end_step(self, trainer: L.Trainer, module: TaskModule) -> None:
-        step = trainer.global_step
-        asked = trainer.strategy.reduce_boolean_decision(self.interrupted, all=False)
-        late = time.monotonic() - self.saved_at > 60 * self.keys.every_n_minutes
-        late = trainer.strategy.reduce_boolean_decision(late, all=False)
-        due = asked or late or step % self.keys.every_n_steps == 0 or step >= trainer.max_steps or trainer.should_stop
-        average = self.keys.average_last and step % self.keys.snapshot_every_n_steps == 0
-        if due or average:
-            module.check_weights()
-        if average and trainer.is_global_zero:
-            with self._telling(self.snapshots.folder):
-                self.snapshots.take(module.model, step)
+        config, step, any_process = self.config, trainer.global_step, trainer.strategy.reduce_boolean_decision
+        is_interrupted = any_process(self.interrupt.is_requested, all=False)
+        is_late = any_process(time.monotonic() - self.saved_at > 60 * config.every_n_minutes, all=False)
+        is_due = step % config.every_n_steps == 0 or step >= trainer.max_steps or trainer.should_stop
+        is_due = is_due or is_interrupted or is_late
+        is_snapshot_due = config.average_last and step % config.snapshot_every_n_steps == 0
+        if is_due or is_snapshot_due:
+            module.check_finite()
+        if is_snapshot_due and trainer.is_global_zero:
+            with self._report_save_errors(self.snapshots.folder):
+                self.snapshots.save(module.model, step)
                 mean = copy.deepcopy(module.model)
-                load_average(mean, self.snapshots.folders())
-                save_model(self.run / "averaged", mean, module.data.tokenizer)
-        if due:
-            self._save_state(trainer, module)
-        if asked:
+                load_mean_weights(mean, self.snapshots.folders())
+                save_model(self.folder / "averaged", mean, module.task.tokenizer)
+        if is_due:
+            with self._report_save_errors(self.folder / STATE_FILE):
+                trainer.save_checkpoint(self.folder / STATE_FILE)
+            self.saved_at, self.saved_step = time.monotonic(), step
+            self._save_weights(trainer, module, "last")
+        if is_interrupted:
             raise TrainingInterrupted
-
-    def _save_state(self, trainer: L.Trainer, module: TaskModule) -> None:
-        with self._telling(self.run / FILE):
-            trainer.save_checkpoint(self.run / FILE)
-        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
-        self._save_weights(trainer, module, "last")
 
     def _save_weights(self, trainer: L.Trainer, module: TaskModule, name: str) -> None:
         if trainer.is_global_zero:
-            with self._telling(self.run / name):
-                save_model(self.run / name, module.model, module.data.tokenizer)
+            with self._report_save_errors(self.folder / name):
+                save_model(self.folder / name, module.model, module.task.tokenizer)
 
     @contextmanager
-    def _telling(self, path: Path) -> Iterator[None]:
-        """Say in one sentence what could not be saved, and what there is still."""
+    def _report_save_errors(self, path: Path) -> Iterator[None]:
+        """Raise an error that names the path and the last complete training state."""
         try:
             yield
         except (OSError, SafetensorError) as error:
-            kept = f"the state of step {self.saved_step} is whole" if self.saved_step else "no state was saved before"
+            step = self.saved_step
+            state = f"the state of step {step} is complete" if step else "no state was saved before"
             reason = str(error).removeprefix(f"{path}: could not be written: ")
-            raise InvalidFile(f"{path}: could not be saved ({reason}); {kept}") from error
+            raise InvalidFile(f"{path}: could not be saved ({reason}); {state}") from error
 
-    @contextmanager
-    def stop_on_signals(self) -> Iterator[None]:
-        """Let Ctrl-C end training at the end of a step; where nothing was trained yet, or at a second one, at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._interrupt) for number in STOPS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.interrupted or not self.started:
-            raise TrainingInterrupted  # lightning would make exit code 1 of a KeyboardInterrupt
-        self.interrupted = True
-        if rank_zero_only.rank == 0:
-            os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")  # print may be in use just now
+class Snapshots:
+    """The weights of the last snapshot steps.
+
+    Args:
+        folder: Folder with a model folder for each step.
+        keep: Number of snapshots; older ones are removed.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def folders(self) -> list[Path]:
+        """The model folders, oldest first."""
+        return sorted(path for path in self.folder.glob("step-*") if (path / WEIGHTS_FILE).is_file())
+
+    def save(self, model: Model, step: int) -> None:
+        """Save the weights of a step, and remove the oldest snapshots above the limit."""
+        save_model(self.folder / f"step-{step:09d}", model)
+        for folder in self.folders()[: -self.keep]:
+            shutil.rmtree(folder)
+
+    def discard_after(self, step: int) -> None:
+        """Remove the snapshots after a step."""
+        for path in self.folder.glob("step-*"):
+            if int(path.name.removeprefix("step-")) > step:
+                shutil.rmtree(path)
+
+
+def load_mean_weights(model: Model, folders: Sequence[Path]) -> None:
+    """Load the mean of saved weights, summed in float64.
+
+    Args:
+        model: A model of the same shape.
+        folders: At least one model folder.
+    """
+    sums = {
+        name: torch.zeros_like(weight, dtype=torch.float64, device="cpu") for name, weight in model.named_parameters()
+    }
+    for folder in folders:
+        for name, weight in load_file(folder / WEIGHTS_FILE).items():
+            sums[name] += weight
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(sums[name] / len(folders))
 
 
 def _random_state(device: torch.device) -> torch.Tensor:
-    """The states of torch's generators, as bytes: the CPU's, and the GPU's that this process uses."""
+    """The states of torch's generators as bytes: of the CPU and of this process's GPU."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))

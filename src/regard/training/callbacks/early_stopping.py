@@ -1,4 +1,4 @@
-"""The end of a training that gets no better."""
+"""Early stopping that a resumed run continues."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lightning.pytorch import callbacks
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Ends a training whose validations got no better for a while.
+    """Stops a training after ``patience`` validations without improvement.
 
-    One that ended so is done when it is resumed, too, unless the recipe has more patience by then.
+    A run that stopped early stays stopped when it is resumed, unless ``patience`` has been raised.
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,11 +1,10 @@
-"""Loss and speed: rows for the logs, and a bar (or lines, where there is no terminal) for people."""
+"""Loss and throughput: rows for the loggers, and a progress bar, or log lines without a terminal."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
@@ -13,44 +12,49 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from regard.data.batching import ResumableLoader
+from regard.training.recipe import Recipe
 
 log = logging.getLogger("regard.training")
+REFRESH_SECONDS = 1.0
 
 
 class ProgressLogger(L.Callback):
-    """Logs the mean losses, the learning rate and the speed every few steps.
+    """Logs mean losses, learning rate and throughput every ``trainer.log_every_n_steps`` steps.
+
+    The progress bar shows the mean loss since the last row from the first step on. It is read from the device at most
+    once a second. Without a terminal, the first step is logged as well.
 
     Args:
-        every: Steps between rows.
-        names: What the losses are called, that of the task first.
-        told: What is told, and counted as ``tokens``: target tokens, hidden words or texts.
+        recipe: The recipe.
         console: Where the bar is drawn.
     """
 
-    def __init__(self, every: int, names: Sequence[str], told: str, console: Console) -> None:
-        self.every, self.names, self.told, self.console = every, names, told, console
-        # since the last row, each loss weighed by its tokens; no wait for a GPU
-        self.losses: Sequence[float | torch.Tensor] = [0.0 for _ in names]
-        self.tokens = 0
-        self.since, self.since_tokens = 0.0, 0  # of this process: time that was lost to a kill does not count
+    def __init__(self, recipe: Recipe, console: Console) -> None:
+        self.every_n_steps, self.unit = recipe.trainer.log_every_n_steps, recipe.target_unit
+        self.names, self.console = ["loss", *recipe.loss_weights], console
+        # since the last row; sums of losses weighted by targets stay on the device
+        self.losses: list[Any] = [0.0 for _ in self.names]
+        self.num_targets = 0
+        # of this process, for the throughput
+        self.started_at, self.num_timed_targets = 0.0, 0
+        self.shown_at = -math.inf
         self.bar: Progress | None = None
-        self.task = TaskID(0)
+        self.bar_task = TaskID(0)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save what each process summed since the last row."""
-        sums = torch.tensor([*map(float, self.losses), self.tokens], device=trainer.strategy.root_device)
+        """Add the sums of each process since the last row."""
+        sums = torch.tensor([*map(float, self.losses), self.num_targets], device=trainer.strategy.root_device)
         checkpoint["sums"] = trainer.strategy.all_gather(sums).reshape(trainer.world_size, -1).cpu()
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Go on with these sums."""
+        """Restore the sums."""
         if len(checkpoint["sums"]) == trainer.world_size:
-            *self.losses, tokens = checkpoint["sums"][trainer.global_rank].tolist()
-            self.tokens = int(tokens)
+            *self.losses, num_targets = checkpoint["sums"][trainer.global_rank].tolist()
+            self.num_targets = int(num_targets)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start clock and bar."""
-        self.since = time.perf_counter()
+        """Start the clock and the bar."""
+        self.started_at = time.perf_counter()
         if trainer.is_global_zero and self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -59,57 +63,67 @@ class ProgressLogger(L.Callback):
                 TextColumn("{task.description}"),
                 console=self.console,
             )
-            self.task = self.bar.add_task("", total=trainer.max_steps, completed=trainer.global_step)
+            self.bar_task = self.bar.add_task("", total=trainer.max_steps, completed=trainer.global_step)
             self.bar.start()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Add a batch; write a row when it is time."""
-        weight = batch.num_targets
-        self.losses = [total + part * weight for total, part in zip(self.losses, outputs["parts"], strict=True)]
-        self.tokens += weight
-        self.since_tokens += weight
+        """Add the losses of a batch; log a row and update the bar when it is time."""
+        pairs = zip(self.losses, outputs["losses"], strict=True)
+        self.losses = [total + loss * batch.num_targets for total, loss in pairs]
+        self.num_targets += batch.num_targets
+        self.num_timed_targets += batch.num_targets
         step = trainer.global_step
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
+        if step % self.every_n_steps == 0:
+            self._log_row(trainer, pl_module, step)
+        elif trainer.is_global_zero and self._is_refresh_due():
+            means = [float(loss) / self.num_targets for loss in self.losses]
+            self._show(trainer, means, self.num_timed_targets * trainer.world_size)
         if self.bar is not None:
-            self.bar.update(self.task, completed=step)
-        if step % self.every == 0:
-            self._log(trainer, pl_module, step)
+            self.bar.update(self.bar_task, completed=step)
 
-    def _log(self, trainer: L.Trainer, module: Any, step: int) -> None:
-        sums = torch.tensor([*map(float, self.losses), self.tokens, self.since_tokens])
+    def _is_refresh_due(self) -> bool:
+        is_first = self.shown_at == -math.inf
+        return is_first or (self.bar is not None and time.perf_counter() - self.shown_at > REFRESH_SECONDS)
+
+    def _log_row(self, trainer: L.Trainer, module: Any, step: int) -> None:
+        sums = torch.tensor([*map(float, self.losses), self.num_targets, self.num_timed_targets])
         if trainer.world_size > 1:
             sums = trainer.strategy.reduce(sums.to(trainer.strategy.root_device), reduce_op="sum")
-        *losses, tokens, since_tokens = sums.tolist()
-        means = {name: loss / tokens for name, loss in zip(self.names, losses, strict=True)}
-        if not all(map(math.isfinite, means.values())):
-            module.check_weights()
-        now = time.perf_counter()
-        loader = trainer.train_dataloader
-        assert isinstance(loader, ResumableLoader)
+        *losses, num_targets, num_timed_targets = sums.tolist()
+        means = [loss / num_targets for loss in losses]
+        if not all(map(math.isfinite, means)):
+            module.check_finite()
         row = {
-            "epoch": loader.sampler.epoch,
-            **means,
+            "epoch": _epoch(trainer),
+            **dict(zip(self.names, means, strict=True)),
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
-            "tokens": int(tokens),  # that were told since the row before
-            "tokens_per_second": round(since_tokens / (now - self.since)),
+            "tokens": int(num_targets),
+            "tokens_per_second": round(num_timed_targets / (time.perf_counter() - self.started_at)),
         }
-        self.losses, self.tokens = [0.0 for _ in self.names], 0
-        self.since, self.since_tokens = now, 0
         for logger in trainer.loggers:
             logger.log_metrics(row, step=step)
-        named = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in means.items())
-        told = f"epoch {row['epoch']}, {named}, {row['tokens_per_second']:,} {self.told}/s"
+        self._show(trainer, means, num_timed_targets)
+        self.losses, self.num_targets = [0.0 for _ in self.names], 0
+        self.started_at, self.num_timed_targets = time.perf_counter(), 0
+
+    def _show(self, trainer: L.Trainer, means: list[float], num_timed_targets: float) -> None:
+        """Show epoch, losses and throughput in the bar, or log them."""
+        self.shown_at = time.perf_counter()
+        losses = [f"{name.replace('_', ' ')} {mean:.4f}" for name, mean in zip(self.names, means, strict=True)]
+        speed = f"{round(num_timed_targets / (self.shown_at - self.started_at)):,} {self.unit}/s"
+        text = ", ".join([f"epoch {_epoch(trainer)}", *losses, speed])
         if self.bar is not None:
-            self.bar.update(self.task, description=told)
+            self.bar.update(self.bar_task, description=text)
         else:
-            log.info("step %d/%d: %s", step, trainer.max_steps, told)
+            log.info("step %d/%d: %s", trainer.global_step, trainer.max_steps, text)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Leave the time of validation out of the speed."""
-        self.since, self.since_tokens = time.perf_counter(), 0
+        """Exclude the time of the validation from the throughput."""
+        self.started_at, self.num_timed_targets = time.perf_counter(), 0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the bar."""
@@ -123,3 +137,8 @@ class ProgressLogger(L.Callback):
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+
+def _epoch(trainer: L.Trainer) -> int:
+    loader: Any = trainer.train_dataloader
+    return loader.sampler.epoch

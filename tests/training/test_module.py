@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.training.schedules import inverse_sqrt, rate
-from regard.training.sections import Optimizer
+from regard.training.module import lr_factor
+from regard.training.recipe import OptimizerConfig
 
 
 def test_the_schedule_is_the_papers() -> None:
     d_model, warmup = 512, 4000
     peak = (d_model * warmup) ** -0.5
+    config = OptimizerConfig(warmup_steps=warmup)
     for step in (1, 100, 3999, 4000, 4001, 100_000):
         paper = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)  # eq. 3
-        torch.testing.assert_close(peak * inverse_sqrt(step - 1, warmup), paper)
+        torch.testing.assert_close(peak * lr_factor(step - 1, config, 10**6), paper)
 
 
 @pytest.mark.parametrize("lr_schedule", ["linear", "cosine", "constant"])
@@ -24,14 +25,14 @@ def test_others_are_those_of_transformers(lr_schedule) -> None:
     names = {"constant": "constant_with_warmup"}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     theirs = get_scheduler(names.get(lr_schedule, lr_schedule), optimizer, num_warmup_steps=10, num_training_steps=50)
-    keys = Optimizer(warmup_steps=10, lr_schedule=lr_schedule)
+    config = OptimizerConfig(warmup_steps=10, lr_schedule=lr_schedule)
     for step in range(50):
         if step >= 10:  # theirs begins at 0, and is one step later while it rises
-            assert rate(step, keys, 50) == pytest.approx(theirs.get_last_lr()[0])
+            assert lr_factor(step, config, 50) == pytest.approx(theirs.get_last_lr()[0])
         optimizer.step()
         theirs.step()
 
 
 def test_a_share_of_the_peak_is_left() -> None:
-    keys = Optimizer(warmup_steps=0, lr_schedule="cosine", min_lr_ratio=0.1)
-    assert [rate(step, keys, 100) for step in (0, 50, 100, 500)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    config = OptimizerConfig(warmup_steps=0, lr_schedule="cosine", min_lr_ratio=0.1)
+    assert [lr_factor(step, config, 100) for step in (0, 50, 100, 500)] == pytest.approx([1.0, 0.55, 0.1, 0.1])

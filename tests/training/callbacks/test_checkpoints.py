@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from regard.models import Transformer, TransformerConfig
-from regard.training.averaging import Snapshots, load_average
+from regard.training.callbacks.checkpoints import Snapshots, load_mean_weights
 
 CONFIG = TransformerConfig(50, d_model=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, d_ff=16)
 
@@ -15,10 +15,10 @@ CONFIG = TransformerConfig(50, d_model=8, num_heads=2, num_encoder_layers=1, num
 def test_the_average_is_the_mean_of_the_last(tmp_path: Path) -> None:
     snapshots, models = Snapshots(tmp_path, keep=3), [Transformer(CONFIG) for _ in range(5)]
     for step, model in enumerate(models, start=8):
-        snapshots.take(model, step * 10)
+        snapshots.save(model, step * 10)
     assert [path.name for path in snapshots.folders()] == ["step-000000100", "step-000000110", "step-000000120"]
     average = Transformer(CONFIG)
-    load_average(average, snapshots.folders())
+    load_mean_weights(average, snapshots.folders())
     for name, weight in average.named_parameters():
         expected = torch.stack([model.get_parameter(name) for model in models[2:]]).mean(0)
         torch.testing.assert_close(weight, expected)
@@ -28,6 +28,6 @@ def test_the_average_is_the_mean_of_the_last(tmp_path: Path) -> None:
 def test_cutting_back_removes_what_came_later(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path, keep=9)
     for step in (10, 20, 30):
-        snapshots.take(Transformer(CONFIG), step)
-    snapshots.cut_back(20)
+        snapshots.save(Transformer(CONFIG), step)
+    snapshots.discard_after(20)
     assert [path.name for path in snapshots.folders()] == ["step-000000010", "step-000000020"]

@@ -28,8 +28,8 @@ from regard.generation import greedy
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
 from regard.training import apply_overrides, load_recipe, train
-from regard.training.translation.data import TranslationData
-from regard.training.translation.module import TranslationModule
+from regard.training.datamodule import TaskDataModule
+from regard.training.module import TaskModule
 from training.conftest import make_recipe
 
 
@@ -63,7 +63,7 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
     assert outcome.best_metric > 50
     text = (run / "train.log").read_text()
     assert "training: 400 pairs (skipped: 0 empty, 0 too long)" in text
-    assert re.search(r"% of their tokens are padding", text)
+    assert re.search(r"padding: [\d.]+% of the tokens", text)
     assert "nrefs:" in text
     assert "tok:13a" in text
     assert list((run / "tensorboard").glob("events.*"))
@@ -165,10 +165,7 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
     assert outcome.interrupted
     assert 15 <= outcome.step < 60
     assert signal.getsignal(number) is before
-    assert (
-        f"stopped; --resume goes on from step {outcome.step}, which is saved"
-        in (tmp_path / "stopped" / "train.log").read_text()
-    )
+    assert f"stopped; --resume continues from step {outcome.step}" in (tmp_path / "stopped" / "train.log").read_text()
     again = train(make_recipe(stopped), resume=True)
     assert (again.step, again.interrupted) == (60, False)
     assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
@@ -180,14 +177,14 @@ def test_a_validation_that_was_cut_off_is_done_again(
     keys["checkpoint"]["every_n_steps"] = 5  # a state is due at each validation, too
     whole, cut = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "cut"))
     train(make_recipe(whole))
-    translations = TranslationModule._translations
+    end_validation = TaskModule.on_validation_epoch_end
 
-    def dies(module: TranslationModule, sources: list[str]) -> list[str]:
+    def dies(module: TaskModule) -> None:
         if module.global_step == 20:
             raise RuntimeError("the power is out")
-        return translations(module, sources)
+        end_validation(module)
 
-    monkeypatch.setattr(TranslationModule, "_translations", dies)
+    monkeypatch.setattr(TaskModule, "on_validation_epoch_end", dies)
     with pytest.raises(RuntimeError, match="the power is out"):
         train(make_recipe(cut))
     monkeypatch.undo()
@@ -215,7 +212,7 @@ def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path:
     before = (run / "state.ckpt").read_bytes()
     (run / ".state.ckpt.draft").symlink_to("/dev/full")
     message = re.escape(
-        f"{run / 'state.ckpt'}: could not be saved (No space left on device); the state of step 8 is whole"
+        f"{run / 'state.ckpt'}: could not be saved (No space left on device); the state of step 8 is complete"
     )
     with pytest.raises(InvalidFile, match=f"^{message}$"):
         train(make_recipe(keys), resume=True)
@@ -226,29 +223,34 @@ def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path:
 def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
     recipe = make_recipe(keys, "--trainer.max_steps=7")
     run = re.escape(str(tmp_path / "run"))
-    with pytest.raises(InvalidArgument, match=rf"{run}: no training to resume there \(no recipe.yaml\)"):
+    with pytest.raises(InvalidArgument, match=rf"{run}: no run to resume: there is no recipe\.yaml"):
         train(recipe, resume=True)
     train(recipe)
-    with pytest.raises(InvalidArgument, match=f"{run}: there is a training already; resume it, or give another run"):
+    with pytest.raises(
+        InvalidArgument, match=f"{run}: expected an empty folder, got a run; resume it or choose another output_dir"
+    ):
         train(recipe)
-    with pytest.raises(InvalidRecipe, match=r"model\.d_model: the run began with 16, but is to go on with 32"):
+    with pytest.raises(InvalidRecipe, match=r"model\.d_model: expected 16 as in the run, got 32"):
         train(make_recipe(keys, "--model.d_model=32"), resume=True)
     path = tmp_path / "run" / "state.ckpt"
     state = torch.load(path, weights_only=True)
     path.write_bytes(b"torn")
-    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: the training state is damaged"):
+    with pytest.raises(
+        InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file that is trunc"
+    ):
         train(recipe, resume=True)
     torch.save({"weights": torch.zeros(3)}, path)
     with pytest.raises(
-        InvalidCheckpoint, match=rf"{run}/state.ckpt: holds no training state: state_dict, loops.* is m"
+        InvalidCheckpoint,
+        match=rf"{run}/state.ckpt: expected a training state, got a file without global_step, state_dict, loops",
     ):
         train(recipe, resume=True)
     torch.save([1], path)
-    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: holds no training state"):
+    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file without"):
         train(recipe, resume=True)
     weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
     torch.save({**state, "state_dict": weights}, path)
-    message = r"state.ckpt: the training state does not fit the model: .*embedding.* \(\d+, 16\), but is \(3, 4\)"
+    message = r"state\.ckpt: model\.src_embedding\.weight: expected \(\d+, 16\), got \(3, 4\)"
     with pytest.raises(InvalidCheckpoint, match=message):
         train(recipe, resume=True)
 
@@ -282,7 +284,10 @@ def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str,
     path = tmp_path / "recipe.yaml"
     path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
     for resume in (False, True):
-        with pytest.raises(InvalidArgument, match=rf"{re.escape(str(path))}: the run would write its copy"):
+        with pytest.raises(
+            InvalidArgument,
+            match=rf"{re.escape(str(path))}: expected the copy of a recipe, got a file that would be overwritten",
+        ):
             train(load_recipe(path), resume=resume)
     assert path.read_text().endswith("# mine\n")
 
@@ -290,7 +295,7 @@ def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str,
 def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "run").mkdir()
     for size in (300, 310):
-        TranslationData(make_recipe(keys, f"--tokenizer.vocab_size={size}")).prepare_data()
+        TaskDataModule(make_recipe(keys, f"--tokenizer.vocab_size={size}").build_task()).prepare_data()
         assert Tokenizer.load(tmp_path / "run" / "data").vocab_size == size
 
 
@@ -304,13 +309,16 @@ def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys:
         with pytest.raises(InvalidRecipe) as error:
             train(make_recipe(other), resume=True)
         for key in ("data.train", "data.valid"):
-            assert f"{key}: the files hold other data than when the run began" in str(error.value)
+            assert f"{key}: expected the data that the run began with, got other data" in str(error.value)
         assert load_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
 
 
 def test_a_device_that_is_not_there_is_refused(keys: dict[str, Any]) -> None:
     missing = "mps" if torch.cuda.is_available() else "gpu"
-    with pytest.raises(InvalidRecipe, match=f"^trainer.accelerator '{missing}' with trainer.devices 'auto' cannot be"):
+    with pytest.raises(
+        InvalidRecipe,
+        match=f"^trainer.accelerator: expected an available device, got '{missing}' with trainer.devices 'auto'",
+    ):
         train(make_recipe(keys, f"--trainer.accelerator={missing}"))
 
 
@@ -322,10 +330,7 @@ def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: di
     keys["data"]["max_length"] = 60
     keys["validation"] |= {"bleu_sentences": 1000, "every_n_steps": 2}
     train(make_recipe(keys, "--trainer.max_steps=2"))
-    assert (
-        "validation: not translated: 1 sentences that are longer than the model takes"
-        in (tmp_path / "run" / "train.log").read_text()
-    )
+    assert "BLEU: 1 validation sentences are skipped" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_ctrl_c_before_the_first_step_stops_at_once(
@@ -340,21 +345,21 @@ def test_ctrl_c_before_the_first_step_stops_at_once(
 def test_a_second_ctrl_c_stops_within_the_step(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    step = TranslationModule.training_step
+    step = TaskModule.training_step
     pressed = []
 
-    def presses_twice(module: TranslationModule, *arguments: Any) -> Any:
+    def presses_twice(module: TaskModule, *arguments: Any) -> Any:
         if module.global_step == 16:
             for _ in range(2):
                 pressed.append(module.global_step)
                 signal.raise_signal(signal.SIGINT)
         return step(module, *arguments)
 
-    monkeypatch.setattr(TranslationModule, "training_step", presses_twice)
+    monkeypatch.setattr(TaskModule, "training_step", presses_twice)
     outcome = train(make_recipe(keys))
     assert pressed == [16, 16]
     assert (outcome.step, outcome.interrupted) == (14, True)
-    assert "stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err
+    assert "stopping after this step; press Ctrl-C again to stop now" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "train.log", "tensorboard", "data", "snapshots", "best"])
@@ -388,7 +393,7 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str,
     with subprocess.Popen([sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"
-        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no training is using")):
+        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no other run is using")):
             train(make_recipe(keys))
         assert {path.name for path in run.iterdir()} == {".lock"}
         other.kill()  # a lock of a killed process does not block
@@ -405,7 +410,7 @@ def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[s
                 raise OSError(28, "No space left on device")
 
         patch.setattr(save, fail)
-        with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is whole"):
+        with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is complete"):
             train(make_recipe(keys, "--trainer.max_steps=8", "--data.valid=null"))
     assert torch.load(run / "state.ckpt", weights_only=True)["global_step"] == 7
 
@@ -424,7 +429,7 @@ def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: d
     run = train(
         make_recipe(keys, "--output_dir", str(tmp_path / "two"), "--trainer.accumulate_grad_batches=2")
     ).output_dir
-    assert "batches: 2 an epoch" in (run / "train.log").read_text()
+    assert "batches: 2 per epoch" in (run / "train.log").read_text()
     one, two = (load_file(folder / "last" / "model.safetensors") for folder in (tmp_path / "run", run))
     tolerance = 1e-5 if precision == "32" else 1e-2
     for name, weight in one.items():

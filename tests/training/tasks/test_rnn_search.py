@@ -74,7 +74,7 @@ def test_attention_losses_apply_to_cross_attention_only(recurrent, tmp_path):
     assert train(make_recipe(recurrent)).output_dir.is_dir()
     recurrent["attention_loss"] = {"entropy": {"weight": 1.0, "floor": 0.1, "kind": "encoder"}}
     with pytest.raises(
-        InvalidRecipe, match=r"attention_loss\.entropy\.kind: the rnn_search has no such layers as 'encoder'"
+        InvalidRecipe, match=r"attention_loss\.entropy\.kind: expected attention that the model has, got 'encoder'"
     ):
         make_recipe(recurrent)
 
@@ -82,7 +82,7 @@ def test_attention_losses_apply_to_cross_attention_only(recurrent, tmp_path):
 def test_an_unknown_architecture_error_lists_the_known_ones(recurrent):
     recurrent["model"]["architecture"] = "rnnsearch"
     message = (
-        r"model.architecture: should be 'transformer' or 'rnn_search', but is 'rnnsearch', did you mean 'rnn_search'\?"
+        r"model.architecture: expected one of transformer, rnn_search, got 'rnnsearch', did you mean 'rnn_search'\?"
     )
     with pytest.raises(InvalidRecipe, match=message):
         make_recipe(recurrent)

@@ -1,1 +1,0 @@
-"""Training language models: their recipe, their data, their loss."""

@@ -1,1 +1,0 @@
-"""Training BERTs to tell words that are hidden: their recipe, their data, their loss."""

@@ -1,0 +1,91 @@
+"""Error messages of recipes: dotted key, what was expected, what it is, and the nearest key that exists."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, Tag, ValidationError
+from pydantic.fields import FieldInfo
+
+from regard.errors import did_you_mean
+
+
+def key_fields(section: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """All keys of a recipe by dotted name, sections included."""
+    keys: dict[str, FieldInfo] = {}
+    for name, field in section.model_fields.items():
+        keys[prefix + name] = field
+        for nested in _sections(field.annotation).values():
+            keys |= key_fields(nested, f"{prefix}{name}.")
+    return keys
+
+
+def contains_path(annotation: Any) -> bool:
+    """Whether an annotation is of a path, or of paths."""
+    return annotation is Path or any(map(contains_path, get_args(annotation)))
+
+
+def describe_errors(error: ValidationError, recipe_type: type[BaseModel]) -> list[str]:
+    """A message for each error, such as ``trainer.max_steps: expected a valid integer, got 'many'``."""
+    return [message for problem in error.errors() for message in _describe(dict(problem), recipe_type)]
+
+
+def _sections(annotation: Any, tag: str = "") -> dict[str, type[BaseModel]]:
+    """The sections in an annotation: one, or those of a union by their tags."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {tag: annotation}
+    parts = get_args(annotation)
+    tags = [part.tag for part in parts if isinstance(part, Tag)]
+    return {name: section for part in parts for name, section in _sections(part, *tags).items()}
+
+
+def _describe(problem: dict[str, Any], recipe_type: type[BaseModel]) -> list[str]:
+    names: list[str] = []
+    sections: dict[str, type[BaseModel]] = {"": recipe_type}
+    for part in map(str, problem["loc"]):
+        fields = [section.model_fields[part] for section in sections.values() if part in section.model_fields]
+        if part in sections:
+            sections = {"": sections[part]}
+        elif fields:
+            names.append(part)
+            sections = {tag: section for field in fields for tag, section in _sections(field.annotation).items()}
+        elif problem["type"] in ("extra_forbidden", "invalid_key"):
+            names.append(part)
+        else:  # an item of a sequence, or a member of a union
+            break
+    key, value, kind = ".".join(names), problem["input"], problem["type"]
+    if kind == "extra_forbidden":
+        siblings = [name for section in sections.values() for name in section.model_fields]
+        return [_unknown(names, siblings, key_fields(recipe_type))]
+    if kind == "missing":
+        return [f"{key}: expected a value, got none"]
+    if kind == "invalid_key":
+        return [f"{key}: expected a string as key, got {value!r}"]
+    if kind == "union_tag_invalid":
+        architecture = value["architecture"]
+        hint = did_you_mean(str(architecture), sections)
+        return [f"{key}.architecture: expected one of {', '.join(sections)}, got {architecture!r}{hint}"]
+    if kind == "value_error" and sections:  # of a model's config, with the field in each line
+        first, *lines = str(problem["ctx"]["error"]).split("\n  - ")
+        return [f"{key}.{line}" for line in lines or [first]]
+    expected = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ").partition(", unable")[0]
+    if kind == "model_type":
+        expected = "a section of keys and values"
+    elif expected.startswith(("greater", "less")):
+        expected = f"a number {expected}"
+    return [f"{key}: expected {expected}, got {value!r}"]
+
+
+def _unknown(names: list[str], siblings: Iterable[str], known: Iterable[str]) -> str:
+    """The message for an unknown key, which may be misspelt or in the wrong section."""
+    section = ".".join(names[:-1])
+    prefix = f"{section}." if section else ""
+    nearby = {name: prefix + name for name in siblings}
+    anywhere = {key.rpartition(".")[2]: key for key in known if key.count(".") < 2}  # deeper keys are too special
+    for candidates in (nearby, anywhere):
+        if close := difflib.get_close_matches(names[-1], candidates, n=1):
+            return f"{prefix}{names[-1]}: no such key, did you mean '{candidates[close[0]]}'?"
+    return f"{prefix}{names[-1]}: no such key; expected one of {', '.join(nearby)}"

@@ -1,0 +1,227 @@
+"""Recipe files: reading YAML, overriding keys, and the copy in the run folder that a resumed run must agree with."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regard.errors import InvalidFile, InvalidRecipe, did_you_mean, raise_problems
+from regard.files import atomic_write
+from regard.training.recipe import TASKS, Recipe, recipe_class
+from regard.training.recipe_errors import contains_path, key_fields
+
+RECIPE_FILE = "recipe.yaml"
+BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
+FIXED_ON_RESUME = (
+    "task",
+    "seed",
+    "data.",
+    "tokenizer.",
+    "model.",
+    "optimizer.",
+    "loss.",
+    "attention_loss.",
+    "trainer.accumulate_grad_batches",
+    "validation.monitor",
+)
+"""Keys that a resumed run must not change, by their beginnings."""
+MOVABLE = ("data.folder", "data.train", "data.valid")
+"""Exceptions: paths may change, because contents are compared by their hashes."""
+# PyYAML passes on Python's errors for impossible dates, "!!int foo" and deeply nested brackets
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
+
+
+def bundled_recipes() -> dict[str, Path]:
+    """The recipes in the package, by name."""
+    return {path.stem: path for path in sorted(BUNDLED_RECIPES.glob("*.yaml"))}
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe from YAML.
+
+    Args:
+        path: A file, or the name of a bundled recipe, such as ``"tatoeba-en-de"``. A file of that name has precedence.
+            The ``data.folder`` of a bundled recipe is relative to the folder of the bundled recipes.
+        overrides: As for :func:`apply_overrides`.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        InvalidFile: If the file is missing or not YAML.
+        InvalidRecipe: With every key that is unknown, missing or invalid.
+        InvalidCheckpoint: If the pretrained model cannot be read.
+    """
+    recipes = bundled_recipes()
+    if not Path(path).exists():
+        path = recipes.get(str(path), path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = did_you_mean(str(path), recipes) or f"; bundled recipes: {', '.join(recipes)}"
+        raise InvalidFile(f"{path}: no such file{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidFile(f"{path}: could not be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        config = yaml.load(text, UniqueKeyLoader)
+    except _YAML_ERRORS as error:
+        raise InvalidFile(f"{path}: not valid YAML: {_reason(error)}") from error
+    if not isinstance(config, dict):
+        got = "an empty file" if config is None else f"a {type(config).__name__}"
+        raise InvalidRecipe(f"{path}: expected keys and values, got {got}")
+    data = config.get("data")
+    if Path(path).parent == BUNDLED_RECIPES and isinstance(data, dict) and "folder" in data:
+        data["folder"] = str(BUNDLED_RECIPES / data["folder"])
+    return Recipe.from_dict(apply_overrides(config, overrides))
+
+
+def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Set keys by their dotted names, as on the command line.
+
+    Args:
+        config: Nested sections; not changed.
+        overrides: Any number of ``--section.key value`` or ``--section.key=value``; values are read as YAML.
+
+    Returns:
+        New nested sections.
+
+    Raises:
+        InvalidRecipe: If an override has another form, or its section is a value.
+
+    Example:
+        >>> apply_overrides({"trainer": {"max_steps": 9}}, ["--trainer.max_steps", "100", "--data.train=[a.en, a.de]"])
+        {'trainer': {'max_steps': 100}, 'data': {'train': ['a.en', 'a.de']}}
+    """
+    changed = copy.deepcopy(dict(config))
+    rest = list(overrides)
+    while rest:
+        option = rest.pop(0)
+        name, equals, text = option.removeprefix("--").partition("=")
+        if not option.startswith("--") or not name:
+            raise InvalidRecipe(f"overrides: expected --section.key value, got {option!r}")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                known = ["--resume", *(f"--{key}" for key in _all_keys())]
+                hint = "" if option in known else did_you_mean(option, known)
+                raise InvalidRecipe(f"{option}: expected a value, got none{hint}")
+            text = rest.pop(0)
+        *sections, key = name.split(".")
+        section = changed
+        for part in sections:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise InvalidRecipe(f"{option}: expected a section {part!r}, got the value {section!r}")
+        try:
+            value = yaml.load(text, UniqueKeyLoader)
+        except _YAML_ERRORS as error:
+            raise InvalidRecipe(f"{option}: expected YAML, got {text!r}: {_reason(error)}") from error
+        # a path such as 2024_1 is not a number
+        is_path = _all_keys().get(name) and isinstance(value, (int, float, datetime.date))
+        section[key] = text if is_path else value
+    return changed
+
+
+def write_recipe(recipe: Recipe) -> None:
+    """Write the copy of a recipe, defaults included, into its run folder.
+
+    Raises:
+        InvalidFile: If it cannot be written.
+    """
+    with atomic_write(recipe.output_dir / RECIPE_FILE, text=True) as file:
+        file.write(_to_yaml(recipe))
+
+
+def is_copy(path: Path) -> bool:
+    """Whether :func:`write_recipe` wrote a file, so that it can be overwritten."""
+    try:
+        return path.read_text(encoding="utf-8") == _to_yaml(load_recipe(path))
+    except (InvalidFile, InvalidRecipe):
+        return False
+
+
+def check_resumable(recipe: Recipe) -> None:
+    """Check that a recipe fits the training state in its run folder.
+
+    Raises:
+        InvalidRecipe: With every key that differs from the copy in the run folder and must not.
+    """
+    new, old = (
+        _flatten(each.model_dump(mode="json")) for each in (recipe, load_recipe(recipe.output_dir / RECIPE_FILE))
+    )
+    changed = [
+        key
+        for key in dict.fromkeys((*new, *old))
+        if key.startswith(FIXED_ON_RESUME) and key not in MOVABLE and new.get(key) != old.get(key)
+    ]
+    raise_problems(
+        [f"{key}: expected {old.get(key)!r} as in the run, got {new.get(key)!r}; it cannot change" for key in changed],
+        InvalidRecipe,
+    )
+
+
+@cache
+def _all_keys() -> dict[str, bool]:
+    """The keys of all tasks, and whether they are paths."""
+    return {
+        key: contains_path(field.annotation) for task in TASKS for key, field in key_fields(recipe_class(task)).items()
+    }
+
+
+def _to_yaml(recipe: Recipe) -> str:
+    """All keys, defaults included, with absolute folders."""
+    return yaml.dump(recipe.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as one mapping of dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def _reason(error: Exception) -> str:
+    """The reason and position of a YAML error."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
+class UniqueKeyLoader(yaml.SafeLoader):
+    """`yaml.SafeLoader` that refuses duplicate keys, and reads 1e-3 as a number, as YAML 1.2 does."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._checked: set[yaml.MappingNode] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Resolve merge keys (``<<``); duplicates are looked for before, because merged keys may repeat."""
+        if node not in self._checked:
+            self._checked.add(node)
+            self._refuse_duplicates(node)
+        super().flatten_mapping(node)
+
+    def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
+        names: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                continue
+            if key.value in names:
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+            names.add(key.value)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes strings that `UniqueKeyLoader` would read as numbers."""
+
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+for _class in (UniqueKeyLoader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))

@@ -1,0 +1,79 @@
+"""The base class of tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from regard.data.batching import ResumableLoader
+from regard.text.load import load_tokenizer
+from regard.training.recipe import Recipe
+
+Split = Literal["train", "valid"]
+
+
+class Task(ABC):
+    """What differs between tasks: tokenizer, datasets, model, losses and metrics. Independent of Lightning.
+
+    `TaskDataModule` sets ``tokenizer``, ``train_data`` and ``valid_data`` (None without validation).
+
+    Args:
+        recipe: The recipe.
+    """
+
+    tokenizer: Any
+    train_data: Any
+    valid_data: Any
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe: Any = recipe
+        self.train_files, self.valid_files = map(recipe.data.paths, (recipe.data.train, recipe.data.valid))
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The data files by recipe key; their contents must not change while a run is resumed."""
+        return {"data.train": self.train_files, "data.valid": self.valid_files}
+
+    @abstractmethod
+    def train_tokenizer(self) -> Any:
+        """Train the tokenizer, or take that of the pretrained model."""
+
+    def load_tokenizer(self, folder: Path) -> Any:
+        """Load the tokenizer that :meth:`train_tokenizer` returned and that was saved to a folder."""
+        return load_tokenizer(folder)
+
+    @abstractmethod
+    def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> Any:
+        """Tokenize files into a dataset, or read it from the cache."""
+
+    @abstractmethod
+    def describe(self, dataset: Any) -> str:
+        """The sizes of a dataset, for the log."""
+
+    def statistics(self, loader: ResumableLoader) -> list[str]:
+        """More lines for the log."""
+        return []
+
+    @abstractmethod
+    def loader(self, dataset: Any, **options: Any) -> ResumableLoader:
+        """The batches of one process; options are those of `ResumableLoader`."""
+
+    @abstractmethod
+    def build_model(self) -> Any:
+        """Build the model with initial or pretrained weights."""
+
+    @abstractmethod
+    def losses(self, model: Any, batch: Any) -> dict[str, Tensor]:
+        """The mean losses of a batch: ``"loss"``, and those in the recipe's ``loss_weights`` in their order."""
+
+    @abstractmethod
+    def validation_sums(self, model: Any, batch: Any) -> Sequence[float | Tensor]:
+        """Numbers of a validation batch that are summed over all batches and processes."""
+
+    @abstractmethod
+    def compute_metrics(self, model: Any, sums: Sequence[float]) -> dict[str, float]:
+        """``valid_loss`` and the other metrics, computed on every process from the sums."""

@@ -1,0 +1,133 @@
+"""Recipe sections, tokenizer and model that the tasks on a BERT share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import AfterValidator, Discriminator, Tag
+
+from regard.checks import Checks
+from regard.data.texts import TextDataset
+from regard.errors import InvalidFile
+from regard.models import Bert, BertConfig, load_config, load_model
+from regard.models.bert import Head
+from regard.models.minilm import resolve_folder
+from regard.text.load import check_vocab_size, load_tokenizer
+from regard.text.pipeline import PipelineTokenizer
+from regard.training.recipe import Count, DataConfig, Folder, Fraction, Recipe, Section, model_section
+from regard.training.tasks.base import Task
+
+DERIVED_FIELDS = (
+    "vocab_size",
+    "pad_id",
+    "head",
+    "labels",
+    "pooler",
+    "pooling",
+    "normalize_embeddings",
+    "truncation_length",
+)
+
+
+class BertSection(model_section("bert", BertConfig, DERIVED_FIELDS)):
+    """A new BERT."""
+
+    checkpoint: None = None
+    """No pretrained model."""
+
+    def build_config(self, vocab_size: int, **derived: Any) -> BertConfig:
+        return BertConfig(vocab_size, **self.model_dump(exclude={"architecture", "checkpoint"}), **derived)
+
+
+class PretrainedSection(Section):
+    """A pretrained BERT; only its dropout rates can be changed."""
+
+    architecture: Literal["bert"] = "bert"
+    checkpoint: Annotated[Folder, AfterValidator(resolve_folder)]
+    """Folder of a model, whose weights and tokenizer the training starts from, or ``minilm``."""
+    dropout: Fraction | None = None
+    """Dropout rate. Default: the pretrained model's."""
+    attention_dropout: Fraction | None = None
+    """Dropout rate of attention weights. Default: the pretrained model's."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _refuse_architecture(cls, values: Any) -> Any:
+        keys = [key for key in values if key in BertSection.model_fields and key not in cls.model_fields]
+        if keys:
+            problems = [f"{key}: expected none with model.checkpoint, which decides it; leave one out" for key in keys]
+            raise ValueError("\n  - ".join(["", *problems]))
+        return values
+
+
+def _new_or_pretrained(model: Any) -> str:
+    value = model.get("checkpoint") if isinstance(model, Mapping) else getattr(model, "checkpoint", None)
+    return "new" if value is None else "pretrained"
+
+
+class BertDataConfig(DataConfig):
+    """The texts."""
+
+    max_length: Count = 128
+    """Maximum length of a text in tokens, special tokens included; longer texts are truncated."""
+
+
+class BertRecipe(Recipe):
+    """A BERT with a head."""
+
+    data: BertDataConfig
+    model: Annotated[
+        Annotated[BertSection, Tag("new")] | Annotated[PretrainedSection, Tag("pretrained")],
+        Discriminator(_new_or_pretrained),
+    ] = BertSection()
+
+    def check(self, checks: Checks) -> None:
+        super().check(checks)
+        if self.model.checkpoint is None:
+            name, limit = "model.max_seq_len", self.model.max_seq_len
+        else:
+            name, limit = "the checkpoint's max_seq_len", load_config(self.model.checkpoint, expected=Bert).max_seq_len
+        length = self.data.max_length
+        checks.that(length <= limit, f"data.max_length: expected at most {name}={limit}, got {length}")
+
+
+class BertTask(Task):
+    """Trains a BERT with a head.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: BertRecipe
+    tokenizer: PipelineTokenizer
+    train_data: TextDataset
+    valid_data: TextDataset | None
+
+    def training_texts(self) -> Iterable[str]:
+        """The texts to train the tokenizer on."""
+        raise NotImplementedError
+
+    def train_tokenizer(self) -> PipelineTokenizer:
+        folder = self.recipe.model.checkpoint
+        if folder is None:
+            return PipelineTokenizer.train(self.training_texts(), self.recipe.tokenizer.vocab_size)
+        tokenizer = load_tokenizer(folder)
+        if not isinstance(tokenizer, PipelineTokenizer):
+            raise InvalidFile(f"{folder}: expected a tokenizer.json of a BERT, got a {type(tokenizer).__name__}")
+        return tokenizer
+
+    def describe(self, dataset: TextDataset) -> str:
+        return f"{len(dataset)} texts ({dataset.num_truncated} truncated; skipped: {dataset.num_empty} empty lines)"
+
+    def build_bert(self, head: Head, labels: Sequence[str] = ()) -> Bert:
+        """Build the model with initial weights, or with those of the pretrained model."""
+        model, tokenizer = self.recipe.model, self.tokenizer
+        if isinstance(model, BertSection):
+            derived = {"head": head, "labels": tuple(labels), "pad_id": tokenizer.pad_id}
+            return Bert(model.build_config(tokenizer.vocab_size, **derived))
+        pretrained = load_model(model.checkpoint, expected=Bert)
+        check_vocab_size(tokenizer, pretrained.config.vocab_size, str(model.checkpoint))
+        rates = model.model_dump(include={"dropout", "attention_dropout"}, exclude_none=True)
+        return pretrained.with_head(head, labels, **rates).train()

@@ -1,0 +1,156 @@
+"""Causal language modeling: running text and a decoder-only Transformer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Tag
+from torch import Tensor
+
+from regard.checks import Checks
+from regard.data.blocks import BlockBatch, BlockLoader, TokenStream, read_text, tokenize_stream
+from regard.metrics.classification import perplexity
+from regard.models import GPT, GPTConfig
+from regard.nn.linear_cross_entropy import TokenLoss
+from regard.text.pipeline import Documents, PipelineTokenizer
+from regard.training.recipe import (
+    Count,
+    DataConfig,
+    Fraction,
+    ModelSection,
+    Recipe,
+    ValidationConfig,
+    architecture_or,
+    model_section,
+)
+from regard.training.tasks.base import Split, Task
+
+DERIVED_FIELDS = ("vocab_size", "pad_id", "bos_id", "eos_ids")
+LLAMA_DEFAULTS = dataclasses.asdict(GPTConfig.llama(9))
+
+
+class GPTSection(model_section("gpt", GPTConfig, DERIVED_FIELDS)):
+    """A GPT."""
+
+
+class LlamaSection(model_section("llama", GPTConfig, DERIVED_FIELDS, **LLAMA_DEFAULTS)):
+    """A GPT with Llama's defaults."""
+
+
+class TextDataConfig(DataConfig):
+    """The text."""
+
+    valid_fraction: Fraction = 0.0
+    """Without ``valid``: fraction of each training file's characters, at its end, that are held out for validation."""
+    sample_by: Literal["document", "line"] = "document"
+    """Whether a file or a line is one document, which the end-of-text token closes."""
+    block_size: Count = 256
+    """Tokens of a row."""
+    batch_size: Count = 32
+    """Rows of a batch."""
+
+
+class CausalLMValidationConfig(ValidationConfig):
+    """Validation during training."""
+
+    monitor: Literal["loss", "perplexity", "bits_per_character"] = "loss"
+    """Metric that selects the best weights."""
+
+
+class CausalLMRecipe(Recipe):
+    """The recipe of a causal language model.
+
+    Args:
+        data: See :class:`TextDataConfig`.
+        model: The fields of :class:`regard.models.GPTConfig`, with ``architecture: llama`` with Llama's defaults.
+        validation: See :class:`CausalLMValidationConfig`.
+    """
+
+    metric_names = ("valid_loss", "perplexity", "bits_per_character")
+
+    task: Literal["causal_lm"]
+    data: TextDataConfig
+    model: Annotated[
+        Annotated[GPTSection, Tag("gpt")] | Annotated[LlamaSection, Tag("llama")], architecture_or("gpt")
+    ] = GPTSection()
+    validation: CausalLMValidationConfig = CausalLMValidationConfig()
+
+    @property
+    def has_validation(self) -> bool:
+        return super().has_validation or self.data.valid_fraction > 0
+
+    def build_task(self) -> CausalLMTask:
+        return CausalLMTask(self)
+
+    def check(self, checks: Checks) -> None:
+        block_size, limit = self.data.block_size, self.model.max_seq_len
+        if block_size > limit:
+            checks.fail(f"data.block_size: expected at most model.max_seq_len={limit}, got {block_size}")
+        if self.data.valid is not None and self.data.valid_fraction:
+            checks.fail(f"data.valid_fraction: expected 0 with data.valid, got {self.data.valid_fraction}")
+
+
+class CausalLMTask(Task):
+    """Trains a causal language model.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: CausalLMRecipe
+    tokenizer: PipelineTokenizer
+    train_data: TokenStream
+    valid_data: TokenStream | None
+
+    @property
+    def _documents(self) -> Documents:
+        return "line" if self.recipe.data.sample_by == "line" else "file"
+
+    def train_tokenizer(self) -> PipelineTokenizer:
+        if self.recipe.tokenizer.type == "char":  # of all text, so that validation has no unknown characters
+            lines = chain.from_iterable(read_text([*self.train_files, *self.valid_files]))
+            return PipelineTokenizer.of_characters(lines, self._documents)
+        lines = chain.from_iterable(read_text(self.train_files, (0.0, 1 - self.recipe.data.valid_fraction)))
+        return PipelineTokenizer.train(lines, self.recipe.tokenizer.vocab_size, self._documents)
+
+    def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TokenStream:
+        end = 1 - self.recipe.data.valid_fraction
+        part = (end, 1.0) if split == "valid" and not self.valid_files else (0.0, end)
+        sample_by = self.recipe.data.sample_by
+        return tokenize_stream(files, self.tokenizer, cache, fraction_range=part, sample_by=sample_by)
+
+    def describe(self, dataset: TokenStream) -> str:
+        return f"{len(dataset)} tokens, {dataset.num_characters} characters"
+
+    def loader(self, dataset: TokenStream, **options: Any) -> BlockLoader:
+        data = self.recipe.data
+        return BlockLoader(dataset, data.block_size, data.batch_size, **options)
+
+    def build_model(self) -> GPT:
+        model: ModelSection = self.recipe.model
+        eos_ids = () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
+        special_ids = {"pad_id": self.tokenizer.pad_id, "bos_id": self.tokenizer.bos_id, "eos_ids": eos_ids}
+        return GPT(model.build_config(self.tokenizer.vocab_size, **special_ids))
+
+    def losses(self, model: GPT, batch: BlockBatch) -> dict[str, Tensor]:
+        return {"loss": _loss(model, batch, label_smoothing=self.recipe.loss.label_smoothing).loss}
+
+    def validation_sums(self, model: GPT, batch: BlockBatch) -> Sequence[Tensor]:
+        loss = _loss(model, batch)
+        return loss.nll, loss.num_tokens
+
+    def compute_metrics(self, model: GPT, sums: Sequence[float]) -> dict[str, float]:
+        assert self.valid_data is not None
+        nll, num_tokens = sums
+        loss, bits = nll / num_tokens, nll / math.log(2) / max(self.valid_data.num_characters, 1)
+        return {"valid_loss": loss, "perplexity": perplexity(loss), "bits_per_character": bits}
+
+
+def _loss(model: GPT, batch: BlockBatch, **options: Any) -> TokenLoss:
+    hidden, _ = model.forward_features(batch.input_ids)
+    return model.lm_head.loss(hidden, batch.labels, **options)

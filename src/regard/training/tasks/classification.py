@@ -1,0 +1,109 @@
+"""Text classification: labeled texts and a BERT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.data.batching import ResumableLoader
+from regard.data.texts import TextBatch, TextDataset, TextLoader, read_label_names, tokenize_texts
+from regard.metrics.classification import classification_metrics
+from regard.models import Bert
+from regard.text.readers import read_labeled_texts
+from regard.training.recipe import Count, ValidationConfig
+from regard.training.tasks.base import Split
+from regard.training.tasks.bert import BertDataConfig, BertRecipe, BertTask
+
+
+class LabeledDataConfig(BertDataConfig):
+    """The texts, one per line: text, tab, class."""
+
+    batch_size: Count = 32
+    """Texts of a batch."""
+
+
+class ClassificationValidationConfig(ValidationConfig):
+    """Validation during training."""
+
+    monitor: Literal["loss", "accuracy", "f1"] = "accuracy"
+    """Metric that selects the best weights; f1 is the mean over classes."""
+
+
+class ClassificationRecipe(BertRecipe):
+    """The recipe of a text classifier.
+
+    Args:
+        data: See :class:`LabeledDataConfig`.
+        model: The fields of :class:`regard.models.BertConfig`, or ``checkpoint``.
+        validation: See :class:`ClassificationValidationConfig`.
+    """
+
+    target_unit = "texts"
+    metric_names = ("valid_loss", "accuracy", "f1")
+
+    task: Literal["classification"]
+    data: LabeledDataConfig
+    validation: ClassificationValidationConfig = ClassificationValidationConfig()
+
+    def build_task(self) -> ClassificationTask:
+        return ClassificationTask(self)
+
+
+class ClassificationTask(BertTask):
+    """Trains a text classifier.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: ClassificationRecipe
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes in the training files, sorted."""
+        return read_label_names(self.train_files)
+
+    def training_texts(self) -> Iterable[str]:
+        return (text for _, text, _ in read_labeled_texts(self.train_files))
+
+    def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TextDataset:
+        max_length = self.recipe.data.max_length
+        return tokenize_texts(files, self.tokenizer, cache, max_length=max_length, labels=self.labels)
+
+    def statistics(self, loader: ResumableLoader) -> list[str]:
+        return [f"classes: {', '.join(self.labels)}"]
+
+    def loader(self, dataset: TextDataset, **options: Any) -> TextLoader:
+        return TextLoader(dataset, self.recipe.data.batch_size, self.tokenizer.pad_id, **options)
+
+    def build_model(self) -> Bert:
+        return self.build_bert("sequence_classification", self.labels)
+
+    def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
+        smoothing = self.recipe.loss.label_smoothing
+        return {"loss": functional.cross_entropy(_logits(model, batch), batch.labels, label_smoothing=smoothing)}
+
+    def validation_sums(self, model: Bert, batch: TextBatch) -> Sequence[float]:
+        """The negative log-likelihood and the confusion matrix: texts of each class (rows) by prediction (columns)."""
+        logits, num_classes = _logits(model, batch), len(self.labels)
+        loss = functional.cross_entropy(logits, batch.labels, reduction="sum")
+        confusion = torch.bincount(batch.labels * num_classes + logits.argmax(-1), minlength=num_classes**2)
+        return [float(loss), *confusion.tolist()]
+
+    def compute_metrics(self, model: Bert, sums: Sequence[float]) -> dict[str, float]:
+        nll, *confusion = sums
+        num_classes = len(self.labels)
+        metrics = classification_metrics(torch.tensor(confusion).view(num_classes, num_classes))
+        return {"valid_loss": nll / sum(confusion), **metrics}
+
+
+def _logits(model: Bert, batch: TextBatch) -> Tensor:
+    logits = model(batch.input_ids, batch.lengths).logits
+    assert logits is not None
+    return logits.float()

@@ -1,0 +1,263 @@
+"""Translation: sentence pairs, an encoder-decoder, and losses on its attention."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, Tag
+from torch import Tensor, distributed
+
+from regard.checks import Checks
+from regard.data.batching import ResumableLoader, padding_fraction
+from regard.data.pairs import PairBatch, PairDataset, PairLoader, encoder_batch, tokenize_pairs
+from regard.errors import InvalidFile
+from regard.generation.greedy import greedy
+from regard.metrics.translation import corpus_scores
+from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
+from regard.models.checkpoint import model_from_config
+from regard.nn.linear_cross_entropy import TokenLoss
+from regard.text.readers import group_references, read_pairs
+from regard.text.tokenizer import Tokenizer
+from regard.training.recipe import (
+    Count,
+    DataConfig,
+    DataPath,
+    ModelSection,
+    Recipe,
+    ValidationConfig,
+    architecture_or,
+    as_list,
+    model_section,
+)
+from regard.training.tasks.attention_losses import AttentionLosses, AttentionLossesConfig
+from regard.training.tasks.base import Split, Task
+
+log = logging.getLogger("regard.training")
+DERIVED_FIELDS = (
+    "vocab_size",
+    "tgt_vocab_size",
+    "pad_id",
+    "bos_id",
+    "eos_id",
+    "scale_embeddings",
+    "interleaved_sinusoids",
+    "output_bias",
+)  # by the tokenizer, or fixed as in the paper
+NO_LIMIT = 2**31
+BLEU_BATCH_SIZE = 64
+
+
+class TransformerSection(model_section("transformer", TransformerConfig, DERIVED_FIELDS)):
+    """A Transformer."""
+
+
+class RNNSearchSection(model_section("rnn_search", RNNSearchConfig, DERIVED_FIELDS)):
+    """An RNNsearch."""
+
+
+def _one_or_two(value: object) -> object:
+    files = as_list(value)
+    if not isinstance(files, (list, tuple)) or not 1 <= len(files) <= 2:
+        raise ValueError("one TSV or a list of two line-aligned files")
+    return files
+
+
+PairPaths = Annotated[tuple[DataPath, ...], BeforeValidator(_one_or_two)]
+
+
+class PairDataConfig(DataConfig):
+    """The sentence pairs."""
+
+    train: PairPaths
+    """One TSV (source, tab, target) or two line-aligned files, plain or .gz."""
+    valid: PairPaths | None = None
+    """The same for validation; without it there is no validation and no ``best`` model."""
+    max_length: Count = 128
+    """Training pairs with more tokens on a side are skipped; their number is logged."""
+    max_tokens_per_batch: Count = 8000
+    """Maximum size of a batch on its larger side in tokens, with padding."""
+
+
+class TranslationValidationConfig(ValidationConfig):
+    """Validation during training."""
+
+    bleu_sentences: Annotated[int, Field(ge=0)] = 500
+    """Number of different source sentences that are translated greedily for BLEU and chrF; 0 for none."""
+    monitor: Literal["bleu", "chrf", "loss"] = "bleu"
+    """Metric that selects the best weights."""
+
+
+class TranslationRecipe(Recipe):
+    """The recipe of a translation model.
+
+    Args:
+        data: See :class:`PairDataConfig`.
+        model: The fields of :class:`regard.models.TransformerConfig`, or with ``architecture: rnn_search`` those of
+            :class:`regard.models.RNNSearchConfig`.
+        attention_loss: See :class:`AttentionLossesConfig`.
+        validation: See :class:`TranslationValidationConfig`.
+    """
+
+    metric_names = ("valid_loss", "bleu", "chrf", *(f"{name}_loss" for name in AttentionLossesConfig.model_fields))
+
+    task: Literal["translation"] = "translation"
+    data: PairDataConfig
+    model: Annotated[
+        Annotated[TransformerSection, Tag("transformer")] | Annotated[RNNSearchSection, Tag("rnn_search")],
+        architecture_or("transformer"),
+    ] = TransformerSection()
+    attention_loss: AttentionLossesConfig = AttentionLossesConfig()
+    validation: TranslationValidationConfig = TranslationValidationConfig()
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {f"{name}_loss": loss.weight for name, loss in self.attention_loss.enabled.items()}
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that the model has positions for, special tokens included."""
+        model: Any = self.model
+        return model.max_seq_len if getattr(model, "positions", None) == "learned" else NO_LIMIT
+
+    def build_task(self) -> TranslationTask:
+        return TranslationTask(self)
+
+    def check(self, checks: Checks) -> None:
+        super().check(checks)
+        limit = min(self.data.max_tokens_per_batch, self.max_positions) - 1
+        if self.data.max_length > limit:
+            checks.fail(
+                f"data.max_length: expected at most {limit}, so that pairs fit data.max_tokens_per_batch and learned "
+                f"positions, got {self.data.max_length}"
+            )
+        config = self.model.build_config(self.tokenizer.vocab_size)
+        for name, loss in self.attention_loss.enabled.items():
+            loss.check(checks, f"attention_loss.{name}", *config.num_layers_and_heads(loss.kind))
+        if self.validation.monitor != "loss" and not self.validation.bleu_sentences:
+            checks.fail(
+                f"validation.bleu_sentences: expected at least 1 for the monitor {self.validation.monitor!r}, got 0; "
+                "or monitor 'loss'"
+            )
+
+
+class TranslationTask(Task):
+    """Trains a translation model.
+
+    Args:
+        recipe: The recipe.
+    """
+
+    recipe: TranslationRecipe
+    tokenizer: Tokenizer
+    train_data: PairDataset
+    valid_data: PairDataset | None
+
+    def __init__(self, recipe: TranslationRecipe) -> None:
+        super().__init__(recipe)
+        alignment = recipe.attention_loss.alignment
+        self.alignments = recipe.data.folder / alignment.file if alignment.weight and alignment.file else None
+        self._logged_signatures = False
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        alignments = {} if self.alignments is None else {"attention_loss.alignment.file": [self.alignments]}
+        return {**super().files, **alignments}
+
+    def train_tokenizer(self) -> Tokenizer:
+        texts = (text for pair in read_pairs(self.train_files) for text in pair)
+        return Tokenizer.train(texts, self.recipe.tokenizer.vocab_size)
+
+    def load_tokenizer(self, folder: Path) -> Tokenizer:
+        return Tokenizer.load(folder)
+
+    def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> PairDataset:
+        if split == "train":
+            max_length, alignments = self.recipe.data.max_length, self.alignments
+        else:  # only pairs that fit no batch or have no positions are skipped
+            max_length, alignments = min(self.recipe.data.max_tokens_per_batch, self.recipe.max_positions) - 1, None
+        return tokenize_pairs(files, self.tokenizer, cache, max_length=max_length, alignments=alignments)
+
+    def describe(self, dataset: PairDataset) -> str:
+        return f"{len(dataset)} pairs (skipped: {dataset.num_empty} empty, {dataset.num_too_long} too long)"
+
+    def statistics(self, loader: ResumableLoader) -> list[str]:
+        batches = loader.sampler.plan(loader.sampler.epoch)
+        padding = padding_fraction(self.train_data.source.lengths, self.train_data.target.lengths, batches)
+        lines = [f"padding: {padding:.1%} of the tokens in batches"]
+        if num_too_long := self._bleu_references[1]:
+            lines.append(f"BLEU: {num_too_long} validation sentences are skipped, because the model has no positions")
+        return lines
+
+    @cached_property
+    def _bleu_references(self) -> tuple[dict[str, list[str]], int]:
+        """Source sentences to translate, with their references, and the number of those that are too long."""
+        count = self.recipe.validation.bleu_sentences
+        references = group_references(read_pairs(self.valid_files)) if self.valid_files and count else {}
+        ids = self.tokenizer.encode(list(references))
+        fitting = [
+            item for item, row in zip(references.items(), ids, strict=True) if len(row) < self.recipe.max_positions
+        ]
+        if references and not fitting:
+            limit = self.recipe.max_positions - 1
+            raise InvalidFile(f"{self.valid_files[0]}: expected sentences of at most {limit} tokens, got longer ones")
+        step = max(1, len(fitting) // max(1, count))  # spread over the file, which may be sorted
+        return dict(fitting[::step][:count]), len(references) - len(fitting)
+
+    def loader(self, dataset: PairDataset, **options: Any) -> PairLoader:
+        return PairLoader(dataset, self.recipe.data.max_tokens_per_batch, **options)
+
+    def build_model(self) -> EncoderDecoder:
+        model: ModelSection = self.recipe.model
+        config = model.build_config(self.tokenizer.vocab_size)
+        self.attention_losses = AttentionLosses(self.recipe.attention_loss, config, self.tokenizer)
+        return model_from_config(config)
+
+    def losses(self, model: EncoderDecoder, batch: PairBatch) -> dict[str, Tensor]:
+        loss, attentions = _forward(model, batch, self.recipe.loss.label_smoothing)
+        return {"loss": loss.loss, **self.attention_losses(attentions, batch)}
+
+    def validation_sums(self, model: EncoderDecoder, batch: PairBatch) -> Sequence[Tensor]:
+        loss, _ = _forward(model, batch, label_smoothing=0.0)
+        return loss.nll, loss.num_tokens
+
+    def compute_metrics(self, model: EncoderDecoder, sums: Sequence[float]) -> dict[str, float]:
+        nll, num_tokens = sums
+        metrics = {"valid_loss": nll / num_tokens}
+        references, _ = self._bleu_references
+        if references:
+            translations = self._translate(model, list(references))
+            scores = corpus_scores(translations, list(references.values()), ["bleu", "chrf"])
+            metrics |= {name: each.score for name, each in scores.items()}
+            if not self._logged_signatures:
+                self._logged_signatures = True
+                log.info("metrics: %s", ", ".join(f"{name} {each.signature}" for name, each in scores.items()))
+        return metrics
+
+    def _translate(self, model: EncoderDecoder, sources: list[str]) -> list[str]:
+        """Greedy translations; every process computes a part and receives all."""
+        is_parallel = distributed.is_available() and distributed.is_initialized()
+        rank, world_size = (distributed.get_rank(), distributed.get_world_size()) if is_parallel else (0, 1)
+        device = next(model.parameters()).device
+        ids = self.tokenizer.encode(sources)
+        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
+        batches = [order[start : start + BLEU_BATCH_SIZE] for start in range(0, len(order), BLEU_BATCH_SIZE)]
+        tokens: dict[int, list[int]] = {}
+        for indices in batches[rank::world_size]:
+            input_ids, lengths = encoder_batch([ids[index] for index in indices])
+            hypotheses = greedy(model, input_ids.to(device), lengths.to(device))
+            tokens |= {index: hypothesis.tokens for index, hypothesis in zip(indices, hypotheses, strict=True)}
+        if world_size > 1:
+            parts: list[Any] = [None] * world_size
+            distributed.all_gather_object(parts, tokens)
+            tokens = {index: row for part in parts for index, row in part.items()}
+        return self.tokenizer.decode([tokens[index] for index in range(len(ids))])
+
+
+def _forward(model: EncoderDecoder, batch: PairBatch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
+    hidden, attentions = model.forward_features(batch.input_ids, batch.decoder_input_ids, batch.lengths)
+    options = {"label_smoothing": label_smoothing, "ignore_index": model.config.pad_id}
+    return model.lm_head.loss(hidden, batch.labels, **options), attentions

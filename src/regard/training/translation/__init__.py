@@ -1,1 +1,0 @@
-"""Training translators: their recipe, their data, their loss."""
