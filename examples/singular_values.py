@@ -1,8 +1,8 @@
-"""The singular values of one head's weights at 16,384 tokens, where the matrix would take 1 GiB in float32.
+"""The largest singular values of one head's attention weights at 16,384 tokens, a matrix of 1 GiB in float32.
 
-A weight matrix whose singular values fall off quickly carries little more than a few directions: the head mixes all
-tokens alike. SciPy's Lanczos iteration asks for nothing but products with the matrix and its transpose, and these are
-computed without it.
+If the singular values fall quickly, the matrix has a low effective rank: the head mixes all tokens in nearly the same
+way. SciPy's Lanczos iteration only needs products with the matrix and its transpose, which are computed without storing
+the matrix.
 
 Run: ``python examples/singular_values.py --tokens 16384``
 """
@@ -19,14 +19,14 @@ import regard
 
 
 def largest(weights: regard.WeightMatrix, count: int) -> list[float]:
-    """The largest singular values of one head, in falling order."""
-    found = svds(weights.linear_operator(), k=count, return_singular_vectors=False, rng=0, tol=1e-4)
-    return sorted(found.tolist(), reverse=True)
+    """The largest singular values of one head, in descending order."""
+    values = svds(weights.linear_operator(), k=count, return_singular_vectors=False, rng=0, tol=1e-4)
+    return sorted(values.tolist(), reverse=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Print the largest singular values of a head that sees far and of one that does not."
+        description="Print the largest singular values of a head that attends to all tokens and of one with a window."
     )
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--count", type=int, default=5)

@@ -161,6 +161,7 @@ def test_an_end_ends(writer):
         writer.model.decoder.norm.bias.copy_(writer.model.token_embedding.weight[2] * 9)
         assert writer.generate(["the cat"]) == [""]
         assert list(writer.stream("the cat")) == []
+        assert writer.generate(["the cat"], min_new_tokens=3, max_new_tokens=5) != [""]
         writer.model.decoder.norm.bias.copy_(before)
 
 

@@ -1,322 +1,193 @@
-"""``regard evaluate``: BLEU, chrF and TER of a model's translations, or of any translations in a file."""
+"""``regard evaluate``: metrics of a model on test data, of translations, or of generated texts."""
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.cli.options import DtypeName, load_pipeline, resolve_dtype
-from regard.cli.output import open_output, strip_newlines
+from regard.cli.options import DeviceOption, JsonOption, ModelOption, load_pipeline, reject_options
+from regard.cli.output import open_output, progress
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
+from regard.text.readers import read_lines
 
 if TYPE_CHECKING:
-    from regard.metrics.translation import Score
-    from regard.pipelines import TextEncoder
+    from regard.pipelines import Generator, TextEncoder
+    from regard.pipelines.evaluation import TranslationScores
 
-MASKED_TOKENS, MAX_DRAWS = 20_000, 20
-"""Masks are drawn until there are so many masked tokens, at least 2 and at most so many times."""
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
 
 
 def evaluate(
+    context: typer.Context,
     test: Annotated[
         Path | None,
         typer.Argument(
-            help="Pairs: source, tab, reference; `.gz` too. A source line that comes again brings a further reference. "
-            "Of a language model a text, of a masked one a text a line, of a classifier texts with classes."
+            help="Test data, plain or `.gz`. Translator: source, tab, reference; a repeated source brings a further "
+            "reference. Language model: a text. Masked language model: one text per line. Classifier: text, tab, class."
         ),
     ] = None,
-    source: Annotated[Path | None, typer.Option(help="The source lines, in place of TEST.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Source lines, instead of TEST.")] = None,
     reference: Annotated[
-        list[Path] | None,
-        typer.Option(help="References aligned with `--source`; give it again for each further reference."),
+        list[Path] | None, typer.Option(help="References aligned with `--source`; repeat for further references.")
     ] = None,
     hypotheses: Annotated[
-        Path | None, typer.Option(help="Score these lines (one for each different source line) and run no model.")
+        Path | None, typer.Option(help="Score these translations, one line per distinct source, without a model.")
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="The folder of a model.", show_default="the bundled model")] = None,
-    dtype: Annotated[
-        DtypeName | None,
-        typer.Option(
-            help="What the model computes in.",
-            show_default="float32; of a translator bfloat16 if it is faster here",
-        ),
-    ] = None,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="Hypotheses kept while searching; 1 is greedy.", show_default="5")
-    ] = None,
+    model: ModelOption = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Beam size; 1 is greedy.", show_default="5")] = None,
     generated: Annotated[
         Path | None,
         typer.Option(
-            help="Measure these texts, which a model wrote: one a line, or a `.jsonl` of `regard generate --json`. "
-            "With one `--reference`, what was wanted of each."
+            help="Measure generated texts: one per line, or a `.jsonl` file of `regard generate --json`. One "
+            "`--reference` may have a reference for each."
         ),
     ] = None,
     tokenize: Annotated[
-        str | None,
-        typer.Option(
-            help="How BLEU cuts sentences into words: 13a, intl, char, zh; none if it was done.", show_default="13a"
-        ),
-    ] = None,
+        str, typer.Option(help="Tokenizer of BLEU: 13a, intl, char, zh, or none for tokenized texts.")
+    ] = "13a",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the translations to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "float64"],
+        typer.Option(
+            help="Compute dtype; auto is bfloat16 for translators on CPUs that are faster at it, else float32."
+        ),
+    ] = "auto",
+    device: DeviceOption = "cpu",
 ) -> None:
-    """Measure what a model was made for.
+    """Evaluate a model or its output.
 
-    Of a translator BLEU, chrF and TER by sacreBLEU, each with the signature that makes it comparable; of a language
-    model (TEST is a text) perplexity and bits per character; of a masked language model (a text a line) how well it
-    tells hidden words; of a classifier (text, tab, class) accuracy and F1; of texts that were generated how varied they
-    are (distinct-n, self-BLEU) and how close to references (ROUGE).
-
-    Pairs in one file, where repeated source lines are several references of one sentence:
+    Prints BLEU, chrF and TER of a translator, with the signatures of sacreBLEU; perplexity and bits per character of a
+    language model; loss, perplexity and accuracy of a masked language model; accuracy and F1 of a classifier; diversity
+    (distinct-n, self-BLEU) and ROUGE of generated texts. `--json` prints one object.
 
         regard evaluate test.tsv
-
-    Aligned files, and translations that came from elsewhere:
-
+        regard evaluate test.tsv --model runs/polarity/best
         regard evaluate --source test.en --reference test.de --hypotheses other-system.de
-
-    Texts that a language model wrote:
-
         regard evaluate --generated texts.jsonl
     """
+    of_translators = ("source", "hypotheses", "beam", "tokenize", "output")
     if generated is not None:
-        others = {"source": source, "hypotheses": hypotheses, "model": model, "dtype": dtype, "beam": beam}
-        others |= {"output": output, "tokenize": tokenize}
-        idle = [f"`--{name}`" for name in given(**others)] + (["TEST"] if test is not None else [])
-        if idle or len(reference or []) > 1:
-            told = ", ".join(idle) or "a second `--reference`"
-            raise InvalidArgument(
-                f"{told}: `--generated` measures the texts of one file, at most with one reference each"
-            )
-        _print_values(_generated_scores(generated, (reference or [None])[0]), as_json=as_json)
+        reject_options(context, ("test", *of_translators, "model", "dtype", "device"), "not used with --generated")
+        if reference and len(reference) > 1:
+            raise InvalidArgument("--reference: expected at most one file with --generated, got several")
+        from regard.pipelines.evaluation import evaluate_generated
+
+        _print_values(evaluate_generated(generated, reference[0] if reference else None), as_json)
         return
-    from regard.models import GPT, Bert, load_model
+    from regard.models import GPT, Bert
     from regard.models.checkpoint import kind_of, model_class
 
-    kind = None if model is None else model_class(model)
-    if model is not None and kind in (GPT, Bert):
-        idle = given(
-            source=source, reference=reference, hypotheses=hypotheses, beam=beam, tokenize=tokenize, output=output
-        )
-        if test is None or idle:
-            named = ", ".join(f"`--{name}`" for name in idle) or "TEST"
-            raise InvalidArgument(
-                f"{named}: {kind_of(kind)} is measured on one file, TEST, and takes no options of translators"
-            )
-        found = (_text_scores if kind is GPT else _reader_scores)(model, test, dtype)
-        _print_values(found, as_json=as_json)
+    architecture = None if model is None else model_class(model)
+    if model is not None and architecture in (GPT, Bert):
+        reject_options(context, (*of_translators, "reference"), f"not used with {kind_of(architecture)}")
+        if test is None:
+            raise InvalidArgument(f"TEST: expected a file to evaluate {kind_of(architecture)}, got none")
+        _print_values(_evaluate_text_model(model, test, "float32" if dtype == "auto" else dtype, device), as_json)
         return
-    from regard.metrics import corpus_scores
-
-    idle = given(model=model, dtype=dtype, beam=beam)
-    if hypotheses is not None and idle:
-        named = ", ".join(f"`--{name}`" for name in idle)
-        raise InvalidArgument(f"{named}: `--hypotheses` runs no model; leave out one or the other")
-    if model is not None and kind is None:
-        load_model(model)  # which tells why it cannot be read, before the lines of TEST are taken for pairs
-    sources, references = _read(test, source, reference or [])
-    with nullcontext() if output is None else open_output(output) as file:  # refused before anything is translated
-        if hypotheses is not None:
-            lines = _hypotheses(hypotheses, len(sources))
-        else:
-            from regard.cli.translate import translate_lines
-            from regard.pipelines import Translator
-
-            named = [(f"the source {text[:40]!r}", text) for text in sources]
-            translator = load_pipeline(model, Translator, dtype=dtype or "auto", device="cpu")
-            found = translate_lines(translator, named, total=len(sources), **given(beam=beam))
-            lines = [strip_newlines(best[0].text) for *_, best in found]
-        if file is not None:
-            file.writelines(f"{line}\n" for line in lines)
-    scores = corpus_scores(lines, references, **given(tokenize=tokenize))
-    report(scores, sentences=len(sources), references=sum(map(len, references)), as_json=as_json)
-    if tokenize is None and 2 * sum(line.endswith(" .") for line in lines) > len(lines):
+    if hypotheses is not None:
+        reject_options(context, ("model", "dtype", "device", "beam"), "not used with --hypotheses")
+    scores = _evaluate_translation(test, source, reference or [], hypotheses, output, tokenize,
+                                   model=model, beam=beam, dtype=dtype, device=device)  # fmt: skip
+    _print_scores(scores, as_json)
+    if tokenize == "13a" and 2 * sum(line.endswith(" .") for line in scores.translations) > len(scores.translations):
         print("note: this text looks tokenized; `--tokenize none` takes its words as they are", file=sys.stderr)
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that are set."""
-    return {name: value for name, value in options.items() if value is not None}
+def _evaluate_text_model(model: Path, test: Path, dtype: str, device: str) -> dict[str, Any]:
+    """Scores of a language model, a masked language model or a classifier."""
+    from regard.pipelines import Generator
+    from regard.pipelines.base import Pipeline
+    from regard.pipelines.evaluation import evaluate_classifier, evaluate_language_model, evaluate_masked_lm
+
+    pipeline: Generator | TextEncoder | Any = load_pipeline(model, Pipeline, dtype=dtype, device=device)
+    if isinstance(pipeline, Generator):
+        return asdict(evaluate_language_model(pipeline, test))
+    head = pipeline.model.config.head
+    if head == "masked_lm":
+        return asdict(evaluate_masked_lm(pipeline, test))
+    if head == "sequence_classification":
+        return asdict(evaluate_classifier(pipeline, test))
+    expected = "expected a BERT with the head 'sequence_classification' or 'masked_lm'"
+    raise InvalidArgument(f"--model: {expected}, got {head!r} in {model}")
 
 
-def _text_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
-    """How likely a language model holds a text."""
-    from regard.pipelines.generator import Generator
+def _evaluate_translation(
+    test: Path | None,
+    source: Path | None,
+    reference: list[Path],
+    hypotheses: Path | None,
+    output: Path | None,
+    tokenize: str,
+    *,
+    model: Path | None,
+    beam: int | None,
+    dtype: str,
+    device: str,
+) -> TranslationScores:
+    """Scores of a translator or of the translations of a file."""
+    from regard.pipelines import Translator
+    from regard.pipelines.evaluation import evaluate_translation, read_test_pairs, score_translations
 
-    text = "".join(f"{line}\n" for line in read_lines(test))
-    found = Generator.load(model, dtype=resolve_dtype(dtype or "float32")).likelihood(text)
-    return {
-        "tokens": found.num_tokens,
-        "characters": found.num_characters,
-        "loss": found.nll / found.num_tokens,
-        "perplexity": found.perplexity,
-        "bits_per_character": found.bits_per_character,
-    }
-
-
-def _reader_scores(model: Path, test: Path, dtype: str | None) -> dict[str, float]:
-    """How well a BERT does what its head is for."""
-    from regard.pipelines.text_encoder import TextEncoder
-
-    reader = TextEncoder.load(model, dtype=resolve_dtype(dtype or "float32"))
-    head = reader.model.config.head
-    measures = {"sequence_classification": _class_scores, "masked_lm": _guess_scores}
-    if head not in measures:
-        told = f"a BERT with the head {head!r}, but what is measured is {' or '.join(map(repr, measures))}"
-        raise InvalidArgument(f"{model}: holds {told}")
-    return measures[head](reader, test)
-
-
-def _guess_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
-    """How well a masked language model predicts tokens that are masked as in training.
-
-    A few texts have few masked tokens, so masks are drawn several times; ``loss_std`` is the standard deviation of the
-    loss over draws.
-    """
-    from regard.metrics import perplexity
-
-    texts = [line.strip() for line in read_lines(test) if line.strip()]
-    if not texts:
-        raise InvalidFile(f"{test}: expected texts, one a line, but the file is empty")
-    scores = [reader.masked_lm_score(texts)]
-    draws = min(max(math.ceil(MASKED_TOKENS / scores[0].num_tokens), 2), MAX_DRAWS)
-    scores += [reader.masked_lm_score(texts, seed=seed) for seed in range(1, draws)]
-    tokens, loss = sum(each.num_tokens for each in scores), [each.nll / each.num_tokens for each in scores]
-    mean = sum(each.nll for each in scores) / tokens
-    return {
-        "texts": len(texts),
-        "draws": draws,
-        "masked_tokens": tokens,
-        "loss": mean,
-        "loss_std": statistics.stdev(loss),
-        "perplexity": perplexity(mean),
-        "accuracy": 100 * sum(each.num_correct for each in scores) / tokens,
-    }
+    translator = None if hypotheses else load_pipeline(model, Translator, dtype=dtype, device=device)
+    if test is not None and source is None and not reference:
+        sources, references = read_test_pairs(test)
+    elif test is None and source is not None and reference:
+        sources = _read_aligned(source)
+        columns = [_read_aligned(path, len(sources)) for path in reference]
+        references = [list(row) for row in zip(*columns, strict=True)]
+    else:
+        raise InvalidArgument("TEST: expected a file of pairs, or --source with at least one --reference")
+    with nullcontext() if output is None else open_output(output) as file:  # opened before anything is translated
+        if translator is None:
+            assert hypotheses is not None
+            translations = _read_aligned(hypotheses, len(sources))
+            scores = score_translations(translations, references, tokenize=tokenize)
+        else:
+            with progress("translating", len(sources)) as advance:
+                scores = evaluate_translation(
+                    translator, sources, references, beam=beam, tokenize=tokenize, progress=advance
+                )
+        if file is not None:
+            file.writelines(f"{line}\n" for line in scores.translations)
+    return scores
 
 
-def _class_scores(reader: TextEncoder, test: Path) -> dict[str, float]:
-    """How well a classifier tells the classes of texts."""
-    import torch
-
-    from regard.metrics import classification_metrics
-
-    labels = reader.model.config.labels
-    pairs = [(text, label) for _, text, label in read_labeled_texts([test])]
-    if not pairs:
-        raise InvalidFile(f"{test}: expected texts with their classes, but the file is empty")
-    unknown = sorted({label for _, label in pairs} - set(labels))
-    if unknown:
-        raise InvalidFile(f"{test}: has the class {unknown[0]!r}, but the model knows {', '.join(map(repr, labels))}")
-    confusion = torch.zeros(len(labels), len(labels), dtype=torch.int64)
-    for (_, label), told in zip(pairs, reader.classify([text for text, _ in pairs]), strict=True):
-        confusion[labels.index(label), labels.index(told.label)] += 1
-    return {"texts": len(pairs), **classification_metrics(confusion)}
+def _read_aligned(path: Path, expected: int | None = None) -> list[str]:
+    """The lines of a file, as many as there are sources."""
+    lines = list(read_lines(path))
+    if not lines:
+        raise InvalidFile(f"{path}: expected lines, got an empty file")
+    if expected is not None and len(lines) != expected:
+        raise InvalidFile(f"{path}: expected {expected:,} lines, one for each distinct source, got {len(lines):,}")
+    return lines
 
 
-def _generated_scores(path: Path, reference: Path | None) -> dict[str, Any]:
-    """How varied generated texts are, and how close to what was wanted."""
-    from regard.metrics import generation_metrics, generation_signature
-
-    return {
-        **generation_metrics(_texts(path), None if reference is None else _texts(reference)),
-        "by": generation_signature(),
-    }
-
-
-def _texts(path: Path) -> list[str]:
-    """The texts of a file, one a line; of JSON lines what each names so."""
-    lines = read_lines(path)
-    if not path.name.removesuffix(".gz").endswith(".jsonl"):
-        return list(lines)
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found = json.loads(line)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or not isinstance(found.get("text"), str):
-            expected = "an object with a 'text', as `regard generate --json` prints it"
-            raise InvalidFile(f"{path}, line {number}: expected {expected}")
-        texts.append(found["text"])
-    return texts
-
-
-def _print_values(values: Mapping[str, Any], *, as_json: bool) -> None:
+def _print_values(values: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(values))
         return
     for name, value in values.items():
-        shown = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
-        shown = "none: the texts are too short" if value is None else shown
-        print(f"{name.replace('_', ' ')}: {shown}")
+        text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
+        print(f"{name.replace('_', ' ')}: {'none: the texts are too short' if text is None else text}")
 
 
-def report(scores: Mapping[str, Score], *, sentences: int, references: int, as_json: bool) -> None:
-    """Print the scores, for people or as JSON."""
+def _print_scores(scores: TranslationScores, as_json: bool) -> None:
     if as_json:
-        named = {name: {"score": found.score, "signature": found.signature} for name, found in scores.items()}
-        print(json.dumps({"sentences": sentences, "references": references, **named}))
+        print(json.dumps({name: value for name, value in asdict(scores).items() if name != "translations"}))
         return
-    print(f"{_count(sentences, 'sentence')}, {_count(references, 'reference')}")
-    for name, found in scores.items():
-        print(f"{NAMES[name]:6}{found.score:6.2f}  {found.signature}")
+    print(f"{_count(scores.sentences, 'sentence')}, {_count(scores.references, 'reference')}")
+    for name, label in NAMES.items():
+        score = getattr(scores, name)
+        print(f"{label:6}{score.score:6.2f}  {score.signature}")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _read(test: Path | None, source: Path | None, reference: list[Path]) -> tuple[list[str], list[list[str]]]:
-    """The sources and the references of each."""
-    if test is not None and source is None and not reference:
-        return _pairs(test)
-    if test is None and source is not None and reference:
-        return _aligned(source, reference)
-    raise InvalidArgument("expected either TEST, a file of pairs, or `--source` with one `--reference` or more")
-
-
-def _hypotheses(path: Path, wanted: int) -> list[str]:
-    lines = list(read_lines(path))
-    if len(lines) != wanted:
-        raise InvalidFile(
-            f"{path}: expected {wanted:,} lines, one for each different source line in its first order, but there are "
-            f"{len(lines):,}"
-        )
-    return lines
-
-
-def _pairs(test: Path) -> tuple[list[str], list[list[str]]]:
-    grouped = group_references(_whole(test))
-    if not grouped:
-        raise InvalidFile(f"{test}: expected pairs, but the file is empty")
-    return list(grouped), list(grouped.values())
-
-
-def _whole(test: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a file, of which none may have an empty side: a test is measured whole."""
-    for number, (source, target) in enumerate(read_pairs([test]), start=1):
-        if not source or not target:
-            raise InvalidFile(f"{test}, line {number}: expected a source, a tab and a reference, but one is empty")
-        yield source, target
-
-
-def _aligned(source: Path, reference: list[Path]) -> tuple[list[str], list[list[str]]]:
-    sources = list(read_lines(source))
-    columns = [list(read_lines(path)) for path in reference]
-    counted = zip(reference, map(len, columns), strict=True)
-    uneven = [f"{path} has {count:,}" for path, count in counted if count != len(sources)]
-    if uneven:
-        raise InvalidFile(f"expected as many lines as {source} has, {len(sources):,}, but {' and '.join(uneven)}")
-    if not sources:
-        raise InvalidFile(f"{source}: expected lines, but the file is empty")
-    return sources, [list(row) for row in zip(*columns, strict=True)]
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

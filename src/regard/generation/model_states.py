@@ -137,14 +137,14 @@ def _check_inputs(
     max_seq_len = model.config.max_seq_len
     with Checks() as checks:
         checks.that(not model.training, "model: expected evaluation mode, got training mode; call model.eval()")
-        limit, source = max_seq_len, "the model's max_seq_len"
-        if checks.integer("max_new_tokens", max_new_tokens, low=1, optional=True) and max_new_tokens is not None:
-            if not is_gpt:
-                checks.that(
-                    max_new_tokens <= limit, f"max_new_tokens: expected at most {source} {limit}, got {max_new_tokens}"
-                )
-            limit, source = max_new_tokens, "max_new_tokens"
-        if checks.integer("min_new_tokens", min_new_tokens, low=0):
+        is_int = checks.integer("max_new_tokens", max_new_tokens, low=1, optional=True)
+        if checks.integer("min_new_tokens", min_new_tokens, low=0) and is_int:
+            limit = max_seq_len if max_new_tokens is None else max_new_tokens
+            source = "the model's max_seq_len" if max_new_tokens is None else "max_new_tokens"
+            checks.that(
+                is_gpt or limit <= max_seq_len,
+                f"max_new_tokens: expected at most the model's max_seq_len {max_seq_len}, got {limit}",
+            )
             checks.that(
                 min_new_tokens <= limit, f"min_new_tokens: expected at most {source} {limit}, got {min_new_tokens}"
             )
