@@ -16,11 +16,13 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, Inval
 from regard.models import (
     GPT,
     Bert,
+    BertConfig,
     EncoderDecoder,
     GPTConfig,
     Transformer,
     TransformerConfig,
     checkpoint,
+    load_config,
     load_model,
     save_model,
 )
@@ -286,6 +288,19 @@ def test_the_bundled_config_is_in_full():
     folder = Path(checkpoint.__file__).parents[1] / "bundled/tatoeba-en-de"
     stored = json.loads((folder / "config.json").read_text())
     assert stored == json.loads(json.dumps({**FORMAT, **vars(load_model(folder).config)}))
+
+
+def test_a_config_is_loaded_without_weights(tmp_path):
+    config = BertConfig(50, d_model=16, num_heads=2, num_layers=1, d_ff=32, max_seq_len=40)
+    for format in ("regard", "transformers"):  # noqa: A001 - as the argument
+        save_model(tmp_path / format, Bert(config), format=format)
+        assert load_config(tmp_path / format).max_seq_len == 40
+    (tmp_path / "regard" / "model.safetensors").write_bytes(b"damaged")
+    assert load_config(tmp_path / "regard", expected=Bert) == config
+    with pytest.raises(InvalidCheckpoint, match="folder: expected a GPT, got a BERT"):
+        load_config(tmp_path / "regard", expected=GPT)
+    with pytest.raises(InvalidCheckpoint, match="no such folder"):
+        load_config(tmp_path / "missing")
 
 
 def test_an_expected_class_that_is_none_is_refused(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +280,27 @@ def test_the_shipped_recipe_is_the_bundled_models(root: Path) -> None:
     assert recipe.data.folder == Path("elsewhere")
     model = Transformer(recipe.model.build_config(recipe.tokenizer.vocab_size))
     assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 15.3e6  # bytes in bfloat16
+
+
+def test_recipes_are_read_and_checked_without_lightning() -> None:
+    code = """
+import sys
+from regard.training import load_recipe
+from regard.training.recipe_file import bundled_recipes
+for name in bundled_recipes():
+    load_recipe(name).build_task()
+sys.exit("lightning" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_numbers_with_exponents_need_no_point(tmp_path: Path) -> None:
+    """Of YAML 1.1, but not of YAML 1.2, they are strings; a file of such a name survives the copy."""
+    options = ["--model.norm_eps=1e-6", "--data.train=1e5", "--trainer.max_steps=1e3", f"--output_dir={tmp_path}"]
+    recipe = make_recipe(SMALLEST, *options)
+    assert (recipe.model.norm_eps, recipe.trainer.max_steps) == (1e-6, 1000)
+    write_recipe(recipe)
+    assert load_recipe(tmp_path / "recipe.yaml").data.train == (Path("1e5"),)
 
 
 @pytest.mark.parametrize("key", ["output_dir", "data.folder", "data.train", "data.valid"])

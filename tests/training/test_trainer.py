@@ -135,6 +135,21 @@ def test_a_terminal_shows_a_bar(keys: dict[str, Any], monkeypatch: pytest.Monkey
     assert re.search(r"step 30/30 .*━.* \d:\d\d:\d\d epoch 0, loss [\d.]+, [\d,]+ tokens/s", last)
 
 
+def test_the_loss_is_shown_before_the_first_row(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--trainer.log_every_n_steps=1000", "--trainer.max_steps=2", "--data.valid=null"]
+    train(make_recipe(keys, *options, "--output_dir", str(tmp_path / "lines")))
+    text = (tmp_path / "lines" / "train.log").read_text()
+    assert re.search(r"step 1/2: epoch 0, loss [\d.]+, [\d,]+ tokens/s", text)
+    assert "step 2/2" not in text
+    screen = io.StringIO()
+    module = sys.modules["regard.training.trainer"]
+    monkeypatch.setattr(module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=150))
+    train(make_recipe(keys, *options, "--output_dir", str(tmp_path / "bar")))
+    assert re.search(r"epoch 0, loss [\d.]+, [\d,]+ tokens/s", screen.getvalue())
+
+
 def interrupt_at(run: Path, step: int, number: signal.Signals = signal.SIGINT) -> threading.Thread:
     """Press Ctrl-C, or send another signal, when the log has come to a step."""
 

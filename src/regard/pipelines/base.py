@@ -17,7 +17,7 @@ from regard.analysis.layer import AttentionKind
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks, as_device
-from regard.data.batching import pad_sequences
+from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument
 from regard.models import GPT, Bert
 from regard.models.checkpoint import load_model
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class Pipeline(Generic[ModelT]):
+class Pipeline(ABC, Generic[ModelT]):
     """A model with its tokenizer.
 
     Args:
@@ -97,6 +97,14 @@ class Pipeline(Generic[ModelT]):
         """Dtype of the model's weights."""
         return next(self.model.parameters()).dtype
 
+    @abstractmethod
+    def record(self, text: str) -> Recording:
+        """Record what every layer and head attends to in a text."""
+
+    @abstractmethod
+    def trace(self, text: str, layer: str | None = None) -> Trace:
+        """Trace the computation of one attention layer on a text, step by step."""
+
     def _run_batched(
         self, sequences: Sequence[list[int]], run: Callable[[list[list[int]]], Iterable[Result]], extra: int = 0
     ) -> list[Result]:
@@ -114,11 +122,11 @@ class Pipeline(Generic[ModelT]):
 
     def _pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids (batch, tokens), padded on the right, and lengths (batch,), on the model's device."""
-        lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
-        return pad_sequences(sequences, self.model.config.pad_id).to(self.device), lengths
+        input_ids, lengths = pad_batch(sequences, self.model.config.pad_id)
+        return input_ids.to(self.device), lengths.to(self.device)
 
 
-class SelfAttentionPipeline(Pipeline[SelfAttentionT], ABC):
+class SelfAttentionPipeline(Pipeline[SelfAttentionT]):
     """A model with self-attention only, and its tokenizer."""
 
     layer_kind: ClassVar[AttentionKind]
