@@ -91,7 +91,7 @@ def test_processes_tell_every_word_of_a_validation_once(world_size):
 
 def test_what_spells_an_end_is_none(tmp_path):
     (tmp_path / "a.txt").write_text("<s>b</s>\n")
-    tokenizer = train_char(["<s>b</s>\n"], "line")
+    tokenizer = train_char(["<s>b</s>\n"], sample_by="line")
     ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", sample_by="line").ids.tolist()
     assert ids.count(tokenizer.eos_id) == 1
     assert tokenizer.decode([ids]) == ["<s>b</s>"]
