@@ -49,7 +49,7 @@ def last_step(run: Path) -> int:
     return int(lines[-1].partition(",")[0] or 0) if lines else 0
 
 
-@pytest.mark.parametrize("accumulate_grad_batches", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_killed_training_goes_on_bit_for_bit(tmp_path: Path, keys: dict[str, Any], accumulate: int) -> None:
     keys["trainer"] |= {"max_steps": 120, "accumulate_grad_batches": accumulate}
     keys["model"] |= {"dropout": 0.2, "attention_dropout": 0.1}

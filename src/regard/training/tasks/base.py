@@ -59,8 +59,8 @@ class Task(ABC):
         return []
 
     @abstractmethod
-    def loader(self, dataset: Any, *, seed: int | None, rank: int, world_size: int) -> ResumableLoader:
-        """The batches of one process; without a seed one epoch for validation."""
+    def loader(self, dataset: Any, **process: Any) -> ResumableLoader:
+        """The batches of one process, which ``seed``, ``rank`` and ``world_size`` describe, as in `ResumableLoader`."""
 
     @abstractmethod
     def build_model(self) -> Any:

@@ -125,9 +125,8 @@ class CausalLMTask(Task):
     def describe(self, dataset: TokenStream) -> str:
         return f"{len(dataset)} tokens, {dataset.num_characters} characters"
 
-    def loader(self, dataset: TokenStream, *, seed: int | None, rank: int, world_size: int) -> BlockLoader:
-        data = self.recipe.data
-        return BlockLoader(dataset, data.block_size, data.batch_size, seed=seed, rank=rank, world_size=world_size)
+    def loader(self, dataset: TokenStream, **process: Any) -> BlockLoader:
+        return BlockLoader(dataset, self.recipe.data.block_size, self.recipe.data.batch_size, **process)
 
     def build_model(self) -> GPT:
         model: ModelSection = self.recipe.model

@@ -207,9 +207,8 @@ class TranslationTask(Task):
         step = max(1, len(fitting) // max(1, count))  # spread over the file, which may be sorted
         return dict(fitting[::step][:count]), len(references) - len(fitting)
 
-    def loader(self, dataset: PairDataset, *, seed: int | None, rank: int, world_size: int) -> PairLoader:
-        budget = self.recipe.data.max_tokens_per_batch
-        return PairLoader(dataset, budget, seed=seed, rank=rank, world_size=world_size)
+    def loader(self, dataset: PairDataset, **process: Any) -> PairLoader:
+        return PairLoader(dataset, self.recipe.data.max_tokens_per_batch, **process)
 
     def build_model(self) -> EncoderDecoder:
         model: ModelSection = self.recipe.model
@@ -232,10 +231,10 @@ class TranslationTask(Task):
         if references:
             translations = self._translate(model, list(references))
             scores = corpus_scores(translations, list(references.values()), ["bleu", "chrf"])
-            metrics |= {name: each.score for name, each in scores.items()}
+            metrics |= {name: score.score for name, score in scores.items()}
             if not self._logged_signatures:
                 self._logged_signatures = True
-                log.info("metrics: %s", ", ".join(f"{name} {each.signature}" for name, each in scores.items()))
+                log.info("metrics: %s", ", ".join(f"{name} {score.signature}" for name, score in scores.items()))
         return metrics
 
     def _translate(self, model: EncoderDecoder, sources: list[str]) -> list[str]:
