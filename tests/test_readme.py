@@ -23,6 +23,7 @@ from regard.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 MAX_LINES = {"README.md": 150, "CONTRIBUTING.md": 130}
+WITH_COMMANDS = [*MAX_LINES, "docs/training.md"]
 SPEED = {  # each row of the README's table: its result file, and the key of its median
     "`attend`, output only, 4,096": ("attention", "time relative to SDPA: output, 4096"),
     "`attend` with entropy and received, 4,096": (
@@ -72,7 +73,7 @@ def commands() -> list[str]:
     """The lines that a person would type and that take too long to run here."""
     typed = (
         line.partition("#")[0]
-        for document in MAX_LINES
+        for document in WITH_COMMANDS
         for block in blocks(document, "console")
         for line in block.splitlines()
     )
@@ -114,7 +115,7 @@ def test_the_readme_begins_with_how_to_install_and_with_code():
     assert len(re.findall(r"\w[\w-]*", pitch)) <= 60
 
 
-@pytest.mark.parametrize("block", blocks("README.md", "sh"))
+@pytest.mark.parametrize("block", [block for document in WITH_COMMANDS for block in blocks(document, "sh")])
 def test_shell_blocks_run(block, tmp_path):
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     done = subprocess.run(

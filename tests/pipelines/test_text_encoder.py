@@ -102,12 +102,12 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
     ids = sorted(
         tokenizer.encode(ENGLISH, add_special_tokens=True, split_special_tokens=False), key=len, reverse=True
     )  # as they are read
-    lengths = np.array([len(each) for each in ids])
-    padded = np.array([[*each, *[0] * (lengths[0] - len(each))] for each in ids])
+    lengths = torch.tensor([len(each) for each in ids])
+    padded = torch.tensor([[*each, *[0] * (len(ids[0]) - len(each))] for each in ids])
     for share in (1.0, 0.3):
         known = {"mlm_probability": share, "mask_id": 3, "vocab_size": 280}
-        hidden, labels = map(torch.from_numpy, mask_tokens(padded, lengths, np.random.default_rng(7), **known))
-        real = torch.arange(lengths[0]) < torch.from_numpy(lengths)[:, None]
+        hidden, labels = mask_tokens(padded, lengths, np.random.default_rng(7), **known)
+        real = torch.arange(lengths[0]) < lengths[:, None]
         out = theirs(hidden, attention_mask=real.long(), labels=labels)
         told = labels != -100
         found = reader.masked_lm_score(ENGLISH, mlm_probability=share, seed=7)

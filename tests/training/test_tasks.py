@@ -308,14 +308,14 @@ def test_keys_that_do_not_fit_are_named(recipes, task, override, words):
 def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     keys = recipes["classification"]
     (tmp_path / "valid.tsv").write_text("the film\tmaybe\n")
-    with pytest.raises(InvalidFile, match=r"valid\.tsv, line 1: the class 'maybe' is none of 'no', 'yes'"):
+    with pytest.raises(InvalidFile, match=r"valid\.tsv, line 1: expected one of 'no', 'yes', got 'maybe'"):
         train(make_recipe(keys))
     (tmp_path / "train.tsv").write_text("the film\n")
     with pytest.raises(InvalidFile, match=r"train\.tsv, line 1: expected text, tab, class"):
         train(make_recipe(keys))
     (tmp_path / "train.tsv").write_text("".join(f"the film {n}\tder Film {n}\n" for n in range(40)))
     with pytest.raises(
-        InvalidFile, match="expected texts of a few classes, but 40 texts have 40: are these pairs of a"
+        InvalidFile, match="expected texts with a few labels, got 40 labels for 40 texts; are these pairs"
     ):
         train(make_recipe(keys))
     keys = recipes["masked_lm"]

@@ -22,13 +22,15 @@ def train(
     Any key of the recipe can be set by its dotted name. The folder of the run (`output_dir`) gets models (`last`,
     `best`, `averaged`) that `--model` of the other commands takes, a log and metrics.csv.
 
+        regard train toy-translation
         regard train tatoeba-en-de --data.folder pairs --trainer.max_steps 2000
         regard train my-recipe.yaml --resume
 
     After a crash, Ctrl-C or SIGTERM, `--resume` continues from the last checkpoint, bit for bit on one CPU.
 
     Recipes of the package: tatoeba-en-de, multi30k-en-de and tatoeba-rnn-search (translation), shakespeare-characters
-    (causal_lm), tatoeba-masked-lm (masked_lm), polarity (classification).
+    (causal_lm), tatoeba-masked-lm (masked_lm), polarity (classification). Four train in minutes, on data that are in
+    the package: toy-translation, toy-causal-lm, toy-masked-lm and toy-classification.
     """
     if str(recipe).startswith("--"):
         raise InvalidArgument(

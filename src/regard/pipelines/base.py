@@ -17,7 +17,7 @@ from regard.analysis.layer import AttentionKind
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks, as_device
-from regard.data.batching import pad_sequences
+from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument, InvalidFile
 from regard.models import GPT, Bert
 from regard.models.checkpoint import load_model
@@ -118,8 +118,8 @@ class Pipeline(Generic[ModelT, TokenizerT]):
 
     def _pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids (batch, tokens), padded on the right, and lengths (batch,), on the model's device."""
-        lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
-        return pad_sequences(sequences, self.model.config.pad_id).to(self.device), lengths
+        input_ids, lengths = pad_batch(sequences, self.model.config.pad_id)
+        return input_ids.to(self.device), lengths.to(self.device)
 
 
 class SelfAttentionPipeline(Pipeline[SelfAttentionT, TextTokenizerT], ABC):

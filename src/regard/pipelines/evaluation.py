@@ -126,7 +126,7 @@ def evaluate_translation(
     Example:
         >>> scores = evaluate_translation(None, ["Thank you."], [["Danke.", "Vielen Dank."]])
         >>> scores.references, scores.translations
-        (2, ('Danke.',))
+        (2, ('Danke!',))
     """
     translator = _as_pipeline(Translator, translator)
     translations: list[str] = []

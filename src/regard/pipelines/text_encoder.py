@@ -143,19 +143,18 @@ class TextEncoder(SelfAttentionPipeline[Bert, PipelineTokenizer]):
         for indices in batches_by_length([len(ids) for ids in encoded], self.max_batch_tokens):
             input_ids, lengths = self._pad([encoded[index] for index in indices])
             masked_ids, labels = mask_tokens(
-                input_ids.cpu().numpy(),
-                lengths.cpu().numpy(),
+                input_ids,
+                lengths,
                 rng,
                 mlm_probability=mlm_probability,
                 mask_id=self._mask_id,
                 vocab_size=self.tokenizer.vocab_size,
             )
-            targets = torch.from_numpy(labels).to(self.device)
-            is_target = targets != IGNORE_INDEX
+            is_target = labels != IGNORE_INDEX
             with torch.inference_mode():
-                hidden, _ = self.model.forward_features(torch.from_numpy(masked_ids).to(self.device), lengths)
+                hidden, _ = self.model.forward_features(masked_ids, lengths)
                 logits = self.model.forward_head(hidden[is_target]).float()
-            targets = targets[is_target]
+            targets = labels[is_target]
             nll += float(cross_entropy(logits, targets, reduction="sum"))
             num_tokens += len(targets)
             num_correct += int((logits.argmax(-1) == targets).sum())

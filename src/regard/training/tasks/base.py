@@ -59,8 +59,8 @@ class Task(ABC):
         return []
 
     @abstractmethod
-    def loader(self, dataset: Any, **process: Any) -> ResumableLoader:
-        """The batches of one process, which ``seed``, ``rank`` and ``world_size`` describe, as in `ResumableLoader`."""
+    def loader(self, dataset: Any, **options: Any) -> ResumableLoader:
+        """The batches of one process; options are those of `ResumableLoader`."""
 
     @abstractmethod
     def build_model(self) -> Any:

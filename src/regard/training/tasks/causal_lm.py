@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from pydantic import Tag
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.blocks import BlockBatch, BlockLoader, TokenStream, all_lines, tokenize_stream
+from regard.data.blocks import BlockBatch, BlockLoader, TokenStream, read_text, tokenize_stream
 from regard.metrics.classification import perplexity
 from regard.models import GPT, GPTConfig
 from regard.nn.linear_cross_entropy import TokenLoss
@@ -112,21 +113,23 @@ class CausalLMTask(Task):
 
     def train_tokenizer(self) -> PipelineTokenizer:
         if self.recipe.tokenizer.type == "char":  # of all text, so that validation has no unknown characters
-            lines = all_lines([*self.train_files, *self.valid_files], (0.0, 1.0))
+            lines = chain.from_iterable(read_text([*self.train_files, *self.valid_files]))
             return PipelineTokenizer.of_characters(lines, self._documents)
-        lines = all_lines(self.train_files, (0.0, 1 - self.recipe.data.valid_fraction))
+        lines = chain.from_iterable(read_text(self.train_files, (0.0, 1 - self.recipe.data.valid_fraction)))
         return PipelineTokenizer.train(lines, self.recipe.tokenizer.vocab_size, self._documents)
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TokenStream:
         end = 1 - self.recipe.data.valid_fraction
-        share = (end, 1.0) if split == "valid" and not self.valid_files else (0.0, end)
-        return tokenize_stream(files, self.tokenizer, cache, share=share, documents=self._documents)
+        part = (end, 1.0) if split == "valid" and not self.valid_files else (0.0, end)
+        sample_by = self.recipe.data.sample_by
+        return tokenize_stream(files, self.tokenizer, cache, fraction_range=part, sample_by=sample_by)
 
     def describe(self, dataset: TokenStream) -> str:
         return f"{len(dataset)} tokens, {dataset.num_characters} characters"
 
-    def loader(self, dataset: TokenStream, **process: Any) -> BlockLoader:
-        return BlockLoader(dataset, self.recipe.data.block_size, self.recipe.data.batch_size, **process)
+    def loader(self, dataset: TokenStream, **options: Any) -> BlockLoader:
+        data = self.recipe.data
+        return BlockLoader(dataset, data.block_size, data.batch_size, **options)
 
     def build_model(self) -> GPT:
         model: ModelSection = self.recipe.model

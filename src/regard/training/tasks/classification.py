@@ -79,8 +79,8 @@ class ClassificationTask(BertTask):
     def statistics(self, loader: ResumableLoader) -> list[str]:
         return [f"classes: {', '.join(self.labels)}"]
 
-    def loader(self, dataset: TextDataset, **process: Any) -> TextLoader:
-        return TextLoader(dataset, self.recipe.data.batch_size, self.tokenizer.pad_id, **process)
+    def loader(self, dataset: TextDataset, **options: Any) -> TextLoader:
+        return TextLoader(dataset, self.recipe.data.batch_size, self.tokenizer.pad_id, **options)
 
     def build_model(self) -> Bert:
         return self.build_bert("sequence_classification", self.labels)

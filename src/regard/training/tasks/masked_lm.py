@@ -80,7 +80,7 @@ class MaskedLMTask(BertTask):
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TextDataset:
         return tokenize_texts(files, self.tokenizer, cache, max_length=self.recipe.data.max_length)
 
-    def loader(self, dataset: TextDataset, **process: Any) -> MaskedLMLoader:
+    def loader(self, dataset: TextDataset, **options: Any) -> MaskedLMLoader:
         if self.tokenizer.mask_id is None:
             raise InvalidFile(f"{self.recipe.model.checkpoint}: expected a tokenizer with a mask token, got none")
         return MaskedLMLoader(
@@ -90,7 +90,7 @@ class MaskedLMTask(BertTask):
             mask_id=self.tokenizer.mask_id,
             vocab_size=self.tokenizer.vocab_size,
             mlm_probability=self.recipe.data.mlm_probability,
-            **process,
+            **options,
         )
 
     def build_model(self) -> Bert:

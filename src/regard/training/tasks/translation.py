@@ -185,8 +185,8 @@ class TranslationTask(Task):
         return f"{len(dataset)} pairs (skipped: {dataset.num_empty} empty, {dataset.num_too_long} too long)"
 
     def statistics(self, loader: ResumableLoader) -> list[str]:
-        assert isinstance(loader, PairLoader)
-        padding = padding_fraction(loader.src_lengths, loader.tgt_lengths, loader.plan(loader.epoch))
+        batches = loader.sampler.plan(loader.sampler.epoch)
+        padding = padding_fraction(self.train_data.source.lengths, self.train_data.target.lengths, batches)
         lines = [f"padding: {padding:.1%} of the tokens in batches"]
         if num_too_long := self._bleu_references[1]:
             lines.append(f"BLEU: {num_too_long} validation sentences are skipped, because the model has no positions")
@@ -207,8 +207,8 @@ class TranslationTask(Task):
         step = max(1, len(fitting) // max(1, count))  # spread over the file, which may be sorted
         return dict(fitting[::step][:count]), len(references) - len(fitting)
 
-    def loader(self, dataset: PairDataset, **process: Any) -> PairLoader:
-        return PairLoader(dataset, self.recipe.data.max_tokens_per_batch, **process)
+    def loader(self, dataset: PairDataset, **options: Any) -> PairLoader:
+        return PairLoader(dataset, self.recipe.data.max_tokens_per_batch, **options)
 
     def build_model(self) -> EncoderDecoder:
         model: ModelSection = self.recipe.model
