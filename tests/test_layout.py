@@ -18,7 +18,6 @@ HEAVY = {
     "jaxtyping",
     "numpy",
     "lightning",
-    "datasets",
     "transformers",
     "sacrebleu",
     "tokenizers",
@@ -57,6 +56,20 @@ def test_help_takes_less_than_half_a_second_of_user_time():
         return usage.ru_utime
 
     assert min(user_time() for _ in range(5)) < 0.5
+
+
+@pytest.mark.parametrize("package", ["regard.text", "regard.data", "regard.metrics", "regard.pipelines"])
+def test_text_and_data_need_no_extra(package):
+    code = f"""
+import importlib, pkgutil, sys
+for name in ("datasets", "filelock", "lightning", "pyarrow", "pydantic", "tensorboard", "transformers", "yaml"):
+    sys.modules[name] = None
+package = importlib.import_module("{package}")
+for module in pkgutil.walk_packages(package.__path__, "{package}."):
+    importlib.import_module(module.name)
+"""
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", regard.__all__)

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batching import padding_fraction, token_budget_batches
-from regard.data.pairs import PairBatch, PairDataset, PairLoader, tokenize_pairs
+from regard.data.batching import BatchIndices, padding_fraction, token_budget_batches
+from regard.data.pairs import PairBatch, PairDataset, PairLoader, collate_pairs, tokenize_pairs
 from regard.errors import InvalidArgument
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import train_translation_bpe
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
 
@@ -25,7 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
     folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(0)
     lines = (f"{number} {'a' * draw.randint(1, 30)}\t{number} {'b' * draw.randint(1, 30)}" for number in range(500))
     (folder / "a.tsv").write_text("\n".join(lines))
-    return tokenize_pairs([folder / "a.tsv"], Tokenizer.train(["a"], vocab_size=259), folder)
+    return tokenize_pairs([folder / "a.tsv"], train_translation_bpe(["a"], vocab_size=259), folder)
 
 
 @given(LENGTHS, st.integers(61, 500), st.one_of(st.none(), st.integers(0, 9)))
@@ -45,7 +45,9 @@ def test_padding_share_is_what_the_tensors_hold(corpus: PairDataset) -> None:
     for batch in loader:
         cells += batch.input_ids.numel() + batch.labels.numel()
         real += int((batch.input_ids != 0).sum() + (batch.labels != 0).sum())
-    assert padding_fraction(loader.src_lengths, loader.tgt_lengths, loader.plan(0)) == pytest.approx(1 - real / cells)
+    assert padding_fraction(corpus.source.lengths, corpus.target.lengths, loader.sampler.plan(0)) == pytest.approx(
+        1 - real / cells
+    )
 
 
 def test_buckets_pad_far_less_than_chance_does() -> None:
@@ -57,21 +59,22 @@ def test_buckets_pad_far_less_than_chance_does() -> None:
 
 
 def test_a_pair_that_fits_no_batch_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="a batch holds 10 tokens, but pair 1 alone has 12; give batches more"):
+    with pytest.raises(
+        InvalidArgument, match="max_tokens: expected at least the 12 tokens of pair 1, got 10; allow more tokens"
+    ):
         token_budget_batches(np.array([3, 11]), np.array([3, 3]), 10, None)
 
 
 def test_a_batch_is_ready_for_teacher_forcing(corpus: PairDataset) -> None:
-    batch = PairLoader(corpus, 400).collate(np.array([7, 3]))
-    src, tgt = corpus.dataset["src"][:], corpus.dataset["tgt"][:]
+    batch = collate_pairs(corpus, BatchIndices(np.array([7, 3]), ()))
     for row, pair in enumerate([7, 3]):
-        source, target = src[pair], tgt[pair]
+        source, target = corpus.source[pair].tolist(), corpus.target[pair].tolist()
         assert batch.input_ids[row].tolist() == [*source, 2] + [0] * (batch.input_ids.shape[1] - len(source) - 1)
         assert batch.lengths[row] == len(source) + 1
         padding = [0] * (batch.labels.shape[1] - len(target) - 1)
         assert batch.decoder_input_ids[row].tolist() == [1, *target, *padding]
         assert batch.labels[row].tolist() == [*target, 2, *padding]
-    assert batch.num_targets == len(tgt[7]) + len(tgt[3]) + 2
+    assert batch.num_targets == len(corpus.target[7]) + len(corpus.target[3]) + 2
     assert batch.input_ids.dtype == batch.labels.dtype == torch.int64
 
 
@@ -87,7 +90,7 @@ def same(left: list[PairBatch], right: list[PairBatch]) -> bool:
 
 def test_the_order_follows_from_seed_and_epoch(corpus: PairDataset) -> None:
     first = PairLoader(corpus, 400, seed=1)
-    epoch = len(first.plan(0))
+    epoch = len(first.sampler.plan(0))
     batches = take(first, 3 * epoch)
     assert same(batches, take(PairLoader(corpus, 400, seed=1), 3 * epoch))
     assert not same(batches, take(PairLoader(corpus, 400, seed=2), 3 * epoch))
@@ -112,11 +115,11 @@ def test_a_resumed_loader_goes_on_at_the_very_batch(corpus: PairDataset, stop: i
 @pytest.mark.parametrize("world_size", [2, 3, 7])
 def test_processes_share_an_epoch_evenly(corpus: PairDataset, world_size: int) -> None:
     loaders = [PairLoader(corpus, 400, seed=1, rank=rank, world_size=world_size) for rank in range(world_size)]
-    steps = len(loaders[0].plan(0)) // world_size
-    assert len(loaders[0].plan(0)) == steps * world_size
+    steps = len(loaders[0].sampler.plan(0)) // world_size
+    assert len(loaders[0].sampler.plan(0)) == steps * world_size
     rows = [tuple(batch.input_ids[:, :4].flatten().tolist()) for loader in loaders for batch in take(loader, steps)]
     alone = PairLoader(corpus, 400, seed=1)
-    expected = [tuple(batch.input_ids[:, :4].flatten().tolist()) for batch in take(alone, len(alone.plan(0)))]
+    expected = [tuple(batch.input_ids[:, :4].flatten().tolist()) for batch in take(alone, len(alone.sampler.plan(0)))]
     assert set(rows) == set(expected)
     assert len(rows) - len(expected) == -len(expected) % world_size
 
@@ -154,7 +157,42 @@ def test_another_number_of_processes_goes_on_near_where_the_others_stopped(
         for loader in resumed:
             loader.load_state_dict(state)
         places = [next(iter(loader)).input_ids.tolist() for loader in resumed]
-        plan = PairLoader(corpus, 400, seed=1, world_size=now).plan(state["epoch"])
+        plan = resumed[0].sampler.plan(state["epoch"])
         first = state["position"] - state["position"] % now
-        whole = PairLoader(corpus, 400, seed=1, world_size=now)
-        assert places == [whole.collate(plan[first + rank]).input_ids.tolist() for rank in range(now)]
+        assert places == [
+            collate_pairs(corpus, BatchIndices(plan[first + rank], ())).input_ids.tolist() for rank in range(now)
+        ]
+
+
+def counted(state: dict[str, int], steps: int) -> int:
+    """Delivered batches of a state, for an epoch of so many."""
+    return state["epoch"] * steps + state["position"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_state_counts_delivered_batches_at_every_position(corpus: PairDataset, num_workers: int) -> None:
+    whole = take(PairLoader(corpus, 1500, seed=1), 40)
+    loader = PairLoader(corpus, 1500, seed=1, num_workers=num_workers)
+    steps = len(loader.sampler.plan(0))
+    assert steps < 15  # several epochs
+    states = []
+    for count, batch in enumerate(itertools.islice(loader, 30)):
+        assert torch.equal(batch.labels, whole[count].labels)
+        states.append(loader.state_dict())
+    assert [counted(state, steps) for state in states] == list(range(1, 31))
+    for count in [1, steps - 1, steps, 29] if num_workers else range(1, 31):
+        resumed = PairLoader(corpus, 1500, seed=1, num_workers=num_workers)
+        resumed.load_state_dict(states[count - 1])
+        assert same(take(resumed, 40 - count), whole[count:])
+
+
+def test_loaders_leave_the_global_generator_alone(corpus: PairDataset) -> None:
+    before = torch.get_rng_state()
+    list(PairLoader(corpus, 400))
+    take(PairLoader(corpus, 400, seed=1), 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_training_batches_have_no_length(corpus: PairDataset) -> None:
+    with pytest.raises(TypeError, match="training has no last batch"):
+        len(PairLoader(corpus, 400, seed=1))

@@ -5,44 +5,46 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.data.blocks import BlockLoader, TokenStream, all_lines, read_text, tokenize_stream
+from regard.data.batching import BatchIndices
+from regard.data.blocks import BlockLoader, TokenStream, read_text, tokenize_stream
 from regard.errors import InvalidFile
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import train_char
 
 
 def test_a_share_is_of_characters(tmp_path):
     text = "one line\nanother, longer line\n\nthe end\n"
     (tmp_path / "a.txt").write_text(text)
     cut = int(0.6 * len(text))
-    learned, kept = ("".join(all_lines([tmp_path / "a.txt"], share)) for share in ((0.0, 0.6), (0.6, 1.0)))
+    learned, kept = ("".join(*read_text([tmp_path / "a.txt"], part)) for part in ((0.0, 0.6), (0.6, 1.0)))
     assert (learned, kept) == (text[:cut], text[cut:])
     assert [len(lines) for lines in read_text([tmp_path / "a.txt"] * 2)] == [4, 4]
 
 
-@pytest.mark.parametrize("documents", ["file", "line"])
-def test_ends_stand_behind_documents(tmp_path, documents):
+@pytest.mark.parametrize("sample_by", ["document", "line"])
+def test_ends_stand_behind_documents(tmp_path, sample_by):
     (tmp_path / "a.txt").write_text("ab\n\nba\n")
     (tmp_path / "b.txt").write_text("b\n")
-    tokenizer = PipelineTokenizer.of_characters(["ab\n"])
+    tokenizer = train_char(["ab\n"])
     files = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    stream = tokenize_stream(files, tokenizer, tmp_path / "cache", documents=documents)
+    stream = tokenize_stream(files, tokenizer, tmp_path / "cache", sample_by=sample_by)
     newline, a, b, end = 4, 5, 6, 2
     whole = [a, b, newline, newline, b, a, newline, end, b, newline, end]
-    assert stream.ids.tolist() == (whole if documents == "file" else [a, b, end, b, a, end, b, end])
-    assert stream.num_characters == (9 if documents == "file" else 5)
-    again = tokenize_stream(files, tokenizer, tmp_path / "cache", documents=documents)
+    assert stream.ids.tolist() == (whole if sample_by == "document" else [a, b, end, b, a, end, b, end])
+    assert stream.num_characters == (9 if sample_by == "document" else 5)
+    again = tokenize_stream(files, tokenizer, tmp_path / "cache", sample_by=sample_by)
     assert again.ids.tolist() == stream.ids.tolist()
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 def test_an_epoch_tells_nearly_every_word_once_and_validation_all():
     stream = TokenStream(np.arange(100), 100)
-    loader = BlockLoader(stream, block=7, batch=3, seed=1)
+    loader = BlockLoader(stream, block_size=7, batch_size=3, seed=1)
     for epoch in (0, 1):
-        told = [label for rows in loader.plan(epoch) for label in loader.collate(rows).labels.flatten().tolist()]
+        batches = [loader.dataset[BatchIndices(rows, ())] for rows in loader.sampler.plan(epoch)]
+        told = [label for batch in batches for label in batch.labels.flatten().tolist()]
         assert len(set(told)) == len(told) >= 100 - 1 - 7 - 3 * 7
-    assert loader.plan(0)[0].tolist() != loader.plan(1)[0].tolist()
-    batch = loader.collate(loader.plan(0)[0])
+    assert loader.sampler.plan(0)[0].tolist() != loader.sampler.plan(1)[0].tolist()
+    batch = next(iter(loader))
     assert (batch.labels == batch.input_ids + 1).all()
     whole = [label for batch in BlockLoader(stream, 7, 3) for label in batch.labels.flatten().tolist()]
     assert sorted(whole) == list(range(1, 100))
@@ -67,17 +69,21 @@ def test_processes_share_the_blocks():
 
 
 def test_too_little_text_is_refused(tmp_path):
-    with pytest.raises(InvalidFile, match="the text has 5 words, but a block 8"):
+    with pytest.raises(
+        InvalidFile, match="block_size: expected a text of at least 9 tokens, a block and the next token, got 5"
+    ):
         BlockLoader(TokenStream(np.arange(5), 5), 8, 1, seed=1)
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(InvalidFile, match="holds no text to learn from"):
-        tokenize_stream([tmp_path / "a.txt"], PipelineTokenizer.of_characters(["a"]), tmp_path / "cache")
+    with pytest.raises(InvalidFile, match="expected at least two tokens, got 1"):
+        tokenize_stream([tmp_path / "a.txt"], train_char(["a"]), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_processes_tell_every_word_of_a_validation_once(world_size):
     stream = TokenStream(np.arange(17), 17)
-    loaders = [BlockLoader(stream, block=3, batch=5, rank=rank, world_size=world_size) for rank in range(world_size)]
+    loaders = [
+        BlockLoader(stream, block_size=3, batch_size=5, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
     told = [batch.labels.flatten().tolist() for loader in loaders for batch in loader]
     assert sorted(label for labels in told for label in labels) == list(range(1, 17))
     assert all(len(loader) for loader in loaders)
@@ -85,7 +91,7 @@ def test_processes_tell_every_word_of_a_validation_once(world_size):
 
 def test_what_spells_an_end_is_none(tmp_path):
     (tmp_path / "a.txt").write_text("<s>b</s>\n")
-    tokenizer = PipelineTokenizer.of_characters(["<s>b</s>\n"], "line")
-    ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", documents="line").ids.tolist()
+    tokenizer = train_char(["<s>b</s>\n"], sample_by="line")
+    ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", sample_by="line").ids.tolist()
     assert ids.count(tokenizer.eos_id) == 1
     assert tokenizer.decode([ids]) == ["<s>b</s>"]

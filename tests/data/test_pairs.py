@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch import Tensor
 
-from regard.data.pairs import PairLoader, tokenize_pairs
-from regard.data.token_dataset import cached
+from regard.data.pairs import PairLoader, encoder_batch, tokenize_pairs
 from regard.errors import InvalidFile
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import EOS_ID, Tokenizer, train_translation_bpe
 
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(["Hello."], vocab_size=262)
+    return train_translation_bpe(["Hello."], vocab_size=262)
 
 
 def write(path: Path, text: str) -> Path:
@@ -30,27 +30,25 @@ def test_a_corpus_is_tokenised_once_and_counts_what_it_skips(
     path = write(tmp_path / "a.tsv", "Hello.\tHello.\n\tleft\nright\t \n" + "long " * 30 + "\tlong\nabc\tde\n")
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=20)
     assert (len(corpus), corpus.num_empty, corpus.num_too_long) == (2, 2, 1)
-    assert [tokenizer.decode(corpus.dataset[side][:]) for side in ("src", "tgt")] == [
+    assert [tokenizer.decode([*map(Tensor.tolist, side)]) for side in (corpus.source, corpus.target)] == [
         ["Hello.", "abc"],
         ["Hello.", "de"],
     ]
-    assert [lengths.tolist() for lengths in corpus.lengths()] == [
-        [len(ids) for ids in corpus.dataset[side][:]] for side in ("src", "tgt")
-    ]
-    assert corpus.dataset.cache_files[0]["filename"].startswith(str(tmp_path / "cache"))  # mapped, not in memory
+    assert corpus.source.lengths.tolist() == [len(ids) for ids in corpus.source]
+    assert isinstance(corpus.source.ids.base, np.memmap)
     monkeypatch.setattr(Tokenizer, "encode", None)  # a second time nothing is tokenized
     again = tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=20)
-    assert (again.dataset["src"][:], again.num_empty, again.num_too_long) == (corpus.dataset["src"][:], 2, 1)
+    assert (again.source.ids.tolist(), again.num_empty, again.num_too_long) == (corpus.source.ids.tolist(), 2, 1)
 
 
 def test_the_cache_knows_text_vocabulary_and_limit(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path, cache = write(tmp_path / "a.tsv", "Hello.\tHello.\n"), tmp_path / "cache"
     tokenize_pairs([path], tokenizer, cache)
     tokenize_pairs([path], tokenizer, cache, max_length=50)
-    tokenize_pairs([path], Tokenizer.train(["x"], vocab_size=260), cache)
+    tokenize_pairs([path], train_translation_bpe(["x"], vocab_size=260), cache)
     write(path, "Hallo.\tHello.\n")
     corpus = tokenize_pairs([path], tokenizer, cache)
-    assert tokenizer.decode(corpus.dataset["src"][:]) == ["Hallo."]
+    assert tokenizer.decode([corpus.source[0].tolist()]) == ["Hallo."]
     assert len(list(cache.iterdir())) == 4
 
 
@@ -58,13 +56,15 @@ def test_many_lines_go_through_in_chunks(tmp_path: Path, tokenizer: Tokenizer) -
     path = write(tmp_path / "a.tsv", "".join(f"{number}\t{number}\n" for number in range(25_000)))
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache")
     assert len(corpus) == 25_000
-    assert tokenizer.decode(corpus.dataset["tgt"][24_999:]) == ["24999"]
-    assert len(corpus.lengths()[0]) == 25_000
+    assert tokenizer.decode([corpus.target[24_999].tolist()]) == ["24999"]
+    assert len(corpus.source.lengths) == 25_000
 
 
 def test_a_corpus_without_a_usable_pair_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "\tx\nabcdefgh\tx\n")
-    with pytest.raises(InvalidFile, match=r"a.tsv: no usable pair \(1 empty, 1 too long\)"):
+    with pytest.raises(
+        InvalidFile, match=r"a.tsv: expected at least one usable pair, got none \(1 empty, 1 too long\)"
+    ):
         tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=3)
 
 
@@ -79,30 +79,37 @@ def test_a_bad_file_leaves_nothing_half_written(tmp_path: Path, tokenizer: Token
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\n")
-    with pytest.raises(InvalidFile, match="the tokenized corpus could not be written: Not a directory"):
+    with pytest.raises(InvalidFile, match="the tokenized data could not be written"):
         tokenize_pairs([path], tokenizer, path)
+
+
+def test_sources_get_a_final_token() -> None:
+    input_ids, lengths = encoder_batch([[5, 6, 7], [], [8]])
+    assert input_ids.tolist() == [[5, 6, 7, 2], [2, 0, 0, 0], [8, 2, 0, 0]]
+    assert lengths.tolist() == [4, 1, 2]
 
 
 def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "Hello. ab\tcd Hello. x\n\tempty\nab  Hello.\tq\n")
     links = write(tmp_path / "a.align", "1-0 0-1 1-1\n\n\n")
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
-    first, second = corpus.dataset["alignment"][:]
+    assert corpus.alignment is not None
+    first, second = map(Tensor.tolist, corpus.alignment)
     hello, word, x = (len(ids) for ids in tokenizer.encode(["Hello.", "cd", "x"]))
     assert first == [hello] * word + [0] * hello + [-1] * x
-    assert second == [-1] * len(corpus.dataset["tgt"][1])
+    assert second == [-1] * len(corpus.target[1])
     (batch,) = PairLoader(corpus, 100)
     assert batch.alignment is not None
     assert batch.alignment.shape == batch.labels.shape
-    assert batch.alignment[batch.labels <= Tokenizer.eos_id].eq(-1).all()
+    assert batch.alignment[batch.labels <= EOS_ID].eq(-1).all()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0-0\n", "a.align, line 2: is missing; there must be a line for each pair"),
-        ("0-0\n\n\n", "a.align: has more lines than there are pairs"),
-        ("0-1\n\n", "a.align, line 1: there is no word 1 in the target, which has 1"),
+        ("0-0\n", "a.align, line 2: expected one line per pair, got the end of the file"),
+        ("0-0\n\n\n", "a.align: expected one line per pair, got more"),
+        ("0-1\n\n", "a.align, line 1: expected a word of the target below 1, got 1"),
         ("0-0\n0:0\n", "a.align, line 2: expected word indices source-target such as '0-0 1-2', got '0:0'"),
     ],
 )
@@ -113,14 +120,3 @@ def test_alignments_that_do_not_fit_are_named_with_their_line(
     with pytest.raises(InvalidFile, match=re.escape(message)):
         tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_what_a_killed_process_of_the_same_number_has_left_is_no_hindrance(tmp_path: Path) -> None:
-    def write(folder: Path) -> None:
-        (folder / "a").write_text("b")
-
-    whole = cached(tmp_path / "one", "key", write)
-    left = tmp_path / "other" / f".{whole.name}.{os.getpid()}"
-    left.mkdir(parents=True)
-    (left / "half").touch()
-    assert [path.name for path in cached(tmp_path / "other", "key", write).iterdir()] == ["a"]

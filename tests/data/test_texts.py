@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
+from itertools import islice
+
 import pytest
 import torch
 
+from regard.data.batching import BatchIndices
 from regard.data.masking import IGNORE_INDEX, MaskedLMLoader
 from regard.data.texts import TextLoader, read_label_names, tokenize_texts
 from regard.errors import InvalidFile
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import train_bpe
 
 TEXTS = ["a good film", "bad", "good, good and good", "it is bad , really bad"]
 
 
 @pytest.fixture
 def tokenizer():
-    return PipelineTokenizer.train(TEXTS, 300)
+    return train_bpe(TEXTS, 300)
 
 
 @pytest.fixture
@@ -30,11 +32,10 @@ def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
     labels = read_label_names([labeled])
     assert labels == ("no", "yes")
     corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=50, labels=labels)
-    ids, numbers = corpus.rows(np.array([2, 0, 3]))
-    assert [each.tolist() for each in ids] == tokenizer.encode(
+    assert [corpus.texts[row].tolist() for row in (2, 0, 3)] == tokenizer.encode(
         [TEXTS[2], TEXTS[0], TEXTS[3]], add_special_tokens=True, split_special_tokens=False
     )
-    assert numbers.tolist() == [1, 1, 0]
+    assert corpus.labels[[2, 0, 3]].tolist() == [1, 1, 0]
     (batch,) = TextLoader(corpus, 4, pad_id=0)
     assert batch.lengths.tolist() == sorted(
         map(len, tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)), reverse=True
@@ -50,8 +51,7 @@ def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
 def test_long_texts_lose_their_ends_but_not_the_last_special_token(tmp_path, tokenizer, labeled):
     corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=5, labels=("no", "yes"))
     whole = tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
-    ids, _ = corpus.rows(np.arange(4))
-    assert [each.tolist() for each in ids] == [[*each[:4], 2] if len(each) > 5 else each for each in whole]
+    assert [ids.tolist() for ids in corpus.texts] == [[*each[:4], 2] if len(each) > 5 else each for each in whole]
     assert corpus.num_truncated == sum(len(each) > 5 for each in whole)
 
 
@@ -63,10 +63,9 @@ def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
     loader = MaskedLMLoader(corpus, 600, seed=1, **options)
     told = hidden = same = places = 0
     for epoch in range(8):
-        loader.epoch = epoch
-        for rows in loader.plan(epoch):
-            batch, (ids, _) = loader.collate(rows), corpus.rows(rows)
-            whole = torch.tensor(np.stack(ids))
+        for rows in loader.sampler.plan(epoch):
+            batch = loader.dataset[BatchIndices(rows, (epoch, int(rows[0])))]
+            whole = torch.stack([corpus.texts[row] for row in rows])
             at = batch.labels != IGNORE_INDEX
             assert (batch.labels[at] == whole[at]).all()
             assert (batch.input_ids[~at] == whole[~at]).all()
@@ -89,6 +88,21 @@ def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
     assert sorted(validation) == sorted(shares[0] + shares[1])
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_resumed_loader_draws_the_same_masks(tmp_path, tokenizer, num_workers):
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS * 20))
+    corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=60)
+    options = {"pad_id": 0, "mask_id": 3, "vocab_size": 300, "seed": 1}
+    loader = MaskedLMLoader(corpus, 200, num_workers=num_workers, **options)
+    batches, states = [], []
+    for batch in islice(loader, 2 * len(loader.sampler.plan(0))):
+        batches.append(batch.input_ids.tolist())
+        states.append(loader.state_dict())
+    resumed = MaskedLMLoader(corpus, 200, **options)
+    resumed.load_state_dict(states[4])
+    assert [batch.input_ids.tolist() for batch in islice(resumed, len(batches) - 5)] == batches[5:]
+
+
 def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("a\n")
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)
@@ -103,7 +117,7 @@ def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
         ("no tab here", "line 2: expected text, tab, class, got 'no tab here'"),
         ("\tyes", "line 2: expected text, tab, class"),
         ("text\t ", "line 2: expected text, tab, class"),
-        ("text\tyess", "line 2: the class 'yess' is none of 'no', 'yes', did you mean 'yes'?"),
+        ("text\tyess", "line 2: expected one of 'no', 'yes', got 'yess', did you mean 'yes'?"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, tokenizer, line, words):
@@ -115,8 +129,8 @@ def test_bad_lines_are_named(tmp_path, tokenizer, line, words):
 
 def test_one_class_is_too_few(tmp_path, tokenizer):
     (tmp_path / "a.tsv").write_text("fine\tyes\n")
-    with pytest.raises(InvalidFile, match="expected texts of at least two classes, but there is only 'yes'"):
+    with pytest.raises(InvalidFile, match="expected at least two labels, got only 'yes'"):
         read_label_names([tmp_path / "a.tsv"])
     (tmp_path / "a.txt").write_text("\n")
-    with pytest.raises(InvalidFile, match="holds no text"):
+    with pytest.raises(InvalidFile, match="expected at least one text, got none"):
         tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)

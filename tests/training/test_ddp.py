@@ -22,7 +22,7 @@ from regard.training import load_recipe, train
 from regard.training.module import TaskModule
 
 def on_train_end(self):
-    torch.save(self.model.state_dict(), f"{self.recipe.run}/rank{self.global_rank}.pt")
+    torch.save(self.model.state_dict(), f"{self.recipe.output_dir}/rank{self.global_rank}.pt")
 
 TaskModule.on_train_end = on_train_end
 torch.set_num_threads(1)

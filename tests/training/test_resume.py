@@ -49,13 +49,16 @@ def last_step(run: Path) -> int:
     return int(lines[-1].partition(",")[0] or 0) if lines else 0
 
 
-@pytest.mark.parametrize("accumulate_grad_batches", [1, 2])
-def test_a_killed_training_goes_on_bit_for_bit(tmp_path: Path, keys: dict[str, Any], accumulate: int) -> None:
+@pytest.mark.parametrize(("accumulate", "num_workers"), [(1, 0), (2, 2)])
+def test_a_killed_training_goes_on_bit_for_bit(
+    tmp_path: Path, keys: dict[str, Any], accumulate: int, num_workers: int
+) -> None:
     keys["trainer"] |= {"max_steps": 120, "accumulate_grad_batches": accumulate}
     keys["model"] |= {"dropout": 0.2, "attention_dropout": 0.1}
     runs = [tmp_path / "whole", tmp_path / "killed"]
-    for run in runs:
-        run.with_suffix(".yaml").write_text(yaml.safe_dump({**keys, "output_dir": str(run)}))
+    for run, workers in zip(runs, (0, num_workers), strict=True):
+        config = {**keys, "trainer": {**keys["trainer"], "num_workers": workers}, "output_dir": str(run)}
+        run.with_suffix(".yaml").write_text(yaml.safe_dump(config))
     whole = start(runs[0].with_suffix(".yaml"))
     draw = random.Random()  # any moment must do, so each run of this test tries others
     killed = []

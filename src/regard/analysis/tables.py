@@ -163,8 +163,8 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
         with atomic_write(path) as file:
             file.write(text.getvalue().encode("utf-8", "backslashreplace"))  # a token may be half a character
     else:
-        pyarrow = require("pyarrow", extra="train", needed_by="Parquet")
-        parquet = require("pyarrow.parquet", extra="train", needed_by="Parquet")
+        pyarrow = require("pyarrow", extra="parquet", needed_by="Parquet")
+        parquet = require("pyarrow.parquet", extra="parquet", needed_by="Parquet")
         try:
             table = pyarrow.table(dict(columns))
         except (pyarrow.ArrowException, UnicodeEncodeError) as error:  # values of several types, or half a character

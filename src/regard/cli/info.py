@@ -18,7 +18,6 @@ PACKAGES = (
     "sacrebleu",
     "numpy",
     "lightning",
-    "datasets",
     "pydantic",
     "transformers",
 )

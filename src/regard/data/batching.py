@@ -1,155 +1,244 @@
-"""Token-budget batches of pairs of like length, in an order that seed and epoch decide, resumable at any batch."""
+"""Batches in an order that seed and epoch determine: token-budget planning, a resumable sampler and its loader."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from regard.errors import InvalidArgument
-from regard.text.tokenizer import Tokenizer
 
-ENDLESS = 2**31  # a length that no training reaches
+
+class BatchIndices(NamedTuple):
+    """What a sampler yields for one batch.
+
+    Args:
+        rows: Rows of the dataset (batch,), int64.
+        seed: Seed of random choices within the batch. In training it depends on the seed, the step and the rank, so
+            that a resumed run repeats it; in validation on the batch alone, so that the number of processes does not
+            matter.
+    """
+
+    rows: np.ndarray
+    seed: tuple[int, ...]
+
+
+MakeBatches = Callable[[np.random.Generator | None], list[np.ndarray]]
+"""Cuts a dataset into the rows of batches, in random order, or always in the same if there is no generator."""
+
+
+class ResumableSampler(Sampler[BatchIndices]):
+    """Indices of batches: epoch after epoch without end in training, one epoch in validation.
+
+    Seed and epoch determine the order. Each process takes every ``world_size``-th batch. In training, the first batches
+    of an epoch are repeated at its end so that all processes get equally many. In validation, batches are divided if
+    there are fewer than processes.
+
+    Args:
+        make_batches: Cuts the dataset into batches.
+        seed: Seed of the order. Default: validation.
+        rank: Rank of this process.
+        world_size: Number of processes.
+    """
+
+    def __init__(
+        self, make_batches: MakeBatches, *, seed: int | None = None, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self.make_batches, self.seed, self.rank, self.world_size = make_batches, seed, rank, world_size
+        self.epoch = self.position = 0
+        self._plan: tuple[int, list[np.ndarray]] | None = None
+        self._positions: deque[tuple[int, int]] = deque()  # after each batch that is yielded but not delivered
+
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """The rows of all batches of an epoch, of all processes together."""
+        if self._plan is None or self._plan[0] != epoch:
+            batches = self.make_batches(None if self.seed is None else np.random.default_rng((self.seed, epoch)))
+            if self.seed is not None:
+                batches += [batches[index % len(batches)] for index in range(-len(batches) % self.world_size)]
+            while self.seed is None and len(batches) < self.world_size and max(map(len, batches)) > 1:
+                largest = max(range(len(batches)), key=lambda index: len(batches[index]))
+                batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+            self._plan = (epoch, batches)
+        return self._plan[1]
+
+    def __len__(self) -> int:
+        if self.seed is not None:
+            raise TypeError("training has no last batch")
+        return len(self.plan(0)[self.rank :: self.world_size])
+
+    def __iter__(self) -> Iterator[BatchIndices]:
+        if self.seed is None:
+            for rows in self.plan(0)[self.rank :: self.world_size]:
+                yield BatchIndices(rows, (int(rows[0]),))
+            return
+        self._positions.clear()
+        epoch, position = self.epoch, self.position - self.position % self.world_size  # if their number has changed
+        while True:
+            plan = self.plan(epoch)
+            rows = plan[position + self.rank]
+            position += self.world_size
+            if position >= len(plan):
+                epoch, position = epoch + 1, 0
+            self._positions.append((epoch, position))
+            yield BatchIndices(rows, (self.seed, epoch, position, self.rank, int(rows[0])))
+
+    def advance(self) -> None:
+        """Count one batch as delivered."""
+        if self._positions:
+            self.epoch, self.position = self._positions.popleft()
+
+    def state_dict(self) -> dict[str, int]:
+        """Epoch and position after the last delivered batch."""
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Start the next iteration at a saved position."""
+        self.epoch, self.position = state["epoch"], state["position"]
+
+
+class ResumableLoader(DataLoader[Any]):
+    """Batches of a dataset in the order of a `ResumableSampler`, whose state counts delivered batches only.
+
+    Args:
+        dataset: The dataset.
+        make_batches: As for `ResumableSampler`.
+        collate_fn: Makes a batch of the dataset and its indices.
+        seed: As for `ResumableSampler`.
+        rank: As for `ResumableSampler`.
+        world_size: As for `ResumableSampler`.
+        num_workers: As for `torch.utils.data.DataLoader`.
+        pin_memory: As for `torch.utils.data.DataLoader`.
+    """
+
+    sampler: ResumableSampler  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(
+        self,
+        dataset: Any,
+        make_batches: MakeBatches,
+        collate_fn: Callable[[Any, BatchIndices], Any],
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        super().__init__(
+            _Batches(dataset, collate_fn),
+            batch_size=None,  # the sampler's indices are those of whole batches
+            sampler=ResumableSampler(make_batches, seed=seed, rank=rank, world_size=world_size),
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            worker_init_fn=_ignore_interrupts,
+            generator=torch.Generator(),  # else each iterator would draw a number from torch's global generator
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in super().__iter__():
+            self.sampler.advance()
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Epoch and position after the last delivered batch."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Start the next iteration at a saved position."""
+        self.sampler.load_state_dict(state)
+
+
+def _ignore_interrupts(worker: int) -> None:
+    """Leave Ctrl-C to the main process, which may need further batches before it stops."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Batches(Dataset[Any]):
+    """Maps indices of batches to batches, so that workers make them."""
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any, BatchIndices], Any]) -> None:
+        self.dataset, self.collate_fn = dataset, collate_fn
+
+    def __getitem__(self, indices: BatchIndices) -> Any:
+        return self.collate_fn(self.dataset, indices)
 
 
 def token_budget_batches(
-    src: np.ndarray, tgt: np.ndarray, tokens: int, rng: np.random.Generator | None
+    source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int, rng: np.random.Generator | None
 ) -> list[np.ndarray]:
-    """Cut a corpus into batches of pairs of like length.
+    """Cut a dataset into batches of pairs of similar length.
 
-    A batch of B pairs costs B · max(longest source, longest target), padding counted and one special token a sentence.
+    A batch of B pairs has B · max(longest source, longest target) tokens, with padding and one special token a
+    sentence.
 
     Args:
-        src: Tokens of each source (pairs,).
-        tgt: Tokens of each target (pairs,).
-        tokens: The most a batch may cost.
-        rng: Draws which of like pairs meet, and the order of batches; None: longest first, always the same.
+        source_lengths: Tokens of each source (pairs,).
+        target_lengths: Tokens of each target (pairs,).
+        max_tokens: Maximum tokens of a batch.
+        rng: Shuffles pairs of similar length, and the batches. None: longest first, always in the same order.
 
     Returns:
-        For each batch the indices of its pairs (rows,), int64. Every pair is in exactly one batch.
+        The rows of each batch (rows,), int64. Every pair is in exactly one batch.
 
     Raises:
-        InvalidArgument: If one pair alone costs more than ``tokens``.
+        InvalidArgument: If a single pair has more than ``max_tokens``.
     """
-    src, tgt = src + 1, tgt + 1
-    longest = np.maximum(src, tgt)
-    if len(longest) and longest.max() > tokens:
+    source_lengths, target_lengths = source_lengths + 1, target_lengths + 1
+    longest = np.maximum(source_lengths, target_lengths)
+    if len(longest) and longest.max() > max_tokens:
         raise InvalidArgument(
-            f"a batch holds {tokens} tokens, but pair {int(longest.argmax())} alone has {int(longest.max())}; "
-            "give batches more tokens or keep a lower max_length"
+            f"max_tokens: expected at least the {int(longest.max())} tokens of pair {int(longest.argmax())}, got "
+            f"{max_tokens}; allow more tokens per batch or lower max_length"
         )
     if rng is None:
-        return _cut(np.lexsort((src, tgt, longest))[::-1], longest, tokens)
-    # like by the longer side, and nearly by the source: pairs that meet differ from epoch to epoch, at 2 % more padding
-    batches = _cut(np.lexsort((rng.random(len(src)), src // 2, longest)), longest, tokens)
-    return [batches[place] for place in rng.permutation(len(batches))]
+        return _cut(np.lexsort((source_lengths, target_lengths, longest))[::-1], longest, max_tokens)
+    # similar in the longer side, nearly in the source: pairs meet others in each epoch, for 2 % more padding
+    order = np.lexsort((rng.random(len(longest)), source_lengths // 2, longest))
+    batches = _cut(order, longest, max_tokens)
+    return [batches[index] for index in rng.permutation(len(batches))]
 
 
-def _cut(order: np.ndarray, longest: np.ndarray, tokens: int) -> list[np.ndarray]:
+def _cut(order: np.ndarray, longest: np.ndarray, max_tokens: int) -> list[np.ndarray]:
     batches: list[np.ndarray] = []
-    start = widest = 0
-    for place, length in enumerate(longest[order].tolist()):
-        widest = max(widest, length)
-        if (place + 1 - start) * widest > tokens:
-            batches.append(order[start:place])
-            start, widest = place, length
+    start = width = 0
+    for index, length in enumerate(longest[order].tolist()):
+        width = max(width, length)
+        if (index + 1 - start) * width > max_tokens:
+            batches.append(order[start:index])
+            start, width = index, length
     return [*batches, order[start:]] if len(order) else []
 
 
-def padding_fraction(src: np.ndarray, tgt: np.ndarray, batches: Sequence[np.ndarray]) -> float:
-    """Give the share of padding among all cells of all batches, both sides counted, between 0 and 1.
+def padding_fraction(source_lengths: np.ndarray, target_lengths: np.ndarray, batches: Sequence[np.ndarray]) -> float:
+    """The fraction of padding in all tokens of batches of pairs, on both sides, from 0 to 1.
 
     Example:
         >>> lengths = np.array([3, 1])
         >>> padding_fraction(lengths, lengths, [np.array([0, 1])])
         0.25
     """
-    real = cells = 0
-    for side in (src + 1, tgt + 1):
+    real = total = 0
+    for lengths in (source_lengths + 1, target_lengths + 1):
         for rows in batches:
-            real += int(side[rows].sum())
-            cells += int(side[rows].max()) * len(rows)
-    return 1 - real / cells
+            real += int(lengths[rows].sum())
+            total += int(lengths[rows].max()) * len(rows)
+    return 1 - real / total
 
 
-class ResumableLoader(ABC):
-    """Batches of a corpus: without end, epoch after epoch, for training; once over for validation.
-
-    The order follows from ``seed`` and the epoch alone. Over several processes each takes every ``world_size``-th
-    batch; in training the first batches of an epoch fill up its end, so that all processes take equally many; in
-    validation batches are cut where there would be fewer than processes.
-    :meth:`state_dict` says how far it came, and :meth:`load_state_dict` makes the next iteration begin there.
-
-    Args:
-        seed: Decides the order; None: always the same order, one epoch (validation).
-        rank: Which process this is.
-        world_size: How many there are.
-    """
-
-    def __init__(self, *, seed: int | None = None, rank: int = 0, world_size: int = 1) -> None:
-        self.seed, self.rank, self.world_size = seed, rank, world_size
-        self.epoch = self.position = 0
-        self._planned: tuple[int, list[np.ndarray]] | None = None
-
-    @abstractmethod
-    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
-        """Cut the corpus into batches: for each the places of its entries; None: always the same way."""
-
-    @abstractmethod
-    def collate(self, rows: np.ndarray) -> Any:
-        """Make the batch of the entries at these places."""
-
-    def plan(self, epoch: int) -> list[np.ndarray]:
-        """Give the batches of an epoch, of all processes together, as places of entries."""
-        if self._planned is None or self._planned[0] != epoch:
-            rng = None if self.seed is None else np.random.default_rng((self.seed, epoch))
-            batches = self.batches(rng)
-            if self.seed is not None:
-                batches += [batches[place % len(batches)] for place in range(-len(batches) % self.world_size)]
-            while self.seed is None and len(batches) < self.world_size and max(map(len, batches)) > 1:
-                largest = max(range(len(batches)), key=lambda place: len(batches[place]))
-                batches[largest : largest + 1] = np.array_split(batches[largest], 2)
-            self._planned = (epoch, batches)
-        return self._planned[1]
-
-    def __len__(self) -> int:
-        return len(self.plan(0)[self.rank :: self.world_size]) if self.seed is None else ENDLESS
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.seed is None:
-            yield from (self.collate(rows) for rows in self.plan(0)[self.rank :: self.world_size])
-            return
-        self.position -= self.position % self.world_size  # where other numbers of processes have come to
-        while True:
-            plan = self.plan(self.epoch)
-            rows = plan[self.position + self.rank]
-            self.position += self.world_size
-            if self.position >= len(plan):
-                self.epoch, self.position = self.epoch + 1, 0
-            yield self.collate(rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Say how far the iteration came, in plain numbers."""
-        return {"epoch": self.epoch, "position": self.position}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration begin where another stood when it gave this state."""
-        self.epoch, self.position = state["epoch"], state["position"]
-
-
-def pad_sequences(sequences: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> Tensor:
-    """Put sequences into one tensor, padded on the right: (rows, longest), int64.
+def pad_batch(sequences: Sequence[Sequence[int] | Tensor], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Pad sequences of token ids on the right: (batch, longest) and their lengths (batch,), int64.
 
     Example:
-        >>> pad_sequences([[5, 6, 7], [8]])
-        tensor([[5, 6, 7],
-                [8, 0, 0]])
+        >>> pad_batch([[5, 6, 7], [8]], pad_id=0)
+        (tensor([[5, 6, 7],
+                [8, 0, 0]]), tensor([3, 1]))
     """
-    padded = torch.full((len(sequences), max(map(len, sequences), default=0)), pad_id, dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        padded[row, : len(sequence)] = torch.as_tensor(sequence, dtype=torch.long)
-    return padded
+    rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
+    return pad_sequence(rows, batch_first=True, padding_value=pad_id), torch.tensor([len(row) for row in rows])

@@ -1,45 +1,33 @@
-"""Running text as one long row of ids on disk, and blocks of it in an order that seed and epoch decide."""
+"""Running text for language models: one stream of token ids, and batches of blocks of it."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching import ResumableLoader
-from regard.data.token_dataset import cached, hash_files
+from regard.data.batching import BatchIndices, ResumableLoader
+from regard.data.token_dataset import Columns, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile
-from regard.text.pipeline import Documents
 from regard.text.readers import read_lines
 
-_CHUNK = 1 << 20  # characters that are tokenized together
+_PIECE_SIZE = 1 << 20  # characters of a document that are tokenized together
 
 
-class BlockBatch(NamedTuple):
-    """A batch of blocks for next-token prediction.
-
-    Args:
-        input_ids: Token ids (blocks, block), int64.
-        labels: The next token of each (blocks, block), int64.
-        num_targets: Number of labels.
-    """
-
-    input_ids: Tensor
-    labels: Tensor
-    num_targets: int
-
-
-class TokenStream(NamedTuple):
-    """Token ids of running text, memory-mapped.
+@dataclass(frozen=True)
+class TokenStream:
+    """Token ids of running text.
 
     Args:
-        ids: (tokens,), int32.
+        ids: (tokens,), int32, memory-mapped.
         num_characters: Characters of the text, with line ends.
     """
 
@@ -50,32 +38,36 @@ class TokenStream(NamedTuple):
         return len(self.ids)
 
 
-def read_text(files: Sequence[Path], share: tuple[float, float] = (0.0, 1.0)) -> Iterator[list[str]]:
-    r"""Read a part of each file's characters, in lines with ``\n`` at their ends; a list for each file.
+class BlockBatch(NamedTuple):
+    """A batch of blocks for next-token prediction.
+
+    Args:
+        input_ids: Token ids (blocks, block_size), int64.
+        labels: The next token of each (blocks, block_size), int64.
+        num_targets: Number of labels.
+    """
+
+    input_ids: Tensor
+    labels: Tensor
+    num_targets: int
+
+
+def read_text(files: Sequence[Path], fraction_range: tuple[float, float] = (0.0, 1.0)) -> Iterator[list[str]]:
+    r"""Read a part of each file as lines that end with ``\n``; yields one list per file.
 
     Args:
         files: UTF-8, plain or ``.gz``.
-        share: From where to where, as shares of a file.
+        fraction_range: Where the part starts and ends, as fractions of the file's characters. Lines may be cut.
 
     Raises:
         InvalidFile: If a file cannot be read.
     """
     for path in files:
-        first, last = 0, None
-        if share != (0.0, 1.0):
-            characters = sum(len(line) + 1 for line in read_lines(path))
-            first, last = (int(part * characters) for part in share)
-        yield list(_between(read_lines(path), first, last))
-
-
-def _between(lines: Iterator[str], first: int, last: int | None) -> Iterator[str]:
-    place = 0
-    for line in lines:
-        text = f"{line}\n"
-        start, stop = max(first - place, 0), len(text) if last is None else min(last - place, len(text))
-        if start < stop:
-            yield text[start:stop]
-        place += len(text)
+        lines = [f"{line}\n" for line in read_lines(path)]
+        offsets = [*itertools.accumulate(map(len, lines), initial=0)]
+        first, last = (int(fraction * offsets[-1]) for fraction in fraction_range)
+        parts = (line[max(first - at, 0) : max(last - at, 0)] for line, at in zip(lines, offsets, strict=False))
+        yield [part for part in parts if part]
 
 
 def tokenize_stream(
@@ -83,124 +75,109 @@ def tokenize_stream(
     tokenizer: Any,
     cache: Path,
     *,
-    share: tuple[float, float] = (0.0, 1.0),
-    documents: Documents = "file",
+    fraction_range: tuple[float, float] = (0.0, 1.0),
+    sample_by: Literal["document", "line"] = "document",
 ) -> TokenStream:
-    """Tokenize text once, and take it from the cache ever after.
+    """Tokenize running text, or reopen it from the cache.
 
     Args:
-        files: As for :func:`read_text`.
-        tokenizer: Makes the ids; where it has one, its ``eos_id`` stands behind each document.
-        cache: The folder for the ids; an entry is keyed on the files' bytes, the vocabulary and the other arguments.
-        share: As for :func:`read_text`.
-        documents: Whether a file or a line is one; empty lines are none.
+        files: As for `read_text`.
+        tokenizer: The tokenizer. Its ``eos_id``, unless None, ends each text.
+        cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
+        fraction_range: As for `read_text`.
+        sample_by: Whether a text is a file or a line; empty lines are then skipped.
 
     Raises:
-        InvalidFile: If a file cannot be read, or there is too little text, or the cache cannot be written.
-        InvalidArgument: If the vocabulary lacks a character.
+        InvalidFile: If a file cannot be read, there are fewer than two tokens, or the cache cannot be written.
+        InvalidArgument: If the text has characters that the vocabulary lacks.
     """
-    named = f"stream\n{share}\n{documents}\n{tokenizer.fingerprint}\n{hash_files(files)}"
+    end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
 
-    def write(folder: Path) -> None:
-        parts, characters = [], 0
-        for lines in read_text(files, share):
-            for texts in _texts(lines, documents):
-                characters += sum(map(len, texts))
-                ids = tokenizer.encode(texts)
-                ends = documents == "line" and tokenizer.eos_id is not None
-                parts += [np.array([*each, tokenizer.eos_id] if ends else each, dtype=np.int32) for each in ids]
-            if documents == "file" and tokenizer.eos_id is not None:
-                parts.append(np.array([tokenizer.eos_id], dtype=np.int32))
-        np.save(folder / "ids.npy", np.concatenate(parts) if parts else np.empty(0, np.int32))
-        (folder / "characters.json").write_text(json.dumps(characters))
+    def tokenize(counts: Counter[str]) -> Iterator[Columns]:
+        for lines in read_text(files, fraction_range):
+            if sample_by == "line":
+                chunks, line_end = chunked(line.rstrip("\n") for line in lines if line.strip()), end
+            else:
+                chunks, line_end = ([piece] for piece in _pieces(lines)), []
+            for texts in chunks:
+                counts["num_characters"] += sum(map(len, texts))
+                yield ([[*ids, *line_end] for ids in tokenizer.encode(texts)],)
+            if sample_by == "document":
+                yield ([end],)
 
-    folder = cached(cache, named, write)
-    ids = np.load(folder / "ids.npy", mmap_mode="r")
-    if len(ids) < 2:
-        raise InvalidFile(f"{' and '.join(map(str, files))}: holds no text to learn from")
-    return TokenStream(ids, json.loads((folder / "characters.json").read_text()))
+    key = f"stream\n{fraction_range}\n{sample_by}\n{tokenizer.fingerprint}\n{hash_files(files)}"
+    (stream,), counts = tokenize_once(cache, key, ["stream"], tokenize)
+    if len(stream.ids) < 2:
+        raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least two tokens, got {len(stream.ids)}")
+    return TokenStream(stream.ids, counts["num_characters"])
 
 
-def _texts(lines: list[str], documents: Documents) -> Iterator[list[str]]:
-    """What is tokenized together: documents, or pieces of one that end with a line."""
-    if documents == "line":
-        whole = [line.rstrip("\n") for line in lines if line.strip()]
-        for start in range(0, len(whole), 10_000):
-            yield whole[start : start + 10_000]
-        return
+def _pieces(lines: Iterable[str]) -> Iterator[str]:
+    """A document in pieces that end with a line."""
     piece: list[str] = []
     size = 0
     for line in lines:
         piece.append(line)
         size += len(line)
-        if size >= _CHUNK:
-            yield ["".join(piece)]
+        if size >= _PIECE_SIZE:
+            yield "".join(piece)
             piece, size = [], 0
     if piece:
-        yield ["".join(piece)]
+        yield "".join(piece)
 
 
 class BlockLoader(ResumableLoader):
-    """Blocks of a stream, so many a batch; see `ResumableLoader`.
+    """Batches of blocks of a stream: `BlockBatch`.
 
-    In training each epoch cuts the stream anew, from a random place on, and shuffles the blocks; what is left over at
-    its ends waits for another epoch. In validation every word is told once, in order.
+    Training: each epoch starts at a random offset, cuts the stream into blocks and shuffles them; the remainders at
+    both ends are skipped. Validation: every token but the first is predicted exactly once, in order.
 
     Args:
-        stream: The ids.
-        block: Words of a block.
-        batch: Blocks of a batch.
-        seed: As for `ResumableLoader`.
-        rank: As for `ResumableLoader`.
-        world_size: As for `ResumableLoader`.
+        stream: The token ids.
+        block_size: Tokens of a block.
+        batch_size: Blocks of a batch.
+        options: As for `ResumableLoader`.
 
     Raises:
-        InvalidFile: If the stream is shorter than a block.
+        InvalidFile: If the stream is too short for one block in training.
 
     Example:
-        >>> loader = BlockLoader(TokenStream(np.arange(8), 8), block=3, batch=2)
+        >>> loader = BlockLoader(TokenStream(np.arange(8), 8), block_size=3, batch_size=2)
         >>> [batch.input_ids.tolist() for batch in loader]
         [[[0, 1, 2], [3, 4, 5]], [[6]]]
     """
 
-    def __init__(
-        self,
-        stream: TokenStream,
-        block: int,
-        batch: int,
-        *,
-        seed: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        super().__init__(seed=seed, rank=rank, world_size=world_size)
-        if seed is not None and len(stream) <= block:
-            raise InvalidFile(f"the text has {len(stream)} words, but a block {block}, and one to tell: give more text")
-        self.stream, self.block, self.batch = stream, block, batch
-
-    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
-        told = len(self.stream) - 1
-        if rng is None:
-            starts = np.arange(0, told, self.block)
-            whole = starts[starts + self.block <= told]
-            rest = [starts[len(whole) :]] if len(whole) < len(starts) else []
-            return [*_groups(whole, self.batch), *rest]
-        offset = int(rng.integers(min(self.block, told - self.block + 1)))
-        starts = np.arange(offset, told - self.block + 1, self.block)
-        groups = _groups(rng.permutation(starts), self.batch)
-        return [group for group in groups if len(group) == self.batch] or groups
-
-    def collate(self, rows: np.ndarray) -> BlockBatch:
-        width = min(self.block, len(self.stream) - 1 - int(rows.max()))
-        ids = self.stream.ids[rows[:, None] + np.arange(width + 1)].astype(np.int64)
-        found = torch.from_numpy(ids)
-        return BlockBatch(found[:, :-1].contiguous(), found[:, 1:].contiguous(), len(rows) * width)
+    def __init__(self, stream: TokenStream, block_size: int, batch_size: int, **options: Any) -> None:
+        if options.get("seed") is not None and len(stream) <= block_size:
+            raise InvalidFile(
+                f"block_size: expected a text of at least {block_size + 1} tokens, a block and the next token, got "
+                f"{len(stream)}; provide more text or smaller blocks"
+            )
+        make_batches = partial(_block_batches, len(stream) - 1, block_size, batch_size)
+        super().__init__(stream, make_batches, partial(collate_blocks, block_size=block_size), **options)
 
 
-def _groups(starts: np.ndarray, size: int) -> list[np.ndarray]:
+def _block_batches(
+    num_targets: int, block_size: int, batch_size: int, rng: np.random.Generator | None
+) -> list[np.ndarray]:
+    """The first positions of the blocks of each batch."""
+    if rng is None:
+        starts = np.arange(0, num_targets, block_size)
+        whole = starts[: num_targets // block_size]
+        rest = starts[len(whole) :]  # the last block may be shorter
+        return [*_split(whole, batch_size), *_split(rest, batch_size)]
+    offset = int(rng.integers(min(block_size, num_targets - block_size + 1)))
+    starts = np.arange(offset, num_targets - block_size + 1, block_size)
+    batches = _split(rng.permutation(starts), batch_size)
+    return [batch for batch in batches if len(batch) == batch_size] or batches
+
+
+def _split(starts: np.ndarray, size: int) -> list[np.ndarray]:
     return [starts[at : at + size] for at in range(0, len(starts), size)]
 
 
-def all_lines(files: Sequence[Path], share: tuple[float, float]) -> Iterator[str]:
-    """The lines of the parts of all files, one after another: for training a tokenizer."""
-    return itertools.chain.from_iterable(read_text(files, share))
+def collate_blocks(stream: TokenStream, indices: BatchIndices, *, block_size: int) -> BlockBatch:
+    """Cut blocks out of a stream; the last one of a stream may be shorter, and is a batch by itself."""
+    width = min(block_size, len(stream) - 1 - int(indices.rows.max()))
+    ids = torch.from_numpy(stream.ids[indices.rows[:, None] + np.arange(width + 1)].astype(np.int64))
+    return BlockBatch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), len(ids) * width)

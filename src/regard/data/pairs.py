@@ -1,30 +1,47 @@
-"""Parallel corpora: pairs of lines, tokenized once into Arrow files."""
+"""Pairs for translation: tokenized files with or without word alignments, and their batches."""
 
 from __future__ import annotations
 
-import itertools
-import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import datasets
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from regard.data.batching import ResumableLoader, pad_sequences, token_budget_batches
-from regard.data.token_dataset import cached, hash_files
+from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, token_budget_batches
+from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile
 from regard.text.readers import read_alignments, read_pairs
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
-_CHUNK = 10_000
-_IDS = pa.list_(pa.int32())
-_SCHEMA = pa.schema([("src", _IDS), ("tgt", _IDS)])
-_ALIGNED = _SCHEMA.append(pa.field("alignment", _IDS))
+PAD_ID, BOS_ID, EOS_ID = PAD_ID, BOS_ID, EOS_ID
+
+
+@dataclass(frozen=True)
+class PairDataset:
+    """A tokenized parallel corpus.
+
+    Args:
+        source: Token ids of the sources, without special tokens.
+        target: Token ids of the targets, without special tokens.
+        alignment: For each target token the position of a source token, or -1. None without alignments.
+        num_empty: Pairs skipped because a side was empty.
+        num_too_long: Pairs skipped because a side had more tokens than allowed.
+    """
+
+    source: TokenDataset
+    target: TokenDataset
+    alignment: TokenDataset | None
+    num_empty: int
+    num_too_long: int
+
+    def __len__(self) -> int:
+        return len(self.source)
 
 
 class PairBatch(NamedTuple):
@@ -34,9 +51,9 @@ class PairBatch(NamedTuple):
         input_ids: Source token ids with a final EOS (batch, source), int64.
         lengths: Source lengths with EOS (batch,), int64.
         decoder_input_ids: BOS and the target token ids (batch, target), int64.
-        labels: Target token ids and EOS, padded with ``pad_id`` (batch, target), int64.
+        labels: Target token ids and EOS, padded with the padding token (batch, target), int64.
         num_targets: Labels without padding.
-        alignment: Source position that each label is aligned with, or -1 (batch, target), int64. None without
+        alignment: The source position that each label is aligned with, or -1 (batch, target), int64. None without
             alignments.
     """
 
@@ -48,40 +65,6 @@ class PairBatch(NamedTuple):
     alignment: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class PairDataset:
-    """A tokenized parallel corpus in memory-mapped Arrow files.
-
-    Args:
-        dataset: Columns ``src`` and ``tgt``, ids without special tokens;
-            where there are alignments, ``alignment``: for each id of ``tgt`` the place of one in ``src``, or -1.
-        num_empty: Pairs left out because a side was empty.
-        num_too_long: Pairs left out because a side had more tokens than allowed.
-    """
-
-    dataset: datasets.Dataset
-    num_empty: int
-    num_too_long: int
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def rows(self, rows: np.ndarray) -> pa.Table:
-        """Give the pairs at these places, in this order."""
-        found = self.dataset.with_format("arrow")[rows]
-        assert isinstance(found, pa.Table)
-        return found
-
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give the number of tokens of each source and of each target, (pairs,), int32."""
-        table = self.dataset.data
-        src, tgt = (
-            np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in table.column(side).chunks] or [np.empty(0)])
-            for side in ("src", "tgt")
-        )
-        return src.astype(np.int32), tgt.astype(np.int32)
-
-
 def tokenize_pairs(
     files: Sequence[str | Path],
     tokenizer: Tokenizer,
@@ -90,138 +73,109 @@ def tokenize_pairs(
     max_length: int | None = None,
     alignments: str | Path | None = None,
 ) -> PairDataset:
-    """Tokenize a corpus once, and take it from the cache ever after.
+    """Tokenize parallel text, or reopen it from the cache.
 
     Args:
-        files: One TSV or two line-aligned files, as for :func:`read_pairs`.
-        tokenizer: Makes the ids.
-        cache: The folder for Arrow files; an entry is keyed on the files' bytes, the vocabulary and ``max_length``.
-        max_length: Pairs with more tokens on a side are left out, and counted; default: all are kept.
-        alignments: A file with a line for each pair, as for :func:`read_alignments`. Every piece of a target word is
-            aligned with the first piece of its source word.
-
-    Returns:
-        The corpus.
+        files: One TSV or two line-aligned files, as for `read_pairs`.
+        tokenizer: The tokenizer.
+        cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
+        max_length: Pairs with more tokens on a side are skipped, and counted. Default: no limit.
+        alignments: File with one line per pair, as for `read_alignments`. Every token of a target word is aligned with
+            the first token of its source word.
 
     Raises:
-        InvalidFile: If a file cannot be read as a corpus, or holds no usable pair, or the cache cannot be written.
+        InvalidFile: If a file cannot be read, no pair is left, or the cache cannot be written.
     """
-    keyed = hash_files([*files, *([] if alignments is None else [alignments])])
-    key = f"{max_length}\n{tokenizer.fingerprint}\n{keyed}"
-    folder = cached(Path(cache), key, lambda draft: _tokenize(files, tokenizer, draft, max_length, alignments))
-    dataset = datasets.Dataset.from_file(str(folder / "pairs.arrow"))
-    skipped = json.loads((folder / "skipped.json").read_text())
-    if not len(dataset):
-        why = f"{skipped['num_empty']} empty, {skipped['num_too_long']} too long"
-        raise InvalidFile(f"{' and '.join(map(str, files))}: no usable pair ({why})")
-    return PairDataset(dataset, **skipped)
 
-
-def _tokenize(
-    files: Sequence[str | Path],
-    tokenizer: Tokenizer,
-    folder: Path,
-    max_length: int | None,
-    alignments: str | Path | None,
-) -> None:
-    skipped = {"num_empty": 0, "num_too_long": 0}
-    numbered = enumerate(read_pairs(files), start=1)
-    links = None if alignments is None else read_alignments(alignments)
-    schema = _SCHEMA if links is None else _ALIGNED
-    with pa.OSFile(str(folder / "pairs.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
-        while chunk := list(itertools.islice(numbered, _CHUNK)):
-            kept: list[tuple[object, ...]] = []
+    def tokenize(counts: Counter[str]) -> Iterator[Columns]:
+        links = None if alignments is None else read_alignments(alignments)
+        for chunk in chunked(enumerate(read_pairs(files), start=1)):
             sources, targets = (tokenizer.encode([pair[side] for _, pair in chunk]) for side in (0, 1))
-            for (line, _), src, tgt in zip(chunk, sources, targets, strict=True):
-                aligned = () if links is None else (_aligned(tokenizer, src, tgt, links, f"{alignments}, line {line}"),)
-                if not src or not tgt:
-                    skipped["num_empty"] += 1
-                elif max_length is not None and max(len(src), len(tgt)) > max_length:
-                    skipped["num_too_long"] += 1
+            rows: list[tuple[list[int], ...]] = []
+            for (line, _), source, target in zip(chunk, sources, targets, strict=True):
+                where = f"{alignments}, line {line}"
+                aligned = () if links is None else (_align_tokens(tokenizer, source, target, links, where),)
+                if not source or not target:
+                    counts["num_empty"] += 1
+                elif max_length is not None and max(len(source), len(target)) > max_length:
+                    counts["num_too_long"] += 1
                 else:
-                    kept.append((src, tgt, *aligned))
-            columns = [list(column) for column in zip(*kept, strict=True)] or [[] for _ in schema]
-            stream.write_table(pa.table(columns, schema=schema))
-    if links is not None and next(links, None) is not None:
-        raise InvalidFile(f"{alignments}: has more lines than there are pairs")
-    (folder / "skipped.json").write_text(json.dumps(skipped))
+                    rows.append((source, target, *aligned))
+            if rows:
+                yield list(zip(*rows, strict=True))
+        if links is not None and next(links, None) is not None:
+            raise InvalidFile(f"{alignments}: expected one line per pair, got more")
+
+    hashed = hash_files([*files, *([] if alignments is None else [alignments])])
+    key = f"pairs\n{max_length}\n{tokenizer.fingerprint}\n{hashed}"
+    names = ["source", "target"] if alignments is None else ["source", "target", "alignment"]
+    (source, target, *rest), counts = tokenize_once(Path(cache), key, names, tokenize)
+    num_empty, num_too_long = counts["num_empty"], counts["num_too_long"]
+    if not len(source):
+        skipped = f"{num_empty} empty, {num_too_long} too long"
+        raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one usable pair, got none ({skipped})")
+    return PairDataset(source, target, rest[0] if rest else None, num_empty, num_too_long)
 
 
-def _aligned(
-    tokenizer: Tokenizer, src: list[int], tgt: list[int], links: Iterator[list[tuple[int, int]]], where: str
+def _align_tokens(
+    tokenizer: Tokenizer, source: list[int], target: list[int], links: Iterator[list[tuple[int, int]]], where: str
 ) -> list[int]:
-    """For each piece of the target the first piece of the source word that its word is aligned with, or -1."""
+    """For each target token the position of the first token of the source word that its word is aligned with, or -1."""
     pairs = next(links, None)
     if pairs is None:
-        raise InvalidFile(f"{where}: is missing; there must be a line for each pair")
-    numbers = tokenizer.word_ids(src), tokenizer.word_ids(tgt)
+        raise InvalidFile(f"{where}: expected one line per pair, got the end of the file")
+    source_words, target_words = tokenizer.word_ids(source), tokenizer.word_ids(target)
     for pair in pairs:
-        for side, number, words in zip(("source", "target"), pair, numbers, strict=True):
-            if number not in words:
-                raise InvalidFile(f"{where}: there is no word {number} in the {side}, which has {len(set(words))}")
-    source_of = {target: numbers[0].index(source) for source, target in reversed(pairs)}  # of several the first
-    return [source_of.get(word, -1) for word in numbers[1]]
+        for side, word, words in zip(("source", "target"), pair, (source_words, target_words), strict=True):
+            if word not in words:
+                raise InvalidFile(f"{where}: expected a word of the {side} below {len(set(words))}, got {word}")
+    positions = {target: source_words.index(source) for source, target in reversed(pairs)}  # the first of several
+    return [positions.get(word, -1) for word in target_words]
 
 
 class PairLoader(ResumableLoader):
-    """Token-budget batches of pairs; see `ResumableLoader`.
+    """Token-budget batches of pairs: `PairBatch`.
 
     Args:
-        corpus: The pairs.
-        tokens: The most a batch may cost, as in :func:`token_budget_batches`.
-        seed: As for `ResumableLoader`.
-        rank: As for `ResumableLoader`.
-        world_size: As for `ResumableLoader`.
+        dataset: The pairs.
+        max_tokens: Maximum tokens of a batch, as for `token_budget_batches`.
+        options: As for `ResumableLoader`.
     """
 
-    def __init__(
-        self, corpus: PairDataset, tokens: int, *, seed: int | None = None, rank: int = 0, world_size: int = 1
-    ) -> None:
-        super().__init__(seed=seed, rank=rank, world_size=world_size)
-        self.corpus, self.tokens = corpus, tokens
-        self.src_lengths, self.tgt_lengths = corpus.lengths()
-
-    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
-        return token_budget_batches(self.src_lengths, self.tgt_lengths, self.tokens, rng)
-
-    def collate(self, rows: np.ndarray) -> PairBatch:
-        table = self.corpus.rows(rows)
-        src, src_lengths = padded(table.column("src"), end=Tokenizer.eos_id)
-        labels, tgt_lengths = padded(table.column("tgt"), end=Tokenizer.eos_id)
-        tgt, _ = padded(table.column("tgt"), begin=Tokenizer.bos_id)
-        aligned = None
-        if "alignment" in table.column_names:
-            aligned, _ = padded(table.column("alignment"), end=-1, fill=-1)
-        return PairBatch(src, src_lengths, tgt, labels, int(tgt_lengths.sum()), aligned)
+    def __init__(self, dataset: PairDataset, max_tokens: int, **options: Any) -> None:
+        make_batches = partial(token_budget_batches, dataset.source.lengths, dataset.target.lengths, max_tokens)
+        super().__init__(dataset, make_batches, collate_pairs, **options)
 
 
-def padded(
-    column: pa.ChunkedArray, *, begin: int | None = None, end: int | None = None, fill: int = Tokenizer.pad_id
-) -> tuple[Tensor, Tensor]:
-    """A column of lists as a tensor (rows, longest + 1) with their ends or beginnings, and the lengths with these."""
-    lists = column.combine_chunks()
-    ids = lists.flatten().to_numpy()
-    lengths = np.diff(lists.offsets.to_numpy())
-    first = 0 if begin is None else 1
-    padded = np.full((len(lengths), lengths.max() + 1), fill, dtype=np.int64)
-    places = np.arange(padded.shape[1] - first)
-    padded[:, first:][places < lengths[:, None]] = ids
-    if begin is not None:
-        padded[:, 0] = begin
-    if end is not None:
-        padded[np.arange(len(lengths)), lengths] = end
-    return torch.from_numpy(padded), torch.from_numpy(lengths.astype(np.int64) + 1)
+def collate_pairs(dataset: PairDataset, indices: BatchIndices) -> PairBatch:
+    """Pad pairs for teacher forcing."""
+    rows = indices.rows.tolist()
+    input_ids, lengths = encoder_batch([dataset.source[row] for row in rows])
+    targets, target_lengths = pad_batch([dataset.target[row] for row in rows], PAD_ID)
+    decoder_input_ids = functional.pad(targets, (1, 0), value=BOS_ID)
+    labels, _ = _append(targets, target_lengths, EOS_ID, PAD_ID)
+    alignment = None
+    if dataset.alignment is not None:
+        alignment = functional.pad(pad_batch([dataset.alignment[row] for row in rows], -1)[0], (0, 1), value=-1)
+    num_targets = int(target_lengths.sum()) + len(rows)
+    return PairBatch(input_ids, lengths, decoder_input_ids, labels, num_targets, alignment)
 
 
 def encoder_batch(
-    sequences: Sequence[Sequence[int]], *, eos_id: int = Tokenizer.eos_id, pad_id: int = Tokenizer.pad_id
+    sequences: Sequence[Sequence[int] | Tensor], *, eos_id: int = EOS_ID, pad_id: int = PAD_ID
 ) -> tuple[Tensor, Tensor]:
-    """Make what an encoder reads of ids without special tokens: (src (batch, source), src_lengths (batch,)).
+    """Append EOS to token ids of sources and pad them on the right: (batch, source) and the lengths (batch,), int64.
 
     Example:
         >>> encoder_batch([[5, 6], [8]])
         (tensor([[5, 6, 2],
                 [8, 2, 0]]), tensor([3, 2]))
     """
-    ended = [[*sequence, eos_id] for sequence in sequences]
-    return pad_sequences(ended, pad_id), torch.tensor([len(sequence) for sequence in ended])
+    return _append(*pad_batch(sequences, pad_id), eos_id, pad_id)
+
+
+def _append(padded: Tensor, lengths: Tensor, token_id: int, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Append a token to each padded row."""
+    longer = functional.pad(padded, (0, 1), value=pad_id)
+    longer[torch.arange(len(lengths)), lengths] = token_id
+    return longer, lengths + 1

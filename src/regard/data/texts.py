@@ -1,30 +1,45 @@
-"""Single texts, tokenized once into Arrow files: with a class each, or with words to be guessed."""
+"""Texts with or without labels: tokenized files, and batches for classification."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from regard.data.batching import ResumableLoader
-from regard.data.token_dataset import cached, hash_files
+from regard.data.batching import BatchIndices, ResumableLoader, pad_batch
+from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile, did_you_mean
 from regard.text.readers import read_labeled_texts, read_lines
 
-MAX_CLASSES = 20
-"""If there are more, and more than half as many as texts, they are no classes."""
-_CHUNK = 10_000
-_SCHEMA = pa.schema([("ids", pa.list_(pa.int32())), ("label", pa.int32())])
+MAX_LABELS = 20
+"""More labels than this are refused if there are also more than half as many as texts."""
+
+
+@dataclass(frozen=True)
+class TextDataset:
+    """Tokenized texts.
+
+    Args:
+        texts: Token ids of the texts, with special tokens.
+        labels: Index of the label of each text (texts,), int32, or -1.
+        num_truncated: Texts that were longer than allowed.
+        num_empty: Empty lines, which are skipped.
+    """
+
+    texts: TokenDataset
+    labels: np.ndarray
+    num_truncated: int
+    num_empty: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
 
 
 class TextBatch(NamedTuple):
@@ -33,7 +48,7 @@ class TextBatch(NamedTuple):
     Args:
         input_ids: Token ids with special tokens (batch, tokens), int64.
         lengths: Tokens of each text (batch,), int64.
-        labels: Index of the class of each text (batch,), int64.
+        labels: Index of the label of each text (batch,), int64.
         num_targets: Number of texts.
     """
 
@@ -43,156 +58,98 @@ class TextBatch(NamedTuple):
     num_targets: int
 
 
-@dataclass(frozen=True)
-class TextDataset:
-    """Tokenized texts in memory-mapped Arrow files.
-
-    Args:
-        dataset: Columns ``ids`` (special tokens included) and ``label`` (-1 where there is none).
-        num_truncated: Texts that were longer than allowed, and lost their ends.
-        num_empty: Lines left out because they were empty.
-    """
-
-    dataset: datasets.Dataset
-    num_truncated: int
-    num_empty: int
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def rows(self, rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Give the ids of the texts at these places, in this order, and their labels."""
-        found: Any = self.dataset.with_format("arrow")[rows]
-        lists = found.column("ids").combine_chunks()
-        ids = np.split(lists.flatten().to_numpy(), lists.offsets.to_numpy()[1:-1] - lists.offsets[0].as_py())
-        return ids, found.column("label").to_numpy()
-
-    def lengths(self) -> np.ndarray:
-        """Give the number of words of each text, (texts,), int32."""
-        chunks = self.dataset.data.column("ids").chunks
-        return np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in chunks]).astype(np.int32)
-
-
 def read_label_names(files: Sequence[Path]) -> tuple[str, ...]:
-    """The classes that occur in files, sorted.
+    """The labels that occur in files, sorted.
 
     Raises:
-        InvalidFile: As :func:`read_labeled_texts`, or if there are fewer than two, or so many that they are no classes.
+        InvalidFile: If `read_labeled_texts` cannot read a file, if there are fewer than two labels, or so many that
+            they cannot be labels.
     """
     counts = Counter(label for _, _, label in read_labeled_texts(files))
-    found = tuple(sorted(counts))
-    if len(found) > MAX_CLASSES and 2 * len(found) > counts.total():
-        came = f"{counts.total()} texts have {len(found)}: are these pairs of a translation?"
-        raise InvalidFile(f"{' and '.join(map(str, files))}: expected texts of a few classes, but {came}")
-    if len(found) < 2:
-        came = f"there is only {found[0]!r}" if found else "there is none"
-        raise InvalidFile(f"{' and '.join(map(str, files))}: expected texts of at least two classes, but {came}")
-    return found
+    names, paths = tuple(sorted(counts)), " and ".join(map(str, files))
+    if len(names) > MAX_LABELS and 2 * len(names) > counts.total():
+        raise InvalidFile(
+            f"{paths}: expected texts with a few labels, got {len(names)} labels for {counts.total()} texts; are these "
+            "pairs for translation?"
+        )
+    if len(names) < 2:
+        raise InvalidFile(f"{paths}: expected at least two labels, got {f'only {names[0]!r}' if names else 'none'}")
+    return names
 
 
 def tokenize_texts(
-    files: Sequence[Path],
-    tokenizer: Any,
-    cache: Path,
-    *,
-    max_length: int,
-    labels: Sequence[str] | None = None,
+    files: Sequence[Path], tokenizer: Any, cache: Path, *, max_length: int, labels: Sequence[str] | None = None
 ) -> TextDataset:
-    """Tokenize texts once, and take them from the cache ever after.
+    """Tokenize texts, or reopen them from the cache.
 
     Args:
-        files: With labels, as for :func:`read_labeled_texts`; else each line is a text.
-        tokenizer: Makes the ids.
-        cache: The folder for Arrow files.
-        max_length: Longer texts are cut, so that their last special token stays.
-        labels: The classes. Default: the texts have none.
+        files: With labels, as for `read_labeled_texts`; else each line is a text.
+        tokenizer: The tokenizer.
+        cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
+        max_length: Longer texts are truncated to as many tokens; they keep their last special token.
+        labels: Names of the labels. Default: texts have no labels.
 
     Raises:
-        InvalidFile: If a file cannot be read, a class is none of the labels, or there is no text.
-        InvalidArgument: If the vocabulary lacks a character.
+        InvalidFile: If a file cannot be read, a label is unknown, there is no text, or the cache cannot be written.
+        InvalidArgument: If a text has characters that the vocabulary lacks.
     """
-    key = f"sentences\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{hash_files(files)}"
-    folder = cached(cache, key, lambda draft: _tokenize(files, tokenizer, draft, max_length, labels))
-    dataset = datasets.Dataset.from_file(str(folder / "sentences.arrow"))
-    counts = json.loads((folder / "counts.json").read_text())
-    if not len(dataset):
-        raise InvalidFile(f"{' and '.join(map(str, files))}: holds no text")
-    return TextDataset(dataset, **counts)
+
+    def tokenize(counts: Counter[str]) -> Iterator[Columns]:
+        for chunk in chunked(_read_lines(files, counts) if labels is None else _read_labeled(files, labels)):
+            texts, indices = zip(*chunk, strict=True)
+            # "[MASK]" is text in masked language modeling, where batches mask tokens; a classifier reads it as a token
+            encoded = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None)
+            counts["num_truncated"] += sum(len(ids) > max_length for ids in encoded)
+            truncated = [ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]] for ids in encoded]
+            yield truncated, [[index] for index in indices]
+
+    key = f"texts\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{hash_files(files)}"
+    (texts, indices), counts = tokenize_once(cache, key, ["texts", "labels"], tokenize)
+    if not len(texts):
+        raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one text, got none")
+    return TextDataset(texts, indices.ids, counts["num_truncated"], counts["num_empty"])
 
 
-def _tokenize(
-    files: Sequence[Path], tokenizer: Any, folder: Path, max_length: int, labels: Sequence[str] | None
-) -> None:
-    counts = {"num_truncated": 0, "num_empty": 0}
-    with pa.OSFile(str(folder / "sentences.arrow"), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
-        waiting = _texts(files, labels, counts)
-        while chunk := list(islice(waiting, _CHUNK)):
-            texts, numbers = zip(*chunk, strict=True)
-            rows = []
-            # which words are hidden, batches decide; what has a class is read as a TextEncoder reads it
-            for ids in tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None):
-                counts["num_truncated"] += len(ids) > max_length
-                rows.append(ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]])
-            stream.write_table(pa.table([rows, list(numbers)], schema=_SCHEMA))
-    (folder / "counts.json").write_text(json.dumps(counts))
-
-
-def _texts(files: Sequence[Path], labels: Sequence[str] | None, counts: dict[str, int]) -> Iterator[tuple[str, int]]:
-    if labels is None:
-        for line in (line for path in files for line in read_lines(path)):
-            if line.strip():
-                yield line.strip(), -1
+def _read_lines(files: Sequence[Path], counts: Counter[str]) -> Iterator[tuple[str, int]]:
+    for path in files:
+        for line in map(str.strip, read_lines(path)):
+            if line:
+                yield line, -1
             else:
                 counts["num_empty"] += 1
-        return
-    numbers = {label: number for number, label in enumerate(labels)}
+
+
+def _read_labeled(files: Sequence[Path], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
+    indices = {label: index for index, label in enumerate(labels)}
     for where, text, label in read_labeled_texts(files):
-        if label not in numbers:
+        if label not in indices:
             more = f" and {len(labels) - 10} more" if len(labels) > 10 else ""
             known = ", ".join(map(repr, labels[:10])) + more
-            raise InvalidFile(f"{where}: the class {label!r} is none of {known}{did_you_mean(label, labels)}")
-        yield text, numbers[label]
+            raise InvalidFile(f"{where}: expected one of {known}, got {label!r}{did_you_mean(label, labels)}")
+        yield text, indices[label]
 
 
 class TextLoader(ResumableLoader):
-    """So many texts a batch, with their classes; see `ResumableLoader`.
+    """Batches of labeled texts: `TextBatch`. In validation, longer texts come first.
 
     Args:
-        corpus: The texts.
-        batch: Texts of a batch.
-        pad_id: The word that fills up.
-        seed: As for `ResumableLoader`.
-        rank: As for `ResumableLoader`.
-        world_size: As for `ResumableLoader`.
+        dataset: The texts.
+        batch_size: Texts of a batch.
+        pad_id: Id of the padding token.
+        options: As for `ResumableLoader`.
     """
 
-    def __init__(
-        self,
-        corpus: TextDataset,
-        batch: int,
-        pad_id: int,
-        *,
-        seed: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        super().__init__(seed=seed, rank=rank, world_size=world_size)
-        self.corpus, self.batch, self.pad_id = corpus, batch, pad_id
+    def __init__(self, dataset: TextDataset, batch_size: int, pad_id: int, **options: Any) -> None:
+        def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
+            lengths = dataset.texts.lengths
+            order = np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths))
+            return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
-    def batches(self, rng: np.random.Generator | None) -> list[np.ndarray]:
-        count = len(self.corpus)
-        order = np.argsort(-self.corpus.lengths(), kind="stable") if rng is None else rng.permutation(count)
-        return [order[start : start + self.batch] for start in range(0, count, self.batch)]
-
-    def collate(self, rows: np.ndarray) -> TextBatch:
-        ids, labels = self.corpus.rows(rows)
-        words, lengths = padded_rows(ids, self.pad_id)
-        return TextBatch(torch.from_numpy(words), lengths, torch.from_numpy(labels.astype(np.int64)), len(rows))
+        super().__init__(dataset, make_batches, partial(collate_texts, pad_id=pad_id), **options)
 
 
-def padded_rows(ids: list[np.ndarray], pad_id: int) -> tuple[np.ndarray, Tensor]:
-    """Pad rows on the right; returns them (rows, longest) and their lengths (rows,)."""
-    lengths = np.array([len(each) for each in ids])
-    words = np.full((len(ids), lengths.max()), pad_id, dtype=np.int64)
-    words[np.arange(words.shape[1]) < lengths[:, None]] = np.concatenate(ids)
-    return words, torch.from_numpy(lengths)
+def collate_texts(dataset: TextDataset, indices: BatchIndices, *, pad_id: int) -> TextBatch:
+    """Pad texts, with their labels."""
+    input_ids, lengths = pad_batch([dataset.texts[row] for row in indices.rows.tolist()], pad_id)
+    labels = torch.from_numpy(dataset.labels[indices.rows].astype(np.int64))
+    return TextBatch(input_ids, lengths, labels, len(labels))

@@ -1,55 +1,147 @@
-"""Folders of files that are made once and kept under a name that follows from what they were made of."""
+"""Token ids in memory-mapped files: texts are tokenized once, and again only if their content changes."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-from collections.abc import Callable, Sequence
+import itertools
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from regard.errors import InvalidFile
 
+Item = TypeVar("Item")
+Columns = Sequence[Sequence[Sequence[int]]]
+"""Rows of token ids of each column of a dataset."""
+FORMAT_VERSION = 1
+CHUNK_SIZE = 10_000  # texts that are tokenized together
 
-def cached(cache: Path, key: str, write: Callable[[Path], None]) -> Path:
-    """The folder for a key, made if it is not there yet; it appears when it is complete, and not before.
+
+class TokenDataset(Dataset[Tensor]):
+    """Token ids of texts: row ``i`` is ``ids[offsets[i] : offsets[i + 1]]``, as int64.
 
     Args:
-        cache: Where the folders lie.
-        key: All that decides what they hold.
-        write: Fills an empty folder.
+        ids: Token ids of all rows (tokens,), int32.
+        offsets: The start of each row and the end of the last (rows + 1,), int64.
+    """
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids, self.offsets = ids, offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Tensor:
+        return torch.from_numpy(self.ids[self.offsets[row] : self.offsets[row + 1]].astype(np.int64))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row (rows,), int64."""
+        return np.diff(self.offsets)
+
+
+def tokenize_once(
+    cache: Path, key: str, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]
+) -> tuple[list[TokenDataset], Counter[str]]:
+    """Write columns of token ids into the cache, unless they are there, and map them into memory.
+
+    Args:
+        cache: Folder of all cached datasets.
+        key: Everything that determines the token ids.
+        columns: Names of the columns.
+        tokenize: Yields the rows of all columns chunk by chunk; what it counts is saved with them.
+
+    Returns:
+        The columns and the counts.
 
     Raises:
-        InvalidFile: If it cannot be written; what ``write`` raises of itself passes.
+        InvalidFile: If the cache cannot be written. Errors of ``tokenize`` propagate.
     """
-    folder = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def write(folder: Path) -> None:
+        counts: Counter[str] = Counter()
+        lengths: list[list[int]] = [[0] for _ in columns]
+        with ExitStack() as stack:
+            files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in columns]
+            for chunk in tokenize(counts):
+                for file, column_lengths, rows in zip(files, lengths, chunk, strict=True):
+                    file.write(np.fromiter(itertools.chain.from_iterable(rows), np.int32).tobytes())
+                    column_lengths += map(len, rows)
+        for name, column_lengths in zip(columns, lengths, strict=True):
+            np.save(folder / f"{name}.npy", np.cumsum(column_lengths, dtype=np.int64))
+        (folder / "counts.json").write_text(json.dumps(counts))
+
+    folder = cached(cache, key, write)
+    counts = Counter(json.loads((folder / "counts.json").read_text()))
+    return [_open(folder, name) for name in columns], counts
+
+
+def _open(folder: Path, name: str) -> TokenDataset:
+    offsets = np.load(folder / f"{name}.npy", mmap_mode="r")
+    # an empty file cannot be mapped
+    ids = np.memmap(folder / f"{name}.bin", np.int32, "r") if offsets[-1] else np.empty(0, np.int32)
+    return TokenDataset(np.asarray(ids), np.asarray(offsets))  # arrays are sliced faster than np.memmap
+
+
+def chunked(items: Iterable[Item], size: int = CHUNK_SIZE) -> Iterator[list[Item]]:
+    """Lists of ``size`` items each, except the last.
+
+    Example:
+        >>> list(chunked("abc", 2))
+        [['a', 'b'], ['c']]
+    """
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def cached(cache: Path, key: str, write: Callable[[Path], None]) -> Path:
+    """The folder for a key. It is written if it is missing, and appears only when it is complete.
+
+    Args:
+        cache: Folder of all cached folders.
+        key: Everything that determines what the folder holds.
+        write: Fills an empty folder. Several processes may do so at the same time; the first to finish wins.
+
+    Raises:
+        InvalidFile: If the folder cannot be written. Other errors of ``write`` propagate.
+    """
+    folder = cache / hashlib.sha256(f"{FORMAT_VERSION}\n{key}".encode()).hexdigest()[:16]
     if folder.is_dir():
         return folder
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        shutil.rmtree(draft, ignore_errors=True)  # of a process of the same number that was killed
-        draft.mkdir(parents=True)
-        write(draft)
-        try:
-            draft.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was faster
-                raise
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=cache) as staging:
+            draft = Path(staging, folder.name)
+            draft.mkdir()
+            write(draft)
+            try:
+                draft.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was faster
+                    raise
+    except InvalidFile:
+        raise
     except OSError as error:
-        if isinstance(error, InvalidFile):
-            raise
-        raise InvalidFile(f"{folder}: the tokenized corpus could not be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        raise InvalidFile(f"{folder}: the tokenized data could not be written: {error.strerror or error}") from error
     return folder
 
 
 def hash_files(files: Sequence[str | Path]) -> str:
-    """A digest of what files hold, wherever they lie.
+    """SHA-256 of what files contain, in their order, whatever their names are.
 
     Raises:
-        InvalidFile: If one cannot be read.
+        InvalidFile: If a file cannot be read.
     """
     states = []
     for path in map(Path, files):
@@ -59,12 +151,12 @@ def hash_files(files: Sequence[str | Path]) -> str:
             reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
             raise InvalidFile(f"{path}: {reason}") from None
         states.append((path.absolute(), state.st_size, state.st_mtime_ns))
-    return _digest(tuple(states))
+    return _hash_files(tuple(states))
 
 
 @lru_cache(maxsize=16)
-def _digest(states: tuple[tuple[Path, int, int], ...]) -> str:
-    """The digest of files of these sizes and times of modification: a run asks for it several times."""
+def _hash_files(states: tuple[tuple[Path, int, int], ...]) -> str:
+    """The hash of files with these sizes and modification times: a run needs it several times."""
     total = hashlib.sha256()
     for path, _, _ in states:
         try:

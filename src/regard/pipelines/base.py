@@ -17,26 +17,23 @@ from regard.analysis.layer import AttentionKind
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks, as_device
-from regard.data.batching import pad_sequences
-from regard.errors import InvalidArgument, InvalidFile
+from regard.data.batching import pad_batch
+from regard.errors import InvalidArgument
 from regard.models import GPT, Bert
 from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.recording import record_forward, trace_forward
-from regard.text.load import AnyTokenizer, check_vocab_size, load_tokenizer
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.sentencepiece import SentencePieceTokenizer
+from regard.text.base import BaseTokenizer
+from regard.text.tokenizer import check_vocab_size, load_tokenizer
 
 ModelT = TypeVar("ModelT", bound=EncoderDecoder | GPT | Bert)
 SelfAttentionT = TypeVar("SelfAttentionT", bound=GPT | Bert)
 Result = TypeVar("Result")
-TokenizerT = TypeVar("TokenizerT", bound=AnyTokenizer)
-TextTokenizerT = TypeVar("TextTokenizerT", bound=PipelineTokenizer | SentencePieceTokenizer)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class Pipeline(Generic[ModelT, TokenizerT]):
+class Pipeline(ABC, Generic[ModelT]):
     """A model with its tokenizer.
 
     Args:
@@ -49,11 +46,10 @@ class Pipeline(Generic[ModelT, TokenizerT]):
     """
 
     model_type: ClassVar[type[Any]]
-    tokenizer_types: ClassVar[tuple[type[Any], ...]]
     max_batch_tokens: ClassVar[int]
     """Maximum number of tokens in a batch, with padding."""
 
-    def __init__(self, model: ModelT, tokenizer: TokenizerT, name: str = "model") -> None:
+    def __init__(self, model: ModelT, tokenizer: BaseTokenizer, name: str = "model") -> None:
         config = model.config
         check_vocab_size(
             tokenizer, min(config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)), name
@@ -85,11 +81,11 @@ class Pipeline(Generic[ModelT, TokenizerT]):
         check_dtype(dtype)
         device = available_device(device)
         model, path = load_model(folder, expected=cls.model_type).to(device, dtype), Path(folder)
-        tokenizer: Any = load_tokenizer(path)
-        if not isinstance(tokenizer, cls.tokenizer_types):
-            expected = " or ".join(each.__name__ for each in cls.tokenizer_types)
-            raise InvalidFile(f"{path}: expected a {expected}, got a {type(tokenizer).__name__}")
-        return cls(model, tokenizer, name=path.resolve().name)
+        return cls(model, cls._load_tokenizer(path), name=path.resolve().name)
+
+    @classmethod
+    def _load_tokenizer(cls, folder: Path) -> BaseTokenizer:
+        return load_tokenizer(folder)
 
     @property
     def device(self) -> torch.device:
@@ -100,6 +96,14 @@ class Pipeline(Generic[ModelT, TokenizerT]):
     def dtype(self) -> torch.dtype:
         """Dtype of the model's weights."""
         return next(self.model.parameters()).dtype
+
+    @abstractmethod
+    def record(self, text: str) -> Recording:
+        """Record what every layer and head attends to in a text."""
+
+    @abstractmethod
+    def trace(self, text: str, layer: str | None = None) -> Trace:
+        """Trace the computation of one attention layer on a text, step by step."""
 
     def _run_batched(
         self, sequences: Sequence[list[int]], run: Callable[[list[list[int]]], Iterable[Result]], extra: int = 0
@@ -118,11 +122,11 @@ class Pipeline(Generic[ModelT, TokenizerT]):
 
     def _pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids (batch, tokens), padded on the right, and lengths (batch,), on the model's device."""
-        lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
-        return pad_sequences(sequences, self.model.config.pad_id).to(self.device), lengths
+        input_ids, lengths = pad_batch(sequences, self.model.config.pad_id)
+        return input_ids.to(self.device), lengths.to(self.device)
 
 
-class SelfAttentionPipeline(Pipeline[SelfAttentionT, TextTokenizerT], ABC):
+class SelfAttentionPipeline(Pipeline[SelfAttentionT]):
     """A model with self-attention only, and its tokenizer."""
 
     layer_kind: ClassVar[AttentionKind]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
 from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
 from regard.pipelines.packing import batches_by_length
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
 from regard.text.validation import check_texts
 
 
@@ -66,7 +67,7 @@ class MaskedLMScore(NamedTuple):
         return perplexity(self.nll / self.num_tokens)
 
 
-class TextEncoder(SelfAttentionPipeline[Bert, PipelineTokenizer]):
+class TextEncoder(SelfAttentionPipeline[Bert]):
     """A BERT with its tokenizer, also of Hugging Face's transformers or sentence-transformers.
 
     See `Pipeline` for the arguments and for ``load``. Texts that are too long are truncated, except where an error is
@@ -74,9 +75,12 @@ class TextEncoder(SelfAttentionPipeline[Bert, PipelineTokenizer]):
     """
 
     model_type = Bert
-    tokenizer_types = (PipelineTokenizer,)
     layer_kind = "encoder"
     max_batch_tokens = 4096
+
+    @classmethod
+    def _load_tokenizer(cls, folder: Path) -> Tokenizer:
+        return Tokenizer.load(folder)  # a SentencePiece model has other ids than a BERT
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Sentence embeddings.
@@ -143,19 +147,18 @@ class TextEncoder(SelfAttentionPipeline[Bert, PipelineTokenizer]):
         for indices in batches_by_length([len(ids) for ids in encoded], self.max_batch_tokens):
             input_ids, lengths = self._pad([encoded[index] for index in indices])
             masked_ids, labels = mask_tokens(
-                input_ids.cpu().numpy(),
-                lengths.cpu().numpy(),
+                input_ids,
+                lengths,
                 rng,
                 mlm_probability=mlm_probability,
                 mask_id=self._mask_id,
                 vocab_size=self.tokenizer.vocab_size,
             )
-            targets = torch.from_numpy(labels).to(self.device)
-            is_target = targets != IGNORE_INDEX
+            is_target = labels != IGNORE_INDEX
             with torch.inference_mode():
-                hidden, _ = self.model.forward_features(torch.from_numpy(masked_ids).to(self.device), lengths)
+                hidden, _ = self.model.forward_features(masked_ids, lengths)
                 logits = self.model.forward_head(hidden[is_target]).float()
-            targets = targets[is_target]
+            targets = labels[is_target]
             nll += float(cross_entropy(logits, targets, reduction="sum"))
             num_tokens += len(targets)
             num_correct += int((logits.argmax(-1) == targets).sum())

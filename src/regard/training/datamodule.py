@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 
@@ -68,12 +69,12 @@ class TaskDataModule(L.LightningDataModule):
     def train_dataloader(self) -> ResumableLoader:
         """The endless training batches of this process."""
         task = self.task
-        loader = task.loader(task.train_data, seed=self.recipe.seed, **self._process())
+        loader = task.loader(task.train_data, seed=self.recipe.seed, **self._loader_options())
         log.info("tokenizer: %d tokens", task.tokenizer.vocab_size)
         log.info("training: %s", task.describe(task.train_data))
         if task.valid_data is not None:
             log.info("validation: %s", task.describe(task.valid_data))
-        log.info("batches: %d per epoch", len(loader.plan(loader.epoch)))
+        log.info("batches: %d per epoch", len(loader.sampler.plan(loader.sampler.epoch)))
         for line in task.statistics(loader):
             log.info(line)
         return loader
@@ -84,20 +85,25 @@ class TaskDataModule(L.LightningDataModule):
         Raises:
             InvalidFile: If there are fewer rows than processes.
         """
-        task, process = self.task, self._process()
+        task = self.task
         if task.valid_data is None:
             return []
-        loader = task.loader(task.valid_data, seed=None, **process)
-        num_batches, world_size = len(loader.plan(0)), process["world_size"]
+        loader = task.loader(task.valid_data, **self._loader_options())
+        num_batches, world_size = len(loader.sampler.plan(0)), loader.sampler.world_size
         if num_batches < world_size:
             path = (*task.valid_files, *task.train_files)[0]
             expected = f"at least {world_size} rows for validation on {world_size} processes"
             raise InvalidFile(f"{path}: expected {expected}, got {num_batches}")
         return loader
 
-    def _process(self) -> dict[str, int]:
+    def _loader_options(self) -> dict[str, Any]:
         assert self.trainer is not None
-        return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
+        return {
+            "rank": self.trainer.global_rank,
+            "world_size": self.trainer.world_size,
+            "num_workers": self.recipe.trainer.num_workers,
+            "pin_memory": self.trainer.strategy.root_device.type == "cuda",
+        }
 
 
 def _check_hashes(old: dict[str, str], new: dict[str, str]) -> None:

@@ -148,6 +148,8 @@ class TrainerConfig(Section):
     """Number of devices; auto: all GPUs, one CPU, or the processes that torchrun started."""
     num_nodes: Count = 1
     """Number of machines."""
+    num_workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that prepare the batches of each training process; 0: the training process does."""
     log_every_n_steps: Count = 50
     """Steps between rows in ``metrics.csv``."""
 

@@ -127,6 +127,8 @@ def _build_trainer(
             precision=config.precision,
             max_steps=config.max_steps,
             max_epochs=-1,
+            # Without a length, Lightning fetches one batch ahead of training, which a saved state would then skip.
+            limit_train_batches=2**31,
             accumulate_grad_batches=config.accumulate_grad_batches,
             val_check_interval=recipe.validation.every_n_steps * config.accumulate_grad_batches,
             check_val_every_n_epoch=None,

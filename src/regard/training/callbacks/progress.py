@@ -141,4 +141,4 @@ class ProgressLogger(L.Callback):
 
 def _epoch(trainer: L.Trainer) -> int:
     loader: Any = trainer.train_dataloader
-    return loader.epoch
+    return loader.sampler.epoch

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from regard.data.batching import ResumableLoader
-from regard.text.load import load_tokenizer
+from regard.text.tokenizer import load_tokenizer
 from regard.training.recipe import Recipe
 
 Split = Literal["train", "valid"]
@@ -59,8 +59,8 @@ class Task(ABC):
         return []
 
     @abstractmethod
-    def loader(self, dataset: Any, *, seed: int | None, rank: int, world_size: int) -> ResumableLoader:
-        """The batches of one process; without a seed one epoch for validation."""
+    def loader(self, dataset: Any, **options: Any) -> ResumableLoader:
+        """The batches of one process; options are those of `ResumableLoader`."""
 
     @abstractmethod
     def build_model(self) -> Any:

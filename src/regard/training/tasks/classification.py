@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -79,9 +79,8 @@ class ClassificationTask(BertTask):
     def statistics(self, loader: ResumableLoader) -> list[str]:
         return [f"classes: {', '.join(self.labels)}"]
 
-    def loader(self, dataset: TextDataset, *, seed: int | None, rank: int, world_size: int) -> TextLoader:
-        batch_size, pad_id = self.recipe.data.batch_size, self.tokenizer.pad_id
-        return TextLoader(dataset, batch_size, pad_id, seed=seed, rank=rank, world_size=world_size)
+    def loader(self, dataset: TextDataset, **options: Any) -> TextLoader:
+        return TextLoader(dataset, self.recipe.data.batch_size, self.tokenizer.pad_id, **options)
 
     def build_model(self) -> Bert:
         return self.build_bert("sequence_classification", self.labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -80,7 +80,7 @@ class MaskedLMTask(BertTask):
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TextDataset:
         return tokenize_texts(files, self.tokenizer, cache, max_length=self.recipe.data.max_length)
 
-    def loader(self, dataset: TextDataset, *, seed: int | None, rank: int, world_size: int) -> MaskedLMLoader:
+    def loader(self, dataset: TextDataset, **options: Any) -> MaskedLMLoader:
         if self.tokenizer.mask_id is None:
             raise InvalidFile(f"{self.recipe.model.checkpoint}: expected a tokenizer with a mask token, got none")
         return MaskedLMLoader(
@@ -90,9 +90,7 @@ class MaskedLMTask(BertTask):
             mask_id=self.tokenizer.mask_id,
             vocab_size=self.tokenizer.vocab_size,
             mlm_probability=self.recipe.data.mlm_probability,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
+            **options,
         )
 
     def build_model(self) -> Bert:

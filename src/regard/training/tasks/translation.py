@@ -21,7 +21,7 @@ from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, Transform
 from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.readers import group_references, read_pairs
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, train_translation_bpe
 from regard.training.recipe import (
     Count,
     DataConfig,
@@ -169,7 +169,7 @@ class TranslationTask(Task):
 
     def train_tokenizer(self) -> Tokenizer:
         texts = (text for pair in read_pairs(self.train_files) for text in pair)
-        return Tokenizer.train(texts, self.recipe.tokenizer.vocab_size)
+        return train_translation_bpe(texts, self.recipe.tokenizer.vocab_size)
 
     def load_tokenizer(self, folder: Path) -> Tokenizer:
         return Tokenizer.load(folder)
@@ -185,8 +185,8 @@ class TranslationTask(Task):
         return f"{len(dataset)} pairs (skipped: {dataset.num_empty} empty, {dataset.num_too_long} too long)"
 
     def statistics(self, loader: ResumableLoader) -> list[str]:
-        assert isinstance(loader, PairLoader)
-        padding = padding_fraction(loader.src_lengths, loader.tgt_lengths, loader.plan(loader.epoch))
+        batches = loader.sampler.plan(loader.sampler.epoch)
+        padding = padding_fraction(self.train_data.source.lengths, self.train_data.target.lengths, batches)
         lines = [f"padding: {padding:.1%} of the tokens in batches"]
         if num_too_long := self._bleu_references[1]:
             lines.append(f"BLEU: {num_too_long} validation sentences are skipped, because the model has no positions")
@@ -207,9 +207,8 @@ class TranslationTask(Task):
         step = max(1, len(fitting) // max(1, count))  # spread over the file, which may be sorted
         return dict(fitting[::step][:count]), len(references) - len(fitting)
 
-    def loader(self, dataset: PairDataset, *, seed: int | None, rank: int, world_size: int) -> PairLoader:
-        budget = self.recipe.data.max_tokens_per_batch
-        return PairLoader(dataset, budget, seed=seed, rank=rank, world_size=world_size)
+    def loader(self, dataset: PairDataset, **options: Any) -> PairLoader:
+        return PairLoader(dataset, self.recipe.data.max_tokens_per_batch, **options)
 
     def build_model(self) -> EncoderDecoder:
         model: ModelSection = self.recipe.model
@@ -232,10 +231,10 @@ class TranslationTask(Task):
         if references:
             translations = self._translate(model, list(references))
             scores = corpus_scores(translations, list(references.values()), ["bleu", "chrf"])
-            metrics |= {name: each.score for name, each in scores.items()}
+            metrics |= {name: score.score for name, score in scores.items()}
             if not self._logged_signatures:
                 self._logged_signatures = True
-                log.info("metrics: %s", ", ".join(f"{name} {each.signature}" for name, each in scores.items()))
+                log.info("metrics: %s", ", ".join(f"{name} {score.signature}" for name, score in scores.items()))
         return metrics
 
     def _translate(self, model: EncoderDecoder, sources: list[str]) -> list[str]:
