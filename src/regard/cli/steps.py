@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -66,7 +66,7 @@ def steps(
     if text is None:
         trace = trace_example()
     else:
-        pipeline = load_pipeline(model, Pipeline, dtype=dtype, device=device)
+        pipeline: Any = load_pipeline(model, Pipeline, dtype=dtype, device=device)
         trace = pipeline.trace(text, layer)
     num_heads, num_queries, _ = trace["weights"].shape
     with Checks() as checks:

@@ -36,7 +36,7 @@ TextTokenizerT = TypeVar("TextTokenizerT", bound=PipelineTokenizer | SentencePie
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class Pipeline(Generic[ModelT, TokenizerT]):
+class Pipeline(ABC, Generic[ModelT, TokenizerT]):
     """A model with its tokenizer.
 
     Args:
@@ -101,6 +101,14 @@ class Pipeline(Generic[ModelT, TokenizerT]):
         """Dtype of the model's weights."""
         return next(self.model.parameters()).dtype
 
+    @abstractmethod
+    def record(self, text: str) -> Recording:
+        """Record what every layer and head attends to in a text."""
+
+    @abstractmethod
+    def trace(self, text: str, layer: str | None = None) -> Trace:
+        """Trace the computation of one attention layer on a text, step by step."""
+
     def _run_batched(
         self, sequences: Sequence[list[int]], run: Callable[[list[list[int]]], Iterable[Result]], extra: int = 0
     ) -> list[Result]:
@@ -122,7 +130,7 @@ class Pipeline(Generic[ModelT, TokenizerT]):
         return input_ids.to(self.device), lengths.to(self.device)
 
 
-class SelfAttentionPipeline(Pipeline[SelfAttentionT, TextTokenizerT], ABC):
+class SelfAttentionPipeline(Pipeline[SelfAttentionT, TextTokenizerT]):
     """A model with self-attention only, and its tokenizer."""
 
     layer_kind: ClassVar[AttentionKind]

@@ -58,7 +58,7 @@ class TaskModule(L.LightningModule):
         if self._has_several_batches:
             self._num_targets += batch.num_targets
             loss = loss * batch.num_targets
-        return {"loss": loss, "losses": [each.detach() for each in losses.values()]}
+        return {"loss": loss, "losses": [part.detach() for part in losses.values()]}
 
     @property
     def _has_several_batches(self) -> bool:

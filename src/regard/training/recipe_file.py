@@ -153,7 +153,7 @@ def check_resumable(recipe: Recipe) -> None:
         InvalidRecipe: With every key that differs from the copy in the run folder and must not.
     """
     new, old = (
-        _flatten(each.model_dump(mode="json")) for each in (recipe, load_recipe(recipe.output_dir / RECIPE_FILE))
+        _flatten(version.model_dump(mode="json")) for version in (recipe, load_recipe(recipe.output_dir / RECIPE_FILE))
     )
     changed = [
         key

@@ -231,10 +231,10 @@ class TranslationTask(Task):
         if references:
             translations = self._translate(model, list(references))
             scores = corpus_scores(translations, list(references.values()), ["bleu", "chrf"])
-            metrics |= {name: each.score for name, each in scores.items()}
+            metrics |= {name: score.score for name, score in scores.items()}
             if not self._logged_signatures:
                 self._logged_signatures = True
-                log.info("metrics: %s", ", ".join(f"{name} {each.signature}" for name, each in scores.items()))
+                log.info("metrics: %s", ", ".join(f"{name} {score.signature}" for name, score in scores.items()))
         return metrics
 
     def _translate(self, model: EncoderDecoder, sources: list[str]) -> list[str]:
