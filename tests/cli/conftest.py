@@ -22,10 +22,10 @@ def model(tmp_path_factory) -> Path:
 
     from regard.models import Transformer, TransformerConfig
     from regard.models.checkpoint import save_model
-    from regard.text.tokenizer import Tokenizer
+    from regard.text.tokenizer import train_translation_bpe
 
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = Tokenizer.train(SENTENCES, vocab_size=300)
+    tokenizer = train_translation_bpe(SENTENCES, vocab_size=300)
     torch.manual_seed(1)
     config = TransformerConfig(
         tokenizer.vocab_size,

@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 
 from models.huggingface.theirs import BERTS, bert
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer, train_bpe
 
 ENGLISH = ["a good film", "it is bad, really bad", "good, good and good"]
 
@@ -18,8 +18,8 @@ ENGLISH = ["a good film", "it is bad, really bad", "good, good and good"]
 def checkpoint(tmp_path):
     """``checkpoint(head)``: a folder with a random BERT and its tokenizer, and the model of transformers."""
 
-    def save(head: str, **options) -> tuple[object, hf.PreTrainedModel, PipelineTokenizer]:
-        folder, tokenizer = tmp_path / head, PipelineTokenizer.train(ENGLISH, 280)
+    def save(head: str, **options) -> tuple[object, hf.PreTrainedModel, Tokenizer]:
+        folder, tokenizer = tmp_path / head, train_bpe(ENGLISH, 280)
         theirs = bert(BERTS[head], vocab_size=280, **options)
         theirs.save_pretrained(folder)
         tokenizer.save(folder)

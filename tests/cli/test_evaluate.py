@@ -14,7 +14,7 @@ from pipelines.writer import LINE, trained_writer
 from regard.errors import InvalidType
 from regard.metrics.generation import generation_metrics
 from regard.models import Bert, BertConfig, save_model
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import train_bpe
 
 SOURCES = ["I lost.", "Excuse me.", "Fantastic!"]
 REFERENCES = [
@@ -170,7 +170,7 @@ def test_a_language_model_is_measured_on_a_text(regard, tmp_path):
 
 
 def test_a_masked_language_model_is_measured_on_texts(regard, tmp_path):
-    tokenizer = PipelineTokenizer.train(["good", "bad"], 270)
+    tokenizer = train_bpe(["good", "bad"], 270)
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
     model = Bert(BertConfig(270, head="masked_lm", **sizes))
     with torch.no_grad():
@@ -196,7 +196,7 @@ def test_a_masked_language_model_is_measured_on_texts(regard, tmp_path):
 
 
 def test_a_classifier_is_measured_on_texts_with_classes(regard, tmp_path):
-    tokenizer = PipelineTokenizer.train(["good", "bad"], 270)
+    tokenizer = train_bpe(["good", "bad"], 270)
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
     model = Bert(BertConfig(270, head="sequence_classification", labels=("bad", "good"), **sizes))
     with torch.no_grad():

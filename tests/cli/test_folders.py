@@ -14,8 +14,7 @@ from cli.conftest import SENTENCES
 from models.huggingface.theirs import gpt2, llama, marian
 from regard.models import RNNSearch, RNNSearchConfig, save_model
 from regard.pipelines import Translator
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import train_bpe, train_char, train_translation_bpe
 from text.pieces import write_marian
 
 TEXTS = ["the cat sat on the mat", "where is the station?"]
@@ -32,7 +31,7 @@ def opus(tmp_path):
 def recurrent(tmp_path_factory):
     """The folder of an RNNsearch with random weights."""
     folder = tmp_path_factory.mktemp("recurrent")
-    tokenizer = Tokenizer.train(SENTENCES, vocab_size=300)
+    tokenizer = train_translation_bpe(SENTENCES, vocab_size=300)
     torch.manual_seed(0)
     save_model(folder, RNNSearch(RNNSearchConfig(tokenizer.vocab_size, d_model=16, hidden_size=16)), tokenizer)
     return folder
@@ -54,7 +53,7 @@ def test_translations_with_the_dtype_that_is_asked_for(regard, request, kind, dt
 
 @pytest.mark.parametrize("kind", [gpt2, llama])
 def test_texts_go_on_as_in_transformers(regard, tmp_path, kind):
-    tokenizer = PipelineTokenizer.train(TEXTS, vocab_size=300, documents="file")
+    tokenizer = train_bpe(TEXTS, vocab_size=300, sample_by="document")
     model = kind(vocab_size=tokenizer.vocab_size, bos_token_id=1, eos_token_id=2)
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
@@ -81,7 +80,7 @@ def test_a_recurrent_translator_is_measured_and_its_one_head_told(regard, recurr
 
 def test_what_was_written_is_seen_at_once(regard, tmp_path, monkeypatch):
     """A person reads along: each word is on the screen before the next is made."""
-    tokenizer = PipelineTokenizer.of_characters(TEXTS, documents="file")
+    tokenizer = train_char(TEXTS, sample_by="document")
     gpt2(vocab_size=tokenizer.vocab_size, eos_token_id=None).save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     seen = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from regard.data.batching import BatchIndices, padding_fraction, token_budget_batches
 from regard.data.pairs import PairBatch, PairDataset, PairLoader, collate_pairs, tokenize_pairs
 from regard.errors import InvalidArgument
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import train_translation_bpe
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
 
@@ -25,7 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
     folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(0)
     lines = (f"{number} {'a' * draw.randint(1, 30)}\t{number} {'b' * draw.randint(1, 30)}" for number in range(500))
     (folder / "a.tsv").write_text("\n".join(lines))
-    return tokenize_pairs([folder / "a.tsv"], Tokenizer.train(["a"], vocab_size=259), folder)
+    return tokenize_pairs([folder / "a.tsv"], train_translation_bpe(["a"], vocab_size=259), folder)
 
 
 @given(LENGTHS, st.integers(61, 500), st.one_of(st.none(), st.integers(0, 9)))

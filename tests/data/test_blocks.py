@@ -8,7 +8,7 @@ import pytest
 from regard.data.batching import BatchIndices
 from regard.data.blocks import BlockLoader, TokenStream, read_text, tokenize_stream
 from regard.errors import InvalidFile
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import train_char
 
 
 def test_a_share_is_of_characters(tmp_path):
@@ -24,7 +24,7 @@ def test_a_share_is_of_characters(tmp_path):
 def test_ends_stand_behind_documents(tmp_path, sample_by):
     (tmp_path / "a.txt").write_text("ab\n\nba\n")
     (tmp_path / "b.txt").write_text("b\n")
-    tokenizer = PipelineTokenizer.of_characters(["ab\n"])
+    tokenizer = train_char(["ab\n"])
     files = [tmp_path / "a.txt", tmp_path / "b.txt"]
     stream = tokenize_stream(files, tokenizer, tmp_path / "cache", sample_by=sample_by)
     newline, a, b, end = 4, 5, 6, 2
@@ -75,7 +75,7 @@ def test_too_little_text_is_refused(tmp_path):
         BlockLoader(TokenStream(np.arange(5), 5), 8, 1, seed=1)
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(InvalidFile, match="expected at least two tokens, got 1"):
-        tokenize_stream([tmp_path / "a.txt"], PipelineTokenizer.of_characters(["a"]), tmp_path / "cache")
+        tokenize_stream([tmp_path / "a.txt"], train_char(["a"]), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
@@ -91,7 +91,7 @@ def test_processes_tell_every_word_of_a_validation_once(world_size):
 
 def test_what_spells_an_end_is_none(tmp_path):
     (tmp_path / "a.txt").write_text("<s>b</s>\n")
-    tokenizer = PipelineTokenizer.of_characters(["<s>b</s>\n"], "line")
+    tokenizer = train_char(["<s>b</s>\n"], sample_by="line")
     ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", sample_by="line").ids.tolist()
     assert ids.count(tokenizer.eos_id) == 1
     assert tokenizer.decode([ids]) == ["<s>b</s>"]

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from regard.data.pairs import PairLoader, encoder_batch, tokenize_pairs
 from regard.errors import InvalidFile
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import EOS_ID, Tokenizer, train_translation_bpe
 
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(["Hello."], vocab_size=262)
+    return train_translation_bpe(["Hello."], vocab_size=262)
 
 
 def write(path: Path, text: str) -> Path:
@@ -45,7 +45,7 @@ def test_the_cache_knows_text_vocabulary_and_limit(tmp_path: Path, tokenizer: To
     path, cache = write(tmp_path / "a.tsv", "Hello.\tHello.\n"), tmp_path / "cache"
     tokenize_pairs([path], tokenizer, cache)
     tokenize_pairs([path], tokenizer, cache, max_length=50)
-    tokenize_pairs([path], Tokenizer.train(["x"], vocab_size=260), cache)
+    tokenize_pairs([path], train_translation_bpe(["x"], vocab_size=260), cache)
     write(path, "Hallo.\tHello.\n")
     corpus = tokenize_pairs([path], tokenizer, cache)
     assert tokenizer.decode([corpus.source[0].tolist()]) == ["Hallo."]
@@ -101,7 +101,7 @@ def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: T
     (batch,) = PairLoader(corpus, 100)
     assert batch.alignment is not None
     assert batch.alignment.shape == batch.labels.shape
-    assert batch.alignment[batch.labels <= Tokenizer.eos_id].eq(-1).all()
+    assert batch.alignment[batch.labels <= EOS_ID].eq(-1).all()
 
 
 @pytest.mark.parametrize(

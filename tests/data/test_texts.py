@@ -11,14 +11,14 @@ from regard.data.batching import BatchIndices
 from regard.data.masking import IGNORE_INDEX, MaskedLMLoader
 from regard.data.texts import TextLoader, read_label_names, tokenize_texts
 from regard.errors import InvalidFile
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import train_bpe
 
 TEXTS = ["a good film", "bad", "good, good and good", "it is bad , really bad"]
 
 
 @pytest.fixture
 def tokenizer():
-    return PipelineTokenizer.train(TEXTS, 300)
+    return train_bpe(TEXTS, 300)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from regard.models import Transformer, TransformerConfig
 from regard.models.checkpoint import load_model, save_model
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, train_translation_bpe
 
 PAIRS = [("a small dog", "ein kleiner Hund"), ("a small dog", "ein Hündchen"), ("the cat", "die Katze")]
 ROWS = """step,epoch,loss,learning_rate,tokens,tokens_per_second,valid_loss,bleu,chrf
@@ -26,7 +26,7 @@ ROWS = """step,epoch,loss,learning_rate,tokens,tokens_per_second,valid_loss,bleu
 def run(tmp_path):
     """A run folder, as training leaves it."""
     run = tmp_path / "run"
-    tokenizer = Tokenizer.train([text for pair in PAIRS for text in pair], 270)
+    tokenizer = train_translation_bpe([text for pair in PAIRS for text in pair], 270)
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(tokenizer.vocab_size, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1))
     save_model(run / "averaged", model, tokenizer)

@@ -7,12 +7,11 @@ import warnings
 import pytest
 import torch
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidArgument
 from regard.models import Transformer, TransformerConfig, load_model, save_model
 from regard.pipelines import Translator
-from regard.text.marian import MarianTokenizer
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.tokenizer import Tokenizer
+from regard.text.sentencepiece import MarianTokenizer
+from regard.text.tokenizer import train_bpe, train_translation_bpe
 from text.pieces import write_marian
 
 TEXTS = ["the", "is the mat", "where", "near", "sat", "is"]  # of few pieces, as those that it learnt from
@@ -79,8 +78,8 @@ def test_it_is_recorded_and_traced_as_any_other(folder):
 
 
 def test_a_tokenizer_of_another_kind_is_refused(folder, tmp_path):
-    save_model(tmp_path, load_model(folder), PipelineTokenizer.train(TEXTS, 300))
-    with pytest.raises(InvalidFile, match="expected a Tokenizer or MarianTokenizer, got a PipelineTokenizer"):
+    save_model(tmp_path, load_model(folder), train_bpe(TEXTS, 300))
+    with pytest.raises(InvalidArgument, match="expected a tokenizer with at most 30 tokens as in the model, got 274"):
         Translator.load(tmp_path)
 
 
@@ -89,7 +88,7 @@ def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     torch.manual_seed(0)
-    words = Tokenizer.train(["The  cat's on the mat.", "Die Straße ist naß."], vocab_size=280)
+    words = train_translation_bpe(["The  cat's on the mat.", "Die Straße ist naß."], vocab_size=280)
     config = TransformerConfig(words.vocab_size, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1)
     model = Transformer(config)
     for name, parameter in model.named_parameters():

@@ -13,7 +13,7 @@ from regard.data.masking import mask_tokens
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import Bert, BertConfig, load_model
 from regard.pipelines import TextEncoder
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import train_bpe
 from text.pieces import ENGLISH
 
 TEXTS = [*ENGLISH, "", "Unbelievably long. " * 200, "Ω"]
@@ -41,7 +41,7 @@ def test_a_recording_has_every_layer():
 
 
 def test_embeddings_can_be_learned_from():
-    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    tokenizer = train_bpe(ENGLISH, 280)
     torch.manual_seed(0)
     config = BertConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, head="sentence_embedding")
     reader, classifier = TextEncoder(Bert(config), tokenizer), torch.nn.Linear(32, 2)
@@ -52,7 +52,7 @@ def test_embeddings_can_be_learned_from():
 
 @torch.no_grad()
 def test_classes_are_those_of_transformers(tmp_path):
-    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    tokenizer = train_bpe(ENGLISH, 280)
     theirs = bert(BERTS["sequence_classification"], vocab_size=280, id2label={0: "bad", 1: "good", 2: "so so"})
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
@@ -68,7 +68,7 @@ def test_classes_are_those_of_transformers(tmp_path):
 
 @torch.no_grad()
 def test_classes_of_words_are_those_of_transformers(tmp_path):
-    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    tokenizer = train_bpe(ENGLISH, 280)
     labels = ["O", "PER", "LOC"]
     theirs = bert(BERTS["token_classification"], vocab_size=280, id2label=dict(enumerate(labels)))
     theirs.save_pretrained(tmp_path)
@@ -94,7 +94,7 @@ def test_classes_of_words_are_those_of_transformers(tmp_path):
 @torch.no_grad()
 def test_hidden_words_are_told_as_by_transformers(tmp_path):
     """At a share of 1 all words are told; the loss is that of transformers for the words as they were hidden."""
-    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    tokenizer = train_bpe(ENGLISH, 280)
     theirs = bert(BERTS["masked_lm"], vocab_size=280)
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
@@ -127,7 +127,7 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
 
 @torch.no_grad()
 def test_hidden_words_are_filled(tmp_path):
-    tokenizer = PipelineTokenizer.train(ENGLISH, 280)
+    tokenizer = train_bpe(ENGLISH, 280)
     theirs = bert(BERTS["masked_lm"], vocab_size=280)
     theirs.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused():
         reader.embed("a")
     with pytest.raises(InvalidType, match=r"texts\[1\]: expected a str, got int"):
         reader.embed(["a", 2])
-    with pytest.raises(InvalidArgument, match="the tokenizer has 30522 words, but the model 9"):
+    with pytest.raises(InvalidArgument, match="expected a tokenizer with at most 9 tokens as in the model, got 30522"):
         TextEncoder(Bert(BertConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), reader.tokenizer)
 
 

@@ -12,14 +12,14 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, Inval
 from regard.generation import Hypothesis, SamplingParams, beam_search
 from regard.models import save_model
 from regard.pipelines import Translation, Translator, fastest_dtype
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, train_translation_bpe
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "where is the station?", "yes."]
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(TEXTS * 5, vocab_size=290)
+    return train_translation_bpe(TEXTS * 5, vocab_size=290)
 
 
 @pytest.fixture
@@ -152,8 +152,10 @@ def test_what_cannot_be_recorded(translator):
 
 
 def test_a_tokenizer_of_another_model_is_refused(fresh, tokenizer):
-    with pytest.raises(InvalidArgument, match=rf"the tokenizer has {tokenizer.vocab_size} words, but the model 100"):
+    with pytest.raises(InvalidArgument, match="expected a tokenizer with at most 100 tokens as in the model"):
         Translator(fresh(vocab_size=100), tokenizer)
+    with pytest.raises(InvalidArgument, match="expected a tokenizer with eos_id 5 as in the model, got 2"):
+        Translator(fresh(vocab_size=tokenizer.vocab_size, eos_id=5), tokenizer)
 
 
 def test_one_string_is_no_list_of_lines(translator):

@@ -7,13 +7,13 @@ import torch
 from regard.models import GPT, GPTConfig
 from regard.nn import linear_cross_entropy
 from regard.pipelines import Generator
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import train_char
 
 LINE = "abcdefghijklmnopqrstuvwxyz .\n"
 
 
 def trained_writer() -> Generator:
-    tokenizer = PipelineTokenizer.of_characters([LINE])
+    tokenizer = train_char([LINE])
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_heads": 2, "num_layers": 1, "d_ff": 32, "max_seq_len": 60, "dropout": 0.0}
     model = GPT(GPTConfig(tokenizer.vocab_size, bos_id=1, positions="alibi", attention_dropout=0.0, **sizes))

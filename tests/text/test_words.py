@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, train_translation_bpe
 from regard.text.words import group_into_words, is_special
 
 WORDS = {
@@ -22,7 +22,7 @@ WORDS = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train([*WORDS, "the street the animal"] * 2, vocab_size=300)
+    return train_translation_bpe([*WORDS, "the street the animal"] * 2, vocab_size=300)
 
 
 @pytest.mark.parametrize("text", WORDS)

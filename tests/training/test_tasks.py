@@ -18,9 +18,7 @@ from regard.generation import SamplingParams
 from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.nn import T5Positions
 from regard.pipelines import Generator
-from regard.text.load import load_tokenizer
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import load_tokenizer, train_bpe, train_translation_bpe
 from regard.training import apply_overrides, load_recipe, train
 from training.conftest import make_recipe
 
@@ -323,17 +321,17 @@ def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
     keys["model"] = {"checkpoint": str(tmp_path / "model")}
     with pytest.raises(InvalidCheckpoint, match=r"model: expected a folder with"):
         make_recipe(keys)
-    own, sizes = Tokenizer.train(["a"], 270), {"d_model": 8, "num_heads": 2, "d_ff": 8}
+    own, sizes = train_translation_bpe(["a"], 270), {"d_model": 8, "num_heads": 2, "d_ff": 8}
     save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, **sizes)), own)
-    with pytest.raises(InvalidFile, match=r"expected a tokenizer\.json of a BERT, got a Tokenizer"):
+    with pytest.raises(InvalidFile, match=r"expected a tokenizer with a mask token, got none"):
         train(make_recipe(keys))
-    large = PipelineTokenizer.train(["a"] * 9, 270)
+    large = train_bpe(["a"] * 9, 270)
     save_model(tmp_path / "model", Bert(BertConfig(large.vocab_size - 1, num_layers=1, **sizes)), large)
     with pytest.raises(
-        InvalidArgument, match=r"model: the tokenizer has 2\d\d words, but the model 2\d\d: they do not"
+        InvalidArgument, match=r"model: expected a tokenizer with at most 2\d\d tokens as in the model, got 2\d\d"
     ):
         train(make_recipe(keys))
-    pipeline = PipelineTokenizer.train(["a"], 270)
+    pipeline = train_bpe(["a"], 270)
     save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, max_seq_len=29, **sizes)), pipeline)
     with pytest.raises(InvalidRecipe, match=r"data\.max_length: expected at most the checkpoint's max_seq_len=29, got"):
         train(make_recipe(keys))

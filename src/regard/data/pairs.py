@@ -17,9 +17,9 @@ from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, token
 from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile
 from regard.text.readers import read_alignments, read_pairs
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
-PAD_ID, BOS_ID, EOS_ID = Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id
+PAD_ID, BOS_ID, EOS_ID = PAD_ID, BOS_ID, EOS_ID
 
 
 @dataclass(frozen=True)

@@ -218,6 +218,8 @@ def _fits(value: Any, hint: Any, *, bounded: bool = True) -> bool:
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
         return _fits(value, parts[0]) and (not bounded or value in parts[1])
+    if kind is Literal:
+        return value in parts
     if kind in (Union, UnionType):
         return any(_fits(value, part, bounded=bounded) for part in parts)
     if kind is tuple:  # a list in JSON
@@ -233,6 +235,8 @@ def _expected(hint: Any) -> str:
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
         return f"{_expected(parts[0])} {parts[1]}"
+    if kind is Literal:
+        return f"one of {', '.join(parts)}"
     if kind in (Union, UnionType):
         return ", or ".join(map(_expected, parts))
     if kind is tuple:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -36,6 +36,8 @@ class GPTConfig(TransformerLayerConfig):
         pad_id: Padding token id. Padding is masked, so any id works; GPT-2 defines none.
         bos_id: Token id at the beginning of a text. Default: none.
         eos_ids: Token ids that end a text. Default: none.
+        sample_by: What the texts of the training were, ``"document"`` or ``"line"``; prompts and likelihoods of lines
+            begin with the end of the line before. Default: unknown, as in checkpoints of transformers.
 
     Raises:
         InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
@@ -60,6 +62,7 @@ class GPTConfig(TransformerLayerConfig):
     pad_id: TokenId = 0
     bos_id: TokenId | None = None
     eos_ids: tuple[TokenId, ...] = ()
+    sample_by: Literal["document", "line"] | None = None
 
     @classmethod
     def llama(cls, vocab_size: int, **changes: Any) -> GPTConfig:

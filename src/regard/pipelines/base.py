@@ -18,25 +18,22 @@ from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks, as_device
 from regard.data.batching import pad_batch
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument
 from regard.models import GPT, Bert
 from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.recording import record_forward, trace_forward
-from regard.text.load import AnyTokenizer, check_vocab_size, load_tokenizer
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.sentencepiece import SentencePieceTokenizer
+from regard.text.base import BaseTokenizer
+from regard.text.tokenizer import check_vocab_size, load_tokenizer
 
 ModelT = TypeVar("ModelT", bound=EncoderDecoder | GPT | Bert)
 SelfAttentionT = TypeVar("SelfAttentionT", bound=GPT | Bert)
 Result = TypeVar("Result")
-TokenizerT = TypeVar("TokenizerT", bound=AnyTokenizer)
-TextTokenizerT = TypeVar("TextTokenizerT", bound=PipelineTokenizer | SentencePieceTokenizer)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class Pipeline(ABC, Generic[ModelT, TokenizerT]):
+class Pipeline(ABC, Generic[ModelT]):
     """A model with its tokenizer.
 
     Args:
@@ -49,11 +46,10 @@ class Pipeline(ABC, Generic[ModelT, TokenizerT]):
     """
 
     model_type: ClassVar[type[Any]]
-    tokenizer_types: ClassVar[tuple[type[Any], ...]]
     max_batch_tokens: ClassVar[int]
     """Maximum number of tokens in a batch, with padding."""
 
-    def __init__(self, model: ModelT, tokenizer: TokenizerT, name: str = "model") -> None:
+    def __init__(self, model: ModelT, tokenizer: BaseTokenizer, name: str = "model") -> None:
         config = model.config
         check_vocab_size(
             tokenizer, min(config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)), name
@@ -85,11 +81,11 @@ class Pipeline(ABC, Generic[ModelT, TokenizerT]):
         check_dtype(dtype)
         device = available_device(device)
         model, path = load_model(folder, expected=cls.model_type).to(device, dtype), Path(folder)
-        tokenizer: Any = load_tokenizer(path)
-        if not isinstance(tokenizer, cls.tokenizer_types):
-            expected = " or ".join(each.__name__ for each in cls.tokenizer_types)
-            raise InvalidFile(f"{path}: expected a {expected}, got a {type(tokenizer).__name__}")
-        return cls(model, tokenizer, name=path.resolve().name)
+        return cls(model, cls._load_tokenizer(path), name=path.resolve().name)
+
+    @classmethod
+    def _load_tokenizer(cls, folder: Path) -> BaseTokenizer:
+        return load_tokenizer(folder)
 
     @property
     def device(self) -> torch.device:
@@ -130,7 +126,7 @@ class Pipeline(ABC, Generic[ModelT, TokenizerT]):
         return input_ids.to(self.device), lengths.to(self.device)
 
 
-class SelfAttentionPipeline(Pipeline[SelfAttentionT, TextTokenizerT]):
+class SelfAttentionPipeline(Pipeline[SelfAttentionT]):
     """A model with self-attention only, and its tokenizer."""
 
     layer_kind: ClassVar[AttentionKind]

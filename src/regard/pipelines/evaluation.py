@@ -28,7 +28,7 @@ from regard.text.readers import group_references, read_labeled_texts, read_lines
 CHUNK = 1024  # sentences between two reports of progress
 MASKED_TOKENS, MAX_DRAWS = 20_000, 20  # masks are drawn 2 to 20 times, until 20,000 tokens have been masked
 Folder = str | os.PathLike[str]
-PipelineT = TypeVar("PipelineT", bound=Pipeline[Any, Any])
+PipelineT = TypeVar("PipelineT", bound=Pipeline[Any])
 
 
 @dataclass(frozen=True)

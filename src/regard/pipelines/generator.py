@@ -19,8 +19,6 @@ from regard.generation.state import Hypothesis
 from regard.metrics.classification import perplexity
 from regard.models.gpt import GPT
 from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
-from regard.text.pipeline import PipelineTokenizer
-from regard.text.sentencepiece import SentencePieceTokenizer
 from regard.text.validation import check_texts
 
 MAX_NEW_TOKENS = 200
@@ -51,14 +49,13 @@ class Likelihood(NamedTuple):
         return self.nll / math.log(2) / self.num_characters
 
 
-class Generator(SelfAttentionPipeline[GPT, PipelineTokenizer | SentencePieceTokenizer]):
+class Generator(SelfAttentionPipeline[GPT]):
     """A language model with its tokenizer: a GPT of this library, or a GPT-2, Llama, Mistral or Qwen2.
 
     See `Pipeline` for the arguments and for ``load``.
     """
 
     model_type = GPT
-    tokenizer_types = (PipelineTokenizer, SentencePieceTokenizer)
     layer_kind = "decoder"
     max_batch_tokens = 16384  # prompts and new tokens; the cache of GPT-2 is then 1.2 GB
 
@@ -162,12 +159,17 @@ class Generator(SelfAttentionPipeline[GPT, PipelineTokenizer | SentencePieceToke
     def _encode(self, prompts: Sequence[str], names: Sequence[str]) -> list[list[int]]:
         config = self.model.config
         first = [config.bos_id] if config.bos_id is not None else list(config.eos_ids[:1])
-        encoded = [ids or first for ids in self.tokenizer.encode_prompts(prompts)]
+        encoded = [ids or first for ids in self._tokenize(prompts)]
         with Checks() as checks:
             for name, ids in zip(names, encoded, strict=True):
                 checks.that(bool(ids), f"{name}: expected a text, got an empty one; the model has no BOS token")
         check_token_counts(zip(names, encoded, strict=True), config.max_seq_len - 1)
         return encoded
+
+    def _tokenize(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids of prompts. Only checkpoints of transformers read special tokens in a text as such."""
+        is_trained_here = self.model.config.sample_by is not None
+        return self.tokenizer.encode_prompts(prompts, split_special_tokens=is_trained_here)
 
     def _encode_text(self, text: str) -> list[int]:
         check_texts([text], names=["text"])
@@ -185,7 +187,7 @@ class Generator(SelfAttentionPipeline[GPT, PipelineTokenizer | SentencePieceToke
     def likelihood(self, text: str) -> Likelihood:
         """Likelihood of a text, in consecutive blocks of max_seq_len tokens without context from other blocks.
 
-        For a model that was trained here on lines (``documents: line``), each line is a text that ends.
+        For a model that was trained here on lines (``sample_by`` of its configuration), each line is a text that ends.
 
         Raises:
             InvalidType: If the text is not a str.
@@ -205,11 +207,11 @@ class Generator(SelfAttentionPipeline[GPT, PipelineTokenizer | SentencePieceToke
     def _prediction_ids(self, text: str) -> tuple[list[int], int]:
         """Token ids of a text, all but the first of which are predicted, and the number of characters in these."""
         eos_id = self.tokenizer.eos_id
-        if self.tokenizer.documents == "line" and eos_id is not None:
+        if self.model.config.sample_by == "line" and eos_id is not None:
             lines = [line for line in text.split("\n") if line.strip()]
             ids = [token for line in self.tokenizer.encode(lines) for token in (*line, eos_id)]
             return [eos_id, *ids], sum(map(len, lines))
-        (ids,) = self.tokenizer.encode_prompts([text])
+        (ids,) = self._tokenize([text])
         first = self._decode(ids[:1]).rstrip(REPLACEMENT_CHARACTER)  # empty for a BOS token
         return ids, len(text) - len(first)
 

@@ -15,7 +15,7 @@ from regard.analysis.trace_attention import trace_layer
 from regard.checks import Checks
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.text.load import AnyTokenizer
+from regard.text.base import BaseTokenizer
 
 Axes = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 """Tokens of the queries and of the keys, by kind of layer."""
@@ -54,7 +54,7 @@ def trace_forward(
 
 
 def record_teacher_forced(
-    model: EncoderDecoder, tokenizer: AnyTokenizer, source: Sequence[int], target: Sequence[int]
+    model: EncoderDecoder, tokenizer: BaseTokenizer, source: Sequence[int], target: Sequence[int]
 ) -> tuple[Layer, ...]:
     """Record every layer of an encoder-decoder in one forward pass over a whole translation.
 
@@ -86,7 +86,7 @@ def teacher_forcing_batch(model: EncoderDecoder, source: Sequence[int], target: 
     return _as_batch(model, [*source, config.eos_id]), _as_batch(model, [config.bos_id, *target[:-1]])
 
 
-def axis_tokens(model: EncoderDecoder, tokenizer: AnyTokenizer, source: Sequence[int], target: Sequence[int]) -> Axes:
+def axis_tokens(model: EncoderDecoder, tokenizer: BaseTokenizer, source: Sequence[int], target: Sequence[int]) -> Axes:
     """Readable tokens of the queries and keys of each kind of layer; see `record_teacher_forced`."""
     encoder = tuple(tokenizer.convert_ids_to_tokens([*source, model.config.eos_id]))
     decoder = tuple(tokenizer.convert_ids_to_tokens([model.config.bos_id, *target[:-1]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
 from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
 from regard.pipelines.packing import batches_by_length
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer
 from regard.text.validation import check_texts
 
 
@@ -66,7 +67,7 @@ class MaskedLMScore(NamedTuple):
         return perplexity(self.nll / self.num_tokens)
 
 
-class TextEncoder(SelfAttentionPipeline[Bert, PipelineTokenizer]):
+class TextEncoder(SelfAttentionPipeline[Bert]):
     """A BERT with its tokenizer, also of Hugging Face's transformers or sentence-transformers.
 
     See `Pipeline` for the arguments and for ``load``. Texts that are too long are truncated, except where an error is
@@ -74,9 +75,12 @@ class TextEncoder(SelfAttentionPipeline[Bert, PipelineTokenizer]):
     """
 
     model_type = Bert
-    tokenizer_types = (PipelineTokenizer,)
     layer_kind = "encoder"
     max_batch_tokens = 4096
+
+    @classmethod
+    def _load_tokenizer(cls, folder: Path) -> Tokenizer:
+        return Tokenizer.load(folder)  # a SentencePiece model has other ids than a BERT
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Sentence embeddings.

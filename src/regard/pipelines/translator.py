@@ -25,8 +25,7 @@ from regard.pipelines.base import Pipeline, check_token_counts
 from regard.pipelines.confidence import ConfidenceModel
 from regard.pipelines.packing import pack, split_sentences
 from regard.pipelines.recording import axis_tokens, record_teacher_forced, teacher_forcing_batch, trace_layer_of
-from regard.text.marian import MarianTokenizer
-from regard.text.tokenizer import Tokenizer
+from regard.text.base import BaseTokenizer
 from regard.text.validation import check_texts
 
 BUNDLED_MODEL = "bundled/tatoeba-en-de"
@@ -61,17 +60,22 @@ class Translation:
     is_reliable: bool | None = None
 
 
-class Translator(Pipeline[EncoderDecoder, Tokenizer | MarianTokenizer]):
+class Translator(Pipeline[EncoderDecoder]):
     """An encoder-decoder with its tokenizer, also a Marian of Hugging Face's transformers, such as those of OPUS-MT.
 
     See `Pipeline` for the arguments.
     """
 
     model_type = EncoderDecoder
-    tokenizer_types = (Tokenizer, MarianTokenizer)
     max_batch_tokens = 2400  # more is not faster on a CPU
     confidence_model: ConfidenceModel | None = None
     """Computes the confidence of translations; read from the folder of the model, if it has one."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: BaseTokenizer, name: str = "model") -> None:
+        super().__init__(model, tokenizer, name)
+        if tokenizer.eos_id != model.config.eos_id:
+            expected = f"expected a tokenizer with eos_id {model.config.eos_id} as in the model"
+            raise InvalidArgument(f"{name}: {expected}, got {tokenizer.eos_id}; use the model's own tokenizer")
 
     @classmethod
     def load(

@@ -1,1 +1,10 @@
-"""Text to subword ids, corpora, and batches of them."""
+"""Tokenizers, and readers of text files.
+
+The names are listed in ``__init__.pyi`` and loaded when they are first used: reading lines imports no torch.
+"""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,76 +1,25 @@
-"""Tokenizers that are SentencePiece models: with ids of their own, as older Llama checkpoints have them."""
+"""Tokenizers of SentencePiece models: older checkpoints of Llama, and the translators of OPUS-MT."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from typing_extensions import Self
-
-from regard.errors import InvalidFile, MissingExtra, raise_problems
-from regard.files import atomic_write
+from regard.errors import InvalidFile, MissingExtra
+from regard.text.base import BaseTokenizer
 from regard.text.validation import check_texts
 
-FILE = "tokenizer.model"
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
+SPM_FILE = "tokenizer.model"
+MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
 
-class SentencePieceFiles:
-    """A tokenizer that is files of others, which it writes as it has read them.
-
-    Args:
-        files: What the folder holds, by name.
-    """
-
-    needed: ClassVar[tuple[str, ...]]
-    """The files that decide which ids a text gets."""
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self._files = files
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of all that decides which ids a text gets."""
-        return hashlib.sha256(b"\n".join(self._files[name] for name in self.needed)).hexdigest()
-
-    def save(self, folder: str | Path) -> None:
-        """Write all files into a folder, as they were read.
-
-        Raises:
-            InvalidFile: If one cannot be written.
-        """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, content in self._files.items():
-            with atomic_write(Path(folder) / name) as file:
-                file.write(content)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Read the files that it needs, and those that belong to them, from a folder.
-
-        Raises:
-            InvalidFile: If a file is missing or damaged.
-            MissingExtra: If sentencepiece is not installed.
-        """
-        folder = Path(folder)
-        raise_problems(
-            [f"{folder / name}: no such file" for name in cls.needed if not (folder / name).is_file()], InvalidFile
-        )
-        try:
-            names = [*cls.needed, *(name for name in BESIDE if (folder / name).is_file())]
-            return cls({name: (folder / name).read_bytes() for name in names})
-        except InvalidFile as error:
-            raise InvalidFile(f"{folder}/{error}") from error
-
-
-class SentencePieceTokenizer(SentencePieceFiles):
-    """Text to the ids of SentencePiece's pieces.
+class SentencePieceTokenizer(BaseTokenizer):
+    """Text to the ids of a SentencePiece model, which never reads special tokens in a text.
 
     Args:
-        files: What the folder holds, by name.
+        files: ``tokenizer.model`` and its optional files, by name.
 
     Raises:
         InvalidFile: If the model is damaged.
@@ -79,72 +28,113 @@ class SentencePieceTokenizer(SentencePieceFiles):
     Reference: Kudo and Richardson 2018, "SentencePiece".
     """
 
-    needed = (FILE,)
-    documents = None
+    required_files = (SPM_FILE,)
 
-    def __init__(self, files: dict[str, bytes]) -> None:
+    def __init__(self, files: Mapping[str, bytes]) -> None:
         super().__init__(files)
-        self._backend = processor(files[FILE], FILE)
-        self.pad_id = max(self._backend.pad_id(), 0)
-        self.bos_id, self.eos_id = (
-            None if each < 0 else each for each in (self._backend.bos_id(), self._backend.eos_id())
-        )
-        self.mask_id = None
+        self._model = _read_model(files, SPM_FILE)
+        ids = (self._model.pad_id(), self._model.bos_id(), self._model.eos_id())  # -1: none
+        self._special_ids = set(ids)
+        self.pad_id, bos_id, eos_id = max(ids[0], 0), *ids[1:]
+        self.bos_id, self.eos_id = (None if index < 0 else index for index in (bos_id, eos_id))
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids."""
-        return self._backend.get_piece_size()
+        return self._model.get_piece_size()
 
     @property
     def regular_token_ids(self) -> list[int]:
-        """The ids of what is text, and no special token."""
-        tests = self._backend.is_control, self._backend.is_unknown, self._backend.is_unused
-        return [index for index in range(self.vocab_size) if not any(test(index) for test in tests)]
+        special = self._model.is_control, self._model.is_unknown, self._model.is_unused
+        return [index for index in range(self.vocab_size) if not any(test(index) for test in special)]
 
     def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
     ) -> list[list[int]]:
-        """Encode each text.
-
-        Args:
-            texts: The texts.
-            add_special_tokens: Whether to add the tokens that begin and end a text.
-            split_special_tokens: Has no effect: SentencePiece always splits them.
-
-        Raises:
-            InvalidType: If texts are not a sequence of str.
-            InvalidArgument: If a text has lone surrogates.
-        """
         check_texts(texts)
         before = [self.bos_id] if add_special_tokens and self.bos_id is not None else []
         after = [self.eos_id] if add_special_tokens and self.eos_id is not None else []
-        return [[*before, *self._backend.encode(text), *after] for text in texts]
-
-    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode the beginnings of texts: after the token that begins a text, without one that ends it.
-
-        Raises:
-            InvalidType, InvalidArgument: As :meth:`encode`.
-        """
-        before = [] if self.bos_id is None else [self.bos_id]
-        return [before + ids for ids in self.encode(texts)]
+        return [[*before, *self._model.encode(text), *after] for text in texts]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Give the text of each sequence of ids; special tokens are left out."""
-        specials = {self.bos_id, self.eos_id, self._backend.pad_id()}
-        return [self._backend.decode([index for index in ids if index not in specials]) for ids in sequences]
+        return [self._model.decode([index for index in ids if index not in self._special_ids]) for ids in sequences]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Give each piece, ``▁`` for the space before a word."""
-        return [self._backend.id_to_piece(index) for index in ids]
+        return [self._model.id_to_piece(index) for index in ids]
 
 
-def processor(content: bytes, name: str) -> Any:
-    """What cuts text into the pieces of a SentencePiece model.
+class MarianTokenizer(BaseTokenizer):
+    """Text to ids of one vocabulary, split by a SentencePiece model for sources and another one for targets.
+
+    A source can begin with its target language, such as ``>>deu<<``, if the vocabulary has it.
+
+    Args:
+        files: ``source.spm``, ``target.spm``, ``vocab.json`` and the optional files, by name.
 
     Raises:
-        InvalidFile: If the model is damaged.
+        InvalidFile: If a file is damaged.
+        MissingExtra: If sentencepiece is not installed.
+
+    Reference: Junczys-Dowmunt et al. 2018, "Marian: Fast Neural Machine Translation in C++"; Tiedemann and Thottingal
+    2020, "OPUS-MT".
+    """
+
+    required_files = MARIAN_FILES
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        super().__init__(files)
+        source, target, vocabulary = MARIAN_FILES
+        self._source, self._target = _read_model(files, source), _read_model(files, target)
+        try:
+            self._ids = {str(token): int(index) for token, index in json.loads(files[vocabulary]).items()}
+            self._unk_id, self.eos_id, self.pad_id = (self._ids[token] for token in ("<unk>", "</s>", "<pad>"))
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            expected = "expected an object of token ids with <unk>, </s> and <pad>"
+            raise InvalidFile(f"{vocabulary}: {expected}: {error!r}") from error
+        self._tokens = {index: token for token, index in self._ids.items()}
+        self._special_ids = {self._unk_id, self.eos_id, self.pad_id}
+
+    @property
+    def vocab_size(self) -> int:
+        return max(self._tokens) + 1
+
+    @property
+    def regular_token_ids(self) -> list[int]:
+        return sorted(self._tokens.keys() - self._special_ids)
+
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
+    ) -> list[list[int]]:
+        encoded = self._encode(self._source, texts)
+        return [[*ids, self._ids["</s>"]] for ids in encoded] if add_special_tokens else encoded
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._encode(self._target, texts)
+
+    def _encode(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
+        check_texts(texts)
+        encoded = []
+        for text in texts:
+            language, mark, rest = text.partition("<<")
+            prefix = [f"{language}<<"] if mark and text.startswith(">>") else []
+            tokens = prefix + model.encode(rest if prefix else text, out_type=str)
+            encoded.append([self._ids.get(token, self._unk_id) for token in tokens])
+        return encoded
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        regular = (
+            [self._tokens.get(index, "") for index in ids if index not in self._special_ids] for ids in sequences
+        )
+        return [self._target.decode_pieces(tokens).replace("▁", " ").strip() for tokens in regular]
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._tokens.get(index, "<unk>") for index in ids]
+
+
+def _read_model(files: Mapping[str, bytes], name: str) -> Any:
+    """A SentencePieceProcessor for one of the files.
+
+    Raises:
+        InvalidFile: If it is not a SentencePiece model.
         MissingExtra: If sentencepiece is not installed.
     """
     try:
@@ -152,6 +142,6 @@ def processor(content: bytes, name: str) -> Any:
     except ModuleNotFoundError:
         raise MissingExtra(f"{name} needs sentencepiece: install it with `pip install 'regard[hf]'`") from None
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=content)
+        return sentencepiece.SentencePieceProcessor(model_proto=files[name])
     except RuntimeError as error:
-        raise InvalidFile(f"{name}: is no SentencePiece model: {error}") from error
+        raise InvalidFile(f"{name}: expected a SentencePiece model: {error}") from error

@@ -1,149 +1,323 @@
-"""Subwords: one byte-level BPE vocabulary for both languages, so that no input is unknown."""
+"""Tokenizer: text to token ids by a ``tokenizer.json``, trained here or from a checkpoint."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import tokenizers
-from tokenizers import Regex, decoders, normalizers, processors
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from regard.errors import InvalidFile
-from regard.text.backends import FILE, config_file, learn_bpe, read_backend, write_backend
+from regard.errors import InvalidArgument, InvalidFile
+from regard.text.base import CONFIG_FILE, BaseTokenizer
+from regard.text.sentencepiece import MARIAN_FILES, SPM_FILE, MarianTokenizer, SentencePieceTokenizer
 from regard.text.validation import check_texts
-from regard.text.words import BYTE_DECODER, readable
 
-SPECIALS = ("<pad>", "<s>", "</s>")
-# Contractions stay readable ("didn", "'t"), every digit is a piece of its own (numbers are copied, not memorised),
-# and the space belongs to the word that it stands before.
-_PIECES = r"['’](?:[sdmt]|ll|ve|re)(?![\p{L}\p{M}])| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+"
+TOKENIZER_FILE = "tokenizer.json"
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<mask>")
+PAD_ID, BOS_ID, EOS_ID = range(3)
+"""Ids of special tokens in vocabularies that are trained here; only those of translators have no mask token."""
+
+SampleBy = Literal["document", "line"]
+TEMPLATES: Mapping[SampleBy | None, str] = {None: "{bos} $A {eos}", "document": "$A", "line": "{eos} $A"}
+"""Special tokens around a text. Encoders: both. Language models trained on whole documents: none, because blocks rarely
+start at the beginning of a document. Language models trained on lines: the end of the line before."""
+
+# As in GPT-2, but each digit is a token.
+SPLIT_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+# Contractions stay readable ("didn", "'t"), each digit is a token (numbers are copied, not memorized), and a space
+# belongs to the word after it.
+TRANSLATION_SPLIT_PATTERN = (
+    r"['’](?:[sdmt]|ll|ve|re)(?![\p{L}\p{M}])| ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+"
+)
+
+# Where tokenizer_config.json does not name a special token, the first of these in the vocabulary is it.
+_DEFAULT_NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "bos": ("<s>", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("</s>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]"),
+}
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_DECODER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + index): byte for index, byte in enumerate(_OTHERS)}
+"""The byte for each character in the entries of a byte-level BPE vocabulary, as in GPT-2."""
 
 
-class Tokenizer:
-    """Text to subword ids and back, by byte-level BPE (through ``tokenizers``).
+class Tokenizer(BaseTokenizer):
+    r"""Text to token ids by a ``tokenizer.json`` of Hugging Face's ``tokenizers``.
 
-    Text is brought to NFC, and any run of white space to one space; that is all that is lost:
-    ``decode(encode([x])) == [normalize(x)]`` for every string. Text that spells a special token is encoded as text.
+    Truncation and padding that the file configures are not applied.
+
+    Args:
+        files: ``tokenizer.json`` and its optional files, by name; see `train_bpe`, `train_char` and
+            `train_translation_bpe` for new vocabularies.
+
+    Raises:
+        InvalidFile: If a file is damaged.
+
+    Example:
+        >>> tokenizer = train_bpe(["the cat sat", "the cat ran"], vocab_size=270)
+        >>> tokenizer.decode(tokenizer.encode(["the cat\n ☃"]))
+        ['the cat\n ☃']
+    """
+
+    required_files = (TOKENIZER_FILE,)
+    optional_files = (*BaseTokenizer.optional_files, "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        super().__init__(files)
+        try:
+            self._backend = tokenizers.Tokenizer.from_str(files[TOKENIZER_FILE].decode())
+        except Exception as error:  # the bindings raise no narrower one
+            raise InvalidFile(f"{TOKENIZER_FILE}: cannot be read as a tokenizer: {error}") from error
+        self._backend.no_padding()
+        self._backend.no_truncation()
+        self._vocab_size = max(self._backend.get_vocab().values(), default=-1) + 1  # ids can have gaps
+        config = _read_config(files)
+        ids = {kind: self._special_id(config, kind) for kind in _DEFAULT_NAMES}
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = ids["pad"] or 0, ids["bos"], ids["eos"], ids["mask"]
+
+    def _special_id(self, config: Mapping[str, Any], kind: str) -> int | None:
+        names = _DEFAULT_NAMES[kind]
+        if f"{kind}_token" in config:
+            token = config[f"{kind}_token"]
+            names = (token.get("content") if isinstance(token, dict) else token,)
+        ids = (self._backend.token_to_id(name) for name in names if name)
+        return next((index for index in ids if index is not None), None)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def regular_token_ids(self) -> list[int]:
+        added = self._backend.get_added_tokens_decoder()
+        return sorted(index for index in self._backend.get_vocab().values() if index not in added)
+
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
+    ) -> list[list[int]]:
+        check_texts(texts)
+        self._backend.encode_special_tokens = split_special_tokens
+        try:
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            return [encoding.ids for encoding in encodings]
+        except Exception as error:  # the bindings raise no narrower one
+            missing = [repr(character) for character in sorted({*"".join(texts)}) if not self._can_encode(character)]
+            reason = f"expected characters of the vocabulary, got {', '.join(missing[:10])}" if missing else error
+            raise InvalidArgument(f"texts: {reason}") from error
+
+    def _can_encode(self, text: str) -> bool:
+        try:
+            self._backend.encode(text)
+        except Exception:  # noqa: BLE001 - the bindings raise no narrower one
+            return False
+        return True
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return self._backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True)
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        return readable_tokens(self._backend, ids)
+
+    def _entries(self, ids: Sequence[int]) -> list[str]:
+        return [self._backend.id_to_token(index) or f"[{index}]" for index in ids]
+
+
+def train_bpe(
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    sample_by: SampleBy | None = None,
+    split_pattern: str = SPLIT_PATTERN,
+    special_tokens: Sequence[str] = SPECIAL_TOKENS,
+) -> Tokenizer:
+    """Train a byte-level BPE vocabulary that keeps text as it is in NFC, including white space.
+
+    Args:
+        texts: Read once.
+        vocab_size: Number of entries, including the special tokens and the 256 bytes; fewer if the texts have no more.
+        sample_by: What a language model is trained on, which decides its `TEMPLATES`. Default: the tokenizer is for an
+            encoder.
+        split_pattern: Regular expression of the spans that no entry crosses.
+        special_tokens: The padding, BOS, EOS and mask token; they get the first ids.
+
+    Raises:
+        InvalidArgument: If the vocabulary has no room for the special tokens and the bytes.
+
+    Reference:
+        Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units"; Radford et al.
+        2019, "Language models are unsupervised multitask learners", section 2.2 (bytes).
+    """
+    backend = _train_bpe(texts, vocab_size, split_pattern, special_tokens, normalizers.NFC())
+    return _complete(backend, TEMPLATES[sample_by], special_tokens)
+
+
+def train_translation_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Train one byte-level BPE vocabulary for both languages of a translator.
+
+    Text comes back in NFC, with single spaces and none around it. Sources end with ``</s>``.
+
+    Args:
+        texts: Sentences of both languages; read once.
+        vocab_size: Number of entries, including 3 special tokens and the 256 bytes; fewer if the texts have no more.
+
+    Raises:
+        InvalidArgument: If the vocabulary has no room for the special tokens and the bytes.
 
     Reference:
         Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units".
 
     Example:
-        >>> tokenizer = Tokenizer.train(["the cat sat", "the cat ran"], vocab_size=270)
-        >>> tokenizer.decode(tokenizer.encode(["the cat </s> ☃"]))
+        >>> tokenizer = train_translation_bpe(["the cat sat", "die Katze saß"], vocab_size=270)
+        >>> tokenizer.decode(tokenizer.encode(["the  cat </s> ☃ "]))
         ['the cat </s> ☃']
     """
+    single_spaces = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    # the space before the first word makes it the same token as elsewhere; decoding removes it
+    normalizer = normalizers.Sequence([*single_spaces, normalizers.Prepend(" ")])
+    special_tokens = SPECIAL_TOKENS[:3]
+    backend = _train_bpe(texts, vocab_size, TRANSLATION_SPLIT_PATTERN, special_tokens, normalizer)
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(Regex(r"\A +| +\z"), "")])
+    return _complete(backend, "$A {eos}", special_tokens, bos_token="<s>")
 
-    pad_id, bos_id, eos_id = range(3)
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
-        backend.encode_special_tokens = True  # "</s>" in a text is text; the attribute is not part of the file
-        # What only transformers reads: where a source ends, and that no space begins a text.
-        end = [(SPECIALS[self.eos_id], self.eos_id)]
-        backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=end)
-        backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-        self._bytes: list[bytes] = []
-        for index in range(backend.get_vocab_size()):
-            piece = backend.id_to_token(index) or ""
-            special = index < len(SPECIALS)
-            self._bytes.append(piece.encode() if special else bytes(BYTE_DECODER[letter] for letter in piece))
+def train_char(texts: Iterable[str], *, sample_by: SampleBy | None = None) -> Tokenizer:
+    """Make a vocabulary of the special tokens and all characters in NFC of some texts; it cannot encode others.
 
-    @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
-        """Learn a vocabulary from texts of all languages together.
+    Args:
+        texts: Read once.
+        sample_by: As for `train_bpe`.
 
-        Args:
-            texts: Sentences; they are read once.
-            vocab_size: Entries, the three special tokens and the 256 bytes included; fewer where the text has no more.
+    Example:
+        >>> tokenizer = train_char(["to be"])
+        >>> tokenizer.vocab_size, tokenizer.encode(["bot"])
+        (9, [[5, 7, 8]])
+    """
+    characters = sorted({character for text in texts for character in text})
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *characters])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    backend.normalizer = normalizers.NFC()  # as files are read
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return _complete(backend, TEMPLATES[sample_by], SPECIAL_TOKENS)
 
-        Returns:
-            The tokenizer.
 
-        Raises:
-            InvalidArgument: If the vocabulary cannot hold the special tokens and the bytes.
-        """
-        normalizer = normalizers.Sequence(
-            [
-                normalizers.NFC(),
-                normalizers.Replace(Regex(r"\s+"), " "),
-                normalizers.Strip(),
-                normalizers.Prepend(" "),  # the first word of a line is the same piece as anywhere else
-            ]
-        )
-        return cls(learn_bpe(texts, vocab_size, specials=SPECIALS, pieces=_PIECES, normalizer=normalizer))
+def _train_bpe(
+    texts: Iterable[str],
+    vocab_size: int,
+    split_pattern: str,
+    special_tokens: Sequence[str],
+    normalizer: normalizers.Normalizer,
+) -> tokenizers.Tokenizer:
+    smallest = len(special_tokens) + 256
+    if vocab_size < smallest:
+        need = f"{smallest} for {len(special_tokens)} special tokens and 256 bytes"
+        raise InvalidArgument(f"vocab_size: expected at least {need}, got {vocab_size}")
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.normalizer = normalizer
+    split = pre_tokenizers.Split(Regex(split_pattern), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special_tokens),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
 
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return len(self._bytes)
 
-    @property
-    def fingerprint(self) -> str:
-        """A digest of all that decides which ids a text gets."""
-        return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
+def load_tokenizer(folder: str | Path) -> BaseTokenizer:
+    """Read the tokenizer of a model folder: a ``tokenizer.json`` or SentencePiece models.
 
-    def normalize(self, text: str) -> str:
-        """Give the text as ``decode(encode(...))`` would: NFC, white space as single spaces."""
-        return self._backend.normalizer.normalize_str(text).strip(" ")
+    Raises:
+        InvalidFile: If there is none, or it is damaged.
+        MissingExtra: If it needs sentencepiece, which is not installed.
+    """
+    for tokenizer in (Tokenizer, MarianTokenizer, SentencePieceTokenizer):
+        if (Path(folder) / tokenizer.required_files[0]).is_file():
+            return tokenizer.load(folder)
+    expected = f"{TOKENIZER_FILE}, {SPM_FILE}, or {' with '.join(MARIAN_FILES)}"
+    raise InvalidFile(f"{folder}: expected a tokenizer with the model's weights ({expected}), got none")
 
-    def encode(
-        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
-    ) -> list[list[int]]:
-        """Encode each text; the arguments are those of `PipelineTokenizer.encode`.
 
-        Raises:
-            InvalidType: If texts are no sequence of str.
-            InvalidArgument: If texts have surrogates, which are no characters; all such texts are named.
-        """
-        check_texts(texts)
-        self._backend.encode_special_tokens = split_special_tokens
-        return [
-            each.ids for each in self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        ]
+def check_vocab_size(tokenizer: BaseTokenizer, vocab_size: int, name: str) -> None:
+    """Refuse a tokenizer with ids that a model does not have.
 
-    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give the ids of each target text, as :meth:`encode`: both languages have one vocabulary."""
-        return self.encode(texts)
+    Args:
+        tokenizer: The tokenizer.
+        vocab_size: Vocabulary size of the model.
+        name: What messages call the model.
 
-    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Give the text of each sequence of ids; special tokens are left out."""
-        return [self._text(ids).decode("utf-8", errors="replace").strip(" ") for ids in sequences]
+    Raises:
+        InvalidArgument: If the vocabulary of the tokenizer is larger.
+    """
+    if tokenizer.vocab_size > vocab_size:
+        expected = f"expected a tokenizer with at most {vocab_size} tokens as in the model"
+        raise InvalidArgument(f"{name}: {expected}, got {tokenizer.vocab_size}; use the model's own tokenizer")
 
-    def _text(self, ids: Sequence[int]) -> bytes:
-        return b"".join(self._bytes[index] for index in ids if index >= len(SPECIALS))
 
-    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Give each piece as readable text: ``▁`` is the space before a word, ``<0xC3>`` a byte of a cut letter."""
-        return [readable(self._bytes[index]) for index in ids]
+def readable_tokens(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Tokens of any ``tokenizer.json`` as readable text: ``▁`` is a space, ``<0xC3>`` one byte of a character."""
+    added = backend.get_added_tokens_decoder()
+    return [_readable_token(backend, index, index in added) for index in ids]
 
-    def word_ids(self, ids: Sequence[int]) -> list[int]:
-        """Give the word that each piece is of, from 0; words are what white space parts."""
-        starts = (index >= len(SPECIALS) and self._bytes[index].startswith(b" ") for index in ids)
-        return [number - 1 for number in itertools.accumulate(starts)]
 
-    def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` into a folder, and what transformers' ``AutoTokenizer`` wants to know beside it.
+def _readable_token(backend: tokenizers.Tokenizer, index: int, is_added: bool) -> str:
+    entry, decoder = backend.id_to_token(index) or "", backend.decoder
+    if is_added or decoder is None:
+        return entry
+    text = backend.decode([index], skip_special_tokens=False)
+    if ("\ufffd" in text or "▁" in text) and all(character in BYTE_DECODER for character in entry):
+        return _readable_bytes(bytes(BYTE_DECODER[character] for character in entry))
+    if entry.startswith(("Ġ", "▁", " ")):
+        return "▁" + text.lstrip(" ")
+    if isinstance(decoder, decoders.WordPiece):
+        return entry.removeprefix(decoder.prefix) if entry.startswith(decoder.prefix) else "▁" + entry
+    return entry if "\ufffd" in text else text
 
-        Each older file is replaced only by the whole new one.
 
-        Raises:
-            InvalidFile: If it cannot be written.
-        """
-        pad, _, end = SPECIALS
-        write_backend(self._backend, Path(folder), config_file(pad_token=pad, eos_token=end))
+def _readable_bytes(token: bytes) -> str:
+    """Bytes as text if they are whole characters without ``▁``, which stands for a space; else as ``<0xC3>``."""
+    try:
+        text = token.decode()
+        if "▁" not in text:
+            return text.replace(" ", "▁")
+    except UnicodeDecodeError:
+        pass
+    return "".join("▁" if byte == 0x20 else f"<0x{byte:02X}>" for byte in token)
 
-    @classmethod
-    def load(cls, folder: str | Path) -> Tokenizer:
-        """Read ``tokenizer.json`` from a folder.
 
-        Raises:
-            InvalidFile: If it is missing, unreadable or no tokenizer of this kind.
-        """
-        backend = read_backend(Path(folder))
-        found = tuple(backend.id_to_token(index) for index in range(len(SPECIALS)))
-        if found != SPECIALS:
-            raise InvalidFile(f"{Path(folder) / FILE}: the first entries should be {SPECIALS}, but are {found}")
-        return cls(backend)
+def _complete(
+    backend: tokenizers.Tokenizer, template: str, special_tokens: Sequence[str], bos_token: str | None = None
+) -> Tokenizer:
+    """The tokenizer with a template, and with the file that names its special tokens for transformers."""
+    bos, eos = special_tokens[1:3]
+    template = template.format(bos=bos, eos=eos)
+    backend.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[(token, backend.token_to_id(token)) for token in (bos, eos)]
+    )
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config |= dict(zip(("pad_token", "bos_token", "eos_token", "mask_token"), special_tokens, strict=False))
+    config["bos_token"] = bos_token or template.partition("$A")[0].strip() or None
+    return Tokenizer(
+        {TOKENIZER_FILE: backend.to_str().encode(), CONFIG_FILE: (json.dumps(config, indent=2) + "\n").encode()}
+    )
+
+
+def _read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        config = json.loads(files.get(CONFIG_FILE, b"{}"))
+    except ValueError as error:
+        raise InvalidFile(f"{CONFIG_FILE}: expected JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InvalidFile(f"{CONFIG_FILE}: expected a JSON object, got {type(config).__name__}")
+    return config

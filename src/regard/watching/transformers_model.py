@@ -25,7 +25,7 @@ from regard.errors import (
 )
 from regard.files import as_path
 from regard.pipelines.base import available_device
-from regard.text.pipeline import readable_piece
+from regard.text.tokenizer import readable_tokens
 from regard.text.validation import surrogate_errors
 from regard.watching.result import WatchResult
 from regard.watching.transformers_checkpoint import first_line, load_checkpoint, silence_transformers
@@ -255,7 +255,7 @@ class TransformersModel:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             return list(self.tokenizer.convert_ids_to_tokens(numbers))
-        return [readable_piece(backend, number) for number in numbers]
+        return readable_tokens(backend, numbers)
 
     def _patch_tokens(self, result: WatchResult, size: Sequence[int]) -> list[str] | None:
         """``row,column`` for each patch of an image of a height and a width, after ``[CLS]`` and registers.

@@ -59,3 +59,12 @@ def test_a_saved_model_is_the_same_or_is_refused(tmp_path, shape, changes):
     loaded = theirs[shape].from_pretrained(tmp_path).eval()
     out = loaded(words, **({"decoder_input_ids": words} if shape == "marian" else {}))[0]
     torch.testing.assert_close(out, model(*args)[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+@pytest.mark.parametrize("file_format", ["regard", "transformers"])
+def test_what_a_language_model_was_trained_on_is_saved(tmp_path, shape, file_format):
+    save_model(tmp_path, SHAPES[shape](sample_by="line"), format=file_format)
+    assert load_model(tmp_path).config.sample_by == "line"
+    with pytest.raises(InvalidArgument, match="sample_by: expected one of document, line, or None, got 'file'"):
+        SHAPES[shape](sample_by="file")

@@ -20,7 +20,7 @@ class GPTConverter(CheckpointConverter):
 
     def read_fields(self, values: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
         """The fields of our configuration; special token ids outside the vocabulary are ignored, with a warning."""
-        fields = super().read_fields(values, checks)
+        fields = super().read_fields(values, checks) | {"sample_by": values.get("sample_by")}
         size = fields["vocab_size"]
         for name in ("pad_id", "bos_id", "eos_ids"):
             ids = as_tuple(fields[name])
@@ -35,7 +35,8 @@ class GPTConverter(CheckpointConverter):
         return fields
 
     def write_config(self, config: Any) -> dict[str, Any]:
-        return super().write_config(config) | _special_token_ids(config)
+        sample_by = {} if config.sample_by is None else {"sample_by": config.sample_by}  # transformers ignores it
+        return super().write_config(config) | _special_token_ids(config) | sample_by
 
     def extra_files(self, config: Any) -> dict[str, Any]:
         """The special token ids that transformers' ``generate`` reads."""

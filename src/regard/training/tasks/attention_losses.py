@@ -18,7 +18,7 @@ from regard.errors import InvalidRecipe
 from regard.models import Attentions, EncoderDecoder, load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import PAD_ID, Tokenizer
 from regard.training.recipe import DataPath, Folder, Section
 
 
@@ -186,7 +186,7 @@ class AttentionLosses:
             return {}
         positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
         is_source = (positions < batch.lengths[:, None])[:, None]
-        is_target = (batch.labels != Tokenizer.pad_id)[:, None]
+        is_target = (batch.labels != PAD_ID)[:, None]
         teacher = self._teacher_attentions(batch) or attentions
         losses = {}
         for name, config in self.configs.items():

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from regard.data.batching import ResumableLoader
-from regard.text.load import load_tokenizer
+from regard.text.tokenizer import load_tokenizer
 from regard.training.recipe import Recipe
 
 Split = Literal["train", "valid"]

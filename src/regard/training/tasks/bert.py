@@ -10,12 +10,10 @@ from pydantic import AfterValidator, Discriminator, Tag
 
 from regard.checks import Checks
 from regard.data.texts import TextDataset
-from regard.errors import InvalidFile
 from regard.models import Bert, BertConfig, load_config, load_model
 from regard.models.bert import Head
 from regard.models.minilm import resolve_folder
-from regard.text.load import check_vocab_size, load_tokenizer
-from regard.text.pipeline import PipelineTokenizer
+from regard.text.tokenizer import Tokenizer, check_vocab_size, train_bpe
 from regard.training.recipe import Count, DataConfig, Folder, Fraction, Recipe, Section, model_section
 from regard.training.tasks.base import Task
 
@@ -101,7 +99,7 @@ class BertTask(Task):
     """
 
     recipe: BertRecipe
-    tokenizer: PipelineTokenizer
+    tokenizer: Tokenizer
     train_data: TextDataset
     valid_data: TextDataset | None
 
@@ -109,14 +107,11 @@ class BertTask(Task):
         """The texts to train the tokenizer on."""
         raise NotImplementedError
 
-    def train_tokenizer(self) -> PipelineTokenizer:
+    def train_tokenizer(self) -> Tokenizer:
         folder = self.recipe.model.checkpoint
         if folder is None:
-            return PipelineTokenizer.train(self.training_texts(), self.recipe.tokenizer.vocab_size)
-        tokenizer = load_tokenizer(folder)
-        if not isinstance(tokenizer, PipelineTokenizer):
-            raise InvalidFile(f"{folder}: expected a tokenizer.json of a BERT, got a {type(tokenizer).__name__}")
-        return tokenizer
+            return train_bpe(self.training_texts(), self.recipe.tokenizer.vocab_size)
+        return Tokenizer.load(folder)
 
     def describe(self, dataset: TextDataset) -> str:
         return f"{len(dataset)} texts ({dataset.num_truncated} truncated; skipped: {dataset.num_empty} empty lines)"

@@ -17,7 +17,7 @@ from regard.data.blocks import BlockBatch, BlockLoader, TokenStream, read_text, 
 from regard.metrics.classification import perplexity
 from regard.models import GPT, GPTConfig
 from regard.nn.linear_cross_entropy import TokenLoss
-from regard.text.pipeline import Documents, PipelineTokenizer
+from regard.text.tokenizer import Tokenizer, train_bpe, train_char
 from regard.training.recipe import (
     Count,
     DataConfig,
@@ -30,7 +30,7 @@ from regard.training.recipe import (
 )
 from regard.training.tasks.base import Split, Task
 
-DERIVED_FIELDS = ("vocab_size", "pad_id", "bos_id", "eos_ids")
+DERIVED_FIELDS = ("vocab_size", "pad_id", "bos_id", "eos_ids", "sample_by")
 LLAMA_DEFAULTS = dataclasses.asdict(GPTConfig.llama(9))
 
 
@@ -103,20 +103,16 @@ class CausalLMTask(Task):
     """
 
     recipe: CausalLMRecipe
-    tokenizer: PipelineTokenizer
+    tokenizer: Tokenizer
     train_data: TokenStream
     valid_data: TokenStream | None
 
-    @property
-    def _documents(self) -> Documents:
-        return "line" if self.recipe.data.sample_by == "line" else "file"
-
-    def train_tokenizer(self) -> PipelineTokenizer:
+    def train_tokenizer(self) -> Tokenizer:
         if self.recipe.tokenizer.type == "char":  # of all text, so that validation has no unknown characters
             lines = chain.from_iterable(read_text([*self.train_files, *self.valid_files]))
-            return PipelineTokenizer.of_characters(lines, self._documents)
+            return train_char(lines, sample_by=self.recipe.data.sample_by)
         lines = chain.from_iterable(read_text(self.train_files, (0.0, 1 - self.recipe.data.valid_fraction)))
-        return PipelineTokenizer.train(lines, self.recipe.tokenizer.vocab_size, self._documents)
+        return train_bpe(lines, self.recipe.tokenizer.vocab_size, sample_by=self.recipe.data.sample_by)
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TokenStream:
         end = 1 - self.recipe.data.valid_fraction
@@ -135,7 +131,8 @@ class CausalLMTask(Task):
         model: ModelSection = self.recipe.model
         eos_ids = () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
         special_ids = {"pad_id": self.tokenizer.pad_id, "bos_id": self.tokenizer.bos_id, "eos_ids": eos_ids}
-        return GPT(model.build_config(self.tokenizer.vocab_size, **special_ids))
+        sample_by = self.recipe.data.sample_by
+        return GPT(model.build_config(self.tokenizer.vocab_size, sample_by=sample_by, **special_ids))
 
     def losses(self, model: GPT, batch: BlockBatch) -> dict[str, Tensor]:
         return {"loss": _loss(model, batch, label_smoothing=self.recipe.loss.label_smoothing).loss}

@@ -21,7 +21,7 @@ from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, Transform
 from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.readers import group_references, read_pairs
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, train_translation_bpe
 from regard.training.recipe import (
     Count,
     DataConfig,
@@ -169,7 +169,7 @@ class TranslationTask(Task):
 
     def train_tokenizer(self) -> Tokenizer:
         texts = (text for pair in read_pairs(self.train_files) for text in pair)
-        return Tokenizer.train(texts, self.recipe.tokenizer.vocab_size)
+        return train_translation_bpe(texts, self.recipe.tokenizer.vocab_size)
 
     def load_tokenizer(self, folder: Path) -> Tokenizer:
         return Tokenizer.load(folder)

@@ -1,0 +1,13 @@
+from .base import BaseTokenizer as BaseTokenizer
+from .readers import read_alignments as read_alignments
+from .readers import read_labeled_texts as read_labeled_texts
+from .readers import read_lines as read_lines
+from .readers import read_pairs as read_pairs
+from .sentencepiece import MarianTokenizer as MarianTokenizer
+from .sentencepiece import SentencePieceTokenizer as SentencePieceTokenizer
+from .tokenizer import Tokenizer as Tokenizer
+from .tokenizer import load_tokenizer as load_tokenizer
+from .tokenizer import train_bpe as train_bpe
+from .tokenizer import train_char as train_char
+from .tokenizer import train_translation_bpe as train_translation_bpe
+from .words import group_into_words as group_into_words

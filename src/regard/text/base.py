@@ -1,0 +1,150 @@
+"""BaseTokenizer: what every tokenizer can do, and its files in a model folder."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from typing_extensions import Self
+
+from regard.errors import InvalidFile, raise_problems
+from regard.files import atomic_write
+
+CONFIG_FILE = "tokenizer_config.json"
+
+
+class BaseTokenizer(ABC):
+    """Text to token ids and back. Methods have the names of transformers.
+
+    Args:
+        files: The content of the tokenizer's files, by name; :meth:`save` writes them unchanged.
+    """
+
+    required_files: ClassVar[tuple[str, ...]]
+    """Files that determine the ids of a text."""
+    optional_files: ClassVar[tuple[str, ...]] = (CONFIG_FILE, "special_tokens_map.json")
+
+    pad_id: int = 0
+    """Padding token id; 0 if the vocabulary has none."""
+    bos_id: int | None = None
+    """Token id at the beginning of a text."""
+    eos_id: int | None = None
+    """Token id at the end of a text."""
+    mask_id: int | None = None
+    """Token id that masks another."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = dict(files)
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """The largest id plus one."""
+
+    @property
+    @abstractmethod
+    def regular_token_ids(self) -> list[int]:
+        """The ids of all tokens that are not special."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the files that determine the ids of a text."""
+        return hashlib.sha256(b"\n".join(self._files[name] for name in self.required_files)).hexdigest()
+
+    @abstractmethod
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Token ids of each text.
+
+        Args:
+            texts: The texts.
+            add_special_tokens: Whether to add the special tokens that begin and end a text.
+            split_special_tokens: Whether ``[MASK]`` and the like in a text are text. If False, they become special
+                tokens, except in SentencePiece models.
+
+        Raises:
+            InvalidType: If texts are not a sequence of str.
+            InvalidArgument: If a text has lone surrogates, or characters that the vocabulary lacks.
+        """
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each target text of a translation, without special tokens; errors are those of `encode`."""
+        return self.encode(texts)
+
+    def encode_prompts(self, texts: Sequence[str], *, split_special_tokens: bool = True) -> list[list[int]]:
+        """Token ids of each text with the special tokens that begin a text, but without those that end it.
+
+        Arguments and errors are those of `encode`.
+        """
+        encoded = self.encode(texts, add_special_tokens=True, split_special_tokens=split_special_tokens)
+        return [ids[:-1] if ids[-1:] == [self.eos_id] != [self.bos_id] else ids for ids in encoded]
+
+    @abstractmethod
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of token ids, without special tokens."""
+
+    def normalize(self, text: str) -> str:
+        """The text as it comes back from encoding and decoding."""
+        return self.decode(self.encode([text]))[0]
+
+    @abstractmethod
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Each token as readable text: ``▁`` is a space, ``<0xC3>`` one byte of a split character."""
+
+    def word_ids(self, ids: Sequence[int]) -> list[int]:
+        """The index of each token's word, from 0. White space separates words."""
+        starts = (token.startswith("▁") for token in self.convert_ids_to_tokens(ids))
+        return [count - 1 for count in itertools.accumulate(starts)]
+
+    def unique_token_names(self, ids: Sequence[int]) -> list[str]:
+        """A different name for each of several different tokens, without the space before a word.
+
+        Of tokens that look alike, the first has the plain name. Tokens that continue a word in WordPiece are ``##ing``.
+        """
+        names: dict[str, None] = {}
+        for index, token, entry in zip(ids, self.convert_ids_to_tokens(ids), self._entries(ids), strict=True):
+            word = token.removeprefix("▁") or token
+            candidates = (entry if entry.startswith("##") else word, token, f"##{word}", entry, f"[{index}]")
+            names[next(name for name in candidates if name not in names)] = None
+        return list(names)
+
+    def _entries(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it."""
+        return self.convert_ids_to_tokens(ids)
+
+    def save(self, folder: str | Path) -> None:
+        """Write all files into a folder, which is created if it is missing; each is replaced atomically.
+
+        Raises:
+            InvalidFile: If a file cannot be written.
+        """
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, content in self._files.items():
+            with atomic_write(Path(folder) / name) as file:
+                file.write(content)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a tokenizer from a model folder.
+
+        Raises:
+            InvalidFile: If a file is missing or damaged.
+            MissingExtra: If sentencepiece is needed and not installed.
+        """
+        paths = [Path(folder) / name for name in (*cls.required_files, *cls.optional_files)]
+        missing = [path for path in paths[: len(cls.required_files)] if not path.is_file()]
+        hint = "a model folder has its tokenizer with its weights"
+        raise_problems([f"{path}: no such file; {hint}" for path in missing], InvalidFile)
+        try:
+            files = {path.name: path.read_bytes() for path in paths if path.is_file()}
+        except OSError as error:
+            raise InvalidFile(f"{error.filename}: cannot be read: {error.strerror or error}") from error
+        try:
+            return cls(files)
+        except InvalidFile as error:
+            raise InvalidFile(f"{folder}/{error}") from error
