@@ -1,20 +1,29 @@
-"""Folders that are made once."""
+"""Datasets that are tokenized once."""
 
 from __future__ import annotations
 
-import os
-
-from regard.data.token_dataset import cached
+from regard.data.token_dataset import tokenize_once
 
 
-def test_two_processes_that_make_one_entry_share_the_first(tmp_path, monkeypatch):
+def test_two_processes_that_write_one_dataset_share_the_first(tmp_path):
     cache = tmp_path / "cache"
 
-    def slow(folder):
-        (folder / "a.txt").write_text("slow")
-        monkeypatch.setattr(os, "getpid", lambda: -1)  # another process, which is faster
-        cached(cache, "key", lambda other: (other / "a.txt").write_text("fast"))
+    def fast(counts):
+        counts["fast"] += 1
+        yield ([[1, 2], [], [3]],)
 
-    folder = cached(cache, "key", slow)
-    assert (folder / "a.txt").read_text() == "fast"
-    assert [path.name for path in cache.iterdir()] == [folder.name]
+    def slow(counts):
+        tokenize_once(cache, "key", ["column"], fast)
+        counts["slow"] += 1
+        yield ([[4]],)
+
+    (column,), counts = tokenize_once(cache, "key", ["column"], slow)
+    assert [row.tolist() for row in column] == [[1, 2], [], [3]]
+    assert column.lengths.tolist() == [2, 0, 1]
+    assert counts == {"fast": 1}
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_dataset_without_tokens_can_be_opened(tmp_path):
+    (column,), counts = tokenize_once(tmp_path, "key", ["column"], lambda counts: iter([]))
+    assert (len(column), column.ids.tolist(), counts) == (0, [], {})

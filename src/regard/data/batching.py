@@ -232,7 +232,7 @@ def padding_fraction(source_lengths: np.ndarray, target_lengths: np.ndarray, bat
     return 1 - real / total
 
 
-def pad_batch(sequences: Sequence[Sequence[int] | Tensor], pad_id: int) -> tuple[Tensor, Tensor]:
+def pad_batch(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Pad sequences of token ids on the right: (batch, longest) and their lengths (batch,), int64.
 
     Example:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, token_budget_batches
+from regard.data.batching import BatchIndices, ResumableLoader, token_budget_batches
 from regard.data.texts import TextDataset
 
 IGNORE_INDEX = -100
@@ -107,7 +107,7 @@ class MaskedLMLoader(ResumableLoader):
 
 def collate_masked(dataset: TextDataset, indices: BatchIndices, *, pad_id: int, **masking: Any) -> MaskedBatch:
     """Pad texts and mask tokens; ``masking`` are the options of `mask_tokens`."""
-    input_ids, lengths = pad_batch([dataset.texts[row] for row in indices.rows.tolist()], pad_id)
+    input_ids, lengths = dataset.texts.pad(indices.rows, pad_id)
     rng = np.random.default_rng(indices.seed)
     masked, labels = mask_tokens(input_ids, lengths, rng, **masking)
     return MaskedBatch(masked, lengths, labels, int((labels != IGNORE_INDEX).sum()))

@@ -149,20 +149,19 @@ class PairLoader(ResumableLoader):
 
 def collate_pairs(dataset: PairDataset, indices: BatchIndices) -> PairBatch:
     """Pad pairs for teacher forcing."""
-    rows = indices.rows.tolist()
-    input_ids, lengths = encoder_batch([dataset.source[row] for row in rows])
-    targets, target_lengths = pad_batch([dataset.target[row] for row in rows], PAD_ID)
+    input_ids, lengths = _append(*dataset.source.pad(indices.rows, PAD_ID), EOS_ID, PAD_ID)
+    targets, target_lengths = dataset.target.pad(indices.rows, PAD_ID)
     decoder_input_ids = functional.pad(targets, (1, 0), value=BOS_ID)
     labels, _ = _append(targets, target_lengths, EOS_ID, PAD_ID)
     alignment = None
     if dataset.alignment is not None:
-        alignment = functional.pad(pad_batch([dataset.alignment[row] for row in rows], -1)[0], (0, 1), value=-1)
-    num_targets = int(target_lengths.sum()) + len(rows)
+        alignment = functional.pad(dataset.alignment.pad(indices.rows, -1)[0], (0, 1), value=-1)
+    num_targets = int(target_lengths.sum()) + len(targets)
     return PairBatch(input_ids, lengths, decoder_input_ids, labels, num_targets, alignment)
 
 
 def encoder_batch(
-    sequences: Sequence[Sequence[int] | Tensor], *, eos_id: int = EOS_ID, pad_id: int = PAD_ID
+    sequences: Sequence[Sequence[int]], *, eos_id: int = EOS_ID, pad_id: int = PAD_ID
 ) -> tuple[Tensor, Tensor]:
     """Append EOS to token ids of sources and pad them on the right: (batch, source) and the lengths (batch,), int64.
 

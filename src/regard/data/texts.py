@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching import BatchIndices, ResumableLoader, pad_batch
+from regard.data.batching import BatchIndices, ResumableLoader
 from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile, did_you_mean
 from regard.text.readers import read_labeled_texts, read_lines
@@ -150,6 +150,6 @@ class TextLoader(ResumableLoader):
 
 def collate_texts(dataset: TextDataset, indices: BatchIndices, *, pad_id: int) -> TextBatch:
     """Pad texts, with their labels."""
-    input_ids, lengths = pad_batch([dataset.texts[row] for row in indices.rows.tolist()], pad_id)
+    input_ids, lengths = dataset.texts.pad(indices.rows, pad_id)
     labels = torch.from_numpy(dataset.labels[indices.rows].astype(np.int64))
     return TextBatch(input_ids, lengths, labels, len(labels))

@@ -44,6 +44,14 @@ class TokenDataset(Dataset[Tensor]):
     def __getitem__(self, row: int) -> Tensor:
         return torch.from_numpy(self.ids[self.offsets[row] : self.offsets[row + 1]].astype(np.int64))
 
+    def pad(self, rows: np.ndarray, pad_id: int) -> tuple[Tensor, Tensor]:
+        """Rows padded on the right (rows, longest) and their lengths (rows,), int64: `pad_batch` without a loop."""
+        starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
+        positions = np.arange(lengths.max())
+        ids = self.ids[np.minimum(starts[:, None] + positions, len(self.ids) - 1)]
+        padded = np.where(positions < lengths[:, None], ids, pad_id).astype(np.int64)
+        return torch.from_numpy(padded), torch.from_numpy(lengths)
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each row (rows,), int64."""
@@ -53,7 +61,10 @@ class TokenDataset(Dataset[Tensor]):
 def tokenize_once(
     cache: Path, key: str, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]
 ) -> tuple[list[TokenDataset], Counter[str]]:
-    """Write columns of token ids into the cache, unless they are there, and map them into memory.
+    """Write columns of token ids into a folder of the cache, unless it is there, and map them into memory.
+
+    The folder appears only when it is complete. Several processes may write it at the same time; the first to finish
+    wins.
 
     Args:
         cache: Folder of all cached datasets.
@@ -67,23 +78,39 @@ def tokenize_once(
     Raises:
         InvalidFile: If the cache cannot be written. Errors of ``tokenize`` propagate.
     """
-
-    def write(folder: Path) -> None:
-        counts: Counter[str] = Counter()
-        lengths: list[list[int]] = [[0] for _ in columns]
-        with ExitStack() as stack:
-            files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in columns]
-            for chunk in tokenize(counts):
-                for file, column_lengths, rows in zip(files, lengths, chunk, strict=True):
-                    file.write(np.fromiter(itertools.chain.from_iterable(rows), np.int32).tobytes())
-                    column_lengths += map(len, rows)
-        for name, column_lengths in zip(columns, lengths, strict=True):
-            np.save(folder / f"{name}.npy", np.cumsum(column_lengths, dtype=np.int64))
-        (folder / "counts.json").write_text(json.dumps(counts))
-
-    folder = cached(cache, key, write)
+    folder = cache / hashlib.sha256(f"{FORMAT_VERSION}\n{key}".encode()).hexdigest()[:16]
+    try:
+        if not folder.is_dir():
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".", dir=cache) as staging:
+                draft = Path(staging, folder.name)
+                draft.mkdir()
+                _write(draft, columns, tokenize)
+                try:
+                    draft.rename(folder)
+                except OSError:
+                    if not folder.is_dir():  # else another process was faster
+                        raise
+    except InvalidFile:
+        raise
+    except OSError as error:
+        raise InvalidFile(f"{folder}: the tokenized data could not be written: {error.strerror or error}") from error
     counts = Counter(json.loads((folder / "counts.json").read_text()))
     return [_open(folder, name) for name in columns], counts
+
+
+def _write(folder: Path, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]) -> None:
+    counts: Counter[str] = Counter()
+    lengths: list[list[int]] = [[0] for _ in columns]
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in columns]
+        for chunk in tokenize(counts):
+            for file, column_lengths, rows in zip(files, lengths, chunk, strict=True):
+                file.write(np.fromiter(itertools.chain.from_iterable(rows), np.int32).tobytes())
+                column_lengths += map(len, rows)
+    for name, column_lengths in zip(columns, lengths, strict=True):
+        np.save(folder / f"{name}.npy", np.cumsum(column_lengths, dtype=np.int64))
+    (folder / "counts.json").write_text(json.dumps(counts))
 
 
 def _open(folder: Path, name: str) -> TokenDataset:
@@ -103,38 +130,6 @@ def chunked(items: Iterable[Item], size: int = CHUNK_SIZE) -> Iterator[list[Item
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk
-
-
-def cached(cache: Path, key: str, write: Callable[[Path], None]) -> Path:
-    """The folder for a key. It is written if it is missing, and appears only when it is complete.
-
-    Args:
-        cache: Folder of all cached folders.
-        key: Everything that determines what the folder holds.
-        write: Fills an empty folder. Several processes may do so at the same time; the first to finish wins.
-
-    Raises:
-        InvalidFile: If the folder cannot be written. Other errors of ``write`` propagate.
-    """
-    folder = cache / hashlib.sha256(f"{FORMAT_VERSION}\n{key}".encode()).hexdigest()[:16]
-    if folder.is_dir():
-        return folder
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".", dir=cache) as staging:
-            draft = Path(staging, folder.name)
-            draft.mkdir()
-            write(draft)
-            try:
-                draft.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # else another process was faster
-                    raise
-    except InvalidFile:
-        raise
-    except OSError as error:
-        raise InvalidFile(f"{folder}: the tokenized data could not be written: {error.strerror or error}") from error
-    return folder
 
 
 def hash_files(files: Sequence[str | Path]) -> str:
