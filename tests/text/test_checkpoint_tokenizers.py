@@ -231,6 +231,15 @@ def test_a_text_may_spell_special_tokens():
     assert lines.decode(lines.encode_prompts([text])) == [text]
 
 
+def test_a_mask_includes_the_space_before_it():
+    tokenizer = train_bpe(["the cat sat on the mat"] * 3, 280)
+    (masked,) = tokenizer.encode(["the <mask> sat"], split_special_tokens=False)
+    (plain,) = tokenizer.encode(["the cat sat"])
+    (before,), (after,) = tokenizer.encode(["the"]), tokenizer.encode([" sat"])
+    assert masked == [*before, tokenizer.mask_id, *after]
+    assert (plain[: len(before)], plain[-len(after) :]) == (before, after)
+
+
 def test_characters_are_those_of_nfc_however_they_are_written():
     tokenizer = train_char(["\u00f6"])
     assert tokenizer.encode(["o\u0308"]) == tokenizer.encode(["\u00f6"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.base import CONFIG_FILE, BaseTokenizer
@@ -225,9 +225,11 @@ def _train_bpe(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     backend.decoder = decoders.ByteLevel()
+    # A mask includes the space before it, as the words do that it stands for (RoBERTa has this, too).
+    added = [AddedToken(token, special=True, lstrip=index == 3) for index, token in enumerate(special_tokens)]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(special_tokens),
+        special_tokens=added,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
