@@ -69,7 +69,7 @@ def test_prompts_that_cannot_be(regard, writer):
     done = regard("generate", "abcde" * 20, "--model", writer)
     assert done.code == 2
     assert "prompts[0]: expected at most 59 tokens, got 101; shorten it" in done.err
-    assert "the vocabulary lacks: 'X'" in regard("generate", "X", "--model", writer).err
+    assert "texts: expected characters of the vocabulary, got 'X'" in regard("generate", "X", "--model", writer).err
 
 
 def test_a_prompt_that_is_no_text_is_refused(regard, writer):

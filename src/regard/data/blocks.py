@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from regard.data.batching import BatchIndices, ResumableLoader
 from regard.data.token_dataset import Columns, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile
 from regard.text.readers import read_lines
+from regard.text.tokenizer import SampleBy
 
 _PIECE_SIZE = 1 << 20  # characters of a document that are tokenized together
 
@@ -76,7 +77,7 @@ def tokenize_stream(
     cache: Path,
     *,
     fraction_range: tuple[float, float] = (0.0, 1.0),
-    sample_by: Literal["document", "line"] = "document",
+    sample_by: SampleBy = "document",
 ) -> TokenStream:
     """Tokenize running text, or reopen it from the cache.
 

@@ -19,8 +19,6 @@ from regard.errors import InvalidFile
 from regard.text.readers import read_alignments, read_pairs
 from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
-PAD_ID, BOS_ID, EOS_ID = PAD_ID, BOS_ID, EOS_ID
-
 
 @dataclass(frozen=True)
 class PairDataset:

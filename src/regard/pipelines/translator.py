@@ -64,6 +64,9 @@ class Translator(Pipeline[EncoderDecoder]):
     """An encoder-decoder with its tokenizer, also a Marian of Hugging Face's transformers, such as those of OPUS-MT.
 
     See `Pipeline` for the arguments.
+
+    Raises:
+        InvalidArgument: If the tokenizer has ids that the model does not have, or another EOS id.
     """
 
     model_type = EncoderDecoder

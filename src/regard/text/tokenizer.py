@@ -143,7 +143,7 @@ def train_bpe(
         sample_by: What a language model is trained on, which decides its `TEMPLATES`. Default: the tokenizer is for an
             encoder.
         split_pattern: Regular expression of the spans that no entry crosses.
-        special_tokens: The padding, BOS, EOS and mask token; they get the first ids.
+        special_tokens: Four: the padding, BOS, EOS and mask token; they get the first ids.
 
     Raises:
         InvalidArgument: If the vocabulary has no room for the special tokens and the bytes.
