@@ -125,6 +125,21 @@ class Checks:
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
         return self.fail(f"{name}: expected one of {', '.join(known)}, got {value!r}{hint}")
 
+    def sequence(self, name: str, value: Any, of: str) -> bool:
+        """Check that a value is a sequence, and not a str; ``of`` names its elements."""
+        if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+            return True
+        return self.fail_type(f"{name}: expected a sequence of {of}, got {type(value).__name__}; pass a list")
+
+    def strings(self, name: str, value: Any) -> bool:
+        """Check that a value is a sequence of str."""
+        if not self.sequence(name, value, "str"):
+            return False
+        others = [index for index, text in enumerate(value) if not isinstance(text, str)]
+        for index in others:
+            self.fail_type(f"{name}[{index}]: expected a str, got {type(value[index]).__name__}")
+        return not others
+
     def tensor(
         self,
         name: str,

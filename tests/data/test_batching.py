@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batching import BatchIndices, padding_fraction, token_budget_batches
+from regard.data.batching import BatchIndices, pad_batch, padding_fraction, token_budget_batches
 from regard.data.pairs import PairBatch, PairDataset, PairLoader, collate_pairs, tokenize_pairs
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidType
 from regard.text.tokenizer import train_translation_bpe
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
@@ -196,3 +197,32 @@ def test_loaders_leave_the_global_generator_alone(corpus: PairDataset) -> None:
 def test_training_batches_have_no_length(corpus: PairDataset) -> None:
     with pytest.raises(TypeError, match="training has no last batch"):
         len(PairLoader(corpus, 400, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rank": 5, "world_size": 2}, "rank: expected an int of at least 0 and below 2, got 5"),
+        ({"rank": -1}, "rank: expected an int of at least 0 and below 1, got -1"),
+        ({"world_size": 0}, "world_size: expected an int of at least 1, got 0"),
+        ({"seed": -1}, "seed: expected an int of at least 0, or None, got -1"),
+        ({"seed": "a"}, "seed: expected an int of at least 0, or None, got 'a'"),
+        ({"max_tokens": 0}, "max_tokens: expected an int of at least 1, got 0"),
+    ],
+)
+def test_impossible_options_are_refused(corpus: PairDataset, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidType if options == {"seed": "a"} else InvalidArgument, match=words):
+        list(PairLoader(corpus, **{"max_tokens": 400, **options}))
+
+
+def test_a_state_of_another_epoch_is_refused(corpus: PairDataset) -> None:
+    loader = PairLoader(corpus, 400, seed=1)
+    with pytest.raises(InvalidType, match=r"state\['epoch'\]: expected an int of at least 0, got None"):
+        loader.load_state_dict({})
+    with pytest.raises(InvalidArgument, match=r"state\['position'\]: expected an int .* below \d+, got 999"):
+        loader.load_state_dict({"epoch": 0, "position": 999})
+
+
+def test_no_sequences_are_no_batch() -> None:
+    with pytest.raises(InvalidArgument, match="sequences: expected at least one, got none"):
+        pad_batch([], pad_id=0)

@@ -7,7 +7,7 @@ import pytest
 
 from regard.data.batching import BatchIndices
 from regard.data.blocks import BlockLoader, TokenStream, read_text, tokenize_stream
-from regard.errors import InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.text.tokenizer import train_char
 
 
@@ -95,3 +95,17 @@ def test_what_spells_an_end_is_none(tmp_path):
     ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", sample_by="line").ids.tolist()
     assert ids.count(tokenizer.eos_id) == 1
     assert tokenizer.decode([ids]) == ["<s>b</s>"]
+
+
+def test_sizes_are_positive_ints():
+    with pytest.raises(InvalidArgument, match=r"(?s)block_size: expected .*1, got 0.*batch_size: expected .*1, got -1"):
+        BlockLoader(TokenStream(np.arange(9), 9), 0, -1)
+    with pytest.raises(InvalidType, match=r"batch_size: expected an int of at least 1, got 1\.5"):
+        BlockLoader(TokenStream(np.arange(9), 9), 3, 1.5)
+
+
+def test_paths_may_be_str_but_not_one_alone(tmp_path):
+    (tmp_path / "a.txt").write_text("abc")
+    assert len(tokenize_stream([str(tmp_path / "a.txt")], train_char(["abc\n"]), str(tmp_path / "cache"))) >= 3
+    with pytest.raises(InvalidType, match="files: expected a sequence of paths, got str; pass a list"):
+        tokenize_stream(str(tmp_path / "a.txt"), train_char(["abc"]), tmp_path / "cache")

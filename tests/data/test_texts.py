@@ -9,8 +9,8 @@ import torch
 
 from regard.data.batching import BatchIndices
 from regard.data.masking import IGNORE_INDEX, MaskedLMLoader
-from regard.data.texts import TextLoader, read_label_names, tokenize_texts
-from regard.errors import InvalidFile
+from regard.data.texts import TextLoader, read_label_names, tokenize_texts, truncate
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.text.tokenizer import train_bpe
 
 TEXTS = ["a good film", "bad", "good, good and good", "it is bad , really bad"]
@@ -134,3 +134,38 @@ def test_one_class_is_too_few(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("\n")
     with pytest.raises(InvalidFile, match="expected at least one text, got none"):
         tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)
+
+
+@pytest.mark.parametrize("max_length", [-3, 1, 2])
+def test_a_length_leaves_room_for_text(tmp_path, tokenizer, labeled, max_length):
+    with pytest.raises(InvalidArgument, match=f"max_length: expected an int of at least 3, got {max_length}"):
+        tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=max_length)
+
+
+def test_without_a_last_special_token_texts_lose_their_end():
+    class Plain:
+        def encode(self, texts, add_special_tokens):
+            return [[1] for _ in texts]  # begins texts
+
+    assert truncate([[1, 5, 6, 7], [1, 5]], 3, Plain()) == [[1, 5, 6], [1, 5]]
+
+
+def test_paths_may_be_str(tmp_path, tokenizer, labeled):
+    assert len(tokenize_texts([str(labeled)], tokenizer, str(tmp_path / "cache"), max_length=9)) == len(TEXTS)
+
+
+def test_impossible_batches_are_refused(tmp_path, tokenizer, labeled):
+    corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=9)
+    with pytest.raises(InvalidArgument, match="batch_size: expected an int of at least 1, got 0"):
+        TextLoader(corpus, 0, pad_id=0)
+    with pytest.raises(InvalidType, match=r"batch_size: expected an int of at least 1, got 1\.5"):
+        TextLoader(corpus, 1.5, pad_id=0)
+    with pytest.raises(InvalidArgument, match="mlm_probability: expected at most 1, got 5"):
+        MaskedLMLoader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, mlm_probability=5)
+
+
+def test_negative_rows_count_from_the_end(tmp_path, tokenizer, labeled):
+    texts = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=9).texts
+    assert torch.equal(texts[-1], texts[len(texts) - 1])
+    with pytest.raises(IndexError):
+        texts[len(texts)]

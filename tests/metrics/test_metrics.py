@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 import sacrebleu
+import torch
 
-from regard.errors import InvalidArgument
-from regard.metrics import corpus_scores, perplexity
+from regard.errors import InvalidArgument, InvalidType
+from regard.metrics import classification_metrics, corpus_scores, generation_metrics, perplexity
 
 HYPOTHESES = ["Das ist ein kleines Haus.", "Ich sehe einen großen Hund im Garten.", "Er geht."]
 REFERENCES = [
@@ -61,3 +64,43 @@ def test_a_perplexity_that_no_float_holds_is_infinite():
     assert perplexity(math.log(8)) == pytest.approx(8)
     assert perplexity(15_085.0) == math.inf
     assert math.isnan(perplexity(math.nan))
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "words"),
+    [
+        (HYPOTHESES, HYPOTHESES, r"references\[0\]: expected a sequence of str, got str; pass a list"),
+        ("ab", [["a"], ["b"]], "hypotheses: expected a sequence of str, got str; pass a list"),
+        (np.array(["a"]), [["a"]], "hypotheses: expected a sequence of str, got ndarray; pass a list"),
+        ([None], [["a"]], r"hypotheses\[0\]: expected a str, got NoneType"),
+        (["a"], [[5]], r"references\[0\]\[0\]: expected a str, got int"),
+        (["a"], None, "references: expected a sequence of references of each sentence, got NoneType"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(hypotheses: Any, references: Any, words: str) -> None:
+    with pytest.raises(InvalidType, match=words):
+        corpus_scores(hypotheses, references)
+
+
+@pytest.mark.parametrize("metrics", ["bleu", iter(["bleu"])])
+def test_metrics_are_a_list(metrics: Any) -> None:
+    with pytest.raises(InvalidType, match=r"^metrics: expected a sequence of str, got .*; pass a list$"):
+        corpus_scores(["a"], [["a"]], metrics)
+
+
+def test_generated_texts_are_lists_of_str() -> None:
+    with pytest.raises(InvalidType, match=r"texts\[1\]: expected a str, got NoneType"):
+        generation_metrics(["a", None])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidType, match=r"references\[0\]: expected a str, got list"):
+        generation_metrics(["a", "b"], [["a"], ["b"]])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_confusion_may_hold_proportions() -> None:
+    counts = torch.tensor([[3, 1], [0, 4]])
+    assert classification_metrics(counts / 8) == pytest.approx(classification_metrics(counts))
+    with pytest.raises(InvalidArgument, match="confusion: expected at least one text, got zeros"):
+        classification_metrics(torch.zeros(2, 2))
+    with pytest.raises(InvalidArgument, match=r"confusion: expected a matrix \(classes, classes\), got .*\(2, 3\)"):
+        classification_metrics(torch.ones(2, 3))
+    with pytest.raises(InvalidType, match="confusion: expected a tensor, got list"):
+        classification_metrics([[1]])  # pyright: ignore[reportArgumentType]

@@ -79,8 +79,13 @@ def test_it_is_read_from_the_folder(tmp_path):
     assert confidence(-1e6, 2) == pytest.approx(0)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"intercept": 1}', '{"intercept": null, "log_prob_weight": 1}', "1"])
+NAN = '{"intercept": NaN, "log_prob_weight": 1, "length_weight": 0, "threshold": 0.5}'
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"intercept": 1}', '{"intercept": null, "log_prob_weight": 1}', "1", NAN])
 def test_a_damaged_file_is_reported(tmp_path, text):
     (tmp_path / CONFIDENCE_FILE).write_text(text)
-    with pytest.raises(InvalidFile, match=r"confidence\.json: expected JSON with the numbers intercept, .*, got "):
+    with pytest.raises(
+        InvalidFile, match=r"confidence\.json: expected JSON with the finite numbers intercept, .*, got "
+    ):
         ConfidenceModel.load(tmp_path)

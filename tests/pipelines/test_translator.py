@@ -75,6 +75,8 @@ def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
         translator.translate(["yes.", long], line_names=["book.en, page 2", "book.en, page 3"])
     with pytest.raises(InvalidArgument, match="line_names: expected one for each of 2 lines, got 1"):
         translator.translate(["yes.", "no."], line_names=["line 1"])
+    with pytest.raises(InvalidType, match="lines: expected a sequence of str, got generator"):
+        translator.translate((line for line in ["yes."]), line_names=["line 1"])
 
 
 def test_it_is_saved_and_loaded(translator, tmp_path):

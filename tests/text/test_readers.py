@@ -7,11 +7,12 @@ import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from regard.errors import InvalidArgument, InvalidFile
-from regard.text.readers import group_references, read_lines, read_pairs
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 
 PAIRS = [("Hello.", "Hallo."), ("How are you?", "Wie geht's?"), ("cafe\u0301", "Café")]
 
@@ -123,3 +124,10 @@ def test_three_files_are_no_corpus(tmp_path: Path) -> None:
 def test_references_keep_their_order_and_empty_sides_have_none() -> None:
     pairs = [("b", "1"), ("a", "2"), ("b", "3"), ("c", ""), ("", "4"), ("b", "1")]
     assert list(group_references(iter(pairs)).items()) == [("b", ["1", "3", "1"]), ("a", ["2"])]
+
+
+@pytest.mark.parametrize("read", [read_pairs, read_labeled_texts])
+@pytest.mark.parametrize("files", ["f.tsv", Path("f.tsv")])
+def test_a_single_path_is_no_sequence(read: Any, files: Any) -> None:
+    with pytest.raises(InvalidType, match=r"files: expected a sequence of paths, got .*; pass a list"):
+        list(read(files))

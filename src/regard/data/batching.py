@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from regard.checks import Checks
 from regard.errors import InvalidArgument
 
 
@@ -44,13 +45,21 @@ class ResumableSampler(Sampler[BatchIndices]):
     Args:
         make_batches: Cuts the dataset into batches.
         seed: Seed of the order. Default: validation.
-        rank: Rank of this process.
+        rank: Rank of this process, below ``world_size``.
         world_size: Number of processes.
+
+    Raises:
+        InvalidType: If a number is not an int.
+        InvalidArgument: If a number is out of range.
     """
 
     def __init__(
         self, make_batches: MakeBatches, *, seed: int | None = None, rank: int = 0, world_size: int = 1
     ) -> None:
+        with Checks() as checks:
+            checks.integer("seed", seed, low=0, optional=True)
+            has_size = checks.integer("world_size", world_size, low=1)
+            checks.integer("rank", rank, low=0, below=world_size if has_size else None)
         self.make_batches, self.seed, self.rank, self.world_size = make_batches, seed, rank, world_size
         self.epoch = self.position = 0
         self._plan: tuple[int, list[np.ndarray]] | None = None
@@ -99,12 +108,24 @@ class ResumableSampler(Sampler[BatchIndices]):
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Start the next iteration at a saved position."""
-        self.epoch, self.position = state["epoch"], state["position"]
+        """Start the next iteration at a saved position.
+
+        Raises:
+            InvalidType: If the state lacks an int.
+            InvalidArgument: If the epoch has no such position.
+        """
+        epoch: Any = state.get("epoch")
+        position: Any = state.get("position")
+        with Checks() as checks:
+            has_plan = checks.integer("state['epoch']", epoch, low=0) and self.seed is not None
+            checks.integer("state['position']", position, low=0, below=len(self.plan(epoch)) if has_plan else None)
+        self.epoch, self.position = epoch, position
 
 
 class ResumableLoader(DataLoader[Any]):
     """Batches of a dataset in the order of a `ResumableSampler`, whose state counts delivered batches only.
+
+    Errors are those of `ResumableSampler`.
 
     Args:
         dataset: The dataset.
@@ -151,7 +172,7 @@ class ResumableLoader(DataLoader[Any]):
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Start the next iteration at a saved position."""
+        """Start the next iteration at a saved position; errors are those of `ResumableSampler`."""
         self.sampler.load_state_dict(state)
 
 
@@ -188,8 +209,11 @@ def token_budget_batches(
         The rows of each batch (rows,), int64. Every pair is in exactly one batch.
 
     Raises:
-        InvalidArgument: If a single pair has more than ``max_tokens``.
+        InvalidType: If ``max_tokens`` is not an int.
+        InvalidArgument: If it is not positive, or a single pair has more.
     """
+    with Checks() as checks:
+        checks.integer("max_tokens", max_tokens, low=1)
     source_lengths, target_lengths = source_lengths + 1, target_lengths + 1
     longest = np.maximum(source_lengths, target_lengths)
     if len(longest) and longest.max() > max_tokens:
@@ -235,10 +259,15 @@ def padding_fraction(source_lengths: np.ndarray, target_lengths: np.ndarray, bat
 def pad_batch(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Pad sequences of token ids on the right: (batch, longest) and their lengths (batch,), int64.
 
+    Raises:
+        InvalidArgument: If there are no sequences.
+
     Example:
         >>> pad_batch([[5, 6, 7], [8]], pad_id=0)
         (tensor([[5, 6, 7],
                 [8, 0, 0]]), tensor([3, 1]))
     """
+    with Checks() as checks:
+        checks.that(len(sequences) > 0, "sequences: expected at least one, got none")
     rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
     return pad_sequence(rows, batch_first=True, padding_value=pad_id), torch.tensor([len(row) for row in rows])

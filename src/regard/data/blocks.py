@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader
 from regard.data.token_dataset import Columns, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile
-from regard.text.readers import read_lines
+from regard.text.readers import check_files, read_lines
 from regard.text.tokenizer import SampleBy
 
 _PIECE_SIZE = 1 << 20  # characters of a document that are tokenized together
@@ -53,7 +54,7 @@ class BlockBatch(NamedTuple):
     num_targets: int
 
 
-def read_text(files: Sequence[Path], fraction_range: tuple[float, float] = (0.0, 1.0)) -> Iterator[list[str]]:
+def read_text(files: Sequence[str | Path], fraction_range: tuple[float, float] = (0.0, 1.0)) -> Iterator[list[str]]:
     r"""Read a part of each file as lines that end with ``\n``; yields one list per file.
 
     Args:
@@ -63,6 +64,7 @@ def read_text(files: Sequence[Path], fraction_range: tuple[float, float] = (0.0,
     Raises:
         InvalidFile: If a file cannot be read.
     """
+    check_files(files)
     for path in files:
         lines = [f"{line}\n" for line in read_lines(path)]
         offsets = [*itertools.accumulate(map(len, lines), initial=0)]
@@ -72,9 +74,9 @@ def read_text(files: Sequence[Path], fraction_range: tuple[float, float] = (0.0,
 
 
 def tokenize_stream(
-    files: Sequence[Path],
+    files: Sequence[str | Path],
     tokenizer: Any,
-    cache: Path,
+    cache: str | Path,
     *,
     fraction_range: tuple[float, float] = (0.0, 1.0),
     sample_by: SampleBy = "document",
@@ -131,7 +133,8 @@ class BlockLoader(ResumableLoader):
     """Batches of blocks of a stream: `BlockBatch`.
 
     Training: each epoch starts at a random offset, cuts the stream into blocks and shuffles them; the remainders at
-    both ends are skipped. Validation: every token but the first is predicted exactly once, in order.
+    both ends and an incomplete last batch are skipped. Validation: every token but the first is predicted exactly once,
+    in order.
 
     Args:
         stream: The token ids.
@@ -140,6 +143,8 @@ class BlockLoader(ResumableLoader):
         options: As for `ResumableLoader`.
 
     Raises:
+        InvalidType: If a size is not an int.
+        InvalidArgument: If a size is not positive, or as for `ResumableLoader`.
         InvalidFile: If the stream is too short for one block in training.
 
     Example:
@@ -149,6 +154,9 @@ class BlockLoader(ResumableLoader):
     """
 
     def __init__(self, stream: TokenStream, block_size: int, batch_size: int, **options: Any) -> None:
+        with Checks() as checks:
+            checks.integer("block_size", block_size, low=1)
+            checks.integer("batch_size", batch_size, low=1)
         if options.get("seed") is not None and len(stream) <= block_size:
             raise InvalidFile(
                 f"block_size: expected a text of at least {block_size + 1} tokens, a block and the next token, got "

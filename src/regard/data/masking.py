@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader, token_budget_batches
 from regard.data.texts import TextDataset
 
@@ -84,8 +85,12 @@ class MaskedLMLoader(ResumableLoader):
         pad_id: Id of the padding token.
         mask_id: As for `mask_tokens`.
         vocab_size: As for `mask_tokens`.
-        mlm_probability: As for `mask_tokens`.
+        mlm_probability: As for `mask_tokens`, above 0 and at most 1.
         options: As for `ResumableLoader`.
+
+    Raises:
+        InvalidType: If a number has a wrong type.
+        InvalidArgument: If a number is out of range.
     """
 
     def __init__(
@@ -99,6 +104,9 @@ class MaskedLMLoader(ResumableLoader):
         mlm_probability: float = 0.15,
         **options: Any,
     ) -> None:
+        with Checks() as checks:
+            if checks.number("mlm_probability", mlm_probability, above=0):
+                checks.that(mlm_probability <= 1, f"mlm_probability: expected at most 1, got {mlm_probability}")
         lengths = dataset.texts.lengths - 1  # the budget counts one special token more
         make_batches = partial(token_budget_batches, lengths, lengths, max_tokens)
         masking = {"mlm_probability": mlm_probability, "mask_id": mask_id, "vocab_size": vocab_size}

@@ -107,7 +107,7 @@ def tokenize_pairs(
     hashed = hash_files([*files, *([] if alignments is None else [alignments])])
     key = f"pairs\n{max_length}\n{tokenizer.fingerprint}\n{hashed}"
     names = ["source", "target"] if alignments is None else ["source", "target", "alignment"]
-    (source, target, *rest), counts = tokenize_once(Path(cache), key, names, tokenize)
+    (source, target, *rest), counts = tokenize_once(cache, key, names, tokenize)
     num_empty, num_too_long = counts["num_empty"], counts["num_too_long"]
     if not len(source):
         skipped = f"{num_empty} empty, {num_too_long} too long"
@@ -162,6 +162,9 @@ def encoder_batch(
     sequences: Sequence[Sequence[int]], *, eos_id: int = EOS_ID, pad_id: int = PAD_ID
 ) -> tuple[Tensor, Tensor]:
     """Append EOS to token ids of sources and pad them on the right: (batch, source) and the lengths (batch,), int64.
+
+    Raises:
+        InvalidArgument: If there are no sequences.
 
     Example:
         >>> encoder_batch([[5, 6], [8]])

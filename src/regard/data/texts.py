@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader
 from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile, did_you_mean
@@ -58,7 +59,7 @@ class TextBatch(NamedTuple):
     num_targets: int
 
 
-def read_label_names(files: Sequence[Path]) -> tuple[str, ...]:
+def read_label_names(files: Sequence[str | Path]) -> tuple[str, ...]:
     """The labels that occur in files, sorted.
 
     Raises:
@@ -78,7 +79,12 @@ def read_label_names(files: Sequence[Path]) -> tuple[str, ...]:
 
 
 def tokenize_texts(
-    files: Sequence[Path], tokenizer: Any, cache: Path, *, max_length: int, labels: Sequence[str] | None = None
+    files: Sequence[str | Path],
+    tokenizer: Any,
+    cache: str | Path,
+    *,
+    max_length: int,
+    labels: Sequence[str] | None = None,
 ) -> TextDataset:
     """Tokenize texts, or reopen them from the cache.
 
@@ -86,13 +92,18 @@ def tokenize_texts(
         files: With labels, as for `read_labeled_texts`; else each line is a text.
         tokenizer: The tokenizer.
         cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
-        max_length: Longer texts are truncated to as many tokens; they keep their last special token.
+        max_length: Longer texts are truncated to as many tokens; they keep their last special token. It leaves room
+            for at least one token that is not special.
         labels: Names of the labels. Default: texts have no labels.
 
     Raises:
         InvalidFile: If a file cannot be read, a label is unknown, there is no text, or the cache cannot be written.
-        InvalidArgument: If a text has characters that the vocabulary lacks.
+        InvalidType: If files are not a sequence, or ``max_length`` is not an int.
+        InvalidArgument: If ``max_length`` is too small, or a text has characters that the vocabulary lacks.
     """
+    with Checks() as checks:
+        num_special = len(tokenizer.encode([""], add_special_tokens=True)[0])
+        checks.integer("max_length", max_length, low=num_special + 1)
 
     def tokenize(counts: Counter[str]) -> Iterator[Columns]:
         for chunk in chunked(_read_lines(files, counts) if labels is None else _read_labeled(files, labels)):
@@ -100,8 +111,7 @@ def tokenize_texts(
             # "[MASK]" is text in masked language modeling, where batches mask tokens; a classifier reads it as a token
             encoded = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None)
             counts["num_truncated"] += sum(len(ids) > max_length for ids in encoded)
-            truncated = [ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]] for ids in encoded]
-            yield truncated, [[index] for index in indices]
+            yield truncate(encoded, max_length, tokenizer), [[index] for index in indices]
 
     key = f"texts\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{hash_files(files)}"
     (texts, indices), counts = tokenize_once(cache, key, ["texts", "labels"], tokenize)
@@ -110,7 +120,14 @@ def tokenize_texts(
     return TextDataset(texts, indices.ids, counts["num_truncated"], counts["num_empty"])
 
 
-def _read_lines(files: Sequence[Path], counts: Counter[str]) -> Iterator[tuple[str, int]]:
+def truncate(sequences: Sequence[list[int]], max_length: int, tokenizer: Any) -> list[list[int]]:
+    """Truncate token ids with special tokens; they keep the last one, if the tokenizer adds one at the end."""
+    end = tokenizer.encode([""], add_special_tokens=True)[0][-1:]
+    rows = ((ids, end if ids[-1:] == end else []) for ids in sequences)
+    return [ids if len(ids) <= max_length else [*ids[: max_length - len(last)], *last] for ids, last in rows]
+
+
+def _read_lines(files: Sequence[str | Path], counts: Counter[str]) -> Iterator[tuple[str, int]]:
     for path in files:
         for line in map(str.strip, read_lines(path)):
             if line:
@@ -119,7 +136,7 @@ def _read_lines(files: Sequence[Path], counts: Counter[str]) -> Iterator[tuple[s
                 counts["num_empty"] += 1
 
 
-def _read_labeled(files: Sequence[Path], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _read_labeled(files: Sequence[str | Path], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
     indices = {label: index for index, label in enumerate(labels)}
     for where, text, label in read_labeled_texts(files):
         if label not in indices:
@@ -137,9 +154,16 @@ class TextLoader(ResumableLoader):
         batch_size: Texts of a batch.
         pad_id: Id of the padding token.
         options: As for `ResumableLoader`.
+
+    Raises:
+        InvalidType: If a number is not an int.
+        InvalidArgument: If a number is out of range.
     """
 
     def __init__(self, dataset: TextDataset, batch_size: int, pad_id: int, **options: Any) -> None:
+        with Checks() as checks:
+            checks.integer("batch_size", batch_size, low=1)
+
         def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
             lengths = dataset.texts.lengths
             order = np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths))

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from regard.errors import InvalidFile
+from regard.text.readers import check_files
 
 Item = TypeVar("Item")
 Columns = Sequence[Sequence[Sequence[int]]]
@@ -42,6 +43,7 @@ class TokenDataset(Dataset[Tensor]):
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Tensor:
+        row = range(len(self))[row]  # negative ones count from the end; IndexError beyond
         return torch.from_numpy(self.ids[self.offsets[row] : self.offsets[row + 1]].astype(np.int64))
 
     def pad(self, rows: np.ndarray, pad_id: int) -> tuple[Tensor, Tensor]:
@@ -59,7 +61,7 @@ class TokenDataset(Dataset[Tensor]):
 
 
 def tokenize_once(
-    cache: Path, key: str, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]
+    cache: str | Path, key: str, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]
 ) -> tuple[list[TokenDataset], Counter[str]]:
     """Write columns of token ids into a folder of the cache, unless it is there, and map them into memory.
 
@@ -78,6 +80,7 @@ def tokenize_once(
     Raises:
         InvalidFile: If the cache cannot be written. Errors of ``tokenize`` propagate.
     """
+    cache = Path(cache)
     folder = cache / hashlib.sha256(f"{FORMAT_VERSION}\n{key}".encode()).hexdigest()[:16]
     try:
         if not folder.is_dir():
@@ -136,8 +139,10 @@ def hash_files(files: Sequence[str | Path]) -> str:
     """SHA-256 of what files contain, in their order, whatever their names are.
 
     Raises:
+        InvalidType: If files are not a sequence, such as a single path.
         InvalidFile: If a file cannot be read.
     """
+    check_files(files)
     states = []
     for path in map(Path, files):
         try:

@@ -37,7 +37,7 @@ def generation_metrics(texts: Sequence[str], references: Sequence[str] | None = 
         many words; ``self_bleu`` and, with references, ``rouge_1``, ``rouge_2`` and ``rouge_l``, from 0 to 100.
 
     Raises:
-        InvalidType: If texts or references are a single str.
+        InvalidType: If texts or references are not a sequence of str.
         InvalidArgument: If there are fewer than two texts, none has words, or the number of references differs.
         MissingExtra: If rouge-score is not installed.
 
@@ -47,12 +47,10 @@ def generation_metrics(texts: Sequence[str], references: Sequence[str] | None = 
         (0.666..., 66.7)
     """
     with Checks() as checks:
-        for name, value in (("texts", texts), ("references", references)):
-            if isinstance(value, str):
-                checks.fail_type(f"{name}: expected a sequence of str, got str; pass a list")
-        checks.that(len(texts) >= 2, f"texts: expected at least two to compare, got {len(texts)}")
-        if references is not None and len(references) != len(texts):
-            checks.fail(f"references: expected as many as texts, {len(texts)}, got {len(references)}")
+        if checks.strings("texts", texts):
+            checks.that(len(texts) >= 2, f"texts: expected at least two to compare, got {len(texts)}")
+            if references is not None and checks.strings("references", references) and len(references) != len(texts):
+                checks.fail(f"references: expected as many as texts, {len(texts)}, got {len(references)}")
     ngrams = require("nltk.util", extra="scores", needed_by="generation_metrics").ngrams
     scorer = require("rouge_score.rouge_scorer", extra="scores", needed_by="generation_metrics").RougeScorer
     tokenize = Tokenizer13a()

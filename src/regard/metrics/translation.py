@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -49,6 +50,7 @@ def corpus_scores(
         The corpus score of each metric.
 
     Raises:
+        InvalidType: If an argument is not a sequence of str, or references are not a sequence of those.
         InvalidArgument: If the numbers of hypotheses and references differ or are 0, a sentence has no reference, or a
             metric or tokenizer is unknown.
 
@@ -60,14 +62,10 @@ def corpus_scores(
         100
     """
     with Checks() as checks:
-        for name in metrics:
-            checks.choice("metrics", name, METRICS)
-        checks.choice("tokenize", tokenize, TOKENIZERS)
-        checks.that(bool(hypotheses), "hypotheses: expected at least one sentence, got none")
-        expected = f"as many as hypotheses, {len(hypotheses)}"
-        checks.that(len(references) == len(hypotheses), f"references: expected {expected}, got {len(references)}")
-        for index, texts in enumerate(references):
-            checks.that(bool(texts), f"references[{index}]: expected at least one reference, got none")
+        if checks.strings("metrics", metrics):
+            for name in metrics:
+                checks.choice("metrics", name, METRICS)
+        check_references(checks, "hypotheses", hypotheses, references, tokenize)
     streams = [list(stream) for stream in zip_longest(*references)]  # the first reference of each sentence, the second
     scores = {}
     for name in metrics:
@@ -76,3 +74,16 @@ def corpus_scores(
         value = metric.corpus_score(list(hypotheses), streams).score
         scores[name] = Score(value, str(metric.get_signature()))
     return scores
+
+
+def check_references(checks: Checks, name: str, texts: Any, references: Any, tokenize: Any) -> None:
+    """Check arguments of `corpus_scores`; ``name`` is what messages call the texts."""
+    checks.choice("tokenize", tokenize, TOKENIZERS)
+    if checks.strings(name, texts):
+        checks.that(bool(texts), f"{name}: expected at least one sentence, got none")
+        if checks.sequence("references", references, "references of each sentence"):
+            expected = f"as many as {name}, {len(texts)}"
+            checks.that(len(references) == len(texts), f"references: expected {expected}, got {len(references)}")
+            for index, each in enumerate(references):
+                if checks.strings(f"references[{index}]", each):
+                    checks.that(bool(each), f"references[{index}]: expected at least one reference, got none")

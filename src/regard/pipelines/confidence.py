@@ -61,9 +61,13 @@ class ConfidenceModel:
         names = [field.name for field in fields(cls)]
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{name: float(values[name]) for name in names})
+            numbers = {name: float(values[name]) for name in names}
+            if not all(map(math.isfinite, numbers.values())):
+                raise ValueError(f"{numbers}")
+            return cls(**numbers)
         except (OSError, ValueError, TypeError, LookupError) as error:
-            raise InvalidFile(f"{path}: expected JSON with the numbers {', '.join(names)}, got {error!r}") from error
+            expected = f"JSON with the finite numbers {', '.join(names)}"
+            raise InvalidFile(f"{path}: expected {expected}, got {error!r}") from error
 
     def save(self, folder: Path) -> None:
         """Write the confidence model into a model's folder."""

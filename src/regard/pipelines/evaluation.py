@@ -18,7 +18,7 @@ from regard.checks import Checks
 from regard.errors import InvalidFile
 from regard.metrics import classification_metrics, perplexity
 from regard.metrics.generation import generation_metrics, generation_signature
-from regard.metrics.translation import Score, corpus_scores
+from regard.metrics.translation import Score, check_references, corpus_scores
 from regard.pipelines.base import Pipeline
 from regard.pipelines.generator import Generator
 from regard.pipelines.text_encoder import TextEncoder
@@ -121,13 +121,16 @@ def evaluate_translation(
         progress: Called with the number of sentences that were translated since the last call.
 
     Raises:
-        InvalidArgument: As :meth:`Translator.translate` and :func:`regard.metrics.corpus_scores`.
+        InvalidType: As :meth:`Translator.translate` and :func:`regard.metrics.corpus_scores`.
+        InvalidArgument: As those, before anything is translated.
 
     Example:
         >>> scores = evaluate_translation(None, ["Thank you."], [["Danke.", "Vielen Dank."]])
         >>> scores.references, scores.translations
         (2, ('Danke!',))
     """
+    with Checks() as checks:
+        check_references(checks, "sources", sources, references, tokenize)
     translator = _as_pipeline(Translator, translator)
     translations: list[str] = []
     for start in range(0, len(sources), CHUNK):
@@ -154,7 +157,7 @@ def evaluate_language_model(generator: Generator | Folder, text: str | Path) -> 
 
     Args:
         generator: A generator or its folder.
-        text: A text, or the path of a file.
+        text: A text, or the `Path` of a file; a str is always a text.
 
     Raises:
         InvalidArgument: If the text has fewer than two tokens.
@@ -179,7 +182,7 @@ def evaluate_masked_lm(encoder: TextEncoder | Folder, texts: Sequence[str] | Pat
 
     Args:
         encoder: A text encoder with a masked-LM head, or its folder.
-        texts: At least one text, or the path of a file with one text per line; empty lines are skipped.
+        texts: At least one text, or the `Path` of a file with one text per line; empty lines are skipped.
 
     Raises:
         InvalidArgument: If there is no text, or as :meth:`TextEncoder.masked_lm_score`.
@@ -211,18 +214,25 @@ def evaluate_classifier(encoder: TextEncoder | Folder, examples: Sequence[tuple[
 
     Args:
         encoder: A text encoder with a classification head, or its folder.
-        examples: At least one (text, class), or the path of a file with lines of text, tab and class.
+        examples: At least one (text, class), or the `Path` of a file with lines of text, tab and class.
 
     Raises:
-        InvalidArgument: If there is no example, or the model does not have a class.
+        InvalidType: If examples are not a sequence of (text, class).
+        InvalidArgument: If there is no example, or the model does not have a class, or no classification head.
     """
     encoder = _as_pipeline(TextEncoder, encoder)
     name = str(examples) if isinstance(examples, Path) else "examples"
     if isinstance(examples, Path):
         examples = [(text, label) for _, text, label in read_labeled_texts([examples])]
+    with Checks() as checks:
+        if checks.sequence(name, examples, "(text, class), or a Path"):
+            checks.that(bool(examples), f"{name}: expected at least one text with its class, got none")
+            for index, example in enumerate(examples):
+                if not _is_example(example):
+                    checks.fail_type(f"{name}[{index}]: expected (text, class), both str, got {example!r:.80}")
+    encoder.check_head("sequence_classification")
     texts, labels = [text for text, _ in examples], encoder.model.config.labels
     with Checks() as checks:
-        checks.that(bool(examples), f"{name}: expected at least one text with its class, got none")
         for label in sorted({label for _, label in examples} - set(labels)):
             checks.fail(f"{name}: expected one of the classes {', '.join(map(repr, labels))}, got {label!r}")
     confusion = torch.zeros(len(labels), len(labels), dtype=torch.int64)
@@ -235,7 +245,7 @@ def evaluate_generated(texts: Sequence[str] | Path, references: Sequence[str] | 
     """Diversity of generated texts and their similarity to references.
 
     Args:
-        texts: Texts, or the path of a file with one text per line, or of a ``.jsonl`` file of ``regard generate
+        texts: Texts, or the `Path` of a file with one text per line, or of a ``.jsonl`` file of ``regard generate
             --json``.
         references: One reference per text, in the same forms. Default: none.
 
@@ -249,6 +259,10 @@ def evaluate_generated(texts: Sequence[str] | Path, references: Sequence[str] | 
 
 def _as_pipeline(pipeline: type[PipelineT], model: PipelineT | Folder | None) -> PipelineT:
     return model if isinstance(model, pipeline) else pipeline.load(model)  # pyright: ignore[reportArgumentType]
+
+
+def _is_example(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(part, str) for part in value)
 
 
 def _read_texts(path: Path) -> list[str]:

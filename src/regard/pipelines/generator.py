@@ -200,7 +200,8 @@ class Generator(SelfAttentionPipeline[GPT]):
         nll, block_size = 0.0, self.model.config.max_seq_len
         for start in range(0, len(ids) - 1, block_size):
             block = torch.tensor([ids[start : start + block_size + 1]], device=self.device)
-            logits = self.model(block[:, :-1]).logits[0].float()
+            logits = self.model(block[:, :-1]).logits[0]
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             nll += float(cross_entropy(logits, block[0, 1:], reduction="sum"))
         return Likelihood(nll, len(ids) - 1, num_characters)
 

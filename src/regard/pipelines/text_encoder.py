@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from regard.checks import Checks
 from regard.data.masking import IGNORE_INDEX, mask_tokens
+from regard.data.texts import truncate
 from regard.errors import InvalidArgument
 from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
@@ -92,7 +93,7 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
             InvalidType: If texts are not a sequence of str.
             InvalidArgument: If the model does not have the head ``sentence_embedding``.
         """
-        self._check_head("sentence_embedding")
+        self.check_head("sentence_embedding")
         rows = self._run_batched(self._encode(texts), self._forward)
         return torch.stack(rows) if rows else torch.empty(0, self.model.config.d_model)
 
@@ -103,7 +104,7 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
             InvalidType: If texts are not a sequence of str.
             InvalidArgument: If the model does not have the head ``sequence_classification``.
         """
-        self._check_head("sequence_classification")
+        self.check_head("sequence_classification")
         return [self._predict_class(logits) for logits in self._run_batched(self._encode(texts), self._forward)]
 
     def tag(self, texts: Sequence[str]) -> list[list[TokenPrediction]]:
@@ -113,7 +114,7 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
             InvalidType: If texts are not a sequence of str.
             InvalidArgument: If the model does not have the head ``token_classification``.
         """
-        self._check_head("token_classification")
+        self.check_head("token_classification")
         before, after = map(len, self._special_tokens)
         encoded = self._encode(texts)
         tags = []
@@ -137,7 +138,7 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
             InvalidArgument: If the model does not have the head ``masked_lm``, its tokenizer has no mask token, there
                 is no text, or mlm_probability is not above 0 and at most 1.
         """
-        self._check_head("masked_lm")
+        self.check_head("masked_lm")
         encoded = self._encode(texts)
         with Checks() as checks:
             if checks.number("mlm_probability", mlm_probability, above=0):
@@ -179,7 +180,7 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
             InvalidArgument: If the model does not have the head ``masked_lm``, its tokenizer has no mask token, the
                 text is too long or has no masked token, or top_k is out of range.
         """
-        self._check_head("masked_lm")
+        self.check_head("masked_lm")
         ids = self._encode_text(text)
         positions = [position for position, token in enumerate(ids) if token == self._mask_id]
         mask = self.tokenizer.convert_ids_to_tokens([self._mask_id])[0]
@@ -206,7 +207,8 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
         (ids,) = self.tokenizer.encode([""], add_special_tokens=True)
         return ids[:1], ids[1:]
 
-    def _check_head(self, head: Head) -> None:
+    def check_head(self, head: Head) -> None:
+        """Raise `InvalidArgument` unless the model has this head."""
         if self.model.config.head != head:
             files = "; modules.json and 1_Pooling/config.json configure its pooling"
             hint = files if head == "sentence_embedding" else ""
@@ -219,7 +221,10 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
         check_texts(texts)
         limit = self.model.config.truncation_length or self.model.config.max_seq_len
         encoded = self.tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
-        return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in encoded]
+        with Checks() as checks:  # a tokenizer may add no special tokens
+            for index, ids in enumerate(encoded):
+                checks.that(bool(ids), f"texts[{index}]: expected a text of at least one token, got {texts[index]!r}")
+        return truncate(encoded, limit, self.tokenizer)
 
     def _encode_text(self, text: str) -> list[int]:
         check_texts([text], names=["text"])

@@ -130,8 +130,9 @@ class Translator(Pipeline[EncoderDecoder]):
             InvalidType: If lines are not a sequence of str, or an option has a wrong type.
             InvalidArgument: If an option has a wrong value, or a line has a sentence that is too long.
         """
-        if line_names is not None and len(line_names) != len(lines):
-            raise InvalidArgument(f"line_names: expected one for each of {len(lines)} lines, got {len(line_names)}")
+        with Checks() as checks:
+            if checks.sequence("lines", lines, "str") and line_names is not None and len(line_names) != len(lines):
+                checks.fail(f"line_names: expected one for each of {len(lines)} lines, got {len(line_names)}")
         check_texts(lines, "lines", line_names)
         check_sampling(sampling)
         search = {"beam": beam, "length_penalty": length_penalty}

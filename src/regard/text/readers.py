@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile
 
 
@@ -61,6 +62,12 @@ def _open(path: str | Path) -> AbstractContextManager[Iterable[bytes]]:
     return nullcontext(sys.stdin.buffer)
 
 
+def check_files(files: Sequence[str | Path]) -> None:
+    """Raise `InvalidType` unless files are a sequence: a single path is not."""
+    with Checks() as checks:
+        checks.sequence("files", files, "paths")
+
+
 def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
     """Read pairs of a source and a target sentence, without surrounding white space.
 
@@ -71,9 +78,11 @@ def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
         Pairs, including empty ones.
 
     Raises:
+        InvalidType: If files are not a sequence, such as a single path.
         InvalidArgument: If there are not one or two files.
         InvalidFile: If a file cannot be read, a line of a TSV has no tab, or two files have different numbers of lines.
     """
+    check_files(files)
     if len(files) == 1:
         for number, line in enumerate(read_lines(files[0]), start=1):
             columns = line.split("\t")
@@ -122,8 +131,10 @@ def read_labeled_texts(files: Sequence[str | Path]) -> Iterator[tuple[str, str, 
         The position (``file, line 3``, for messages), the text and the class, without surrounding white space.
 
     Raises:
+        InvalidType: If files are not a sequence, such as a single path.
         InvalidFile: If a file cannot be read, or a line lacks the tab, the text or the class.
     """
+    check_files(files)
     for path in files:
         for number, line in enumerate(read_lines(path), start=1):
             where = f"{path}, line {number}"

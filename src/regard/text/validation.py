@@ -20,8 +20,7 @@ def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[s
         InvalidArgument: If texts have lone surrogates; all such texts are named.
     """
     with Checks() as checks:
-        if isinstance(texts, str) or not isinstance(texts, Sequence):
-            checks.fail_type(f"{argument}: expected a sequence of str, got {type(texts).__name__}; pass a list")
+        if not checks.sequence(argument, texts, "str"):
             return
         names = [f"{argument}[{index}]" for index in range(len(texts))] if names is None else names
         named = list(zip(names, texts, strict=True))
