@@ -104,16 +104,18 @@ class Checks:
         low: float | None = None,
         above: float | None = None,
         below: float | None = None,
+        high: float | None = None,
         optional: bool = False,
     ) -> bool:
-        """Check that a value is a finite int or float with ``low <= value``, ``above < value < below``."""
+        """Check that a value is a finite int or float with ``low <= value <= high``, ``above < value < below``."""
         if value is None and optional:
             return True
-        expected = _range("a finite number", optional, low, below, above)
+        expected = _range("a finite number", optional, low, below, above, high)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return self.fail_type(f"{name}: expected {expected}, got {value!r:.80}")
         too_low = (low is not None and value < low) or (above is not None and value <= above)
-        if too_low or (below is not None and value >= below) or not _is_finite(value):
+        too_high = (high is not None and value > high) or (below is not None and value >= below)
+        if too_low or too_high or not _is_finite(value):
             return self.fail(f"{name}: expected {expected}, got {value}")
         return True
 
@@ -229,12 +231,18 @@ def _is_finite(value: float) -> bool:
 
 
 def _range(
-    kind: str, optional: bool, low: float | None = None, below: float | None = None, above: float | None = None
+    kind: str,
+    optional: bool,
+    low: float | None = None,
+    below: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
 ) -> str:
     """The expected range in words: "an int of at least 1 and below 8, or None"."""
     bounds = [f"of at least {_short(low)}"] if low is not None else []
     bounds += [f"above {above}"] if above is not None else []
     bounds += [f"below {_short(below)}"] if below is not None else []
+    bounds += [f"at most {_short(high)}"] if high is not None else []
     return f"{kind} {' and '.join(bounds)}".rstrip() + (", or None" if optional else "")
 
 

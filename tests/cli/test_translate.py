@@ -114,7 +114,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
             "x\n",
             "--beam, --length-penalty: not used with --sample; leave them out",
         ),
-        (["--sample", "--top-p", "0"], "x\n", "top_p: expected a number above 0"),
+        (["--sample", "--top-p", "0"], "x\n", "top_p: expected a finite number above 0"),
         (["--nbest", "9"], "x\n", "nbest"),
     ],
 )

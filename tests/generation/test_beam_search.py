@@ -99,10 +99,16 @@ def test_the_best_finished_sequences_are_kept():
         ({"beam": 0}, "beam: expected an int of at least 1, got 0"),
         ({"beam": 3, "nbest": 4}, "nbest: expected at most beam = 3, got 4"),
         ({"beam": 1001}, "beam: expected at most 1000, got 1001"),
-        ({"length_penalty": float("nan")}, "length_penalty: expected a number from 0 to 10, got nan"),
-        ({"length_penalty": float("inf")}, "length_penalty: expected a number from 0 to 10, got inf"),
-        ({"length_penalty": 1e4}, "length_penalty: expected a number from 0 to 10, got 10000"),
-        ({"length_penalty": -1e4}, "length_penalty: expected a number from 0 to 10, got -10000"),
+        (
+            {"length_penalty": float("nan")},
+            "length_penalty: expected a finite number of at least 0 and at most 10, got nan",
+        ),
+        (
+            {"length_penalty": float("inf")},
+            "length_penalty: expected a finite number of at least 0 and at most 10, got inf",
+        ),
+        ({"length_penalty": 1e4}, "length_penalty: expected a finite number of at least 0 and at most 10, got 10000"),
+        ({"length_penalty": -1e4}, "length_penalty: expected a finite number of at least 0 and at most 10, got -10000"),
         ({"nbest": 0}, "nbest: expected an int of at least 1, got 0"),
     ],
 )

@@ -141,6 +141,9 @@ def test_invalid_prompts_are_refused(shape, lengths, message):
     model = GPT(GPTConfig(61, **SMALL)).eval()
     with pytest.raises(InvalidArgument, match=message):
         greedy(model, torch.ones(shape, dtype=torch.int64), None if lengths is None else torch.tensor(lengths))
+    expected = "min_new_tokens: expected at most the 37 tokens that a prompt of 3 leaves of the model's max_seq_len"
+    with pytest.raises(InvalidArgument, match=f"{expected}, got 39; pass max_new_tokens"):
+        greedy(model, torch.ones(1, 3, dtype=torch.int64), min_new_tokens=39)
     with pytest.raises(InvalidArgument, match="input_ids: expected values from 0 to vocab_size - 1 = 60, got 61"):
         greedy(model, torch.tensor([[61]]))
 

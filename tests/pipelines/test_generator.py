@@ -207,6 +207,20 @@ def test_what_does_not_fit_is_refused(writer, tmp_path):
         writer.generate(["x"], max_new_tokens=2.5)
     with pytest.raises(InvalidType, match="text: expected a str, got NoneType"):
         writer.likelihood(None)
+    for options in ({"beam": True}, {"beam": "4"}, {"length_penalty": "x"}, {"min_new_tokens": "x"}):
+        with pytest.raises(InvalidType, match=f"{next(iter(options))}: expected"):
+            writer.generate([], **options)
+    with pytest.raises(InvalidArgument, match=r"length_penalty: expected 1 with sampling, got 2\.0"):
+        writer.generate(["x"], length_penalty=2.0, sampling=SamplingParams())
+    with pytest.raises(InvalidType, match=r"prompts\[0\]: expected a str, got int"):
+        writer.stream(5)
+    (ids,) = writer.encode_prompts(["the cat"])
+    longest = 41 - len(ids)
+    writer.record("the cat", max_new_tokens=longest)
+    with pytest.raises(InvalidArgument, match=f"max_new_tokens: expected an int .* below {longest + 1}, got 100"):
+        writer.record("the cat", max_new_tokens=100)
+    with pytest.raises(InvalidType, match=r"seed: expected an int .*, got 'a'"):
+        writer.record_repeated_tokens(seed="a")
     for length, words in (("x", "an int of at least 1, got 'x'"), (-3, "an int of at least 1, got -3")):
         with pytest.raises(RegardError, match=f"length: expected {words}"):
             writer.record_repeated_tokens(length)

@@ -116,9 +116,13 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
         assert found.num_correct == int((out.logits.argmax(-1) == labels)[told].sum())
         assert found.perplexity == pytest.approx(float(out.loss.exp()), rel=1e-5)
     assert int(told.sum()) < (lengths - 2).sum() / 2
-    for share, expected in ((0, "expected a finite number above 0, got 0"), (1.5, r"expected at most 1, got 1\.5")):
-        with pytest.raises(InvalidArgument, match=f"mlm_probability: {expected}"):
+    for share in (0, 1.5):
+        expected = f"mlm_probability: expected a finite number above 0 and at most 1, got {share}"
+        with pytest.raises(InvalidArgument, match=expected):
             reader.masked_lm_score(ENGLISH, mlm_probability=share)
+    for seed, error in ((-1, InvalidArgument), ("a", InvalidType), (1.5, InvalidType)):
+        with pytest.raises(error, match=f"seed: expected an int of at least 0, got {seed!r}"):
+            reader.masked_lm_score(ENGLISH, seed=seed)
     with pytest.raises(InvalidArgument, match="texts: expected at least one text, got none"):
         reader.masked_lm_score([])
     with pytest.raises(InvalidArgument, match="expected a model with the head 'token_classification', got 'masked_lm'"):

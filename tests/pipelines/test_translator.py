@@ -154,6 +154,10 @@ def test_what_cannot_be_recorded(translator):
 def test_a_tokenizer_of_another_model_is_refused(fresh, tokenizer):
     with pytest.raises(InvalidArgument, match="expected a tokenizer with at most 100 tokens as in the model"):
         Translator(fresh(vocab_size=100), tokenizer)
+    with pytest.raises(InvalidType) as error:
+        Translator(tokenizer, fresh())
+    assert "model: expected an encoder-decoder of this library, got Tokenizer" in str(error.value)
+    assert "tokenizer: expected a tokenizer of this library, got Transformer" in str(error.value)
     with pytest.raises(InvalidArgument, match="expected a tokenizer with eos_id 5 as in the model, got 2"):
         Translator(fresh(vocab_size=tokenizer.vocab_size, eos_id=5), tokenizer)
 
@@ -235,13 +239,17 @@ def test_options_are_checked(translator):
         SamplingParams(temperature=-1)
     with pytest.raises(InvalidType, match=r"temperature: expected a finite number above 0, got '0\.5'"):
         SamplingParams(temperature="0.5")
-    with pytest.raises(InvalidArgument, match=r"seed: expected an int .* got 1\.5"):
-        SamplingParams(seed=1.5)
+    for options in ({"seed": 1.5}, {"seed": True}, {"top_p": "x"}, {"top_p": True}):
+        with pytest.raises(InvalidType, match=rf"{next(iter(options))}: expected .* got"):
+            SamplingParams(**options)
     with pytest.raises(InvalidType, match="sampling: expected a SamplingParams or None, got str"):
         translator.translate(["yes."], sampling="x")
-    with pytest.raises(InvalidArgument, match="length_penalty: expected a number from 0 to 10, got '1'"):
-        translator.translate(["yes."], length_penalty="1")
-    with pytest.raises(InvalidArgument, match=r"seed: expected an int from -2\*\*63 .* got 18446744073709551616"):
+    for options in ({"length_penalty": "1"}, {"length_penalty": True}, {"beam": "x"}, {"nbest": 1.0}):
+        with pytest.raises(InvalidType, match=rf"{next(iter(options))}: expected .* got"):
+            translator.translate([""], **options)
+    with pytest.raises(
+        InvalidArgument, match=r"seed: expected an int of at least -2\*\*63 .* got 18446744073709551616"
+    ):
         SamplingParams(seed=2**64)
     with pytest.raises(dataclasses.FrozenInstanceError):
         SamplingParams().seed = 3  # pyright: ignore[reportAttributeAccessIssue]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from regard.generation.state import DecodingState, GenerationModel, Hypothesis
 from regard.generation.topk import fast_topk
 
 MAX_BEAM = 1000  # each beam is a row of every decoder step; a search takes minutes long before this
-MAX_LENGTH_PENALTY = 10.0  # above this the length decides alone, and its power soon overflows
+MAX_LENGTH_PENALTY = 10  # above this the length decides alone, and its power soon overflows
 
 
 @torch.inference_mode()
@@ -72,13 +71,7 @@ def beam_search(
         [3, 3]
     """
     with Checks() as checks:
-        if checks.integer("beam", beam, low=1) and checks.integer("nbest", nbest, low=1):
-            checks.that(beam <= MAX_BEAM, f"beam: expected at most {MAX_BEAM}, got {beam}")
-            checks.that(nbest <= beam, f"nbest: expected at most beam = {beam}, got {nbest}")
-        checks.that(
-            isinstance(length_penalty, Real) and 0 <= length_penalty <= MAX_LENGTH_PENALTY,
-            f"length_penalty: expected a number from 0 to {MAX_LENGTH_PENALTY:g}, got {length_penalty!r}",
-        )
+        check_search(checks, beam, nbest, length_penalty)
     options = {"num_beams": beam, "min_new_tokens": min_new_tokens, "cache": cache}
     state = start_decoding(model, input_ids, lengths, max_new_tokens=max_new_tokens, **options)
     sentences = len(input_ids)
@@ -91,6 +84,14 @@ def beam_search(
         scores, rows, tokens = (field[unfinished] for field in candidates)
         state.append(tokens.flatten(), rows.flatten(), unfinished)
     return [sequences.best(nbest) for sequences in hypotheses]
+
+
+def check_search(checks: Checks, beam: Any, nbest: Any, length_penalty: Any) -> None:
+    """Check the options of a beam search."""
+    if checks.integer("beam", beam, low=1) and checks.integer("nbest", nbest, low=1):
+        checks.that(beam <= MAX_BEAM, f"beam: expected at most {MAX_BEAM}, got {beam}")
+        checks.that(nbest <= beam, f"nbest: expected at most beam = {beam}, got {nbest}")
+    checks.number("length_penalty", length_penalty, low=0, high=MAX_LENGTH_PENALTY)
 
 
 class BeamHypotheses:

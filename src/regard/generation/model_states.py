@@ -138,14 +138,15 @@ def _check_inputs(
     with Checks() as checks:
         checks.that(not model.training, "model: expected evaluation mode, got training mode; call model.eval()")
         is_int = checks.integer("max_new_tokens", max_new_tokens, low=1, optional=True)
-        if checks.integer("min_new_tokens", min_new_tokens, low=0) and is_int:
+        fits = checks.integer("min_new_tokens", min_new_tokens, low=0) and is_int
+        if fits:
             limit = max_seq_len if max_new_tokens is None else max_new_tokens
             source = "the model's max_seq_len" if max_new_tokens is None else "max_new_tokens"
             checks.that(
                 is_gpt or limit <= max_seq_len,
                 f"max_new_tokens: expected at most the model's max_seq_len {max_seq_len}, got {limit}",
             )
-            checks.that(
+            fits = checks.that(
                 min_new_tokens <= limit, f"min_new_tokens: expected at most {source} {limit}, got {min_new_tokens}"
             )
         valid = check_ids(checks, "input_ids", input_ids, model.config.vocab_size)
@@ -155,11 +156,18 @@ def _check_inputs(
         valid = check_lengths(checks, "lengths", on_cpu, "input_ids", input_ids, low) and valid
         if is_gpt and valid:
             longest = input_ids.shape[1] if on_cpu is None else int(on_cpu.max())
-            checks.that(
-                longest < max_seq_len,
+            room = max_seq_len - longest
+            is_short = checks.that(
+                room > 0,
                 f"input_ids: expected prompts shorter than the model's max_seq_len {max_seq_len}, got one of {longest} "
                 "tokens; truncate it",
             )
+            if fits and is_short and max_new_tokens is None:
+                expected = f"at most the {room} tokens that a prompt of {longest} leaves of the model's max_seq_len"
+                checks.that(
+                    min_new_tokens <= room,
+                    f"min_new_tokens: expected {expected}, got {min_new_tokens}; pass max_new_tokens",
+                )
 
 
 def _int64_lengths(input_ids: Tensor, lengths: Tensor | None) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -38,15 +37,9 @@ class SamplingParams:
         with Checks() as checks:
             checks.number("temperature", self.temperature, above=0)
             checks.integer("top_k", self.top_k, low=1, optional=True)
-            checks.that(
-                self.top_p is None or (isinstance(self.top_p, Real) and 0 < self.top_p <= 1),
-                f"top_p: expected a number above 0 and at most 1, or None, got {self.top_p!r}",
-            )
-            checks.that(
-                isinstance(self.seed, torch.Generator | None)
-                or (isinstance(self.seed, Integral) and int(self.seed) in SEED_RANGE),
-                f"seed: expected an int from -2**63 to 2**64 - 1, a torch.Generator or None, got {self.seed!r}",
-            )
+            checks.number("top_p", self.top_p, above=0, high=1, optional=True)
+            if not isinstance(self.seed, torch.Generator):
+                checks.integer("seed", self.seed, low=SEED_RANGE.start, below=SEED_RANGE.stop, optional=True)
 
     def with_generator(self, device: torch.device) -> SamplingParams:
         """A copy in which an int seed is replaced by a generator on the device.

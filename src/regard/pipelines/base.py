@@ -16,11 +16,12 @@ from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.layer import AttentionKind
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
-from regard.checks import Checks, as_device
+from regard.checks import Checks, as_device, describe
 from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument
+from regard.generation.sampling import SEED_RANGE
 from regard.models import GPT, Bert
-from regard.models.checkpoint import load_model
+from regard.models.checkpoint import kind_of, load_model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.recording import record_forward, trace_forward
@@ -42,6 +43,7 @@ class Pipeline(ABC, Generic[ModelT]):
         name: Name of the model in recordings and error messages.
 
     Raises:
+        InvalidType: If the model is of another kind, or the tokenizer is not one of this library.
         InvalidArgument: If the tokenizer has ids that the model does not have.
     """
 
@@ -50,6 +52,11 @@ class Pipeline(ABC, Generic[ModelT]):
     """Maximum number of tokens in a batch, with padding."""
 
     def __init__(self, model: ModelT, tokenizer: BaseTokenizer, name: str = "model") -> None:
+        with Checks() as checks:
+            if not isinstance(model, self.model_type):
+                checks.fail_type(f"model: expected {kind_of(self.model_type)} of this library, got {describe(model)}")
+            if not isinstance(tokenizer, BaseTokenizer):
+                checks.fail_type(f"tokenizer: expected a tokenizer of this library, got {describe(tokenizer)}")
         config = model.config
         check_vocab_size(
             tokenizer, min(config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)), name
@@ -175,13 +182,15 @@ class SelfAttentionPipeline(Pipeline[SelfAttentionT]):
             seed: Seed of the random tokens.
 
         Raises:
-            InvalidArgument: If the length is not a positive int.
+            InvalidType: If an argument is not an int.
+            InvalidArgument: If the length is not positive, or torch does not take the seed.
 
         Reference:
             Olsson et al. 2022, "In-context Learning and Induction Heads".
         """
         with Checks() as checks:
             checks.integer("length", length, low=1)
+            checks.integer("seed", seed, low=SEED_RANGE.start, below=SEED_RANGE.stop)
         before, after = self._special_tokens
         length = min(length, (self.model.config.max_seq_len - len(before) - len(after)) // 2)
         ids = repeated_random_tokens(self.tokenizer.regular_token_ids, length, seed)

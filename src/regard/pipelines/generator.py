@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from regard.analysis.recording import Recording
 from regard.checks import Checks
-from regard.generation.beam_search import beam_search
-from regard.generation.greedy import argmax_token, decode_steps, greedy
+from regard.generation.beam_search import beam_search, check_search
+from regard.generation.greedy import NextToken, argmax_token, decode_steps, greedy
 from regard.generation.model_states import start_decoding
 from regard.generation.sampling import SamplingParams, check_sampling, make_sampler, sample
-from regard.generation.state import Hypothesis
+from regard.generation.state import DecodingState, Hypothesis
 from regard.metrics.classification import perplexity
 from regard.models.gpt import GPT
 from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
@@ -90,9 +90,13 @@ class Generator(SelfAttentionPipeline[GPT]):
         check_sampling(sampling)
         with Checks() as checks:
             checks.integer("max_new_tokens", max_new_tokens, low=1)
-            checks.that(
-                sampling is None or beam == 1, f"beam: expected 1 with sampling, got {beam}; leave one of them out"
-            )
+            checks.integer("min_new_tokens", min_new_tokens, low=0)
+            check_search(checks, beam, 1, length_penalty)
+            for name, value in {"beam": beam, "length_penalty": length_penalty}.items():
+                checks.that(
+                    sampling is None or value == 1,
+                    f"{name}: expected 1 with sampling, got {value}; leave one of them out",
+                )
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
         if sampling is not None:  # one generator for all batches, so that equal prompts get different samples
             options |= vars(sampling.with_generator(self.device))
@@ -133,7 +137,11 @@ class Generator(SelfAttentionPipeline[GPT]):
         check_sampling(sampling)
         (ids,) = self.encode_prompts([prompt])
         next_token = argmax_token if sampling is None else make_sampler(sampling, self.device)
-        state = start_decoding(self.model, *self._pad([ids]), max_new_tokens=max_new_tokens)
+        return self._stream(
+            start_decoding(self.model, *self._pad([ids]), max_new_tokens=max_new_tokens), next_token, ids
+        )
+
+    def _stream(self, state: DecodingState, next_token: NextToken, ids: list[int]) -> Iterator[str]:
         text = self._decode(ids)
         length = len(text)  # number of characters that need no more output
         for step in decode_steps(state, next_token):
@@ -227,10 +235,14 @@ class Generator(SelfAttentionPipeline[GPT]):
 
         Raises:
             InvalidType: If the text is not a str.
-            InvalidArgument: If the text is too long, or empty for a model without a token that begins texts.
+            InvalidArgument: If the text is too long, also with max_new_tokens, or empty for a model without a token
+                that begins texts.
         """
         ids = self._encode_text(text)
         if max_new_tokens is not None:
+            room = self.model.config.max_seq_len + 1 - len(ids)  # the model does not read the last token
+            with Checks() as checks:
+                checks.integer("max_new_tokens", max_new_tokens, low=1, below=room + 1)
             (continuation,) = greedy(self.model, *self._pad([ids]), max_new_tokens=max_new_tokens)
             ids = [*ids, *continuation.tokens]
             text = self._decode(ids)

@@ -38,7 +38,7 @@ class TokenPrediction(NamedTuple):
     """Prediction for a token of a text.
 
     Args:
-        token: The token as the vocabulary spells it.
+        token: The token as readable text: ``▁`` is a space, so that a word starts with it.
         label: The most probable class.
         probabilities: Probability of each class by name.
     """
@@ -133,15 +133,15 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
             seed: Seed of the masks.
 
         Raises:
-            InvalidType: If texts are not a sequence of str.
+            InvalidType: If texts are not a sequence of str, or an option has a wrong type.
             InvalidArgument: If the model does not have the head ``masked_lm``, its tokenizer has no mask token, there
-                is no text, or mlm_probability is not above 0 and at most 1.
+                is no text, mlm_probability is not above 0 and at most 1, or the seed is negative.
         """
         self._check_head("masked_lm")
         encoded = self._encode(texts)
         with Checks() as checks:
-            if checks.number("mlm_probability", mlm_probability, above=0):
-                checks.that(mlm_probability <= 1, f"mlm_probability: expected at most 1, got {mlm_probability}")
+            checks.number("mlm_probability", mlm_probability, above=0, high=1)
+            checks.integer("seed", seed, low=0)
             checks.that(bool(texts), "texts: expected at least one text, got none")
         rng, nll, num_tokens, num_correct = np.random.default_rng(seed), 0.0, 0, 0
         for indices in batches_by_length([len(ids) for ids in encoded], self.max_batch_tokens):

@@ -17,7 +17,7 @@ from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks
 from regard.errors import InvalidArgument
-from regard.generation.beam_search import beam_search
+from regard.generation.beam_search import beam_search, check_search
 from regard.generation.sampling import SamplingParams, check_sampling, sample
 from regard.generation.state import Hypothesis
 from regard.models.encoder_decoder import EncoderDecoder
@@ -137,11 +137,14 @@ class Translator(Pipeline[EncoderDecoder]):
         search = {"beam": beam, "length_penalty": length_penalty}
         search = {name: value for name, value in search.items() if value is not None}
         options: dict[str, Any] = {"nbest": nbest, **search}
-        if sampling is not None:  # one generator for all batches, so that equal lines get different samples
-            with Checks() as checks:
+        with Checks() as checks:
+            if sampling is None:
+                check_search(checks, search.get("beam", 5), nbest, search.get("length_penalty", 1.0))
+            else:
                 checks.integer("nbest", nbest, low=1)
                 for name, value in search.items():
                     checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
+        if sampling is not None:  # one generator for all batches, so that equal lines get different samples
             options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
         names = [f"lines[{index}]" for index in range(len(lines))] if line_names is None else line_names
         parts = self._split_long_lines(lines, names)
