@@ -382,8 +382,8 @@ def test_wrong_folders_are_refused(tmp_path):
 
 
 def test_characters_are_collected_in_nfc():
-    tokenizer = train_char(["cafe\u0301"])
-    assert tokenizer.decode(tokenizer.encode(["cafe\u0301"])) == ["caf\u00e9"]
+    tokenizer = train_char(["e\u0301"])
+    assert tokenizer.decode(tokenizer.encode(["e\u0301"])) == ["\u00e9"]
     with pytest.raises(InvalidArgument, match="texts: expected characters of the vocabulary, got 'é'"):
         train_char(["e", "x\u0301"]).encode(["e\u0301"])
 
