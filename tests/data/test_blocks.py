@@ -7,7 +7,7 @@ import pytest
 
 from regard.data.batching import BatchIndices
 from regard.data.blocks import BlockLoader, TokenStream, read_text, tokenize_stream
-from regard.errors import InvalidFile
+from regard.errors import InvalidArgument, InvalidFile
 from regard.text.tokenizer import train_char
 
 
@@ -95,3 +95,9 @@ def test_what_spells_an_end_is_none(tmp_path):
     ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", sample_by="line").ids.tolist()
     assert ids.count(tokenizer.eos_id) == 1
     assert tokenizer.decode([ids]) == ["<s>b</s>"]
+
+
+def test_a_misspelt_sample_by_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("ab\nba\n")
+    with pytest.raises(InvalidArgument, match="sample_by: expected one of document, line, got 'lines', did you mean"):
+        tokenize_stream([tmp_path / "a.txt"], train_char(["ab\n"]), tmp_path / "cache", sample_by="lines")
