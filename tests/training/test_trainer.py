@@ -30,6 +30,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training import apply_overrides, load_recipe, train
 from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
+from regard.training.tasks import translation
 from training.conftest import make_recipe
 
 
@@ -351,7 +352,7 @@ def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: di
 def test_ctrl_c_before_the_first_step_stops_at_once(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tokenizer, "train", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(translation, "train_translation_bpe", lambda *_: signal.raise_signal(signal.SIGINT))
     outcome = train(make_recipe(keys))
     assert (outcome.step, outcome.interrupted) == (0, True)
     assert "stopped; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
