@@ -98,6 +98,13 @@ def test_all_public_names_can_be_imported_at_once():
     assert done.stdout.split() == ["regard.ops.attend", "regard.ops.masks.window"]
 
 
+@pytest.mark.parametrize("name", ["regard.data", "regard.metrics", "regard.text"])
+def test_packages_export_their_public_names(name):
+    package = importlib.import_module(name)
+    assert package.__all__
+    assert all(getattr(package, each) is not None for each in package.__all__)
+
+
 def test_an_unknown_name_is_rejected():
     with pytest.raises(AttributeError, match=r"regard.* attribute '?atend"):
         regard.atend  # noqa: B018 - the attribute is the test

@@ -234,9 +234,9 @@ def test_the_rows_and_columns_of_a_token(regard, model, tmp_path):
     with (tmp_path / "the.csv").open(newline="", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
     assert all("the" in (row["query_token"], row["key_token"]) for row in table)
-    done = regard("show", "the cat sat on the mat", *options[:-1], "teh", "-o", tmp_path / "a.html")
+    done = regard("show", "the cat sat on the mat", *options[:-1], "catt", "-o", tmp_path / "a.html")
     assert done.code == 2
-    assert "token: expected one of the, cat, sat, on, mat, </s>, got 'teh', did you mean 'the'?" in done.err
+    assert "token: expected one of the, cat, sat, on, mat, </s>, got 'catt', did you mean 'cat'?" in done.err
     assert not (tmp_path / "a.html").exists()
 
 

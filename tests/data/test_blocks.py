@@ -109,3 +109,9 @@ def test_paths_may_be_str_but_not_one_alone(tmp_path):
     assert len(tokenize_stream([str(tmp_path / "a.txt")], train_char(["abc\n"]), str(tmp_path / "cache"))) >= 3
     with pytest.raises(InvalidType, match="files: expected a sequence of paths, got str; pass a list"):
         tokenize_stream(str(tmp_path / "a.txt"), train_char(["abc"]), tmp_path / "cache")
+
+
+def test_a_misspelt_sample_by_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("ab\nba\n")
+    with pytest.raises(InvalidArgument, match="sample_by: expected one of document, line, got 'lines', did you mean"):
+        tokenize_stream([tmp_path / "a.txt"], train_char(["ab\n"]), tmp_path / "cache", sample_by="lines")

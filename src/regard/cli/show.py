@@ -132,7 +132,7 @@ def _show(
     console = Console()
     for heading in (None if source.line is None else source.origin, recording.texts.get("translation")):
         if heading:
-            console.print(heading, style="bold", markup=False, highlight=False)
+            console.print(heading, style="bold", markup=False, highlight=False, soft_wrap=True)
             console.print()
     if shown is not None:
         console.print(shown)

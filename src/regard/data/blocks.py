@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -92,8 +92,10 @@ def tokenize_stream(
 
     Raises:
         InvalidFile: If a file cannot be read, there are fewer than two tokens, or the cache cannot be written.
-        InvalidArgument: If the text has characters that the vocabulary lacks.
+        InvalidArgument: If the text has characters that the vocabulary lacks, or ``sample_by`` is unknown.
     """
+    with Checks() as checks:
+        checks.choice("sample_by", sample_by, get_args(SampleBy))
     end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
 
     def tokenize(counts: Counter[str]) -> Iterator[Columns]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import ClassVar
 from typing_extensions import Self
 
 from regard.errors import InvalidFile, raise_problems
-from regard.files import atomic_write
+from regard.files import as_path, atomic_write
+from regard.text.words import word_indices
 
 CONFIG_FILE = "tokenizer_config.json"
 
@@ -26,7 +26,7 @@ class BaseTokenizer(ABC):
 
     required_files: ClassVar[tuple[str, ...]]
     """Files that determine the ids of a text."""
-    optional_files: ClassVar[tuple[str, ...]] = (CONFIG_FILE, "special_tokens_map.json")
+    optional_files: ClassVar[tuple[str, ...]] = (CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja")
 
     pad_id: int = 0
     """Padding token id; 0 if the vocabulary has none."""
@@ -38,6 +38,10 @@ class BaseTokenizer(ABC):
     """Token id that masks another."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
+        missing = [
+            f"{name}: expected the file's content, got none" for name in self.required_files if name not in files
+        ]
+        raise_problems(missing, InvalidFile)
         self._files = dict(files)
 
     @property
@@ -82,11 +86,20 @@ class BaseTokenizer(ABC):
         Arguments and errors are those of `encode`.
         """
         encoded = self.encode(texts, add_special_tokens=True, split_special_tokens=split_special_tokens)
-        return [ids[:-1] if ids[-1:] == [self.eos_id] != [self.bos_id] else ids for ids in encoded]
+        (added,) = self.encode([""], add_special_tokens=True)  # an EOS may also be in the text
+        return [ids[:-1] for ids in encoded] if added[-1:] == [self.eos_id] != [self.bos_id] else encoded
 
     @abstractmethod
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each sequence of token ids, without special tokens."""
+        """The text of each sequence of token ids, without special tokens.
+
+        Args:
+            sequences: Lists or tensors of token ids.
+
+        Raises:
+            InvalidType: If they are not sequences of ints.
+            InvalidArgument: If an id is negative.
+        """
 
     def normalize(self, text: str) -> str:
         """The text as it comes back from encoding and decoding."""
@@ -94,12 +107,18 @@ class BaseTokenizer(ABC):
 
     @abstractmethod
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Each token as readable text: ``▁`` is a space, ``<0xC3>`` one byte of a split character."""
+        """Each token as readable text: ``▁`` is a space, ``<0xC3>`` one byte of a split character.
+
+        Errors are those of `decode`.
+        """
 
     def word_ids(self, ids: Sequence[int]) -> list[int]:
-        """The index of each token's word, from 0. White space separates words."""
-        starts = (token.startswith("▁") for token in self.convert_ids_to_tokens(ids))
-        return [count - 1 for count in itertools.accumulate(starts)]
+        """The index of each token's word, from 0, or -1 for special tokens that begin, end or pad a text.
+
+        White space separates words and belongs to the word after it. WordPiece vocabularies do not keep it: there,
+        punctuation, a mask and an unknown word are words of their own.
+        """
+        return word_indices(self.convert_ids_to_tokens(ids))
 
     def unique_token_names(self, ids: Sequence[int]) -> list[str]:
         """A different name for each of several different tokens, without the space before a word.
@@ -121,11 +140,16 @@ class BaseTokenizer(ABC):
         """Write all files into a folder, which is created if it is missing; each is replaced atomically.
 
         Raises:
+            InvalidType: If the folder is not a path.
             InvalidFile: If a file cannot be written.
         """
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        folder = as_path(folder, "folder")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidFile(f"{folder}: cannot be created: {error.strerror or error}") from error
         for name, content in self._files.items():
-            with atomic_write(Path(folder) / name) as file:
+            with atomic_write(folder / name) as file:
                 file.write(content)
 
     @classmethod
@@ -133,10 +157,12 @@ class BaseTokenizer(ABC):
         """Read a tokenizer from a model folder.
 
         Raises:
+            InvalidType: If the folder is not a path.
             InvalidFile: If a file is missing or damaged.
             MissingExtra: If sentencepiece is needed and not installed.
         """
-        paths = [Path(folder) / name for name in (*cls.required_files, *cls.optional_files)]
+        folder = as_path(folder, "folder")
+        paths = [folder / name for name in (*cls.required_files, *cls.optional_files)]
         missing = [path for path in paths[: len(cls.required_files)] if not path.is_file()]
         hint = "a model folder has its tokenizer with its weights"
         raise_problems([f"{path}: no such file; {hint}" for path in missing], InvalidFile)

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.errors import InvalidFile, MissingExtra
 from regard.text.base import BaseTokenizer
-from regard.text.validation import check_texts
+from regard.text.validation import as_ids, as_sequences, check_texts
 
 SPM_FILE = "tokenizer.model"
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
@@ -56,10 +56,13 @@ class SentencePieceTokenizer(BaseTokenizer):
         return [[*before, *self._model.encode(text), *after] for text in texts]
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        return [self._model.decode([index for index in ids if index not in self._special_ids]) for ids in sequences]
+        size, special = self.vocab_size, self._special_ids
+        regular = ([index for index in ids if index < size and index not in special] for ids in as_sequences(sequences))
+        return [self._model.decode(ids) for ids in regular]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._model.id_to_piece(index) for index in ids]
+        size = self.vocab_size
+        return [self._model.id_to_piece(index) if index < size else "<unk>" for index in as_ids(ids)]
 
 
 class MarianTokenizer(BaseTokenizer):
@@ -122,12 +125,13 @@ class MarianTokenizer(BaseTokenizer):
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         regular = (
-            [self._tokens.get(index, "") for index in ids if index not in self._special_ids] for ids in sequences
+            [self._tokens.get(index, "") for index in ids if index not in self._special_ids]
+            for ids in as_sequences(sequences)
         )
         return [self._target.decode_pieces(tokens).replace("▁", " ").strip() for tokens in regular]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._tokens.get(index, "<unk>") for index in ids]
+        return [self._tokens.get(index, "<unk>") for index in as_ids(ids)]
 
 
 def _read_model(files: Mapping[str, bytes], name: str) -> Any:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile
+from regard.files import as_path
 from regard.text.base import CONFIG_FILE, BaseTokenizer
 from regard.text.sentencepiece import MARIAN_FILES, SPM_FILE, MarianTokenizer, SentencePieceTokenizer
-from regard.text.validation import check_texts
+from regard.text.validation import as_ids, as_sequences, check_texts, checked_texts
 
 TOKENIZER_FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<mask>")
@@ -101,14 +105,23 @@ class Tokenizer(BaseTokenizer):
         self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
     ) -> list[list[int]]:
         check_texts(texts)
-        self._backend.encode_special_tokens = split_special_tokens
+        backend = self._splitting_backend if split_special_tokens else self._backend
         try:
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
             return [encoding.ids for encoding in encodings]
         except Exception as error:  # the bindings raise no narrower one
-            missing = [repr(character) for character in sorted({*"".join(texts)}) if not self._can_encode(character)]
+            normalizer = self._backend.normalizer
+            characters = {*"".join(normalizer.normalize_str(text) if normalizer else text for text in texts)}
+            missing = [repr(character) for character in sorted(characters) if not self._can_encode(character)]
             reason = f"expected characters of the vocabulary, got {', '.join(missing[:10])}" if missing else error
             raise InvalidArgument(f"texts: {reason}") from error
+
+    @cached_property
+    def _splitting_backend(self) -> tokenizers.Tokenizer:
+        """A copy that reads special tokens as text: to switch the backend itself would not be thread-safe."""
+        backend = copy.deepcopy(self._backend)
+        backend.encode_special_tokens = True
+        return backend
 
     def _can_encode(self, text: str) -> bool:
         try:
@@ -118,10 +131,10 @@ class Tokenizer(BaseTokenizer):
         return True
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        return self._backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True)
+        return self._backend.decode_batch(as_sequences(sequences), skip_special_tokens=True)
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        return readable_tokens(self._backend, ids)
+        return readable_tokens(self._backend, as_ids(ids))
 
     def _entries(self, ids: Sequence[int]) -> list[str]:
         return [self._backend.id_to_token(index) or f"[{index}]" for index in ids]
@@ -146,12 +159,17 @@ def train_bpe(
         special_tokens: Four: the padding, BOS, EOS and mask token; they get the first ids.
 
     Raises:
-        InvalidArgument: If the vocabulary has no room for the special tokens and the bytes.
+        InvalidType: If texts are not an iterable of str, or vocab_size is not an int.
+        InvalidArgument: If the vocabulary has no room for the special tokens and the bytes, a text has lone surrogates,
+            or another argument is invalid.
 
     Reference:
         Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units"; Radford et al.
         2019, "Language models are unsupervised multitask learners", section 2.2 (bytes).
     """
+    _check_sample_by(sample_by)
+    if isinstance(special_tokens, str) or len(special_tokens) != 4 or len(set(special_tokens)) != 4:
+        raise InvalidArgument(f"special_tokens: expected four different tokens, got {special_tokens!r}")
     backend = _train_bpe(texts, vocab_size, split_pattern, special_tokens, normalizers.NFC())
     return _complete(backend, TEMPLATES[sample_by], special_tokens)
 
@@ -166,7 +184,9 @@ def train_translation_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         vocab_size: Number of entries, including 3 special tokens and the 256 bytes; fewer if the texts have no more.
 
     Raises:
-        InvalidArgument: If the vocabulary has no room for the special tokens and the bytes.
+        InvalidType: If texts are not an iterable of str, or vocab_size is not an int.
+        InvalidArgument: If the vocabulary has no room for the special tokens and the bytes, or a text has lone
+            surrogates.
 
     Reference:
         Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units".
@@ -192,19 +212,31 @@ def train_char(texts: Iterable[str], *, sample_by: SampleBy | None = None) -> To
         texts: Read once.
         sample_by: As for `train_bpe`.
 
+    Raises:
+        InvalidType: If texts are not an iterable of str.
+        InvalidArgument: If a text has lone surrogates, or ``sample_by`` is unknown.
+
     Example:
         >>> tokenizer = train_char(["to be"])
         >>> tokenizer.vocab_size, tokenizer.encode(["bot"])
         (9, [[5, 7, 8]])
     """
-    characters = sorted({character for text in texts for character in text})
+    _check_sample_by(sample_by)
+    normalizer = normalizers.NFC()  # as files are read
+    characters = sorted({character for text in checked_texts(texts) for character in normalizer.normalize_str(text)})
     vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *characters])}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
-    backend.normalizer = normalizers.NFC()  # as files are read
+    backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
     return _complete(backend, TEMPLATES[sample_by], SPECIAL_TOKENS)
+
+
+def _check_sample_by(sample_by: str | None) -> None:
+    with Checks() as checks:
+        if sample_by is not None:
+            checks.choice("sample_by", sample_by, get_args(SampleBy))
 
 
 def _train_bpe(
@@ -215,12 +247,19 @@ def _train_bpe(
     normalizer: normalizers.Normalizer,
 ) -> tokenizers.Tokenizer:
     smallest = len(special_tokens) + 256
+    with Checks() as checks:
+        checks.integer("vocab_size", vocab_size)
     if vocab_size < smallest:
         need = f"{smallest} for {len(special_tokens)} special tokens and 256 bytes"
         raise InvalidArgument(f"vocab_size: expected at least {need}, got {vocab_size}")
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizer
-    split = pre_tokenizers.Split(Regex(split_pattern), "isolated")
+    try:
+        split = pre_tokenizers.Split(Regex(split_pattern), "isolated")
+    except Exception as error:  # the bindings raise no narrower one
+        raise InvalidArgument(
+            f"split_pattern: expected a regular expression, got {split_pattern!r}: {error}"
+        ) from error
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -233,7 +272,7 @@ def _train_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator(checked_texts(texts), trainer)
     return backend
 
 
@@ -241,11 +280,13 @@ def load_tokenizer(folder: str | Path) -> BaseTokenizer:
     """Read the tokenizer of a model folder: a ``tokenizer.json`` or SentencePiece models.
 
     Raises:
+        InvalidType: If the folder is not a path.
         InvalidFile: If there is none, or it is damaged.
         MissingExtra: If it needs sentencepiece, which is not installed.
     """
+    folder = as_path(folder, "folder")
     for tokenizer in (Tokenizer, MarianTokenizer, SentencePieceTokenizer):
-        if (Path(folder) / tokenizer.required_files[0]).is_file():
+        if (folder / tokenizer.required_files[0]).is_file():
             return tokenizer.load(folder)
     expected = f"{TOKENIZER_FILE}, {SPM_FILE}, or {' with '.join(MARIAN_FILES)}"
     raise InvalidFile(f"{folder}: expected a tokenizer with the model's weights ({expected}), got none")

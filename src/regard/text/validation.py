@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import index
+from typing import Any
 
 from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType
 
 
 def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[str] | None = None) -> None:
@@ -29,6 +32,39 @@ def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[s
                 checks.fail_type(f"{name}: expected a str, got {type(text).__name__}")
         for problem in surrogate_errors((name, text) for name, text in named if isinstance(text, str)):
             checks.fail(problem)
+
+
+def checked_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The texts that a tokenizer is trained on, each checked when it is read; errors are those of `check_texts`."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise InvalidType(f"texts: expected an iterable of str, got {type(texts).__name__}; pass a list")
+    for number, text in enumerate(texts):
+        check_texts([text], names=[f"texts[{number}]"])
+        yield text
+
+
+def as_ids(ids: Any, name: str = "ids") -> list[int]:
+    """Token ids as ints.
+
+    Raises:
+        InvalidType: If they are not a sequence or tensor of ints.
+        InvalidArgument: If one is negative or has more than 32 bits.
+    """
+    try:
+        numbers = [index(each) for each in ids]
+    except TypeError:
+        raise InvalidType(f"{name}: expected a sequence of token ids, got {ids!r:.80}") from None
+    wrong = next((number for number in numbers if not 0 <= number < 1 << 32), None)
+    if wrong is not None:
+        raise InvalidArgument(f"{name}: expected token ids of at least 0 and below 2**32, got {wrong}")
+    return numbers
+
+
+def as_sequences(sequences: Any) -> list[list[int]]:
+    """Sequences of token ids as lists of ints; errors are those of `as_ids`."""
+    if not isinstance(sequences, Iterable):
+        raise InvalidType(f"sequences: expected sequences of token ids, got {sequences!r:.80}")
+    return [as_ids(ids, f"sequences[{position}]") for position, ids in enumerate(sequences)]
 
 
 def surrogate_errors(named: Iterable[tuple[str, str]]) -> list[str]:

@@ -10,6 +10,11 @@ _BYTE_TOKEN = re.compile(rf"(?:{_SPACE}|<0x[0-9A-F]{{2}}>)+")
 _SPECIAL = re.compile(r"</?[a-z]\w*>|\[(?:CLS|SEP|MASK|PAD|UNK)\]|<\|\w+\|>")
 _JOINERS = "\u200c\u200d"
 """Invisible, but they determine the shape of the letters and emoji next to them."""
+_BOUNDARY = re.compile(r"</?s>|<pad>|\[(?:CLS|SEP|PAD)\]|<\|\w+\|>")
+_WHOLE_WORD = re.compile(r"<mask>|\[(?:MASK|UNK)\]")
+"""Special tokens that stand for a word whose space they include."""
+_SPACED = re.compile(r"[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+"""What has no character with Unicode's property White_Space."""
 _WORD = re.compile(rf"\w+(?:['’\-{_JOINERS}]\w+)*|[^\w\s]+")
 
 
@@ -53,23 +58,59 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
     return words + _group_run(tokens, run)
 
 
+def word_indices(tokens: Sequence[str]) -> list[int]:
+    """The index of each token's word, for words that white space separates; -1 for tokens that begin or end a text.
+
+    Example:
+        >>> word_indices(["<s>", "well", "-", "known", "▁cat", "s", "</s>"])
+        [-1, 0, 0, 0, 1, 1, -1]
+    """
+    is_boundary = [_BOUNDARY.fullmatch(token) is not None for token in tokens]
+    spelled = [
+        _SPACE if boundary else _SPACE * bool(_WHOLE_WORD.fullmatch(token)) + token
+        for token, boundary in zip(tokens, is_boundary, strict=True)
+    ]
+    indices = _assign(_SPACED, *_join(spelled))[1]
+    return [-1 if boundary else index for index, boundary in zip(indices, is_boundary, strict=True)]
+
+
 def _group_run(tokens: Sequence[str], run: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """The words of consecutive tokens that are not special; a token belongs to the word that has its last byte."""
-    encoded = [_to_bytes(tokens[position]) for position in run]
-    # Invalid bytes become surrogates, each of which is one byte again when encoded, so that offsets can be counted.
-    text = b"".join(encoded).decode("utf-8", "surrogateescape")
-    words = [(match.group(), _num_bytes(text[: match.end()])) for match in _WORD.finditer(text)]
+    """The words of consecutive tokens that are not special."""
+    text, encoded = _join([tokens[position] for position in run])
+    words, indices = _assign(_WORD, text, encoded)
     if not words:
         return [(_printable(text), list(run))] if run else []
     positions: list[list[int]] = [[] for _ in words]
-    end, word = 0, 0
-    for position, token in zip(run, encoded, strict=True):
-        end += len(token)
-        # A space belongs to the word after it; what follows the last word belongs to that word.
-        while word + 1 < len(words) and words[word][1] < end:
+    for position, index in zip(run, indices, strict=True):
+        positions[index].append(position)
+    return [(_printable(word), own) for word, own in zip(words, positions, strict=True) if own]
+
+
+def _join(tokens: Sequence[str]) -> tuple[str, list[bytes]]:
+    """The text of tokens, and the bytes of each."""
+    encoded = [_to_bytes(token) for token in tokens]
+    # Invalid bytes become surrogates, each of which is one byte again when encoded, so that offsets can be counted.
+    return b"".join(encoded).decode("utf-8", "surrogateescape"), encoded
+
+
+def _assign(pattern: re.Pattern[str], text: str, encoded: Sequence[bytes]) -> tuple[list[str], list[int]]:
+    """The words of a text, and for each token the index of the word that has its last byte that is not a space.
+
+    A space belongs to the word after it; what follows the last word belongs to that word.
+    """
+    words, ends, at = [], [0], 0
+    for match in pattern.finditer(text):
+        words.append(match.group())
+        ends.append(ends[-1] + _num_bytes(text[at : match.end()]))
+        at = match.end()
+    indices, end, word = [], 0, 0
+    for token in encoded:
+        last = end + len(token.rstrip() or token)
+        while word + 1 < len(words) and ends[word + 1] < last:
             word += 1
-        positions[word].append(position)
-    return [(_printable(word), own) for (word, _), own in zip(words, positions, strict=True) if own]
+        indices.append(word)
+        end += len(token)
+    return words, indices
 
 
 def _to_bytes(token: str) -> bytes:

@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from typing_extensions import Self
 
 from regard.checks import Checks
-from regard.errors import InvalidRecipe, did_you_mean, raise_problems
-from regard.training.recipe_errors import describe_errors
+from regard.errors import InvalidRecipe, InvalidType, did_you_mean, raise_problems
+from regard.training.recipe_errors import contains_type, describe_errors
 
 if TYPE_CHECKING:
     from regard.training.tasks.base import Task
@@ -42,14 +42,17 @@ class Section(BaseModel):
     @classmethod
     def _refuse_bools(cls, value: object, info: ValidationInfo) -> object:
         """Refuse True for a number, which pydantic would read as 1."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation not in (bool, Any):
-            raise ValueError("a number or a string (YAML reads yes, no, on and off as booleans; quote them)")
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and contains_type(annotation, str, Path):
+            raise ValueError("a string (YAML reads yes, no, on and off as booleans; quote them)")
+        if isinstance(value, bool) and contains_type(annotation, int, float):
+            raise ValueError("a number")
         return value
 
 
 def _as_path(value: object) -> object:
     """A path as a string; YAML reads some names as numbers or dates."""
-    if not isinstance(value, (str, Path, int, float, datetime.date)):
+    if value == "" or not isinstance(value, (str, Path, int, float, datetime.date)):
         raise ValueError("a path")
     return str(value)
 
@@ -72,12 +75,20 @@ def _two(value: object) -> object:
     return value
 
 
+def _count_or_auto(value: object, validate: pydantic.ValidatorFunctionWrapHandler) -> object:
+    """One error for both members of the union."""
+    try:
+        return validate(value)
+    except pydantic.ValidationError:
+        raise ValueError("a number of at least 1 or 'auto'") from None
+
+
 DataPath = Annotated[Path, BeforeValidator(_as_path)]
 """Relative to ``data.folder``."""
 Folder = Annotated[DataPath, PlainSerializer(lambda path: str(path.absolute()), when_used="json-unless-none")]
 """Relative to the working directory; absolute in the copy of the recipe, so that a run resumes from anywhere."""
 DataPaths = Annotated[tuple[DataPath, ...], BeforeValidator(_one_or_more)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -144,7 +155,7 @@ class TrainerConfig(Section):
     """Precision of matrix products; weights are float32."""
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
     """Kind of device."""
-    devices: Count | Literal["auto"] = "auto"
+    devices: Annotated[Count | Literal["auto"], pydantic.WrapValidator(_count_or_auto)] = "auto"
     """Number of devices; auto: all GPUs, one CPU, or the processes that torchrun started."""
     num_nodes: Count = 1
     """Number of machines."""
@@ -224,9 +235,10 @@ def architecture_or(default: str) -> pydantic.Discriminator:
 class Recipe(Section):
     """A training: data, tokenizer, model, optimizer, and what is validated and saved.
 
-    Each task has a subclass, which adds ``tokenizer``, ``model`` and its own data and validation keys.
+    :func:`load_recipe` and :meth:`from_dict` make one, of the task's subclass, which adds ``tokenizer``, ``model`` and
+    its own data and validation keys.
 
-    Args:
+    Attributes:
         output_dir: Folder of the run: models, logs, training state and a copy of the recipe.
         seed: Seed of initial weights, dropout and the order of batches.
         task: ``"translation"``, ``"causal_lm"``, ``"masked_lm"`` or ``"classification"``.
@@ -257,6 +269,13 @@ class Recipe(Section):
     validation: ValidationConfig = ValidationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _refuse_base_class(cls, config: object) -> object:
+        if cls is Recipe:
+            raise InvalidType("Recipe: expected the recipe of a task; use Recipe.from_dict or load_recipe")
+        return config
+
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> Recipe:
         """Build the recipe of a task from nested sections.
@@ -265,6 +284,7 @@ class Recipe(Section):
             config: Sections and their values, as in the YAML file; ``task`` selects the class. Default: translation.
 
         Raises:
+            InvalidType: If the config is not a mapping.
             InvalidRecipe: With every key that is unknown, missing or invalid.
             InvalidCheckpoint: If the pretrained model cannot be read.
 
@@ -274,6 +294,8 @@ class Recipe(Section):
             Traceback (most recent call last):
             regard.errors.InvalidRecipe: trainer.max_step: no such key, did you mean 'trainer.max_steps'?
         """
+        if not isinstance(config, Mapping):
+            raise InvalidType(f"config: expected a mapping of sections, got {config!r:.80}")
         recipe_type = recipe_class(config.get("task", "translation"))
         try:
             recipe = recipe_type.model_validate(dict(config))

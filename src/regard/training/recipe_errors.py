@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, Tag, ValidationError
@@ -23,9 +22,9 @@ def key_fields(section: type[BaseModel], prefix: str = "") -> dict[str, FieldInf
     return keys
 
 
-def contains_path(annotation: Any) -> bool:
-    """Whether an annotation is of a path, or of paths."""
-    return annotation is Path or any(map(contains_path, get_args(annotation)))
+def contains_type(annotation: Any, *types: type[Any]) -> bool:
+    """Whether an annotation is one of these types, or of several of them."""
+    return annotation in types or any(contains_type(part, *types) for part in get_args(annotation))
 
 
 def describe_errors(error: ValidationError, recipe_type: type[BaseModel]) -> list[str]:

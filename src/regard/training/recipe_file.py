@@ -13,9 +13,10 @@ from typing import Any
 import yaml
 
 from regard.errors import InvalidFile, InvalidRecipe, did_you_mean, raise_problems
-from regard.files import atomic_write
+from regard.files import as_path, atomic_write
+from regard.text.validation import check_texts
 from regard.training.recipe import TASKS, Recipe, recipe_class
-from regard.training.recipe_errors import contains_path, key_fields
+from regard.training.recipe_errors import contains_type, key_fields
 
 RECIPE_FILE = "recipe.yaml"
 BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
@@ -55,12 +56,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         The recipe.
 
     Raises:
+        InvalidType: If the path is not a path, or the overrides are not a sequence of str.
         InvalidFile: If the file is missing or not YAML.
         InvalidRecipe: With every key that is unknown, missing or invalid.
         InvalidCheckpoint: If the pretrained model cannot be read.
     """
     recipes = bundled_recipes()
-    if not Path(path).exists():
+    if not as_path(path).exists():
         path = recipes.get(str(path), path)
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -93,18 +95,20 @@ def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         New nested sections.
 
     Raises:
+        InvalidType: If the overrides are not a sequence of str.
         InvalidRecipe: If an override has another form, or its section is a value.
 
     Example:
         >>> apply_overrides({"trainer": {"max_steps": 9}}, ["--trainer.max_steps", "100", "--data.train=[a.en, a.de]"])
         {'trainer': {'max_steps': 100}, 'data': {'train': ['a.en', 'a.de']}}
     """
+    check_texts(overrides, "overrides")
     changed = copy.deepcopy(dict(config))
     rest = list(overrides)
     while rest:
         option = rest.pop(0)
         name, equals, text = option.removeprefix("--").partition("=")
-        if not option.startswith("--") or not name:
+        if not option.startswith("--") or not all(name.split(".")):
             raise InvalidRecipe(f"overrides: expected --section.key value, got {option!r}")
         if not equals:
             if not rest or rest[0].startswith("--"):
@@ -170,7 +174,9 @@ def check_resumable(recipe: Recipe) -> None:
 def _all_keys() -> dict[str, bool]:
     """The keys of all tasks, and whether they are paths."""
     return {
-        key: contains_path(field.annotation) for task in TASKS for key, field in key_fields(recipe_class(task)).items()
+        key: contains_type(field.annotation, Path)
+        for task in TASKS
+        for key, field in key_fields(recipe_class(task)).items()
     }
 
 

@@ -49,7 +49,7 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
         yield RunStatus()
         return
     _check(folder, resume=resume)
-    is_new = not (folder / RECIPE_FILE).is_file()
+    is_new, had_lock = not (folder / RECIPE_FILE).is_file(), (folder / LOCK_FILE).exists()
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,8 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
     finally:
         lock.release()
         if is_new and not (folder / RECIPE_FILE).is_file():
-            (folder / LOCK_FILE).unlink(missing_ok=True)
+            if not had_lock:
+                (folder / LOCK_FILE).unlink(missing_ok=True)
             for path in missing:
                 with suppress(OSError):  # not empty
                     path.rmdir()

@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.logging import RichHandler
 
-from regard.errors import InvalidRecipe
+from regard.errors import InvalidRecipe, InvalidType
 from regard.training.callbacks.checkpoints import Checkpoints
 from regard.training.callbacks.early_stopping import EarlyStopping
 from regard.training.callbacks.interrupt import Interrupt, TrainingInterrupted
@@ -67,6 +67,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
         The last step and the best metric.
 
     Raises:
+        InvalidType: If the recipe is not a `Recipe`.
         InvalidArgument: If the run folder holds a run and ``resume`` is False, or the reverse; if it holds files that
             the run would overwrite; or if another process is using it.
         InvalidRecipe: If a resumed run has other keys or data, or a device is not available.
@@ -74,6 +75,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
         InvalidCheckpoint: If the training state or a pretrained model is damaged.
         TrainingDiverged: If the weights are not finite.
     """
+    if not isinstance(recipe, Recipe):
+        raise InvalidType(f"recipe: expected a Recipe, got {recipe!r:.80}; use load_recipe or Recipe.from_dict")
     with run_folder(recipe.output_dir, resume=resume) as status:
         return _train(recipe, status, resume=resume)
 
