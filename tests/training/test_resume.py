@@ -44,8 +44,10 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 
 def last_step(run: Path) -> int:
-    path = run / "metrics.csv"
-    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    try:
+        lines = (run / "metrics.csv").read_text().splitlines()[1:]
+    except FileNotFoundError:  # also where a run begins again
+        lines = []
     return int(lines[-1].partition(",")[0] or 0) if lines else 0
 
 

@@ -412,6 +412,26 @@ def test_a_start_that_fails_leaves_the_lock_file_of_another_program(tmp_path: Pa
     assert lock.read_text() == "pid 7"
 
 
+def test_a_run_killed_between_its_first_model_and_its_first_state_is_resumed(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(keys, "--checkpoint.every_n_steps", "10", "--checkpoint.average_last", "0")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lightning.Trainer.save_checkpoint", fail)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(recipe)
+    assert (tmp_path / "run" / "best").is_dir()
+    assert not (tmp_path / "run" / "state.ckpt").exists()
+    train(recipe, resume=True)
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}, "--checkpoint.average_last", "0"))
+    for name in ("last", "best"):
+        assert bytes_of(tmp_path / "run", name) == bytes_of(tmp_path / "whole", name)
+
+
 def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
     run.mkdir()

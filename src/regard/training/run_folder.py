@@ -87,9 +87,9 @@ def _check(folder: Path, *, resume: bool) -> None:
         if not resume:
             raise InvalidArgument(f"{folder}: expected an empty folder, got a run; resume it or {other}")
         return
-    if has_models and resume:
+    if resume and (folder / "last").is_dir():  # saved after the first state; a kill can leave `best` without one
         raise InvalidArgument(f"{state}: no such file, but there are models; the run cannot be resumed: {other}")
-    if has_models:
+    if has_models and not resume:
         raise InvalidArgument(f"{folder}: expected an empty folder, got the models of a run; {other}")
     if recipe.is_file() and not is_copy(recipe):
         raise InvalidArgument(f"{recipe}: expected the copy of a recipe, got a file that would be overwritten; {other}")
