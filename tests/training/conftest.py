@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from regard.training import Recipe, apply_overrides
 
@@ -18,6 +20,15 @@ WORDS = {
 
 def make_recipe(config: dict[str, Any], *overrides: str) -> Recipe:
     return Recipe.from_dict(apply_overrides(config, overrides))
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def bytes_of(run: Path, name: str = "last") -> dict[str, bytes]:
+    return {key: value.numpy().tobytes() for key, value in load_file(run / name / "model.safetensors").items()}
 
 
 def write_corpus(path: Path, pairs: int, seed: int) -> Path:

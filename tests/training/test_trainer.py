@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,12 +16,11 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
 from regard.data.pairs import encoder_batch
-from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.errors import InvalidFile, InvalidRecipe
 from regard.generation import greedy
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
@@ -31,16 +28,7 @@ from regard.training import apply_overrides, load_recipe, train
 from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
 from regard.training.tasks import translation
-from training.conftest import make_recipe
-
-
-def rows(run: Path) -> list[dict[str, str]]:
-    with (run / "metrics.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def bytes_of(run: Path, name: str = "last") -> dict[str, bytes]:
-    return {key: value.numpy().tobytes() for key, value in load_file(run / name / "model.safetensors").items()}
+from training.conftest import bytes_of, make_recipe, rows
 
 
 def test_a_training_learns_and_leaves_all_that_it_promises(
@@ -236,41 +224,6 @@ def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path:
     assert train(make_recipe(keys), resume=True).step == 30
 
 
-def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
-    recipe = make_recipe(keys, "--trainer.max_steps=7")
-    run = re.escape(str(tmp_path / "run"))
-    with pytest.raises(InvalidArgument, match=rf"{run}: no run to resume: there is no recipe\.yaml"):
-        train(recipe, resume=True)
-    train(recipe)
-    with pytest.raises(
-        InvalidArgument, match=f"{run}: expected an empty folder, got a run; resume it or choose another output_dir"
-    ):
-        train(recipe)
-    with pytest.raises(InvalidRecipe, match=r"model\.d_model: expected 16 as in the run, got 32"):
-        train(make_recipe(keys, "--model.d_model=32"), resume=True)
-    path = tmp_path / "run" / "state.ckpt"
-    state = torch.load(path, weights_only=True)
-    path.write_bytes(b"torn")
-    with pytest.raises(
-        InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file that is trunc"
-    ):
-        train(recipe, resume=True)
-    torch.save({"weights": torch.zeros(3)}, path)
-    with pytest.raises(
-        InvalidCheckpoint,
-        match=rf"{run}/state.ckpt: expected a training state, got a file without global_step, state_dict, loops",
-    ):
-        train(recipe, resume=True)
-    torch.save([1], path)
-    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file without"):
-        train(recipe, resume=True)
-    weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
-    torch.save({**state, "state_dict": weights}, path)
-    message = r"state\.ckpt: model\.src_embedding\.weight: expected \(\d+, 16\), got \(3, 4\)"
-    with pytest.raises(InvalidCheckpoint, match=message):
-        train(recipe, resume=True)
-
-
 def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "train.tsv").write_text("a\tb\nno tab\n")
     with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: expected source, tab, target"):
@@ -280,12 +233,6 @@ def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: di
         train(make_recipe(keys, "--data.train=missing.tsv"))
 
 
-def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[str, Any]) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InvalidFile, match="file/run: could not be created: Not a directory"):
-        train(make_recipe({**keys, "output_dir": str(tmp_path / "file" / "run")}))
-
-
 def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
     train(make_recipe(keys, "--trainer.max_steps=12"))
     assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12]
@@ -293,19 +240,6 @@ def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[s
     assert [int(row["step"]) for row in rows(tmp_path / "run") if row["bleu"]] == [10, 12, 20, 30]
     train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}))
     assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
-
-
-def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str, Any]) -> None:
-    keys = {**keys, "output_dir": str(tmp_path)}
-    path = tmp_path / "recipe.yaml"
-    path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
-    for resume in (False, True):
-        with pytest.raises(
-            InvalidArgument,
-            match=rf"{re.escape(str(path))}: expected the copy of a recipe, got a file that would be overwritten",
-        ):
-            train(load_recipe(path), resume=resume)
-    assert path.read_text().endswith("# mine\n")
 
 
 def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -378,74 +312,6 @@ def test_a_second_ctrl_c_stops_within_the_step(
     assert "stopping after this step; press Ctrl-C again to stop now" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "train.log", "tensorboard", "data", "snapshots", "best"])
-def test_files_of_others_are_not_touched(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
-    run = tmp_path / "run"
-    own = run / name / "step-000000099" / "notes.txt" if "." not in name else run / name
-    own.parent.mkdir(parents=True)
-    own.write_text("step,loss\n1,2.0\n")
-    with pytest.raises(InvalidArgument, match=re.escape(f"{run}: ") + f".*({name}|models)"):
-        train(make_recipe(keys))
-    assert own.read_text() == "step,loss\n1,2.0\n"
-    assert [path for path in run.rglob("*") if path.is_file()] == [own]
-
-
-def test_a_start_that_fails_leaves_no_folder_and_can_be_repeated(tmp_path: Path, keys: dict[str, Any]) -> None:
-    recipe = make_recipe({**keys, "output_dir": str(tmp_path / "runs" / "new")})
-    good = (tmp_path / "train.tsv").read_text()
-    for text, message in (("no tab\n", "no tab"), ("", r"train\.tsv")):
-        (tmp_path / "train.tsv").write_text(text)
-        with pytest.raises(InvalidFile, match=message):
-            train(recipe)
-        assert not (tmp_path / "runs").exists()
-    (tmp_path / "train.tsv").write_text(good)
-    assert train(recipe).step == 30
-
-
-def test_a_start_that_fails_leaves_the_lock_file_of_another_program(tmp_path: Path, keys: dict[str, Any]) -> None:
-    (tmp_path / "train.tsv").write_text("no tab\n")
-    lock = tmp_path / "run" / ".lock"
-    lock.parent.mkdir()
-    lock.write_text("pid 7")
-    with pytest.raises(InvalidFile, match="no tab"):
-        train(make_recipe(keys))
-    assert lock.read_text() == "pid 7"
-
-
-def test_a_run_killed_between_its_first_model_and_its_first_state_is_resumed(
-    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = make_recipe(keys, "--checkpoint.every_n_steps", "10", "--checkpoint.average_last", "0")
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("lightning.Trainer.save_checkpoint", fail)
-        with pytest.raises(RuntimeError, match="killed"):
-            train(recipe)
-    assert (tmp_path / "run" / "best").is_dir()
-    assert not (tmp_path / "run" / "state.ckpt").exists()
-    train(recipe, resume=True)
-    train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}, "--checkpoint.average_last", "0"))
-    for name in ("last", "best"):
-        assert bytes_of(tmp_path / "run", name) == bytes_of(tmp_path / "whole", name)
-
-
-def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    code = f"from filelock import FileLock; lock = FileLock({str(run / '.lock')!r}); lock.acquire(); print(1); input()"
-    with subprocess.Popen([sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"1\n"
-        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no other run is using")):
-            train(make_recipe(keys))
-        assert {path.name for path in run.iterdir()} == {".lock"}
-        other.kill()  # a lock of a killed process does not block
-    assert train(make_recipe(keys)).step == 30
-
-
 def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
     save = "regard.training.callbacks.checkpoints.save_model"
@@ -486,13 +352,3 @@ def test_a_configured_root_logger_prints_no_line_again(keys: dict[str, Any], cap
     train(make_recipe(keys, "--trainer.max_steps=2"))
     assert not caplog.records
     assert logging.getLogger("regard.training").propagate
-
-
-def test_a_run_that_fails_before_its_first_state_keeps_its_models(tmp_path: Path, keys: dict[str, Any]) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / ".state.ckpt.draft").symlink_to("/dev/full")
-    with pytest.raises(InvalidFile, match=r"could not be saved .*; no state was saved before"):
-        train(make_recipe(keys, "--checkpoint.every_n_steps=30"))
-    assert (run / "best" / "model.safetensors").is_file()
-    assert rows(run)

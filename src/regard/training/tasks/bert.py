@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -103,9 +104,9 @@ class BertTask(Task):
     train_data: TextDataset
     valid_data: TextDataset | None
 
+    @abstractmethod
     def training_texts(self) -> Iterable[str]:
         """The texts to train the tokenizer on."""
-        raise NotImplementedError
 
     def train_tokenizer(self) -> Tokenizer:
         folder = self.recipe.model.checkpoint

@@ -1,0 +1,149 @@
+"""A run folder belongs to one run at a time, and no file of others is lost in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
+from regard.training import load_recipe, train
+from training.conftest import bytes_of, make_recipe, rows
+
+
+def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
+    recipe = make_recipe(keys, "--trainer.max_steps=7")
+    run = re.escape(str(tmp_path / "run"))
+    with pytest.raises(InvalidArgument, match=rf"{run}: no run to resume: there is no recipe\.yaml"):
+        train(recipe, resume=True)
+    train(recipe)
+    with pytest.raises(
+        InvalidArgument, match=f"{run}: expected an empty folder, got a run; resume it or choose another output_dir"
+    ):
+        train(recipe)
+    with pytest.raises(InvalidRecipe, match=r"model\.d_model: expected 16 as in the run, got 32"):
+        train(make_recipe(keys, "--model.d_model=32"), resume=True)
+    path = tmp_path / "run" / "state.ckpt"
+    state = torch.load(path, weights_only=True)
+    path.write_bytes(b"torn")
+    with pytest.raises(
+        InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file that is trunc"
+    ):
+        train(recipe, resume=True)
+    torch.save({"weights": torch.zeros(3)}, path)
+    with pytest.raises(
+        InvalidCheckpoint,
+        match=rf"{run}/state.ckpt: expected a training state, got a file without global_step, state_dict, loops",
+    ):
+        train(recipe, resume=True)
+    torch.save([1], path)
+    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file without"):
+        train(recipe, resume=True)
+    weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
+    torch.save({**state, "state_dict": weights}, path)
+    message = r"state\.ckpt: model\.src_embedding\.weight: expected \(\d+, 16\), got \(3, 4\)"
+    with pytest.raises(InvalidCheckpoint, match=message):
+        train(recipe, resume=True)
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidFile, match="file/run: could not be created: Not a directory"):
+        train(make_recipe({**keys, "output_dir": str(tmp_path / "file" / "run")}))
+
+
+def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys = {**keys, "output_dir": str(tmp_path)}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
+    for resume in (False, True):
+        with pytest.raises(
+            InvalidArgument,
+            match=rf"{re.escape(str(path))}: expected the copy of a recipe, got a file that would be overwritten",
+        ):
+            train(load_recipe(path), resume=resume)
+    assert path.read_text().endswith("# mine\n")
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "train.log", "tensorboard", "data", "snapshots", "best"])
+def test_files_of_others_are_not_touched(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
+    run = tmp_path / "run"
+    own = run / name / "step-000000099" / "notes.txt" if "." not in name else run / name
+    own.parent.mkdir(parents=True)
+    own.write_text("step,loss\n1,2.0\n")
+    with pytest.raises(InvalidArgument, match=re.escape(f"{run}: ") + f".*({name}|models)"):
+        train(make_recipe(keys))
+    assert own.read_text() == "step,loss\n1,2.0\n"
+    assert [path for path in run.rglob("*") if path.is_file()] == [own]
+
+
+def test_a_start_that_fails_leaves_no_folder_and_can_be_repeated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    recipe = make_recipe({**keys, "output_dir": str(tmp_path / "runs" / "new")})
+    good = (tmp_path / "train.tsv").read_text()
+    for text, message in (("no tab\n", "no tab"), ("", r"train\.tsv")):
+        (tmp_path / "train.tsv").write_text(text)
+        with pytest.raises(InvalidFile, match=message):
+            train(recipe)
+        assert not (tmp_path / "runs").exists()
+    (tmp_path / "train.tsv").write_text(good)
+    assert train(recipe).step == 30
+
+
+def test_a_start_that_fails_leaves_the_lock_file_of_another_program(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "train.tsv").write_text("no tab\n")
+    lock = tmp_path / "run" / ".lock"
+    lock.parent.mkdir()
+    lock.write_text("pid 7")
+    with pytest.raises(InvalidFile, match="no tab"):
+        train(make_recipe(keys))
+    assert lock.read_text() == "pid 7"
+
+
+def test_a_run_killed_between_its_first_model_and_its_first_state_is_resumed(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(keys, "--checkpoint.every_n_steps", "10", "--checkpoint.average_last", "0")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lightning.Trainer.save_checkpoint", fail)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(recipe)
+    assert (tmp_path / "run" / "best").is_dir()
+    assert not (tmp_path / "run" / "state.ckpt").exists()
+    train(recipe, resume=True)
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}, "--checkpoint.average_last", "0"))
+    for name in ("last", "best"):
+        assert bytes_of(tmp_path / "run", name) == bytes_of(tmp_path / "whole", name)
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    code = f"from filelock import FileLock; lock = FileLock({str(run / '.lock')!r}); lock.acquire(); print(1); input()"
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no other run is using")):
+            train(make_recipe(keys))
+        assert {path.name for path in run.iterdir()} == {".lock"}
+        other.kill()  # a lock of a killed process does not block
+    assert train(make_recipe(keys)).step == 30
+
+
+def test_a_run_that_fails_before_its_first_state_keeps_its_models(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".state.ckpt.draft").symlink_to("/dev/full")
+    with pytest.raises(InvalidFile, match=r"could not be saved .*; no state was saved before"):
+        train(make_recipe(keys, "--checkpoint.every_n_steps=30"))
+    assert (run / "best" / "model.safetensors").is_file()
+    assert rows(run)
