@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, InvalidType
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -64,8 +63,8 @@ def _open(path: str | Path) -> AbstractContextManager[Iterable[bytes]]:
 
 def check_files(files: Sequence[str | Path]) -> None:
     """Raise `InvalidType` unless files are a sequence: a single path is not."""
-    with Checks() as checks:
-        checks.sequence("files", files, "paths")
+    if isinstance(files, (str, Path)) or not isinstance(files, Sequence):  # without Checks, which imports torch
+        raise InvalidType(f"files: expected a sequence of paths, got {type(files).__name__}; pass a list")
 
 
 def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
