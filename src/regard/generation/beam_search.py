@@ -94,12 +94,9 @@ def check_search(checks: Checks, beam: Any, nbest: Any, length_penalty: Any) -> 
 
 
 class BeamHypotheses:
-    """The best finished sequences of one sentence, and its unfinished ones at max_new_tokens.
+    """The ``num_beams`` best finished sequences of one sentence, and its unfinished ones at max_new_tokens.
 
-    Args:
-        num_beams: Number of finished sequences to keep.
-        length_penalty: Exponent of the number of tokens.
-        rank_unfinished: Whether unfinished sequences are ranked with finished ones by score.
+    Unfinished sequences follow all finished ones, unless ``rank_unfinished`` ranks all by score.
     """
 
     def __init__(self, num_beams: int, length_penalty: float, rank_unfinished: bool = False) -> None:

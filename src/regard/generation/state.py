@@ -105,10 +105,9 @@ class DecodingState(ABC, Generic[Model]):
         log_probs = logits.log_softmax(-1, dtype=torch.float32)
         # One NaN or +∞ among the logits of a row makes all its log-probabilities NaN, so one column is enough.
         if log_probs[:, 0].isnan().any():
-            raise InvalidArgument(
-                f"model: expected log-probabilities of new token {self.num_new_tokens + 1} without NaN, got NaN; "
-                f"check the weights for NaN and for overflow in {logits.dtype}"
-            )
+            expected = f"expected log-probabilities of new token {self.num_new_tokens + 1} without NaN"
+            hint = f"check the weights for NaN and for overflow in {logits.dtype}"
+            raise InvalidArgument(f"model: {expected}, got NaN; {hint}")
         log_probs[:, self.suppress_tokens] = -torch.inf
         if self.num_new_tokens < self.min_new_tokens:
             log_probs[:, self.eos_ids] = -torch.inf
