@@ -156,7 +156,7 @@ def test_transformers_encodes_a_source_as_the_translator_was_trained(tmp_path, k
     encoded = expected(texts)["input_ids"]
     assert encoded == [[*ids, ours.eos_id] for ids in ours.encode(texts)]
     assert encoded == ours.encode(texts, add_special_tokens=True)
-    decoded = [ours.normalize(text) for text in texts]
+    decoded = ours.decode(ours.encode(texts))
     assert ours.decode(encoded) == decoded == expected.batch_decode(encoded, skip_special_tokens=True)
     special = (expected.pad_token_id, expected.bos_token_id, expected.eos_token_id)
     assert special == (ours.pad_id, ours.bos_id, ours.eos_id) == (0, 1, 2)
@@ -169,7 +169,7 @@ def test_every_tokenizer_groups_and_names_its_tokens(tmp_path):
     trained = train_translation_bpe(ENGLISH, 300)
     for tokenizer in (trained, load_tokenizer(tmp_path), load_tokenizer(tmp_path / "llama"), load_tokenizer(MINILM)):
         (ids,) = tokenizer.encode(["the station is near"])
-        assert tokenizer.normalize("the station is near") == "the station is near"
+        assert tokenizer.decode([ids]) == ["the station is near"]
         assert sorted(set(tokenizer.word_ids(ids))) == [0, 1, 2, 3]
         regular = tokenizer.regular_token_ids
         assert {*ids} <= {*regular}
@@ -209,7 +209,7 @@ def test_damaged_files_are_named(tmp_path, content):
     with pytest.raises(InvalidFile, match=r"tokenizer\.model: expected a SentencePiece model"):
         load_tokenizer(tmp_path)
     (tmp_path / "source.spm").write_text(content)
-    with pytest.raises(InvalidFile, match=r"target\.spm: no such file"):
+    with pytest.raises(InvalidFile, match=r"/target\.spm, vocab\.json: no such file"):
         load_tokenizer(tmp_path)
     write_marian(tmp_path)
     (tmp_path / "vocab.json").write_text(content)
@@ -377,7 +377,7 @@ def test_wrong_folders_are_refused(tmp_path):
         with pytest.raises(InvalidType, match="folder: expected a path, got None"):
             use(None)
     for kind in (Tokenizer, SentencePieceTokenizer, MarianTokenizer):
-        with pytest.raises(InvalidFile, match=f"{kind.required_files[0]}: expected the file's content, got none"):
+        with pytest.raises(InvalidFile, match=f"^{', '.join(kind.required_files)}: no such file"):
             kind({})
 
 

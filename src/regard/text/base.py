@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import Self
 
-from regard.errors import InvalidFile, raise_problems
+from regard.errors import InvalidFile
 from regard.files import as_path, atomic_write
 from regard.text.words import word_indices
 
@@ -38,10 +38,8 @@ class BaseTokenizer(ABC):
     """Token id that masks another."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        missing = [
-            f"{name}: expected the file's content, got none" for name in self.required_files if name not in files
-        ]
-        raise_problems(missing, InvalidFile)
+        if missing := [name for name in self.required_files if name not in files]:
+            raise InvalidFile(f"{', '.join(missing)}: no such file; a model folder has its tokenizer with its weights")
         self._files = dict(files)
 
     @property
@@ -101,10 +99,6 @@ class BaseTokenizer(ABC):
             InvalidArgument: If an id is negative.
         """
 
-    def normalize(self, text: str) -> str:
-        """The text as it comes back from encoding and decoding."""
-        return self.decode(self.encode([text]))[0]
-
     @abstractmethod
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Each token as readable text: ``▁`` is a space, ``<0xC3>`` one byte of a split character.
@@ -163,9 +157,6 @@ class BaseTokenizer(ABC):
         """
         folder = as_path(folder, "folder")
         paths = [folder / name for name in (*cls.required_files, *cls.optional_files)]
-        missing = [path for path in paths[: len(cls.required_files)] if not path.is_file()]
-        hint = "a model folder has its tokenizer with its weights"
-        raise_problems([f"{path}: no such file; {hint}" for path in missing], InvalidFile)
         try:
             files = {path.name: path.read_bytes() for path in paths if path.is_file()}
         except OSError as error:

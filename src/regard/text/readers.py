@@ -136,12 +136,11 @@ def read_labeled_texts(files: Sequence[str | Path]) -> Iterator[tuple[str, str, 
     check_files(files)
     for path in files:
         for number, line in enumerate(read_lines(path), start=1):
-            where = f"{path}, line {number}"
-            text, tab, rest = line.partition("\t")
-            label = rest.partition("\t")[0].strip()
-            if not tab or not text.strip() or not label:
+            where = f"{display_name(path)}, line {number}"
+            text, label = (column.strip() for column in f"{line}\t".split("\t")[:2])
+            if not text or not label:
                 raise InvalidFile(f"{where}: expected text, tab, class, got {line[:60]!r}")
-            yield where, text.strip(), label
+            yield where, text, label
 
 
 def group_references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regard.errors import InvalidFile, MissingExtra
+from regard.errors import InvalidFile, require
 from regard.text.base import BaseTokenizer
 from regard.text.validation import as_ids, as_sequences, check_texts
 
@@ -33,10 +32,10 @@ class SentencePieceTokenizer(BaseTokenizer):
     def __init__(self, files: Mapping[str, bytes]) -> None:
         super().__init__(files)
         self._model = _read_model(files, SPM_FILE)
-        ids = (self._model.pad_id(), self._model.bos_id(), self._model.eos_id())  # -1: none
-        self._special_ids = set(ids)
-        self.pad_id, bos_id, eos_id = max(ids[0], 0), *ids[1:]
-        self.bos_id, self.eos_id = (None if index < 0 else index for index in (bos_id, eos_id))
+        pad, bos, eos = self._model.pad_id(), self._model.bos_id(), self._model.eos_id()  # -1: none
+        self._special_ids = {pad, bos, eos}
+        self.pad_id = max(pad, 0)
+        self.bos_id, self.eos_id = (None if index < 0 else index for index in (bos, eos))
 
     @property
     def vocab_size(self) -> int:
@@ -51,9 +50,8 @@ class SentencePieceTokenizer(BaseTokenizer):
         self, texts: Sequence[str], *, add_special_tokens: bool = False, split_special_tokens: bool = True
     ) -> list[list[int]]:
         check_texts(texts)
-        before = [self.bos_id] if add_special_tokens and self.bos_id is not None else []
-        after = [self.eos_id] if add_special_tokens and self.eos_id is not None else []
-        return [[*before, *self._model.encode(text), *after] for text in texts]
+        add_bos, add_eos = (add_special_tokens and index is not None for index in (self.bos_id, self.eos_id))
+        return self._model.encode(list(texts), add_bos=add_bos, add_eos=add_eos)
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         size, special = self.vocab_size, self._special_ids
@@ -124,27 +122,19 @@ class MarianTokenizer(BaseTokenizer):
         return encoded
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        regular = (
-            [self._tokens.get(index, "") for index in ids if index not in self._special_ids]
-            for ids in as_sequences(sequences)
-        )
-        return [self._target.decode_pieces(tokens).replace("▁", " ").strip() for tokens in regular]
+        texts = []
+        for ids in as_sequences(sequences):
+            tokens = [self._tokens.get(index, "") for index in ids if index not in self._special_ids]
+            texts.append(self._target.decode_pieces(tokens).replace("▁", " ").strip())
+        return texts
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._tokens.get(index, "<unk>") for index in as_ids(ids)]
 
 
 def _read_model(files: Mapping[str, bytes], name: str) -> Any:
-    """A SentencePieceProcessor for one of the files.
-
-    Raises:
-        InvalidFile: If it is not a SentencePiece model.
-        MissingExtra: If sentencepiece is not installed.
-    """
-    try:
-        sentencepiece = importlib.import_module("sentencepiece")
-    except ModuleNotFoundError:
-        raise MissingExtra(f"{name} needs sentencepiece: install it with `pip install 'regard[hf]'`") from None
+    """A SentencePieceProcessor for one of the files."""
+    sentencepiece = require("sentencepiece", extra="hf", needed_by=name)
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=files[name])
     except RuntimeError as error:

@@ -89,7 +89,7 @@ class Tokenizer(BaseTokenizer):
         if f"{kind}_token" in config:
             token = config[f"{kind}_token"]
             names = (token.get("content") if isinstance(token, dict) else token,)
-        ids = (self._backend.token_to_id(name) for name in names if name)
+        ids = (self._backend.token_to_id(name) for name in names if isinstance(name, str))
         return next((index for index in ids if index is not None), None)
 
     @property
@@ -167,9 +167,11 @@ def train_bpe(
         Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units"; Radford et al.
         2019, "Language models are unsupervised multitask learners", section 2.2 (bytes).
     """
-    _check_sample_by(sample_by)
-    if isinstance(special_tokens, str) or len(special_tokens) != 4 or len(set(special_tokens)) != 4:
-        raise InvalidArgument(f"special_tokens: expected four different tokens, got {special_tokens!r}")
+    with Checks() as checks:
+        _check_sample_by(checks, sample_by)
+        if checks.strings("special_tokens", special_tokens):
+            four = len(special_tokens) == len(set(special_tokens)) == 4
+            checks.that(four, f"special_tokens: expected four different tokens, got {special_tokens!r}")
     backend = _train_bpe(texts, vocab_size, split_pattern, special_tokens, normalizers.NFC())
     return _complete(backend, TEMPLATES[sample_by], special_tokens)
 
@@ -221,7 +223,8 @@ def train_char(texts: Iterable[str], *, sample_by: SampleBy | None = None) -> To
         >>> tokenizer.vocab_size, tokenizer.encode(["bot"])
         (9, [[5, 7, 8]])
     """
-    _check_sample_by(sample_by)
+    with Checks() as checks:
+        _check_sample_by(checks, sample_by)
     normalizer = normalizers.NFC()  # as files are read
     characters = sorted({character for text in checked_texts(texts) for character in normalizer.normalize_str(text)})
     vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *characters])}
@@ -233,10 +236,9 @@ def train_char(texts: Iterable[str], *, sample_by: SampleBy | None = None) -> To
     return _complete(backend, TEMPLATES[sample_by], SPECIAL_TOKENS)
 
 
-def _check_sample_by(sample_by: str | None) -> None:
-    with Checks() as checks:
-        if sample_by is not None:
-            checks.choice("sample_by", sample_by, get_args(SampleBy))
+def _check_sample_by(checks: Checks, sample_by: str | None) -> None:
+    if sample_by is not None:
+        checks.choice("sample_by", sample_by, get_args(SampleBy))
 
 
 def _train_bpe(
@@ -246,20 +248,18 @@ def _train_bpe(
     special_tokens: Sequence[str],
     normalizer: normalizers.Normalizer,
 ) -> tokenizers.Tokenizer:
-    smallest = len(special_tokens) + 256
     with Checks() as checks:
-        checks.integer("vocab_size", vocab_size)
-    if vocab_size < smallest:
-        need = f"{smallest} for {len(special_tokens)} special tokens and 256 bytes"
-        raise InvalidArgument(f"vocab_size: expected at least {need}, got {vocab_size}")
+        if checks.integer("vocab_size", vocab_size):
+            least = f"{len(special_tokens) + 256} for {len(special_tokens)} special tokens and 256 bytes"
+            fits = vocab_size >= len(special_tokens) + 256
+            checks.that(fits, f"vocab_size: expected at least {least}, got {vocab_size}")
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizer
     try:
         split = pre_tokenizers.Split(Regex(split_pattern), "isolated")
     except Exception as error:  # the bindings raise no narrower one
-        raise InvalidArgument(
-            f"split_pattern: expected a regular expression, got {split_pattern!r}: {error}"
-        ) from error
+        expected = "expected a regular expression"
+        raise InvalidArgument(f"split_pattern: {expected}, got {split_pattern!r}: {error}") from error
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )

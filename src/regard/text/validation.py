@@ -23,15 +23,13 @@ def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[s
         InvalidArgument: If texts have lone surrogates; all such texts are named.
     """
     with Checks() as checks:
-        if not checks.sequence(argument, texts, "str"):
-            return
-        names = [f"{argument}[{index}]" for index in range(len(texts))] if names is None else names
-        named = list(zip(names, texts, strict=True))
-        for name, text in named:
-            if not isinstance(text, str):
-                checks.fail_type(f"{name}: expected a str, got {type(text).__name__}")
-        for problem in surrogate_errors((name, text) for name, text in named if isinstance(text, str)):
-            checks.fail(problem)
+        if checks.sequence(argument, texts, "str"):
+            names = [f"{argument}[{index}]" for index in range(len(texts))] if names is None else names
+            for name, text in zip(names, texts, strict=True):
+                if isinstance(text, str):
+                    checks.problems += surrogate_errors([(name, text)])
+                else:
+                    checks.fail_type(f"{name}: expected a str, got {type(text).__name__}")
 
 
 def checked_texts(texts: Iterable[str]) -> Iterator[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
 
 _SPACE = "▁"
 _BYTE_TOKEN = re.compile(rf"(?:{_SPACE}|<0x[0-9A-F]{{2}}>)+")
@@ -48,14 +50,17 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
         [("didn't", [0, 1, 2]), ('cross', [3]), ('.', [4]), ('</s>', [5])]
     """
     words: list[tuple[str, list[int]]] = []
-    run: list[int] = []
-    for position, token in enumerate(tokens):
-        if is_special(token):
-            words += [*_group_run(tokens, run), (token, [position])]
-            run = []
-        else:
-            run.append(position)
-    return words + _group_run(tokens, run)
+    for special, group in groupby(range(len(tokens)), lambda position: is_special(tokens[position])):
+        run = list(group)
+        if special:
+            words += [(tokens[position], [position]) for position in run]
+            continue
+        found, indices = _split(_WORD, [tokens[position] for position in run])
+        positions: list[list[int]] = [[] for _ in found]
+        for position, index in zip(run, indices, strict=True):
+            positions[index].append(position)
+        words += [(_printable(word), own) for word, own in zip(found, positions, strict=True) if own]
+    return words
 
 
 def word_indices(tokens: Sequence[str]) -> list[int]:
@@ -70,58 +75,30 @@ def word_indices(tokens: Sequence[str]) -> list[int]:
         _SPACE if boundary else _SPACE * bool(_WHOLE_WORD.fullmatch(token)) + token
         for token, boundary in zip(tokens, is_boundary, strict=True)
     ]
-    indices = _assign(_SPACED, *_join(spelled))[1]
+    indices = _split(_SPACED, spelled)[1]
     return [-1 if boundary else index for index, boundary in zip(indices, is_boundary, strict=True)]
 
 
-def _group_run(tokens: Sequence[str], run: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """The words of consecutive tokens that are not special."""
-    text, encoded = _join([tokens[position] for position in run])
-    words, indices = _assign(_WORD, text, encoded)
-    if not words:
-        return [(_printable(text), list(run))] if run else []
-    positions: list[list[int]] = [[] for _ in words]
-    for position, index in zip(run, indices, strict=True):
-        positions[index].append(position)
-    return [(_printable(word), own) for word, own in zip(words, positions, strict=True) if own]
+def _split(pattern: re.Pattern[str], tokens: Sequence[str]) -> tuple[list[str], list[int]]:
+    """The words in the text of some tokens, and for each token the index of the word with its last byte but spaces.
 
-
-def _join(tokens: Sequence[str]) -> tuple[str, list[bytes]]:
-    """The text of tokens, and the bytes of each."""
+    A space belongs to the word after it; what follows the last word belongs to that word. A text without words is one.
+    """
     encoded = [_to_bytes(token) for token in tokens]
     # Invalid bytes become surrogates, each of which is one byte again when encoded, so that offsets can be counted.
-    return b"".join(encoded).decode("utf-8", "surrogateescape"), encoded
-
-
-def _assign(pattern: re.Pattern[str], text: str, encoded: Sequence[bytes]) -> tuple[list[str], list[int]]:
-    """The words of a text, and for each token the index of the word that has its last byte that is not a space.
-
-    A space belongs to the word after it; what follows the last word belongs to that word.
-    """
-    words, ends, at = [], [0], 0
-    for match in pattern.finditer(text):
-        words.append(match.group())
-        ends.append(ends[-1] + _num_bytes(text[at : match.end()]))
-        at = match.end()
-    indices, end, word = [], 0, 0
-    for token in encoded:
-        last = end + len(token.rstrip() or token)
-        while word + 1 < len(words) and ends[word + 1] < last:
-            word += 1
-        indices.append(word)
-        end += len(token)
-    return words, indices
+    text = b"".join(encoded).decode("utf-8", "surrogateescape")
+    matches = list(pattern.finditer(text))
+    borders = [0, *(match.end() for match in matches[:-1])]
+    ends = list(accumulate(len(text[at:end].encode("utf-8", "surrogateescape")) for at, end in pairwise(borders)))
+    starts = accumulate(map(len, encoded), initial=0)
+    lasts = [start + len(token.rstrip() or token) for start, token in zip(starts, encoded, strict=False)]
+    return [match.group() for match in matches] or [text], [bisect_left(ends, last) for last in lasts]
 
 
 def _to_bytes(token: str) -> bytes:
     if _BYTE_TOKEN.fullmatch(token):
-        parts = re.findall(rf"{_SPACE}|<0x..>", token)
-        return bytes(0x20 if part == _SPACE else int(part[3:5], 16) for part in parts)
+        return bytes.fromhex(token.replace(_SPACE, "20").replace("<0x", "").replace(">", ""))
     return token.replace(_SPACE, " ").encode("utf-8", "replace")
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogateescape"))
 
 
 def _printable(text: str) -> str:
