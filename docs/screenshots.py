@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from regard.analysis.recording import Recording
-from regard.cli.options import load_any
+from regard.cli.models import load_any
 from regard.explore.page import write_page
 from regard.watching import TransformersModel
 

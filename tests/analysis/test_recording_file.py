@@ -170,10 +170,10 @@ def test_a_part_of_a_part_that_differs_by_head_and_batch(tmp_path):
         ({"full_shape": [2, 5, QUERIES, KEYS]}, r"Alibi\.slopes: .*5"),
         ({"full_shape": [2, 4, QUERIES, 13]}, r"full_shape: expected \(batch, heads, queries, 12\), got"),
         ({"full_shape": [2, 4]}, r"full_shape: expected \(batch, heads, queries, 12\), got"),
-        ({"full_shape": None}, "is not a recording, or a damaged one$"),
+        ({"full_shape": None}, "expected a recording, got a damaged file or one of another kind$"),
         ({"mask": {"tensor": "0"}}, "mask: expected a bool tensor, True where a query may attend, got float32"),
         ({"score": {"rule": "Causal", "arguments": {"dict": {}}}}, "score: expected a name or a Score, got Causal"),
-        ({"other": None}, "is not a recording, or a damaged one$"),
+        ({"other": None}, "expected a recording, got a damaged file or one of another kind$"),
     ],
 )
 def test_a_part_that_does_not_fit_is_an_error(change, said, tmp_path):

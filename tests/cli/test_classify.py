@@ -49,6 +49,11 @@ def test_classes_are_those_of_transformers(regard, checkpoint, tmp_path):
     assert plain.out == "".join(f"{line['label']}\t{max(line['probabilities'].values()):.4f}\n" for line in lines)
     done = regard("classify", file, "--model", folder, "-o", tmp_path / "out.tsv")
     assert (done.out, (tmp_path / "out.tsv").read_text()) == ("", plain.out)
+    with_empty = "\n".join((ENGLISH[0], "", *ENGLISH[1:], " ", ""))
+    rows = plain.out.splitlines()
+    assert regard("classify", "--model", folder, stdin=with_empty).out.split("\n") == [rows[0], "", *rows[1:], "", ""]
+    empty = json.loads(regard("classify", "--model", folder, "--json", stdin=with_empty).out.splitlines()[1])
+    assert empty == {"text": "", "label": None, "probabilities": {}}
 
 
 @torch.no_grad()
@@ -72,10 +77,10 @@ def test_masked_tokens_are_those_of_transformers(regard, checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["classify"], "expected a BERT with the head sequence_classification, got masked_lm in"),
+        (["classify"], "expected a classifier, got a masked language model in"),
         (["classify"], "use `regard fill-mask`"),
         (["fill-mask", "a film"], "text: expected <mask> in place of a token, got 'a film'"),
-        (["fill-mask", " "], "TEXT: expected a text, got ' '"),
+        (["fill-mask", " "], "text: expected a text, got ' '"),
     ],
 )
 def test_what_does_not_fit_is_one_message(regard, checkpoint, arguments, message):
@@ -86,7 +91,7 @@ def test_what_does_not_fit_is_one_message(regard, checkpoint, arguments, message
 
 
 def test_a_model_of_another_class_is_refused(regard, model):
-    for arguments in (["classify"], ["fill-mask", "a <mask>"]):
+    for arguments, expected in ((["classify"], "a classifier"), (["fill-mask", "a <mask>"], "a masked language model")):
         done = regard(*arguments, "--model", model, stdin="a\n")
         assert done.code == 2
-        assert "--model: expected a BERT, got an encoder-decoder" in done.err
+        assert f"--model: expected {expected}, got a translator in {model}; use `regard translate`" in done.err

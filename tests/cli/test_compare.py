@@ -52,10 +52,14 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, tmp_path):
     decoder = save(tmp_path / "decoder.regard", kind="decoder")
     (tmp_path / "text.regard").write_text("no recording")
     for arguments, said in [
-        ([one, tmp_path / "nowhere.regard"], "nowhere.regard: does not exist"),
-        ([one, tmp_path / "text.regard"], "text.regard: is not a recording"),
+        ([one, tmp_path / "nowhere.regard"], "nowhere.regard: no such file"),
+        (
+            [one, tmp_path / "text.regard"],
+            "text.regard: expected a recording, got a damaged file or one of another kind",
+        ),
         ([one, decoder], "decoder.regard: expected a layer of a name or of a kind (encoder)"),
         ([one, one, "-o", tmp_path / "no" / "both.html"], "could not be written"),
+        ([one, one, "-o", tmp_path / "both.csv"], "--output: expected a name with .html, .htm, got 'both.csv'"),
     ]:
         done = regard("compare", "-o", tmp_path / "both.html", *arguments)
         assert done.code == 2

@@ -108,8 +108,8 @@ def test_a_model_that_none_of_ours_is_is_refused_before_its_texts_are_read(regar
 def test_a_model_of_another_kind_is_refused_with_its_command(regard, recurrent, tmp_path):
     gpt2().save_pretrained(tmp_path)
     for verb, folder, message in (
-        ("generate", recurrent, "expected a GPT, got an RNNsearch in {}; use `regard translate`"),
-        ("translate", tmp_path, "expected an encoder-decoder, got a GPT in {}; use `regard generate`"),
+        ("generate", recurrent, "expected a language model, got a translator in {}; use `regard translate`"),
+        ("translate", tmp_path, "expected a translator, got a language model in {}; use `regard generate`"),
     ):
         done = regard(verb, "--model", folder, stdin="a\n")
         assert (done.code, done.out) == (2, "")

@@ -68,7 +68,7 @@ def test_options_that_cannot_be(regard, writer, options, words):
 def test_prompts_that_cannot_be(regard, writer):
     done = regard("generate", "abcde" * 20, "--model", writer)
     assert done.code == 2
-    assert "prompts[0]: expected at most 59 tokens, got 101; shorten it" in done.err
+    assert "prompt: expected at most 59 tokens, got 101; shorten it" in done.err
     assert "texts: expected characters of the vocabulary, got 'X'" in regard("generate", "X", "--model", writer).err
 
 

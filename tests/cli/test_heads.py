@@ -63,6 +63,9 @@ def test_a_translator_and_the_minilm(regard):
     done = regard("heads", "the cat sat")
     assert done.code == 0, done.err
     assert "encoder.2/" in done.out
+    assert "note" not in done.err
+    message = "not measured, because the tokens that they need do not occur: duplicate_token, induction"
+    assert message in regard("heads", "Thank you.").err
     done = regard("heads", "A cat. A dog.", "--model", "minilm", "--sort-by", "separator")
     assert done.code == 0, done.err
 
@@ -70,9 +73,9 @@ def test_a_translator_and_the_minilm(regard):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "TEXT: expected a text or --file, got neither"),
-        (["a", "--file", "b"], "TEXT: expected a text or --file, got both"),
-        ([" "], "TEXT: expected a text, got ' '"),
+        ([], "text: expected a text or --file, got neither"),
+        (["a", "--file", "b"], "text: expected a text or --file, got both"),
+        ([" "], "text: expected a text, got ' '"),
         (["a", "--sort-by", "inductoin"], "did you mean 'induction'?"),
         (["a", "-o", "a.xls"], "expected a name with .csv"),
         (["a", "--model", "nowhere"], "nowhere"),

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from pipelines.writer import trained_writer
 from regard.cli.main import app
-from regard.cli.options import load_any, resolve_dtype
+from regard.cli.models import load_any, resolve_dtype
 from regard.generation import beam_search
 from regard.generation.sampling import SamplingParams
 from regard.models import save_model
@@ -91,16 +91,19 @@ def test_a_model_that_only_transformers_has_is_refused_with_its_commands(regard,
 def test_minilm_is_a_model_of_every_command(regard, verb):
     done = regard(verb, "--model", "minilm", stdin="the mat\n")
     assert done.code == 2
-    assert "got a BERT in minilm; use `regard show`" in done.err
+    assert "got a text encoder in minilm; use `regard show`" in done.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["steps", "--layer", "cross.0", "--device", "cpu"], "--layer, --device: used only with TEXT; leave them out"),
+        (
+            ["steps", "--layer", "cross.0", "--device", "cpu"],
+            "--layer, --device: used only with a text; leave",
+        ),
         (["translate", "--beam", "5", "--sample"], "--beam: not used with --sample; leave it out"),
         (["show", "a", "--max-new-tokens", "3"], "--max-new-tokens: this model translates; leave it out"),
-        (["show", "a", "--lines"], "--lines: expected --file with one text per line, got TEXT"),
+        (["show", "a", "--lines"], "--lines: expected --file with one text per line, got a text"),
     ],
 )
 def test_options_without_effect_are_refused_even_with_their_default(regard, arguments, message):
@@ -114,6 +117,7 @@ def test_a_file_is_one_text_or_one_per_line(regard, writer, tmp_path):
     file.write_text("abc abc\n\ndef\n", encoding="utf-8")
     whole = regard("heads", "--file", file, "--model", writer)
     assert whole.code == 0, whole.err
+    assert whole.err == f"note: {file}: 2 lines are read as one text; --lines reads one text per line\n"
     assert whole.out == regard("heads", "abc abc\n\ndef", "--model", writer).out
     assert whole.out == regard("heads", "--file", "-", "--model", writer, stdin="abc abc\n\ndef\n").out
     lines = regard("heads", "--file", file, "--lines", "--model", writer)
@@ -121,6 +125,16 @@ def test_a_file_is_one_text_or_one_per_line(regard, writer, tmp_path):
     assert lines.out != whole.out
     file.write_text("\n \n")
     assert f"{file}: expected a text, got an empty file" in regard("heads", "--file", file).err
+
+
+@pytest.mark.parametrize("verb", ["show", "heads"])
+def test_a_text_that_is_the_name_of_a_file_gets_a_note(regard, verb, writer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "abc").write_text("def\n", encoding="utf-8")
+    done = regard(verb, "abc", "--model", writer)
+    assert done.code == 0, done.err
+    assert "note: 'abc' is read as a text, not as the file of that name; --file reads a file\n" in done.err
+    assert "note" not in regard(verb, "--file", "abc", "--model", writer).err
 
 
 @pytest.mark.parametrize(("lines", "origin"), [([], "{}: "), (["--lines"], "{}, line 2: ")])
@@ -131,4 +145,4 @@ def test_a_text_that_is_too_long_is_named(regard, verb, lines, origin, tmp_path,
     file.write_text("A cat.\n" + "word " * 600 + "\n")
     done = regard(verb, "--file", file, *lines, "--model", "minilm")
     assert done.code == 2
-    assert done.err.startswith(f"regard: {origin.format(file)}")
+    assert f"regard: {origin.format(file)}expected at most 512 tokens, got 60" in done.err

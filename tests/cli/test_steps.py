@@ -81,13 +81,14 @@ def test_a_page(regard, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--layer", "cross.0"], "--layer: used only with TEXT; leave it out"),
+        (["--layer", "cross.0"], "--layer: used only with a text; leave it out"),
         (["--json", "-o", "a.html"], "--output: not used with --json, which prints the numbers; leave it out"),
         (["--query", "1", "--json"], "--query: used only for tables; JSON and page contain all"),
         (["the cat", "--layer", "crss.0"], "got 'crss.0', did you mean 'cross.0'?"),
         (["the cat", "--head", "2"], "--head: expected 0 to 1, the last head of the layer, got 2"),
         (["--query", "4"], "--query: expected 0 to 3, the last query of the layer, got 4"),
-        ([" "], "TEXT: expected a text, got ' '"),
+        ([" "], "text: expected a text, got ' '"),
+        (["--output", "steps.csv"], "--output: expected a name with .html, .htm, got 'steps.csv'"),
         (["--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],
 )

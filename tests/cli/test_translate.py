@@ -115,7 +115,7 @@ def test_beam_one_is_another_search_than_beam_five(regard, model):
             "x\n",
             "--beam, --length-penalty: not used with --sample; leave them out",
         ),
-        (["--sample", "--top-p", "0"], "x\n", "top_p: expected a finite number above 0"),
+        (["--sample", "--top-p", "0"], "x\n", "--top-p: expected a finite number above 0 and at most 1, got 0.0"),
         (["--nbest", "9"], "x\n", "nbest"),
     ],
 )
@@ -193,3 +193,26 @@ def test_nothing_is_left_of_an_output_that_was_refused(regard, model, tmp_path):
     assert regard("translate", "--model", model, tmp_path / "in", "-o", tmp_path / "out").code == 2
     assert (tmp_path / "out").read_text() == "before"
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_a_text_instead_of_a_file_gets_the_command(regard):
+    done = regard("translate", "Where is the station?")
+    assert done.code == 2
+    assert done.err == (
+        "regard: Where is the station?: no such file; to translate a text, write "
+        "`echo 'Where is the station?' | regard translate`\n"
+    )
+
+
+def test_files_are_checked_before_the_first_line_is_translated(regard, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.cli.translate.CHUNK_LINES", 1)
+    monkeypatch.setattr("regard.pipelines.Translator.translate", None)
+    (tmp_path / "a.en").write_text("the cat\n" + "the cat sat on the mat " * 9 + "\n")
+    done = regard("translate", tmp_path / "a.en", "--model", model)
+    assert (done.code, done.out) == (2, "")
+    assert "a.en, line 2: expected sentences of at most 31 tokens, got one of " in done.err
+
+
+def test_empty_lines_are_not_counted_as_translations(regard):
+    done = regard("translate", stdin="Thank you.\n\nQuantum chromodynamics confines colour-charged partons.\n")
+    assert done.err == "note: low confidence in 1 of 2 translations: line 3\n"

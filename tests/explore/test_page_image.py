@@ -106,7 +106,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path, image, picture):
     place = tmp_path / "a.regard"
     image.save(place)
     rewrite(place, picture)
-    with pytest.raises(InvalidFile, match="is not a recording, or a damaged one"):
+    with pytest.raises(InvalidFile, match="expected a recording, got a damaged file or one of another kind"):
         regard.load(place)
 
 

@@ -97,22 +97,24 @@ def load(path: str | os.PathLike[str]) -> Recording:
     """
     file = as_path(path)
     if file.is_dir():
-        raise InvalidFile(f"{file}: is a folder; a recording is one file, *.regard")
+        raise InvalidFile(f"{file}: expected a recording, a file such as run.regard, got a folder")
     if not file.is_file():
-        raise InvalidFile(f"{file}: does not exist")
+        raise InvalidFile(f"{file}: no such file")
     with as_invalid_file(file):
         data = file.read_bytes()  # not mapped: reading a mapped file that was truncated ends the process
         metadata = _metadata(data)
         text = metadata.get("regard")
         if text is None:
-            raise InvalidFile(f"{file}: is not a recording: its metadata have no entry 'regard'")
+            raise InvalidFile(f"{file}: expected a recording, got a safetensors file without the metadata of one")
         header = json.loads(text)
         version = header.get("version") if isinstance(header, dict) else None
         if version != VERSION:
             raise InvalidFile(f"{file}: expected a recording of version {VERSION}, got version {version!r}")
         tensors = safetensors.load(data)
         if metadata.get("checksum") != checksum(text, tensors):
-            raise InvalidFile(f"{file}: is damaged: its checksum does not match its content")
+            raise InvalidFile(
+                f"{file}: expected a recording, got a damaged file: its checksum does not match its content"
+            )
         _check_classes(file, header)
         fields = {name: _decode(part, tensors) for name, part in header.items() if name != "version"}
         return Recording(layers=LayerList(Layer(**layer) for layer in fields.pop("layers")), **fields)
@@ -133,7 +135,7 @@ def as_invalid_file(path: Path) -> Iterator[None]:
     Raises:
         InvalidFile: With the reason, where this library knows it.
     """
-    problem = f"{path}: is not a recording, or a damaged one"
+    problem = f"{path}: expected a recording, got a damaged file or one of another kind"
     try:
         yield
     except InvalidFile:

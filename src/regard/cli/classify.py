@@ -8,14 +8,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import (
-    DeviceOption,
-    DtypeOption,
-    JsonOption,
-    OutputOption,
-    RequiredModelOption,
-    load_text_encoder,
-)
+from regard.cli.models import load_pipeline
+from regard.cli.options import DeviceOption, DtypeOption, JsonOption, OutputOption, RequiredModelOption
 from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidFile
 from regard.text.readers import display_name, read_lines
@@ -32,7 +26,8 @@ def classify(
 ) -> None:
     """Classify texts: the most probable class of each line and its probability.
 
-    Prints class, tab, probability; `--json` prints one object per text: text, label, probabilities.
+    Prints class, tab, probability; `--json` prints one object per text: text, label, probabilities. An empty line has
+    no class: its output is an empty line, or an object with the label null.
 
         echo "A story of two halves." | regard classify --model runs/polarity/best
         regard classify reviews.txt --model runs/polarity/best --json -o classes.jsonl
@@ -43,12 +38,13 @@ def classify(
     texts = list(read_lines(file))
     if not texts:
         raise InvalidFile(f"{display_name(file)}: expected texts, one per line, got an empty file")
-    encoder = load_text_encoder(model, "sequence_classification", dtype=dtype, device=device)
-    predictions = encoder.classify(texts)
+    encoder = load_pipeline(model, "classify", dtype=dtype, device=device)
+    predictions = iter(encoder.classify([text for text in texts if text.strip()]))
     with open_output(output) as out:
-        for text, (label, probabilities) in zip(texts, predictions, strict=True):
+        for text in texts:
+            label, probabilities = next(predictions) if text.strip() else (None, {})
             if as_json:
                 values = {"text": text, "label": label, "probabilities": probabilities}
                 out.write(json.dumps(values, ensure_ascii=False) + "\n")
             else:
-                out.write(f"{strip_newlines(label)}\t{probabilities[label]:.4f}\n")
+                out.write("\n" if label is None else f"{strip_newlines(label)}\t{probabilities[label]:.4f}\n")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.options import PAGE_SUFFIXES, check_suffix
 from regard.cli.output import print_path
 from regard.errors import InvalidArgument
 
@@ -14,9 +15,9 @@ from regard.errors import InvalidArgument
 def compare(
     first: Annotated[Path, typer.Argument(help="A recording (`.regard`).")],
     second: Annotated[Path, typer.Argument(help="The recording to compare it with.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("compare.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")] = Path("compare.html"),
 ) -> None:
-    """Compare two recordings side by side and rank heads by difference.
+    """Compare two recordings on a page: side by side, with heads ranked by difference.
 
     The recordings can be of two texts, two models or two checkpoints. The page shows both, and the difference for the
     tokens that both have. Layers are matched by name, or else by kind and order; heads by number.
@@ -31,6 +32,7 @@ def compare(
             model(ids)
         result.recording.select(tokens=["It", "was", "tired"]).save("second.regard")
     """
+    check_suffix(output, PAGE_SUFFIXES)
     import regard
     from regard.explore.page import write_page
 

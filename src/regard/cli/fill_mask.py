@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption, load_text_encoder
+from regard.cli.models import load_pipeline
+from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption
 from regard.cli.texts import check_texts
 
 
@@ -32,12 +33,12 @@ def fill_mask(
     Takes models that `regard train` makes from masked_lm recipes (their mask token is `<mask>`), and BERT or RoBERTa
     checkpoints. In a WordPiece vocabulary, `##ing` continues a word.
     """
-    check_texts({"TEXT": text})
+    check_texts({"text": text})
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    predictions = load_text_encoder(model, "masked_lm", dtype=dtype, device=device).fill_mask(text, top_k)
+    predictions = load_pipeline(model, "fill-mask", dtype=dtype, device=device).fill_mask(text, top_k)
     if as_json:
         masks = [prediction.probabilities for prediction in predictions]
         print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.models import load_pipeline
 from regard.cli.options import (
     AutoDtypeOption,
     DeviceOption,
     JsonOption,
     OutputOption,
     RequiredModelOption,
-    load_pipeline,
     reject_options,
 )
 from regard.cli.output import open_output
@@ -58,10 +58,9 @@ def generate(
     if prompt == "-":
         prompt = "\n".join(read_lines("-"))
     from regard.generation.sampling import SamplingParams
-    from regard.pipelines import Generator
 
     sampling = SamplingParams(temperature, top_k, top_p, seed) if beam is None and temperature else None
-    generator = load_pipeline(model, Generator, dtype=dtype, device=device)
+    generator = load_pipeline(model, "generate", dtype=dtype, device=device)
     sampling = None if sampling is None else sampling.with_generator(generator.device)  # one generator for all texts
     with open_output(output) as file:
         for number in range(num_samples):

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.models import load_any
 from regard.cli.options import (
+    TABLE_SUFFIXES,
+    AnyModelOption,
     DeviceOption,
-    DtypeOption,
     FileOption,
     LinesOption,
-    ModelOption,
     TextArgument,
-    load_any,
+    WeightsDtypeOption,
+    check_suffix,
 )
-from regard.cli.output import TABLE_SUFFIXES, progress
-from regard.cli.texts import InputText, read_texts
+from regard.cli.output import note, progress
+from regard.cli.texts import InputText, note_file_name, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -41,7 +43,10 @@ def heads(
     lines: LinesOption = False,
     sort_by: Annotated[
         str | None,
-        typer.Option(help="Show all heads, sorted by this score, instead of the strongest heads of each score."),
+        typer.Option(
+            help="Show all heads, sorted by this score: previous_token, next_token, self, first_token, separator, "
+            "duplicate_token, induction, entropy or mean_distance."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -49,8 +54,8 @@ def heads(
             "--output", "-o", help="Also write all scores as a table (.csv, .parquet) or figure (.png, .svg, .pdf)."
         ),
     ] = None,
-    model: ModelOption = None,
-    dtype: DtypeOption = "float32",
+    model: AnyModelOption = None,
+    dtype: WeightsDtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
     """Score each head: what its attention goes to, averaged over the tokens of a text.
@@ -66,15 +71,13 @@ def heads(
     With `--lines` scores are means over all lines. The tokens of an image are its patches.
     """
     inputs = read_texts(text, file, lines)
-    from regard.analysis.head_scores import HEAD_SCORES, head_scores
+    from regard.analysis.head_scores import HEAD_SCORES, head_scores, rank_heads
     from regard.checks import Checks
 
+    check_suffix(output, (*TABLE_SUFFIXES, *FIGURE_SUFFIXES))
     with Checks() as checks:
         if sort_by is not None:
             checks.choice("--sort-by", sort_by, HEAD_SCORES)
-        suffixes = (*TABLE_SUFFIXES, *FIGURE_SUFFIXES)
-        if output is not None and output.suffix not in suffixes:
-            checks.fail(f"--output: expected a name with {', '.join(suffixes)}, got {output.name!r}")
     from rich.console import Console
 
     from regard.pipelines import Translator
@@ -82,12 +85,16 @@ def heads(
 
     loaded = load_any(model, dtype=dtype, device=device)
     reads_images = isinstance(loaded, TransformersModel) and loaded.tokenizer is None
+    if not reads_images:
+        note_file_name(text)
     repeated = None if reads_images or isinstance(loaded, Translator) else loaded.record_repeated_tokens()
     scores = head_scores(_recordings(loaded, inputs), repeated_tokens=repeated)
     if output is not None:
         _write(scores, output)
     table = _strongest_heads(scores) if sort_by is None else _all_heads(scores, sort_by)
     Console(width=max(Console().width, MIN_WIDTH)).print(table)
+    if missing := [score for score in HEAD_SCORES if not rank_heads(scores, score)]:
+        note(f"not measured, because the tokens that they need do not occur: {', '.join(missing)}")
 
 
 def _recordings(model: Any, inputs: list[InputText]) -> Iterator[Recording]:

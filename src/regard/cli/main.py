@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from regard import __version__
 from regard.cli.classify import classify
@@ -24,6 +27,30 @@ from regard.cli.train import train
 from regard.cli.translate import translate
 from regard.errors import RegardError
 
+
+class Command(TyperCommand):
+    """A command whose errors name an option as it is typed: ``--top-k`` instead of ``top_k``."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except RegardError as error:
+            options = {str(parameter.name): parameter.opts[0] for parameter in self.params}
+            raise type(error)(name_options(str(error), options)) from error
+
+
+def name_options(message: str, options: Mapping[str, str]) -> str:
+    """Replace names of arguments in an error message by the options of the command.
+
+    Example:
+        >>> name_options("top_k: expected an int of at least 1, got 0", {"top_k": "--top-k"})
+        '--top-k: expected an int of at least 1, got 0'
+    """
+    pattern = rf"(?<![\w.-])({'|'.join(options)})(?=: expected )"
+    return re.sub(pattern, lambda match: options[match[1]], message).replace(", or None, got", ", got")
+
+
 app = typer.Typer(
     name="regard",
     no_args_is_help=True,
@@ -32,18 +59,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(show)
-app.command()(compare)
-app.command()(heads)
-app.command()(serve)
-app.command()(translate)
-app.command()(generate)
-app.command()(classify)
-app.command()(fill_mask)
-app.command()(steps)
-app.command()(evaluate)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)  # keys of the recipe
-app.command()(info)
+app.command(cls=Command)(show)
+app.command(cls=Command)(compare)
+app.command(cls=Command)(heads)
+app.command(cls=Command)(serve)
+app.command(cls=Command)(translate)
+app.command(cls=Command)(generate)
+app.command(cls=Command)(classify)
+app.command(cls=Command)(fill_mask)
+app.command(cls=Command)(steps)
+app.command(cls=Command)(evaluate)
+app.command(cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    train
+)  # keys of the recipe
+app.command(cls=Command)(info)
 
 
 def _print_version(is_set: bool) -> None:

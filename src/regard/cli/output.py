@@ -12,8 +12,6 @@ from typing import IO
 
 from regard.files import atomic_write
 
-TABLE_SUFFIXES = (".csv", ".parquet")
-
 
 def strip_newlines(text: str) -> str:
     """Replace tabs and line ends, which a byte-level model can generate, so that the text is one field of one line."""
@@ -63,6 +61,11 @@ def progress(description: str, total: int | None, unit: str = "lines") -> Iterat
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda count: bar.advance(task, count)
+
+
+def note(message: str) -> None:
+    """Print a note on stderr."""
+    print(f"note: {message}", file=sys.stderr)
 
 
 def print_path(label: str, path: Path) -> None:

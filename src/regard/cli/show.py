@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.models import load_any
 from regard.cli.options import (
+    PAGE_SUFFIXES,
+    TABLE_SUFFIXES,
+    AnyModelOption,
     DeviceOption,
-    DtypeOption,
     FileOption,
     LinesOption,
-    ModelOption,
     TextArgument,
-    load_any,
+    WeightsDtypeOption,
+    check_suffix,
     reject_options,
 )
-from regard.cli.output import TABLE_SUFFIXES, print_path
-from regard.cli.texts import InputText, check_texts, read_texts
+from regard.cli.output import note, print_path
+from regard.cli.texts import InputText, check_texts, note_file_name, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
+    from regard.pipelines import Translator
 
 RECORDING_SUFFIX = ".regard"
 
@@ -55,8 +59,8 @@ def show(
         Path,
         typer.Option("--output", "-o", help="Page (.html), recording (.regard) or table (.csv, .parquet) to write."),
     ] = Path("attention.html"),
-    model: ModelOption = None,
-    dtype: DtypeOption = "float32",
+    model: AnyModelOption = None,
+    dtype: WeightsDtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
     """Show what each token attends to, as a table and an offline HTML page.
@@ -81,9 +85,7 @@ def show(
     """
     inputs = read_texts(text, file, lines)
     check_texts({"--target": target, "--token": token})
-    if output.suffix not in ("", ".html", ".htm", RECORDING_SUFFIX, *TABLE_SUFFIXES):
-        expected = ", ".join((".html", RECORDING_SUFFIX, *TABLE_SUFFIXES))
-        raise InvalidArgument(f"--output: expected a name with {expected}, got {output.name!r}")
+    check_suffix(output, (*PAGE_SUFFIXES, RECORDING_SUFFIX, *TABLE_SUFFIXES))
     from regard.pipelines import Generator, TextEncoder, Translator
 
     loaded = load_any(model, dtype=dtype, device=device, pairs=target is not None)
@@ -102,8 +104,22 @@ def show(
             reject_options(context, ("layer", "token", "tokens"), "an image has a page with all layers and no table")
             if output.suffix in TABLE_SUFFIXES:
                 raise InvalidArgument(f"--output: expected .html or .regard for an image, got {output.name!r}")
+        else:
+            note_file_name(text)
+        if max_new_tokens is not None and recording.texts.get("text") == source.text:
+            note("no token was generated: the model ends the text here")
+        if isinstance(loaded, Translator) and target is None:
+            _note_confidence(loaded, source)
         numbered = output if source.line is None else output.with_stem(f"{output.stem}-{source.line}")
         _show(recording, source, numbered, layer, token, merge=not tokens)
+
+
+def _note_confidence(translator: Translator, source: InputText) -> None:
+    """Print a note if a translation is not reliable."""
+    (translation,) = translator.translate([source.text])[0]
+    if translation.is_reliable is False:
+        where = f"{source.origin}: " if source.origin else ""
+        note(f"{where}low confidence in the translation: {translation.confidence:.2f}")
 
 
 def _show(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from regard.cli.models import load_pipeline
 from regard.cli.options import (
+    PAGE_SUFFIXES,
+    AnyModelOption,
     DeviceOption,
-    DtypeOption,
     JsonOption,
-    ModelOption,
-    load_pipeline,
+    WeightsDtypeOption,
+    check_suffix,
     reject_options,
 )
 from regard.cli.output import print_path
@@ -34,9 +36,11 @@ def steps(
         int | None, typer.Option(min=0, help="Show the weighted values of this query only, from 0.")
     ] = None,
     as_json: JsonOption = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page instead of tables.")] = None,
-    model: ModelOption = None,
-    dtype: DtypeOption = "float32",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a page (.html) instead of tables.")
+    ] = None,
+    model: AnyModelOption = None,
+    dtype: WeightsDtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
     """Show every step of attention with its numbers: projections, scores, softmax, weighted values, output.
@@ -50,29 +54,28 @@ def steps(
     `--json` and `--output` contain all heads and queries.
     """
     if text is None:
-        reject_options(context, ("layer", "model", "dtype", "device"), "used only with TEXT")
+        reject_options(context, ("layer", "model", "dtype", "device"), "used only with a text")
     if as_json:
         reject_options(context, ("output",), "not used with --json, which prints the numbers")
     if as_json or output is not None:
         reject_options(context, ("head", "query"), "used only for tables; JSON and page contain all")
-    check_texts({"TEXT": text})
+    check_suffix(output, PAGE_SUFFIXES)
+    check_texts({"text": text})
     from rich.console import Console
 
     from regard.analysis.trace_attention import trace as trace_example
     from regard.checks import Checks
     from regard.explore.steps import tables, write_steps
-    from regard.pipelines.base import Pipeline
 
     if text is None:
         trace = trace_example()
     else:
-        pipeline: Any = load_pipeline(model, Pipeline, dtype=dtype, device=device)
-        trace = pipeline.trace(text, layer)
+        trace = load_pipeline(model, None, dtype=dtype, device=device).trace(text, layer)
     num_heads, num_queries, _ = trace["weights"].shape
     with Checks() as checks:
         for name, index, count in (("head", head, num_heads), ("query", query, num_queries)):
-            valid = index is None or index < count
-            checks.that(valid, f"--{name}: expected 0 to {count - 1}, the last {name} of the layer, got {index}")
+            expected = f"0 to {count - 1}, the last {name} of the layer" if count > 1 else f"0, the only {name}"
+            checks.that(index is None or index < count, f"--{name}: expected {expected}, got {index}")
     if as_json:
         print(trace.to_json(indent=1))
     elif output is not None:

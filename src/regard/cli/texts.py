@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.cli.output import note
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.readers import display_name, read_lines
 
@@ -43,7 +45,10 @@ class InputText(NamedTuple):
         try:
             yield
         except InvalidArgument as error:
-            raise InvalidArgument(f"{self.origin}: {error}" if self.origin else str(error)) from None
+            message = str(error)
+            raise InvalidArgument(
+                f"{self.origin}: {message.removeprefix('text: ')}" if self.origin else message
+            ) from None
 
 
 def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputText]:
@@ -54,12 +59,12 @@ def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputTe
         InvalidFile: If the file cannot be read or is empty.
     """
     if (text is None) == (file is None):
-        raise InvalidArgument(f"TEXT: expected a text or --file, got {'neither' if text is None else 'both'}")
+        raise InvalidArgument(f"text: expected a text or --file, got {'neither' if text is None else 'both'}")
     if file is None:
         if lines:
-            raise InvalidArgument("--lines: expected --file with one text per line, got TEXT; leave --lines out")
+            raise InvalidArgument("--lines: expected --file with one text per line, got a text; leave --lines out")
         assert text is not None
-        check_texts({"TEXT": text})
+        check_texts({"text": text})
         return [InputText(text)]
     name, texts = display_name(file), list(read_lines(file))
     numbered = [
@@ -67,4 +72,14 @@ def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputTe
     ]
     if not numbered:
         raise InvalidFile(f"{name}: expected a text, got an empty file")
-    return numbered if lines else [InputText("\n".join(texts), name)]
+    if lines:
+        return numbered
+    if len(numbered) > 1:
+        note(f"{name}: {len(numbered):,} lines are read as one text; --lines reads one text per line")
+    return [InputText("\n".join(texts), name)]
+
+
+def note_file_name(text: str | None) -> None:
+    """Print a note if a text is the name of a file, which a user may have meant to read."""
+    if text is not None and os.path.isfile(text):
+        note(f"{text!r} is read as a text, not as the file of that name; --file reads a file")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, islice
@@ -13,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.models import load_pipeline
 from regard.cli.options import (
     AutoDtypeOption,
     DeviceOption,
     JsonOption,
     ModelOption,
     OutputOption,
-    load_pipeline,
     reject_options,
 )
-from regard.cli.output import open_output, progress, stdin_is_terminal, strip_newlines
+from regard.cli.output import note, open_output, progress, stdin_is_terminal, strip_newlines
+from regard.errors import InvalidFile
 from regard.text.readers import display_name, read_lines
 
 if TYPE_CHECKING:
@@ -76,57 +76,61 @@ def translate(
     news and technical text. Its translations have a confidence: the probability that they are acceptable. A note on
     standard error lists the lines below 0.5, where most translations are wrong.
 
-    Scores are length-normalized log-probabilities. `--json` prints one object per line: line, source, and translations
-    with text, score, tokens, finished (false if cut at the length limit), confidence and is_reliable.
+    Scores are log-probabilities in nats, divided by the number of tokens to the power of `--length-penalty`; with
+    `--sample` they are not divided. `--json` prints one object per line: line, source, and translations with text,
+    score, tokens, finished (false if cut at the length limit), confidence and is_reliable.
     """
     if sample:
         reject_options(context, ("beam", "length_penalty"), "not used with --sample")
     else:
         reject_options(context, ("temperature", "top_k", "top_p", "seed"), "used only with --sample")
     paths = files or [Path("-")]
+    for path in paths:
+        if " " in str(path) and not path.exists():
+            raise InvalidFile(
+                f"{path}: no such file; to translate a text, write `echo {str(path)!r} | regard translate`"
+            )
     lines: Iterable[tuple[str, str]] = chain.from_iterable(map(named_lines, paths))
-    total = None
     if Path("-") not in paths:
         lines = list(lines)  # unreadable files are refused before the first line is translated
-        total = len(lines)
     is_typed = paths == [Path("-")] and stdin_is_terminal()
     from regard.generation.sampling import SamplingParams
-    from regard.pipelines import Translator
 
     options: dict[str, Any] = {"nbest": nbest, "beam": beam, "length_penalty": length_penalty}
     sampling = SamplingParams(temperature, top_k, top_p, seed) if sample else None
     unfinished: list[str] = []
     unreliable: list[str] = []
-    number = 0
+    num_translations = 0
     with open_output(output) as file:
-        translator = load_pipeline(model, Translator, dtype=dtype, device=device)
+        translator = load_pipeline(model, "translate", dtype=dtype, device=device)
         if sampling is not None:  # one generator for all lines
             options = {"nbest": nbest, "sampling": sampling.with_generator(translator.device)}
-        results = translate_lines(translator, lines, total=total, chunk=1 if is_typed else CHUNK_LINES, **options)
+        results = translate_lines(translator, lines, chunk=1 if is_typed else CHUNK_LINES, **options)
         for number, (name, source, translations) in enumerate(results, start=1):
             if as_json:
                 rows = [_json_row(number, source, translations)]
             else:
                 rows = _text_rows(number if nbest > 1 else None, translations, scores=scores)
             file.writelines(f"{row}\n" for row in rows)
-            unfinished += [] if translations[0].finished else [name]
-            unreliable += [str(number)] if translations[0].is_reliable is False else []
+            best = translations[0]
+            num_translations += bool(source.strip())
+            unfinished += [] if best.finished else [name]
+            unreliable += [str(number)] if best.is_reliable is False else []
             if is_typed:
                 file.flush()
-                if translations[0].is_reliable is False:
-                    print(f"note: low confidence: {translations[0].confidence:.2f}", file=sys.stderr)
+                if best.is_reliable is False:
+                    note(f"low confidence: {best.confidence:.2f}")
     if unfinished:
-        print(f"note: cut at the length limit: the translation of {_join(unfinished, limit=5)}", file=sys.stderr)
+        note(f"cut at the length limit: the translation of {_join(unfinished, limit=5)}")
     if unreliable and not is_typed:
         listed = f"line{'s' if len(unreliable) > 1 else ''} {_join(unreliable, limit=20)}"
-        print(f"note: low confidence in {len(unreliable):,} of {number:,} translations: {listed}", file=sys.stderr)
+        note(f"low confidence in {len(unreliable):,} of {num_translations:,} translations: {listed}")
 
 
 def translate_lines(
     translator: Translator,
     lines: Iterable[tuple[str, str]],
     *,
-    total: int | None = None,
     chunk: int = CHUNK_LINES,
     **options: Any,
 ) -> Iterator[tuple[str, str, list[Translation]]]:
@@ -134,14 +138,17 @@ def translate_lines(
 
     Args:
         translator: The model.
-        lines: Names, for error messages, and texts.
-        total: Number of lines, if it is known.
+        lines: Names, for error messages, and texts. Those of a list are checked before the first is translated.
         chunk: Lines that are read, sorted and translated together.
         options: As for `Translator.translate`.
 
     Yields:
         Name, text and translations, best first, of each line.
     """
+    total = None
+    if isinstance(lines, list):
+        total = len(lines)
+        translator.check_lines([text for _, text in lines], [name for name, _ in lines])
     remaining = iter(lines)
     with progress("translating", total) as advance:
         while part := list(islice(remaining, chunk)):

@@ -190,9 +190,8 @@ def listening(recording: Recording, port: int = 0) -> Iterator[tuple[Any, str]]:
         try:
             bound.bind((HOST, port))
         except (OSError, OverflowError) as error:
-            raise InvalidArgument(
-                f"--port: {port} cannot be listened on: {error}; leave it out for a free one"
-            ) from None
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidArgument(f"port: expected a free port, got {port} ({reason}); 0 is any free one") from None
         bound.listen()  # whoever opens the address at once is kept waiting, and not refused
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", server_header=False)
         server = uvicorn.Server(config)

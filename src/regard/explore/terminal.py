@@ -120,6 +120,8 @@ def _ranking(title: str, weights: torch.Tensor, names: Sequence[str]) -> Table:
     order: list[int] = weights.argsort(dim=0, descending=True, stable=True).tolist()
     for index in order[:MAX_RANKED]:
         weight = weights[index].item()
+        if weight == 0:  # hidden by the mask, as the tokens before a key of a causal model
+            break
         ranking.add_row(Text(f"{short(names[index])} ({index})"), _Bar(weight), f"{weight:.2f}")
     return ranking
 

@@ -322,7 +322,7 @@ def _native_config(path: Path, values: dict[str, Any]) -> Any:
     name = values.pop("architecture", None)
     if name is None and "model_type" in values:
         got = repr(values["model_type"])
-        raise InvalidCheckpoint(f"{path}: model_type: expected one of {', '.join(CONVERTERS)}, got {got:.80}")
+        raise UnsupportedCheckpoint(f"{path}: model_type: expected one of {', '.join(CONVERTERS)}, got {got:.80}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known, hint = ", ".join(ARCHITECTURES), "; a checkpoint of transformers needs model_type"
         got = f"{name!r:.80}{hint if name is None else ''}"

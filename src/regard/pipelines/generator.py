@@ -135,7 +135,8 @@ class Generator(SelfAttentionPipeline[GPT]):
             InvalidArgument: As :meth:`generate`.
         """
         check_sampling(sampling)
-        (ids,) = self.encode_prompts([prompt])
+        check_texts([prompt], names=["prompt"])
+        (ids,) = self._encode([prompt], ["prompt"])
         next_token = argmax_token if sampling is None else make_sampler(sampling, self.device)
         return self._stream(
             start_decoding(self.model, *self._pad([ids]), max_new_tokens=max_new_tokens), next_token, ids

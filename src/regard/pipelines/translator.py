@@ -130,10 +130,6 @@ class Translator(Pipeline[EncoderDecoder]):
             InvalidType: If lines are not a sequence of str, or an option has a wrong type.
             InvalidArgument: If an option has a wrong value, or a line has a sentence that is too long.
         """
-        with Checks() as checks:
-            if checks.sequence("lines", lines, "str") and line_names is not None and len(line_names) != len(lines):
-                checks.fail(f"line_names: expected one for each of {len(lines)} lines, got {len(line_names)}")
-        check_texts(lines, "lines", line_names)
         check_sampling(sampling)
         search = {"beam": beam, "length_penalty": length_penalty}
         search = {name: value for name, value in search.items() if value is not None}
@@ -147,11 +143,14 @@ class Translator(Pipeline[EncoderDecoder]):
                     checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
         if sampling is not None:  # one generator for all batches, so that equal lines get different samples
             options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
-        names = [f"lines[{index}]" for index in range(len(lines))] if line_names is None else line_names
-        parts = self._split_long_lines(lines, names)
+        parts = self._split_long_lines(lines, line_names)
         results = iter(self._translate_parts([ids for line in parts for ids in line], options))
         penalty = None if sampling is not None else search.get("length_penalty", 1.0)  # the default of beam_search
         return [self._join_parts([part for _ in line for part in next(results)], penalty) for line in parts]
+
+    def check_lines(self, lines: Sequence[str], line_names: Sequence[str] | None = None) -> None:
+        """Check that lines can be translated; arguments and errors are those of `translate`."""
+        self._split_long_lines(lines, line_names)
 
     def record(self, text: str, target: str | None = None) -> Recording:
         """Record what every layer and head attends to while a text is translated.
@@ -212,8 +211,13 @@ class Translator(Pipeline[EncoderDecoder]):
         """Maximum number of tokens of a source, without EOS."""
         return self.model.config.max_seq_len - 1
 
-    def _split_long_lines(self, lines: Sequence[str], names: Sequence[str]) -> list[list[list[int]]]:
+    def _split_long_lines(self, lines: Sequence[str], line_names: Sequence[str] | None) -> list[list[list[int]]]:
         """Token ids of the parts of each line: one part of a short line, none of an empty one."""
+        with Checks() as checks:
+            if checks.sequence("lines", lines, "str") and line_names is not None and len(line_names) != len(lines):
+                checks.fail(f"line_names: expected one for each of {len(lines)} lines, got {len(line_names)}")
+        check_texts(lines, "lines", line_names)
+        names = [f"lines[{index}]" for index in range(len(lines))] if line_names is None else line_names
         limit = min(MAX_SOURCE_TOKENS, self._max_source_tokens)
         parts: list[list[list[int]]] = []
         with Checks() as checks:

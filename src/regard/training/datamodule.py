@@ -44,7 +44,7 @@ class TaskDataModule(L.LightningDataModule):
         """
         is_resumed = (self.recipe.output_dir / STATE_FILE).is_file()
         path = self.folder / HASHES_FILE
-        hashes = {key: hash_files(files) for key, files in self.task.files.items()}
+        hashes = {key: hash_files(files) for key, files in self.recipe.files.items()}
         if is_resumed and path.is_file():
             _check_hashes(json.loads(path.read_text()), hashes)
         write_recipe(self.recipe)  # it holds the paths of the data: only after their contents have been checked

@@ -14,7 +14,7 @@ from torch import nn
 from regard.checks import Checks
 from regard.errors import InvalidCheckpoint, TrainingDiverged
 from regard.training.checkpoint_io import STATE_FILE
-from regard.training.recipe import OptimizerConfig
+from regard.training.recipe import PERCENTAGES, OptimizerConfig
 from regard.training.tasks.base import Task
 
 log = logging.getLogger("regard.training")
@@ -143,8 +143,10 @@ class TaskModule(L.LightningModule):
         sums = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         with self.trainer.precision_plugin.val_step_context():
             metrics = self.task.compute_metrics(self.model, sums)
-        values = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items() if name != "valid_loss"]
-        log.info("step %d: %s", self.global_step, ", ".join([f"valid loss {metrics['valid_loss']:.4f}", *values]))
+        texts = [f"valid loss {metrics['valid_loss']:.4f}"]
+        for name in [name for name in metrics if name != "valid_loss"]:
+            texts.append(f"{name.replace('_', ' ')} {metrics[name]:.4g}{'%' if name in PERCENTAGES else ''}")
+        log.info("step %d: %s", self.global_step, ", ".join(texts))
         # for early stopping and `best`; processes agree already, but Lightning warns without sync_dist
         self.log_dict(metrics, logger=False, sync_dist=self.trainer.world_size > 1)
         for logger in self.trainer.loggers:

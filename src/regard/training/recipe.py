@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from typing_extensions import Self
 
 from regard.checks import Checks
-from regard.errors import InvalidRecipe, InvalidType, did_you_mean, raise_problems
+from regard.errors import InvalidFile, InvalidRecipe, InvalidType, did_you_mean, raise_problems
 from regard.training.recipe_errors import contains_type, describe_errors
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
 )
 """The class of each task's recipe, in the module of ``regard.training.tasks`` with the task's name."""
 LOWER_IS_BETTER = ("perplexity", "bits_per_character")
+PERCENTAGES = ("accuracy", "f1")
 
 
 class Section(BaseModel):
@@ -306,6 +307,21 @@ class Recipe(Section):
             checks.error = InvalidRecipe
             recipe.check(checks)
         return recipe
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The data files by key; their contents must not change while a run is resumed."""
+        return {"data.train": self.data.paths(self.data.train), "data.valid": self.data.paths(self.data.valid)}
+
+    def check_files(self) -> None:
+        """Check that the data files exist.
+
+        Raises:
+            InvalidFile: With every file that is missing.
+        """
+        missing = [(key, path) for key, paths in self.files.items() for path in paths if not path.exists()]
+        hint = f"or data.folder, which is {self.data.folder.absolute()}"
+        raise_problems([f"{key}: no such file: {path}; change {key} {hint}" for key, path in missing], InvalidFile)
 
     @property
     def has_validation(self) -> bool:

@@ -82,10 +82,12 @@ def _check(folder: Path, *, resume: bool) -> None:
     has_models = any((folder / name).is_dir() for name in MODELS)
     other = "choose another output_dir"
     if resume and not recipe.is_file():
-        raise InvalidArgument(f"{folder}: no run to resume: there is no {RECIPE_FILE}; start it without resume")
+        start = "start the training without --resume (Python: resume=False)"
+        raise InvalidArgument(f"{folder}: expected a run to resume, got no {RECIPE_FILE}; {start}")
     if state.is_file():
         if not resume:
-            raise InvalidArgument(f"{folder}: expected an empty folder, got a run; resume it or {other}")
+            resume_it = "add --resume (Python: resume=True) to continue it"
+            raise InvalidArgument(f"{folder}: expected an empty folder, got a run; {resume_it}, or {other}")
         return
     if resume and (folder / "last").is_dir():  # saved after the first state; a kill can leave `best` without one
         raise InvalidArgument(f"{state}: no such file, but there are models; the run cannot be resumed: {other}")

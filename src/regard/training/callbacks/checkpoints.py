@@ -86,7 +86,7 @@ class Checkpoints(L.Callback):
 
     def _end_step(self, trainer: L.Trainer, module: TaskModule) -> None:
         config, step, any_process = self.config, trainer.global_step, trainer.strategy.reduce_boolean_decision
-        is_interrupted = any_process(self.interrupt.is_requested, all=False)
+        is_interrupted = any_process(self.interrupt.signal is not None, all=False)
         is_late = any_process(time.monotonic() - self.saved_at > 60 * config.every_n_minutes, all=False)
         is_due = step % config.every_n_steps == 0 or step >= trainer.max_steps or trainer.should_stop
         is_due = is_due or is_interrupted or is_late

@@ -54,6 +54,8 @@ class ProgressLogger(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock and the bar."""
+        if trainer.global_step:
+            log.info("resuming at step %d", trainer.global_step)
         self.started_at = time.perf_counter()
         if trainer.is_global_zero and self.console.is_terminal:
             self.bar = Progress(
