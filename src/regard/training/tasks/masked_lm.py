@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.masking import MaskedBatch, MaskedLMLoader
-from regard.data.texts import TextDataset, tokenize_texts
+from regard.data.masking import MaskedLMLoader
+from regard.data.texts import TextBatch, TextDataset, tokenize_texts
 from regard.errors import InvalidFile
 from regard.metrics.classification import perplexity
 from regard.models import Bert
@@ -96,12 +96,12 @@ class MaskedLMTask(BertTask):
     def build_model(self) -> Bert:
         return self.build_bert("masked_lm")
 
-    def losses(self, model: Bert, batch: MaskedBatch) -> dict[str, Tensor]:
+    def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
         smoothing = self.recipe.loss.label_smoothing
         loss = model.masked_lm_loss(batch.input_ids, batch.lengths, batch.labels, label_smoothing=smoothing)
         return {"loss": loss.loss}
 
-    def validation_sums(self, model: Bert, batch: MaskedBatch) -> Sequence[Tensor]:
+    def validation_sums(self, model: Bert, batch: TextBatch) -> Sequence[Tensor]:
         loss = model.masked_lm_loss(batch.input_ids, batch.lengths, batch.labels, count_correct=True)
         assert loss.num_correct is not None
         return loss.nll, loss.num_tokens, loss.num_correct
