@@ -39,13 +39,7 @@ class MaskedLMValidationConfig(ValidationConfig):
 
 
 class MaskedLMRecipe(BertRecipe):
-    """The recipe of a masked language model.
-
-    Args:
-        data: See :class:`MaskedDataConfig`.
-        model: The fields of :class:`regard.models.BertConfig`, or ``checkpoint``.
-        validation: See :class:`MaskedLMValidationConfig`.
-    """
+    """The recipe of a masked language model."""
 
     target_unit = "masked tokens"
     metric_names = ("valid_loss", "perplexity", "accuracy")
@@ -60,17 +54,12 @@ class MaskedLMRecipe(BertRecipe):
     def check(self, checks: Checks) -> None:
         super().check(checks)
         length, limit = self.data.max_length, self.data.max_tokens_per_batch
-        checks.that(
-            length <= limit, f"data.max_length: expected at most data.max_tokens_per_batch={limit}, got {length}"
-        )
+        expected = f"expected at most data.max_tokens_per_batch={limit}"
+        checks.that(length <= limit, f"data.max_length: {expected}, got {length}")
 
 
 class MaskedLMTask(BertTask):
-    """Trains a masked language model.
-
-    Args:
-        recipe: The recipe.
-    """
+    """Trains a masked language model."""
 
     recipe: MaskedLMRecipe
 
