@@ -37,9 +37,7 @@ def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any])
     path = tmp_path / "run" / "state.ckpt"
     state = torch.load(path, weights_only=True)
     path.write_bytes(b"torn")
-    with pytest.raises(
-        InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file that is trunc"
-    ):
+    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a damaged file"):
         train(recipe, resume=True)
     torch.save({"weights": torch.zeros(3)}, path)
     with pytest.raises(
@@ -52,7 +50,7 @@ def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any])
         train(recipe, resume=True)
     weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
     torch.save({**state, "state_dict": weights}, path)
-    message = r"state\.ckpt: model\.src_embedding\.weight: expected \(\d+, 16\), got \(3, 4\)"
+    message = r"state\.ckpt: .*\s+size mismatch for model\.src_embedding\.weight: .*\[3, 4\].*\[\d+, 16\]"
     with pytest.raises(InvalidCheckpoint, match=message):
         train(recipe, resume=True)
 

@@ -221,25 +221,15 @@ def _reason(error: Exception) -> str:
 class UniqueKeyLoader(yaml.SafeLoader):
     """`yaml.SafeLoader` that refuses duplicate keys, and reads 1e-3 as a number, as YAML 1.2 does."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._checked: set[yaml.MappingNode] = set()
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Resolve merge keys (``<<``); duplicates are looked for before, because merged keys may repeat."""
-        if node not in self._checked:
-            self._checked.add(node)
-            self._refuse_duplicates(node)
-        super().flatten_mapping(node)
-
-    def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """A mapping as it is written, before merge keys (``<<``) bring keys that it may repeat."""
+        node = super().compose_mapping_node(anchor)
         names: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:str":
-                continue
+        for key in [key for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]:
             if key.value in names:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+                raise yaml.MarkedYAMLError(None, None, f"duplicate key {key.value!r}", key.start_mark)
             names.add(key.value)
+        return node
 
 
 class _Dumper(yaml.SafeDumper):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -22,16 +21,9 @@ OUTPUTS = (RECIPE_FILE, STATE_FILE, METRICS_FILE, "train.log", "tensorboard", "d
 """What a run writes into its folder."""
 
 
-@dataclass
-class RunStatus:
-    """Whether the training has started, after which its files are kept."""
-
-    has_started: bool = False
-
-
 @contextmanager
-def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
-    """Create and lock a run folder; if the run fails before the training starts, remove its files.
+def run_folder(folder: Path, *, resume: bool) -> Iterator[None]:
+    """Create and lock a run folder; if a new run fails before it has metrics, remove its files.
 
     The operating system releases the lock of a killed process. A folder belongs to a run if it has the unchanged copy
     of a recipe; in other folders no file that a run would write may exist.
@@ -46,7 +38,7 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
         InvalidFile: If the folder cannot be created.
     """
     if rank_zero_only.rank:  # rank 0 does this for all processes
-        yield RunStatus()
+        yield
         return
     _check(folder, resume=resume)
     is_new, had_lock = not (folder / RECIPE_FILE).is_file(), (folder / LOCK_FILE).exists()
@@ -60,12 +52,15 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
         raise InvalidArgument(message) from None
     except OSError as error:
         raise InvalidFile(f"{folder}: could not be created: {error.strerror}") from error
-    status = RunStatus()
     try:
-        yield status
+        yield
     except Exception:
-        if is_new and not status.has_started:
-            _remove_outputs(folder)
+        if is_new and not (folder / METRICS_FILE).exists():
+            for path in (folder / name for name in OUTPUTS):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         raise
     finally:
         lock.release()
@@ -98,11 +93,3 @@ def _check(folder: Path, *, resume: bool) -> None:
     files = [name for name in OUTPUTS if (folder / name).exists()]
     if files and not recipe.is_file():
         raise InvalidArgument(f"{folder}: expected no {', '.join(files)}, which the run would overwrite; {other}")
-
-
-def _remove_outputs(folder: Path) -> None:
-    for path in (folder / name for name in OUTPUTS):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
 from regard.training.recipe import Recipe
 from regard.training.recipe_file import check_resumable
-from regard.training.run_folder import RunStatus, run_folder
+from regard.training.run_folder import run_folder
 
 log = logging.getLogger("regard.training")
 
@@ -84,11 +84,11 @@ def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
     if not isinstance(recipe, Recipe):
         raise InvalidType(f"recipe: expected a Recipe, got {recipe!r:.80}; use load_recipe or Recipe.from_dict")
     recipe.check_files()
-    with run_folder(recipe.output_dir, resume=resume) as status:
-        return _train(recipe, status, resume=resume)
+    with run_folder(recipe.output_dir, resume=resume):
+        return _train(recipe, resume=resume)
 
 
-def _train(recipe: Recipe, status: RunStatus, *, resume: bool) -> TrainResult:
+def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
     state, folder = recipe.output_dir / STATE_FILE, recipe.output_dir
     if resume:
         check_resumable(recipe)
@@ -107,8 +107,6 @@ def _train(recipe: Recipe, status: RunStatus, *, resume: bool) -> TrainResult:
             hint = f"--resume continues from step {step}" if step else "nothing was saved"
             log.info("stopped by %s; %s", "Ctrl-C" if number == SIGINT else number.name, hint)
             return TrainResult(folder, step, checkpoints.best, number)
-        finally:
-            status.has_started = interrupt.has_started
         log.info("finished at step %d: the models are in %s", trainer.global_step, folder)
     return TrainResult(folder, trainer.global_step, checkpoints.best)
 

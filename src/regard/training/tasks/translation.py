@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import Field, Tag
 from torch import Tensor, distributed
 
 from regard.checks import Checks
@@ -30,8 +30,8 @@ from regard.training.recipe import (
     Recipe,
     ValidationConfig,
     architecture_or,
-    as_list,
     model_section,
+    sequence_of,
 )
 from regard.training.tasks.attention_losses import AttentionLosses, AttentionLossesConfig
 from regard.training.tasks.base import Split, Task
@@ -59,14 +59,7 @@ class RNNSearchSection(model_section("rnn_search", RNNSearchConfig, DERIVED_FIEL
     """An RNNsearch."""
 
 
-def _one_or_two(value: object) -> object:
-    files = as_list(value)
-    if not isinstance(files, (list, tuple)) or not 1 <= len(files) <= 2:
-        raise ValueError("one TSV or a list of two line-aligned files")
-    return files
-
-
-PairPaths = Annotated[tuple[DataPath, ...], BeforeValidator(_one_or_two)]
+PairPaths = Annotated[tuple[DataPath, ...], sequence_of("one TSV or a list of two line-aligned files", 1, 2)]
 
 
 class PairDataConfig(DataConfig):
@@ -92,15 +85,7 @@ class TranslationValidationConfig(ValidationConfig):
 
 
 class TranslationRecipe(Recipe):
-    """The recipe of a translation model.
-
-    Args:
-        data: See :class:`PairDataConfig`.
-        model: The fields of :class:`regard.models.TransformerConfig`, or with ``architecture: rnn_search`` those of
-            :class:`regard.models.RNNSearchConfig`.
-        attention_loss: See :class:`AttentionLossesConfig`.
-        validation: See :class:`TranslationValidationConfig`.
-    """
+    """The recipe of a translation model: a Transformer, or with ``architecture: rnn_search`` an RNNsearch."""
 
     metric_names = ("valid_loss", "bleu", "chrf", *(f"{name}_loss" for name in AttentionLossesConfig.model_fields))
 
@@ -143,11 +128,7 @@ class TranslationRecipe(Recipe):
 
 
 class TranslationTask(Task):
-    """Trains a translation model.
-
-    Args:
-        recipe: The recipe.
-    """
+    """Trains a translation model."""
 
     recipe: TranslationRecipe
     tokenizer: Tokenizer
