@@ -47,7 +47,7 @@ class CausalState(DecodingState[GPT]):
         width = input_ids.shape[1]
         self.left_padding = None
         if lengths is not None and (lengths < width).any():
-            self.left_padding = width - lengths.long()  # (sentences,)
+            self.left_padding = width - lengths  # (sentences,)
             indices = torch.arange(width, device=input_ids.device) - self.left_padding[:, None]
             input_ids = input_ids.gather(1, indices.clamp(min=0))
         super().__init__(model, input_ids.to(torch.int64), eos_ids=model.config.eos_ids, **options)
@@ -86,8 +86,9 @@ def start_decoding(
     """
     _check_inputs(model, input_ids, lengths, max_new_tokens, min_new_tokens)
     max_seq_len = model.config.max_seq_len
+    lengths = None if lengths is None else lengths.long()  # uint8 would overflow in sums and comparisons
     widths = input_ids.new_full((len(input_ids),), input_ids.shape[1], dtype=torch.int64)
-    num_tokens = widths if lengths is None else lengths.long()  # int64, so that sums do not overflow
+    num_tokens = widths if lengths is None else lengths
     if max_new_tokens is not None:
         limits = torch.full_like(num_tokens, max_new_tokens)
     elif isinstance(model, GPT):
