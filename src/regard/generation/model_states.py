@@ -78,7 +78,7 @@ def start_decoding(
 ) -> DecodingState:
     """Check the arguments of a search and return the state of its batch before the first step.
 
-    Arguments are those of :func:`regard.generation.greedy`, and num_beams, the number of rows per sentence.
+    Arguments are those of :func:`regard.generation.greedy`, plus ``num_beams``, the number of rows per sentence.
 
     Raises:
         InvalidType: If an argument has a wrong type.

@@ -117,7 +117,7 @@ def make_sampler(sampling: SamplingParams, device: torch.device) -> NextToken:
 
 
 def as_generator(seed: int | torch.Generator | None, device: torch.device) -> torch.Generator | None:
-    """A new generator on the device for an int; None and a generator, which must be there, are returned unchanged."""
+    """A new generator on the device for an int seed; None and a generator on the device are returned unchanged."""
     if not isinstance(seed, torch.Generator):
         return None if seed is None else torch.Generator(device).manual_seed(int(seed))
     if seed.device.type != device.type:

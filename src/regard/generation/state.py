@@ -94,7 +94,7 @@ class DecodingState(ABC, Generic[Model]):
     def next_token_log_probs(self) -> Tensor:
         """Log-probabilities of the next token in float32, (rows, vocab); −∞ for tokens that are not allowed.
 
-        The first call makes ``num_beams`` rows of the one row of each sentence: until then they are equal.
+        The first call expands the one row of each sentence to ``num_beams`` rows, which are equal until then.
 
         Raises:
             InvalidArgument: If they are NaN.

@@ -11,7 +11,7 @@ from regard.errors import InvalidArgument, InvalidType
 
 
 def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[str] | None = None) -> None:
-    """Refuse what a tokenizer cannot encode; messages name all such texts.
+    """Check that a tokenizer can encode texts; the error names all that it cannot encode.
 
     Args:
         texts: The texts.
@@ -42,7 +42,7 @@ def checked_texts(texts: Iterable[str]) -> Iterator[str]:
 
 
 def as_ids(ids: Any, name: str = "ids") -> list[int]:
-    """Token ids as ints; `InvalidType` if they are something else, `InvalidArgument` if they do not fit in 32 bits."""
+    """Token ids as ints; raises `InvalidType` for other types, `InvalidArgument` for ids that do not fit in 32 bits."""
     try:
         numbers = [index(each) for each in ids]
     except TypeError:
