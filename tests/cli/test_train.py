@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from regard.training.recipe_file import bundled_recipes
+
 RECIPE = """\
 output_dir: {run}
-data: {{folder: {folder}, train: pairs.tsv}}
+data: {{folder: {folder}, train: pairs.tsv, max_length: 31}}
 tokenizer: {{vocab_size: 270}}
 model: {{d_model: 16, num_heads: 2, num_encoder_layers: 1, num_decoder_layers: 1, d_ff: 32, max_seq_len: 32}}
 trainer: {{max_steps: 9, accelerator: cpu}}
 """
+SHORT = ["--trainer.max_steps", 2, "--trainer.accelerator", "cpu", "--validation.bleu_sentences", 2]
+SMALL = ["--model.d_model", 16, "--model.d_ff", 16]
 
 
 @pytest.fixture
@@ -24,30 +33,72 @@ def recipe(tmp_path):
     return path
 
 
-def test_a_recipe_becomes_a_model_and_goes_on(regard, recipe, tmp_path):
+def test_a_recipe_becomes_a_model_and_a_run_folder_is_resumed(regard, recipe, tmp_path):
     done = regard("train", recipe, "--trainer.max_steps", 2, "--model.d_ff=64")
     assert done.code == 0, done.err
     assert "d_ff: 64" in (tmp_path / "run/recipe.yaml").read_text()
     assert regard("translate", "--model", tmp_path / "run/last", "--beam", 1, stdin="the cat\n").code == 0
+    done = regard("train", tmp_path / "run")
+    assert done.code == 2
+    assert "expected an empty folder, got a run; add --resume (Python: resume=True) to continue it" in done.err
     done = regard("train", recipe, "--model.d_ff=64", "--trainer.max_steps", 3, "--resume")
     assert done.code == 0, done.err
-    assert "step 2" in done.err
+    assert "resuming at step 2" in done.err
+    done = regard("train", tmp_path / "run", "--trainer.max_steps", 4, "--resume")
+    assert done.code == 0, done.err
+    assert "resuming at step 3" in done.err
+
+
+@pytest.mark.parametrize("folder", [[], ["--data.folder", "."]])
+def test_a_bundled_recipe_trains_on_own_files(regard, tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    for name, count in (("pairs", 500), ("valid", 20)):
+        lines = [f"{number} black cats\t{number} schwarze Katzen\n" for number in range(count)]
+        Path(f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+    own = [*folder, "--data.train", "pairs.tsv", "--data.valid", "valid.tsv", "--output_dir", "runs/mine"]
+    done = regard("train", "toy-translation", *own, *SHORT, *SMALL)
+    assert done.code == 0, done.err
+    assert "training: 500 pairs" in done.err
+    assert "validation: 20 pairs" in done.err
+    assert Path("runs/mine/best").is_dir()
+
+
+def test_the_validation_file_of_a_bundled_recipe_does_not_stay_with_own_training_files(regard, recipe, monkeypatch):
+    monkeypatch.chdir(recipe.parent)
+    done = regard("train", "toy-translation", "--data.train", "pairs.tsv", *SHORT)
+    assert done.code == 2
+    folder = re.escape(str(recipe.parent))
+    assert re.match(
+        rf"regard: data\.valid: no such file: pairs\.valid\.tsv\.gz; .* data\.folder, which is {folder}\n", done.err
+    )
+
+
+def test_missing_data_of_a_bundled_recipe_say_where_to_get_them(regard, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = regard("train", "tatoeba-en-de")
+    assert done.code == 2
+    assert f"data.train: no such file: train.tsv.gz; change data.train or data.folder, which is {tmp_path}" in done.err
+    assert "add `--data.folder FOLDER`; FOLDER holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, " in done.err
+    assert "https://www.manythings.org/anki" in done.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
-        (["--trainer.max_step", "3"], "trainer.max_step: no such key, did you mean 'trainer.max_steps'?"),
+        (["--trainer.max_step", "3"], "regard: trainer.max_step: no such key, did you mean 'trainer.max_steps'?\n"),
+        (["--device", "cpu"], "regard: device: no such key, did you mean 'trainer.accelerator'?\n"),
         (["--trainer.max_steps", "many"], "trainer.max_steps: expected a valid integer, got 'many'"),
         (["--trainer.max_steps"], "--trainer.max_steps: expected a value, got none"),
-        (["--data.train", "nothing.tsv"], "nothing.tsv: no such file"),
-        (["--resume"], "no run to resume"),
+        (["--data.train", "nothing.tsv"], "data.train: no such file: "),
+        (["--data.train", ""], "regard: data.train: expected a path, got ''\n"),
+        (["--data.max_length", "32"], "data.max_length: expected at most 31, which leaves room for the end token in "),
+        (["--resume"], "expected a run to resume, got no recipe.yaml; start the training without --resume"),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_code_2(regard, recipe, arguments, said):
+def test_an_error_is_one_message_and_code_2(regard, recipe, arguments, expected):
     done = regard("train", recipe, *arguments)
     assert done.code == 2
-    assert said in done.err
+    assert expected in done.err
     assert "Traceback" not in done.err
 
 
@@ -64,6 +115,30 @@ def test_a_key_before_the_recipe_is_refused(regard, recipe, key):
     assert f"RECIPE: expected the recipe before its keys, got {key[0]} first" in done.err
 
 
+def test_the_help_lists_data_keys_formats_and_recipes_without_importing_torch():
+    code = """
+import sys
+from regard.cli.main import app
+try:
+    app(["train", "--help"])
+finally:
+    print(sorted({"torch", "lightning"} & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    text = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    assert text.splitlines()[-1] == "[]"
+    for part in (
+        *bundled_recipes(),
+        "data.train, data.valid",
+        "data.folder",
+        "source, tab, target",
+        "recipe.yaml in the run folder lists every key",
+    ):
+        assert part in re.sub(r"\s+", " ", text), part
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_a_missing_extra_is_named(regard, recipe, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     for name in [name for name in sys.modules if name.startswith("regard.training")]:
@@ -73,7 +148,16 @@ def test_a_missing_extra_is_named(regard, recipe, monkeypatch):
     assert done.err == "regard: training needs yaml: install it with `pip install 'regard[train]'`\n"
 
 
-def test_ctrl_c_is_130(regard, recipe, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_gives_its_exit_status(regard, recipe, monkeypatch, number, code):
+    translation = importlib.import_module("regard.training.tasks.translation")
+    monkeypatch.setattr(translation, "train_translation_bpe", lambda *_: signal.raise_signal(number))
+    done = regard("train", recipe)
+    assert done.code == code
+    assert f"stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}; nothing was saved" in done.err
+
+
+def test_ctrl_c_outside_the_training_is_130(regard, recipe, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 

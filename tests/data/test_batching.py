@@ -1,4 +1,4 @@
-"""Batches hold every pair once, within the budget, in an order that can be taken up anywhere."""
+"""Batches contain every pair once, within the budget, in an order that can be resumed anywhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_pair_is_in_one_batch_within_the_budget(
         assert len(rows) * max(src[rows].max() + 1, tgt[rows].max() + 1) <= tokens
 
 
-def test_padding_share_is_what_the_tensors_hold(corpus: PairDataset) -> None:
+def test_padding_fraction_is_that_of_the_tensors(corpus: PairDataset) -> None:
     loader = PairLoader(corpus, 400)
     cells = real = 0
     for batch in loader:
@@ -51,7 +51,7 @@ def test_padding_share_is_what_the_tensors_hold(corpus: PairDataset) -> None:
     )
 
 
-def test_buckets_pad_far_less_than_chance_does() -> None:
+def test_batches_have_far_less_padding_than_random_ones() -> None:
     rng = np.random.default_rng(0)
     src = rng.poisson(9, 20_000) + 1  # as short sentences are
     tgt = np.maximum(1, src + rng.normal(0, 1.5, 20_000).round().astype(int))
@@ -59,7 +59,7 @@ def test_buckets_pad_far_less_than_chance_does() -> None:
     assert padding_fraction(src, tgt, np.array_split(rng.permutation(20_000), 25)) > 0.4
 
 
-def test_a_pair_that_fits_no_batch_is_refused() -> None:
+def test_a_pair_above_the_budget_is_refused() -> None:
     with pytest.raises(
         InvalidArgument, match="max_tokens: expected at least the 12 tokens of pair 1, got 10; allow more tokens"
     ):
@@ -89,20 +89,20 @@ def same(left: list[PairBatch], right: list[PairBatch]) -> bool:
     )
 
 
-def test_the_order_follows_from_seed_and_epoch(corpus: PairDataset) -> None:
+def test_seed_and_epoch_determine_the_order(corpus: PairDataset) -> None:
     first = PairLoader(corpus, 400, seed=1)
     epoch = len(first.sampler.plan(0))
     batches = take(first, 3 * epoch)
     assert same(batches, take(PairLoader(corpus, 400, seed=1), 3 * epoch))
     assert not same(batches, take(PairLoader(corpus, 400, seed=2), 3 * epoch))
     assert not same(batches[:epoch], batches[epoch : 2 * epoch])
-    met = [frozenset(tuple(row) for row in batch.input_ids.tolist()) for batch in batches]
-    assert set(met[:epoch]) != set(met[epoch : 2 * epoch])  # other pairs meet, too
+    pairs = [frozenset(tuple(row) for row in batch.input_ids.tolist()) for batch in batches]
+    assert set(pairs[:epoch]) != set(pairs[epoch : 2 * epoch])  # other pairs share a batch
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("stop", [1, 17, 40, 41, 80, 95])
-def test_a_resumed_loader_goes_on_at_the_very_batch(corpus: PairDataset, stop: int, world_size: int) -> None:
+def test_a_resumed_loader_continues_at_the_next_batch(corpus: PairDataset, stop: int, world_size: int) -> None:
     whole = take(PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size), 120)
     stopped = PairLoader(
         corpus, 400, seed=1, rank=0, world_size=world_size
@@ -125,7 +125,7 @@ def test_processes_share_an_epoch_evenly(corpus: PairDataset, world_size: int) -
     assert len(rows) - len(expected) == -len(expected) % world_size
 
 
-def test_validation_gives_every_pair_once_each_time(corpus: PairDataset) -> None:
+def test_validation_has_every_pair_once(corpus: PairDataset) -> None:
     loaders = [PairLoader(corpus, 400, rank=rank, world_size=2) for rank in range(2)]
     for _ in range(2):
         batches = [list(loader) for loader in loaders]
@@ -133,13 +133,13 @@ def test_validation_gives_every_pair_once_each_time(corpus: PairDataset) -> None
         assert sum(len(batch.input_ids) for found in batches for batch in found) == len(corpus)
 
 
-def test_few_pairs_to_validate_are_spread_over_all_processes(corpus: PairDataset) -> None:
+def test_a_small_validation_set_is_divided_among_all_processes(corpus: PairDataset) -> None:
     loaders = [PairLoader(corpus, 10**6, rank=rank, world_size=3) for rank in range(3)]
     assert [len(loader) for loader in loaders] == [1, 1, 1]
     assert sum(len(batch.input_ids) for loader in loaders for batch in loader) == len(corpus)
 
 
-def test_the_state_is_plain(corpus: PairDataset, tmp_path: Path) -> None:
+def test_the_state_is_plain_data(corpus: PairDataset, tmp_path: Path) -> None:
     loader = PairLoader(corpus, 400, seed=1)
     take(loader, 5)
     torch.save(loader.state_dict(), tmp_path / "state")
@@ -147,9 +147,7 @@ def test_the_state_is_plain(corpus: PairDataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (3, 2), (4, 7)])
-def test_another_number_of_processes_goes_on_near_where_the_others_stopped(
-    corpus: PairDataset, then: int, now: int
-) -> None:
+def test_another_number_of_processes_resumes_near_the_saved_position(corpus: PairDataset, then: int, now: int) -> None:
     stopped = PairLoader(corpus, 400, seed=1, world_size=then)
     for _ in range(60):
         take(stopped, 1)
@@ -157,10 +155,10 @@ def test_another_number_of_processes_goes_on_near_where_the_others_stopped(
         resumed = [PairLoader(corpus, 400, seed=1, rank=rank, world_size=now) for rank in range(now)]
         for loader in resumed:
             loader.load_state_dict(state)
-        places = [next(iter(loader)).input_ids.tolist() for loader in resumed]
+        resumed_batches = [next(iter(loader)).input_ids.tolist() for loader in resumed]
         plan = resumed[0].sampler.plan(state["epoch"])
         first = state["position"] - state["position"] % now
-        assert places == [
+        assert resumed_batches == [
             collate_pairs(corpus, BatchIndices(plan[first + rank], ())).input_ids.tolist() for rank in range(now)
         ]
 
@@ -187,7 +185,7 @@ def test_the_state_counts_delivered_batches_at_every_position(corpus: PairDatase
         assert same(take(resumed, 40 - count), whole[count:])
 
 
-def test_loaders_leave_the_global_generator_alone(corpus: PairDataset) -> None:
+def test_loaders_do_not_use_the_global_generator(corpus: PairDataset) -> None:
     before = torch.get_rng_state()
     list(PairLoader(corpus, 400))
     take(PairLoader(corpus, 400, seed=1), 2)
@@ -200,7 +198,7 @@ def test_training_batches_have_no_length(corpus: PairDataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"rank": 5, "world_size": 2}, "rank: expected an int of at least 0 and below 2, got 5"),
         ({"rank": -1}, "rank: expected an int of at least 0 and below 1, got -1"),
@@ -210,12 +208,12 @@ def test_training_batches_have_no_length(corpus: PairDataset) -> None:
         ({"max_tokens": 0}, "max_tokens: expected an int of at least 1, got 0"),
     ],
 )
-def test_impossible_options_are_refused(corpus: PairDataset, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidType if options == {"seed": "a"} else InvalidArgument, match=words):
+def test_invalid_options_are_refused(corpus: PairDataset, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidType if options == {"seed": "a"} else InvalidArgument, match=message):
         list(PairLoader(corpus, **{"max_tokens": 400, **options}))
 
 
-def test_a_state_of_another_epoch_is_refused(corpus: PairDataset) -> None:
+def test_an_invalid_state_is_refused(corpus: PairDataset) -> None:
     loader = PairLoader(corpus, 400, seed=1)
     with pytest.raises(InvalidType, match=r"state\['epoch'\]: expected an int of at least 0, got None"):
         loader.load_state_dict({})
@@ -223,6 +221,6 @@ def test_a_state_of_another_epoch_is_refused(corpus: PairDataset) -> None:
         loader.load_state_dict({"epoch": 0, "position": 999})
 
 
-def test_no_sequences_are_no_batch() -> None:
+def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="sequences: expected at least one, got none"):
         pad_batch([], pad_id=0)

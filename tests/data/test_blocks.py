@@ -1,4 +1,4 @@
-"""Running text in ids, and its blocks."""
+"""Running text as token ids, and its blocks."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 from regard.data.batching import BatchIndices
 from regard.data.blocks import BlockLoader, TokenStream, read_text, tokenize_stream
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
-from regard.text.tokenizer import train_char
+from regard.text.tokenizer import train_bpe, train_char
 
 
-def test_a_share_is_of_characters(tmp_path):
+def test_a_fraction_is_of_the_characters(tmp_path):
     text = "one line\nanother, longer line\n\nthe end\n"
     (tmp_path / "a.txt").write_text(text)
     cut = int(0.6 * len(text))
-    learned, kept = ("".join(*read_text([tmp_path / "a.txt"], part)) for part in ((0.0, 0.6), (0.6, 1.0)))
-    assert (learned, kept) == (text[:cut], text[cut:])
+    train, valid = ("".join(*read_text([tmp_path / "a.txt"], part)) for part in ((0.0, 0.6), (0.6, 1.0)))
+    assert (train, valid) == (text[:cut], text[cut:])
     assert [len(lines) for lines in read_text([tmp_path / "a.txt"] * 2)] == [4, 4]
 
 
 @pytest.mark.parametrize("sample_by", ["document", "line"])
-def test_ends_stand_behind_documents(tmp_path, sample_by):
+def test_each_document_ends_with_eos(tmp_path, sample_by):
     (tmp_path / "a.txt").write_text("ab\n\nba\n")
     (tmp_path / "b.txt").write_text("b\n")
     tokenizer = train_char(["ab\n"])
@@ -36,13 +36,13 @@ def test_ends_stand_behind_documents(tmp_path, sample_by):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_an_epoch_tells_nearly_every_word_once_and_validation_all():
+def test_training_predicts_nearly_every_token_once_per_epoch_and_validation_all():
     stream = TokenStream(np.arange(100), 100)
     loader = BlockLoader(stream, block_size=7, batch_size=3, seed=1)
     for epoch in (0, 1):
         batches = [loader.dataset[BatchIndices(rows, ())] for rows in loader.sampler.plan(epoch)]
-        told = [label for batch in batches for label in batch.labels.flatten().tolist()]
-        assert len(set(told)) == len(told) >= 100 - 1 - 7 - 3 * 7
+        predicted = [label for batch in batches for label in batch.labels.flatten().tolist()]
+        assert len(set(predicted)) == len(predicted) >= 100 - 1 - 7 - 3 * 7
     assert loader.sampler.plan(0)[0].tolist() != loader.sampler.plan(1)[0].tolist()
     batch = next(iter(loader))
     assert (batch.labels == batch.input_ids + 1).all()
@@ -51,7 +51,7 @@ def test_an_epoch_tells_nearly_every_word_once_and_validation_all():
     assert sum(batch.num_targets for batch in BlockLoader(stream, 7, 3)) == 99
 
 
-def test_it_goes_on_where_another_stopped():
+def test_a_loader_resumes_at_the_state_of_another():
     stream = TokenStream(np.arange(50), 50)
     one, other = (BlockLoader(stream, 4, 2, seed=3) for _ in range(2))
     batches = iter(one)
@@ -64,8 +64,8 @@ def test_it_goes_on_where_another_stopped():
 def test_processes_share_the_blocks():
     stream = TokenStream(np.arange(50), 50)
     plans = [BlockLoader(stream, 4, 2, rank=rank, world_size=2) for rank in (0, 1)]
-    told = sorted(label for loader in plans for batch in loader for label in batch.labels.flatten().tolist())
-    assert told == list(range(1, 50))
+    predicted = sorted(label for loader in plans for batch in loader for label in batch.labels.flatten().tolist())
+    assert predicted == list(range(1, 50))
 
 
 def test_too_little_text_is_refused(tmp_path):
@@ -79,17 +79,17 @@ def test_too_little_text_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_processes_tell_every_word_of_a_validation_once(world_size):
+def test_processes_predict_every_token_of_the_validation_text_once(world_size):
     stream = TokenStream(np.arange(17), 17)
     loaders = [
         BlockLoader(stream, block_size=3, batch_size=5, rank=rank, world_size=world_size) for rank in range(world_size)
     ]
-    told = [batch.labels.flatten().tolist() for loader in loaders for batch in loader]
-    assert sorted(label for labels in told for label in labels) == list(range(1, 17))
+    predicted = [batch.labels.flatten().tolist() for loader in loaders for batch in loader]
+    assert sorted(label for labels in predicted for label in labels) == list(range(1, 17))
     assert all(len(loader) for loader in loaders)
 
 
-def test_what_spells_an_end_is_none(tmp_path):
+def test_text_that_spells_a_special_token_stays_text(tmp_path):
     (tmp_path / "a.txt").write_text("<s>b</s>\n")
     tokenizer = train_char(["<s>b</s>\n"], sample_by="line")
     ids = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", sample_by="line").ids.tolist()
@@ -109,6 +109,23 @@ def test_paths_may_be_str_but_not_one_alone(tmp_path):
     assert len(tokenize_stream([str(tmp_path / "a.txt")], train_char(["abc\n"]), str(tmp_path / "cache"))) >= 3
     with pytest.raises(InvalidType, match="files: expected a sequence of paths, got str; pass a list"):
         tokenize_stream(str(tmp_path / "a.txt"), train_char(["abc"]), tmp_path / "cache")
+
+
+def test_long_documents_are_tokenized_in_pieces(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("one\ntwo words\n\nthree\n")
+    tokenizer = train_bpe(["a"], 260)
+    calls = []
+
+    def encode(texts):
+        calls.extend(texts)
+        return type(tokenizer).encode(tokenizer, texts)
+
+    monkeypatch.setattr(tokenizer, "encode", encode)
+    monkeypatch.setattr("regard.data.blocks._PIECE_SIZE", 10)
+    stream = tokenize_stream([tmp_path / "a.txt"], tokenizer, tmp_path / "cache")
+    assert calls == ["one\ntwo words\n", "\nthree\n"]
+    assert tokenizer.decode([stream.ids.tolist()]) == ["one\ntwo words\n\nthree\n"]
+    assert stream.num_characters == 21
 
 
 def test_a_misspelt_sample_by_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Corpora are tokenized once, come back as they were written, and tell what was left out."""
+"""Corpora are tokenized once, read back unchanged, and count what was skipped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_corpus_is_tokenised_once_and_counts_what_it_skips(
+def test_a_corpus_is_tokenized_once_and_counts_skipped_pairs(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.tsv", "Hello.\tHello.\n\tleft\nright\t \n" + "long " * 30 + "\tlong\nabc\tde\n")
@@ -41,7 +41,7 @@ def test_a_corpus_is_tokenised_once_and_counts_what_it_skips(
     assert (again.source.ids.tolist(), again.num_empty, again.num_too_long) == (corpus.source.ids.tolist(), 2, 1)
 
 
-def test_the_cache_knows_text_vocabulary_and_limit(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_cache_depends_on_text_vocabulary_and_limit(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path, cache = write(tmp_path / "a.tsv", "Hello.\tHello.\n"), tmp_path / "cache"
     tokenize_pairs([path], tokenizer, cache)
     tokenize_pairs([path], tokenizer, cache, max_length=50)
@@ -52,7 +52,7 @@ def test_the_cache_knows_text_vocabulary_and_limit(tmp_path: Path, tokenizer: To
     assert len(list(cache.iterdir())) == 4
 
 
-def test_many_lines_go_through_in_chunks(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_many_lines_are_tokenized_in_chunks(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "".join(f"{number}\t{number}\n" for number in range(25_000)))
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache")
     assert len(corpus) == 25_000
@@ -68,7 +68,7 @@ def test_a_corpus_without_a_usable_pair_is_refused(tmp_path: Path, tokenizer: To
         tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=3)
 
 
-def test_a_bad_file_leaves_nothing_half_written(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_bad_file_leaves_no_partial_files(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\n" * 20_000 + "no tab\n")
     with pytest.raises(InvalidFile, match="line 20001: expected source, tab, target, got no tab"):
         tokenize_pairs([path], tokenizer, tmp_path / "cache")
@@ -83,13 +83,13 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Toke
         tokenize_pairs([path], tokenizer, path)
 
 
-def test_sources_get_a_final_token() -> None:
+def test_sources_end_with_eos() -> None:
     input_ids, lengths = encoder_batch([[5, 6, 7], [], [8]])
     assert input_ids.tolist() == [[5, 6, 7, 2], [2, 0, 0, 0], [8, 2, 0, 0]]
     assert lengths.tolist() == [4, 1, 2]
 
 
-def test_alignments_of_words_become_those_of_pieces(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_word_alignments_become_token_alignments(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "Hello. ab\tcd Hello. x\n\tempty\nab  Hello.\tq\n")
     links = write(tmp_path / "a.align", "1-0 0-1 1-1\n\n\n")
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)
@@ -122,7 +122,7 @@ def test_alignments_that_do_not_fit_are_named_with_their_line(
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_alignments_of_a_vocabulary_that_keeps_white_space(tmp_path: Path) -> None:
+def test_alignments_with_a_tokenizer_that_keeps_white_space(tmp_path: Path) -> None:
     tokenizer = train_bpe(["a b", "c d"], vocab_size=260)
     path, links = write(tmp_path / "a.tsv", "a b\tc d\n"), write(tmp_path / "a.align", "0-1 1-0\n")
     corpus = tokenize_pairs([path], tokenizer, tmp_path / "cache", alignments=links)

@@ -1,4 +1,4 @@
-"""Texts with their classes, and texts with hidden words."""
+"""Texts with their classes, and texts with masked tokens."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
     }
 
 
-def test_long_texts_lose_their_ends_but_not_the_last_special_token(tmp_path, tokenizer, labeled):
+def test_truncated_texts_keep_the_last_special_token(tmp_path, tokenizer, labeled):
     corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=5, labels=("no", "yes"))
     whole = tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
     assert [ids.tolist() for ids in corpus.texts] == [[*each[:4], 2] if len(each) > 5 else each for each in whole]
     assert corpus.num_truncated == sum(len(each) > 5 for each in whole)
 
 
-def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
+def test_masked_tokens_have_the_proportions_of_the_paper(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("\n\n".join([" ".join(TEXTS * 8)] * 60) + "\n")
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=60)
     assert (len(corpus), corpus.num_empty) == (60, 59)
     options = {"pad_id": 0, "mask_id": 3, "vocab_size": 300, "mlm_probability": 0.3}
     loader = MaskedLMLoader(corpus, 600, seed=1, **options)
-    told = hidden = same = places = 0
+    num_selected = num_masked = num_kept = num_inner = 0
     for epoch in range(8):
         for rows in loader.sampler.plan(epoch):
             batch = loader.dataset[BatchIndices(rows, (epoch, int(rows[0])))]
@@ -72,12 +72,13 @@ def test_hidden_words_are_those_of_the_paper(tmp_path, tokenizer):
             assert not at[:, 0].any()
             assert not at[:, -1].any()
             assert batch.num_targets == int(at.sum())
-            told, places = told + int(at.sum()), places + 58 * len(rows)
-            hidden += int((batch.input_ids[at] == 3).sum())
-            same += int((batch.input_ids[at] == whole[at]).sum())
-    assert told / places == pytest.approx(0.3, abs=0.01)
-    assert hidden / told == pytest.approx(0.8, abs=0.02)
-    assert same / told == pytest.approx(0.1, abs=0.02)
+            num_selected += int(at.sum())
+            num_inner += 58 * len(rows)
+            num_masked += int((batch.input_ids[at] == 3).sum())
+            num_kept += int((batch.input_ids[at] == whole[at]).sum())
+    assert num_selected / num_inner == pytest.approx(0.3, abs=0.01)
+    assert num_masked / num_selected == pytest.approx(0.8, abs=0.02)
+    assert num_kept / num_selected == pytest.approx(0.1, abs=0.02)
     other = MaskedLMLoader(corpus, 600, seed=1, **options)
     one = iter(MaskedLMLoader(corpus, 600, seed=1, **options))
     assert next(one).input_ids.tolist() == next(iter(other)).input_ids.tolist()
@@ -103,7 +104,7 @@ def test_a_resumed_loader_draws_the_same_masks(tmp_path, tokenizer, num_workers)
     assert [batch.input_ids.tolist() for batch in islice(resumed, len(batches) - 5)] == batches[5:]
 
 
-def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
+def test_at_least_one_token_of_a_batch_is_predicted(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("a\n")
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)
     (batch,) = MaskedLMLoader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, mlm_probability=1e-9)
@@ -112,7 +113,7 @@ def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("no tab here", "line 2: expected text, tab, class, got 'no tab here'"),
         ("\tyes", "line 2: expected text, tab, class"),
@@ -120,14 +121,14 @@ def test_of_a_text_of_one_word_it_is_told(tmp_path, tokenizer):
         ("text\tyess", "line 2: expected one of 'no', 'yes', got 'yess', did you mean 'yes'?"),
     ],
 )
-def test_bad_lines_are_named(tmp_path, tokenizer, line, words):
+def test_bad_lines_are_named(tmp_path, tokenizer, line, message):
     (tmp_path / "a.tsv").write_text(f"fine\tyes\n{line}\n")
-    with pytest.raises(InvalidFile, match=words.replace("?", r"\?")):
+    with pytest.raises(InvalidFile, match=message.replace("?", r"\?")):
         tokenize_texts([tmp_path / "a.tsv"], tokenizer, tmp_path / "cache", max_length=9, labels=("no", "yes"))
     assert not list((tmp_path / "cache").glob("*"))
 
 
-def test_one_class_is_too_few(tmp_path, tokenizer):
+def test_one_class_or_no_text_is_refused(tmp_path, tokenizer):
     (tmp_path / "a.tsv").write_text("fine\tyes\n")
     with pytest.raises(InvalidFile, match="expected at least two labels, got only 'yes'"):
         read_label_names([tmp_path / "a.tsv"])
@@ -137,12 +138,12 @@ def test_one_class_is_too_few(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("max_length", [-3, 1, 2])
-def test_a_length_leaves_room_for_text(tmp_path, tokenizer, labeled, max_length):
+def test_max_length_leaves_room_for_text(tmp_path, tokenizer, labeled, max_length):
     with pytest.raises(InvalidArgument, match=f"max_length: expected an int of at least 3, got {max_length}"):
         tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=max_length)
 
 
-def test_without_a_last_special_token_texts_lose_their_end():
+def test_without_a_last_special_token_the_end_is_truncated():
     class Plain:
         def encode(self, texts, add_special_tokens):
             return [[1] for _ in texts]  # begins texts

@@ -114,6 +114,7 @@ def test_two_devices_need_no_torchrun(tmp_path: Path, keys: dict[str, Any]) -> N
     with (tmp_path / "train.tsv").open("a") as file:  # one process meets a longer sentence, and needs more positions
         file.write(f"{'one ' * 700}\t{'eins ' * 700}\n")
     keys["trainer"] |= {"devices": 2, "max_steps": 30}
+    keys["model"]["max_seq_len"] = 2000
     keys["data"] |= {"valid": "train.tsv", "max_length": 1900, "max_tokens_per_batch": 2000}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(keys))
     start(str(tmp_path / "train.py"), str(tmp_path / "recipe.yaml"))

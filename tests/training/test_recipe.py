@@ -17,7 +17,15 @@ import regard
 from regard.errors import InvalidFile, InvalidRecipe, InvalidType
 from regard.models import Transformer, TransformerConfig
 from regard.training import Recipe, train
-from regard.training.recipe_file import apply_overrides, check_resumable, is_copy, load_recipe, write_recipe
+from regard.training.recipe_file import (
+    apply_overrides,
+    bundled_recipes,
+    check_resumable,
+    data_source,
+    is_copy,
+    load_recipe,
+    write_recipe,
+)
 from regard.training.tasks.translation import DERIVED_FIELDS
 from training.conftest import make_recipe
 
@@ -70,8 +78,14 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ("model.norm", "mid", "model.norm: expected one of layer_norm, rms_norm, got 'mid'"),
         ("model.d_model", 30, "model.num_heads: expected a divisor of d_model=30, got 8"),
         ("tokenizer.vocab_size", 100, "tokenizer.vocab_size: expected a number greater than or equal to 260, got 100"),
-        ("data.max_length", 9000, "data.max_length: expected at most 7999, so that"),
-        ("model", {"positions": "learned", "max_seq_len": 99}, "data.max_length: expected at most 98, so that"),
+        ("data.max_length", 9000, "data.max_length: expected at most 7999, which leaves room for the end token in "),
+        (
+            "model",
+            {"max_seq_len": 99},
+            "data.max_length: expected at most 98, which leaves room for the end token in model.max_seq_len=99, got",
+        ),
+        ("device", "cpu", "device: no such key, did you mean 'trainer.accelerator'?"),
+        ("optimizer.lr", 1, "optimizer.lr: no such key, did you mean 'optimizer.learning_rate'?"),
         (
             "validation.bleu_sentences",
             0,
@@ -139,10 +153,10 @@ def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, messag
 def test_all_objections_come_at_once() -> None:
     with pytest.raises(InvalidRecipe) as error:
         make_recipe({"trainer": {"max_steps": -1}, "data": {"trian": "x"}, "modle": {}})
+    assert "data.train: expected a value" not in str(error.value)  # it is misspelt, which is named
     for part in (
         "output_dir: expected a value, got none",
-        "data.train: expected a value, got none",
-        "'data.train'?",
+        "data.trian: no such key, did you mean 'data.train'?",
         "did you mean 'model'?",
         "got -1",
     ):
@@ -184,6 +198,8 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
         (["--trainer.max_steps", "--output_dir", "x"], "--trainer.max_steps: expected a value, got none"),
         (["--resum", "--output_dir", "x"], "--resum: expected a value, got none, did you mean '--resume'?"),
         (["--seed", "2024-13-45"], "--seed: expected YAML, got '2024-13-45': month must be in 1..12"),
+        (["--seed", ""], "seed: expected a valid integer, got ''"),
+        (["--data.valid="], "data.valid: expected a path, got ''"),
         (["--seed", "0x_"], "--seed: expected YAML, got '0x_': invalid literal for int()"),
         (["--seed", "!!int foo"], "--seed: expected YAML, got '!!int foo': invalid literal for int()"),
         (["--seed", "!!bool foo"], "--seed: expected YAML, got '!!bool foo': 'foo'"),
@@ -193,7 +209,7 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
 )
 def test_overrides_of_another_form_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(InvalidRecipe, match=re.escape(message)):
-        apply_overrides(SMALLEST, overrides)
+        make_recipe(SMALLEST, *overrides)
 
 
 @pytest.mark.parametrize("overrides", [None, [5], "--seed=1"])
@@ -212,7 +228,7 @@ def test_what_is_not_a_recipe_is_refused(other: Any) -> None:
         with pytest.raises(InvalidType, match="path: expected a path, got"):
             load_recipe(other)
     for keys in ({**SMALLEST, "model": {}, "task": "foo"}, {"oops": 1}):
-        with pytest.raises(InvalidType, match=r"Recipe: expected the recipe of a task; use Recipe.from_dict"):
+        with pytest.raises(TypeError, match="abstract class Recipe"):
             Recipe(**keys)
 
 
@@ -221,6 +237,8 @@ def test_one_problem_is_reported_once() -> None:
         make_recipe({**SMALLEST, "output_dir": True})
     with pytest.raises(InvalidRecipe, match=r"^trainer.devices: expected a number of at least 1 or 'auto', got 0$"):
         make_recipe(with_key("trainer.devices", 0))
+    with pytest.raises(InvalidRecipe, match=r"^trainer.max_step: no such key, did you mean 'trainer.max_steps'\?$"):
+        make_recipe({**SMALLEST, "trainer": {"max_step": 3}})
 
 
 @pytest.mark.parametrize(
@@ -301,6 +319,27 @@ def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> No
 def test_shipped_recipes_are_read(path: Path) -> None:
     for recipe in (path, path.stem):
         assert load_recipe(recipe, ["--data.folder", "elsewhere"]).output_dir == Path("runs") / path.stem
+
+
+def test_the_bundled_recipes_say_where_their_data_are_from() -> None:
+    for name, path in bundled_recipes().items():
+        source = data_source(name)
+        assert source == data_source(path)
+        assert (source is None) == name.startswith("toy-")
+        if source is not None:
+            assert re.match("FOLDER holds .*https://", source)
+            assert "#" not in source
+            with pytest.raises(InvalidFile, match=r"data\.train: no such file: nowhere/"):
+                load_recipe(name, ["--data.folder", "nowhere"]).check_files()
+
+
+def test_a_run_folder_stands_for_its_recipe(tmp_path: Path) -> None:
+    recipe = make_recipe({**SMALLEST, "output_dir": str(tmp_path / "run")})
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InvalidFile, match=r"run: expected a recipe or a run folder, got a folder without recipe\.yaml"):
+        load_recipe(tmp_path / "run")
+    write_recipe(recipe)
+    assert load_recipe(tmp_path / "run").output_dir == tmp_path / "run"
 
 
 def test_the_default_checkpoint_of_a_recipe_is_that_of_a_package() -> None:

@@ -164,6 +164,7 @@ def test_a_masked_language_model_learns_what_stands_where(recipes):
 def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recipes, tmp_path):
     outcome = train(make_recipe(recipes["classification"]))
     assert re.search(r"loss [\d.]+, [\d,]+ texts/s", (outcome.output_dir / "train.log").read_text())
+    assert re.search(r"accuracy [\d.]+%, f1 [\d.]+%", (outcome.output_dir / "train.log").read_text())
     rows = measured(outcome.output_dir)
     assert float(rows[-1]["accuracy"]) > 90
     assert outcome.best_metric == pytest.approx(max(float(row["f1"]) for row in rows))

@@ -32,7 +32,7 @@ from training.conftest import bytes_of, make_recipe, rows
 
 
 def test_a_training_learns_and_leaves_all_that_it_promises(
-    tmp_path: Path, keys: dict[str, Any], words: dict[str, str]
+    tmp_path: Path, keys: dict[str, Any], words: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     keys = apply_overrides(
         keys, ["--trainer.max_steps=250", "--validation.every_n_steps=50", "--trainer.log_every_n_steps=10"]
@@ -54,6 +54,7 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
     assert "training: 400 pairs (skipped: 0 empty, 0 too long)" in text
     assert re.search(r"padding: [\d.]+% of the tokens", text)
     assert "nrefs:" in text
+    assert "nrefs:" not in capfd.readouterr().err
     assert "tok:13a" in text
     assert list((run / "tensorboard").glob("events.*"))
     for name in ("last", "best", "averaged"):
@@ -157,7 +158,7 @@ def interrupt_at(run: Path, step: int, number: signal.Signals = signal.SIGINT) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
-    tmp_path: Path, keys: dict[str, Any], number: signal.Signals
+    tmp_path: Path, keys: dict[str, Any], number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     keys["trainer"]["max_steps"] = 60
     whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
@@ -169,8 +170,14 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
     assert outcome.interrupted
     assert 15 <= outcome.step < 60
     assert signal.getsignal(number) is before
-    assert f"stopped; --resume continues from step {outcome.step}" in (tmp_path / "stopped" / "train.log").read_text()
+    assert outcome.signal is number
+    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    log = tmp_path / "stopped" / "train.log"
+    assert f"stopped by {name}; --resume continues from step {outcome.step}" in log.read_text()
+    stop_now = "press Ctrl-C again" if number == signal.SIGINT else "send SIGTERM again"
+    assert f"stopping after this step; {stop_now} to stop now" in capfd.readouterr().err
     again = train(make_recipe(stopped), resume=True)
+    assert f"resuming at step {outcome.step}" in log.read_text()
     assert (again.step, again.interrupted) == (60, False)
     assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
 
@@ -229,8 +236,11 @@ def test_bad_data_is_refused_before_anything_is_trained(tmp_path: Path, keys: di
     with pytest.raises(InvalidFile, match=r"train\.tsv, line 2: expected source, tab, target"):
         train(make_recipe(keys))
     assert not (tmp_path / "run" / "last").exists()
-    with pytest.raises(InvalidFile, match=r"missing\.tsv: no such file"):
+    with pytest.raises(
+        InvalidFile, match=r"^data\.train: no such file: .*missing\.tsv; .* or data\.folder, which is /"
+    ):
         train(make_recipe(keys, "--data.train=missing.tsv"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -272,15 +282,18 @@ def test_a_device_that_is_not_there_is_refused(keys: dict[str, Any]) -> None:
         train(make_recipe(keys, f"--trainer.accelerator={missing}"))
 
 
-def test_sentences_without_positions_are_not_translated(tmp_path: Path, keys: dict[str, Any]) -> None:
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_sentences_longer_than_the_model_are_not_translated(
+    tmp_path: Path, keys: dict[str, Any], positions: str
+) -> None:
     long = "one two three four red blue cats dogs birds and see like " * 4
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write(f"{long}.\t{long}.\n")
-    keys["model"] |= {"positions": "learned", "max_seq_len": 70}
+    keys["model"] |= {"positions": positions, "max_seq_len": 70}
     keys["data"]["max_length"] = 60
     keys["validation"] |= {"bleu_sentences": 1000, "every_n_steps": 2}
     train(make_recipe(keys, "--trainer.max_steps=2"))
-    assert "BLEU: 1 validation sentences are skipped" in (tmp_path / "run" / "train.log").read_text()
+    assert "BLEU: 1 validation sentences of more than 69 tokens skipped" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_ctrl_c_before_the_first_step_stops_at_once(
@@ -289,7 +302,7 @@ def test_ctrl_c_before_the_first_step_stops_at_once(
     monkeypatch.setattr(translation, "train_translation_bpe", lambda *_: signal.raise_signal(signal.SIGINT))
     outcome = train(make_recipe(keys))
     assert (outcome.step, outcome.interrupted) == (0, True)
-    assert "stopped; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
+    assert "stopped by Ctrl-C; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_a_second_ctrl_c_stops_within_the_step(
@@ -323,7 +336,7 @@ def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[s
 
         patch.setattr(save, fail)
         with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is complete"):
-            train(make_recipe(keys, "--trainer.max_steps=8", "--data.valid=null"))
+            train(make_recipe(keys, "--trainer.max_steps=8", "--data.valid=null", "--checkpoint.average_last=0"))
     assert torch.load(run / "state.ckpt", weights_only=True)["global_step"] == 7
 
 

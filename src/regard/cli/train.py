@@ -7,37 +7,61 @@ from typing import Annotated
 
 import typer
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidFile
 
 
 def train(
     context: typer.Context,
     recipe: Annotated[
-        Path, typer.Argument(help="YAML recipe, or the name of a recipe of the package, such as tatoeba-en-de.")
+        Path, typer.Argument(help="Recipe (YAML), name of a recipe of the package, or run folder.", show_default=False)
     ],
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")] = False,
 ) -> None:
-    """Train from a YAML recipe.
+    r"""Train a model from a YAML recipe, on your own texts or on those of the package.
 
-    Any key of the recipe can be set by its dotted name. The folder of the run (`output_dir`) gets models (`last`,
-    `best`, `averaged`) that `--model` of the other commands takes, a log and metrics.csv.
+    `--section.key value` after the recipe sets any key; `recipe.yaml` in the run folder lists every key with its value.
 
         regard train toy-translation
-        regard train tatoeba-en-de --data.folder pairs --trainer.max_steps 2000
-        regard train my-recipe.yaml --resume
+        regard train toy-translation --output_dir runs/mine \
+            --data.train pairs.tsv --data.valid valid.tsv
+        regard train runs/mine --resume
 
-    After a crash, Ctrl-C or SIGTERM, `--resume` continues from the last checkpoint, bit for bit on one CPU.
+    - `data.train`, `data.valid`: UTF-8 files, plain or `.gz`; `--data.valid null` trains without validation
 
-    Recipes of the package: tatoeba-en-de, multi30k-en-de and tatoeba-rnn-search (translation), shakespeare-characters
-    (causal_lm), tatoeba-masked-lm (masked_lm), polarity (classification). Four train in minutes, on data that are in
-    the package: toy-translation, toy-causal-lm, toy-masked-lm and toy-classification.
+    - `data.folder`: where their paths start; default: the working directory
+
+    - `output_dir`: the run folder
+
+    Each task reads its own format. The toy recipes train in minutes, on data that are in the package.
+
+    - translation: source, tab, target per line, or two aligned files: `--data.train "[train.en, train.de]"`.
+      Recipes: toy-translation, tatoeba-en-de, multi30k-en-de, tatoeba-rnn-search
+
+    - classification: text, tab, class per line. Recipes: toy-classification, polarity
+
+    - masked_lm: one text per line. Recipes: toy-masked-lm, tatoeba-masked-lm
+
+    - causal_lm: running text, or one text per line with `--data.sample_by line`, as in toy-causal-lm. Recipes:
+      toy-causal-lm, shakespeare-characters
+
+    The run folder gets models for `--model` of other commands: `last`; `best`, if there is validation; `averaged`, only
+    with `--checkpoint.average_last N`: the mean weights of the last N snapshots. It also gets train.log, metrics.csv
+    and TensorBoard events. After a crash, Ctrl-C (exit status 130) or SIGTERM (143), `--resume` continues, bit for bit
+    on one CPU.
     """
     if str(recipe).startswith("--"):
         raise InvalidArgument(
             f"RECIPE: expected the recipe before its keys, got {recipe} first; write `regard train RECIPE {recipe} ...`"
         )
     from regard import training
+    from regard.training.recipe_file import data_source
 
     loaded = training.load_recipe(recipe, context.args)  # a wrong recipe is refused before lightning is imported
-    if training.train(loaded, resume=resume).interrupted:
-        raise typer.Exit(130)
+    try:
+        loaded.check_files()
+    except InvalidFile as error:
+        source = data_source(recipe)
+        raise InvalidFile(f"{error}\nadd `--data.folder FOLDER`; {source}" if source else str(error)) from None
+    result = training.train(loaded, resume=resume)
+    if result.signal is not None:
+        raise typer.Exit(128 + result.signal)

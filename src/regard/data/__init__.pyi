@@ -7,7 +7,6 @@ from .blocks import TokenStream as TokenStream
 from .blocks import read_text as read_text
 from .blocks import tokenize_stream as tokenize_stream
 from .masking import IGNORE_INDEX as IGNORE_INDEX
-from .masking import MaskedBatch as MaskedBatch
 from .masking import MaskedLMLoader as MaskedLMLoader
 from .masking import mask_tokens as mask_tokens
 from .pairs import PairBatch as PairBatch

@@ -22,9 +22,8 @@ class BatchIndices(NamedTuple):
 
     Args:
         rows: Rows of the dataset (batch,), int64.
-        seed: Seed of random choices within the batch. In training it depends on the seed, the step and the rank, so
-            that a resumed run repeats it; in validation on the batch alone, so that the number of processes does not
-            matter.
+        seed: Seed of random choices within the batch, which a resumed run repeats. In validation it depends on the
+            batch alone, so that the number of processes does not matter.
     """
 
     rows: np.ndarray
@@ -61,7 +60,7 @@ class ResumableSampler(Sampler[BatchIndices]):
             has_size = checks.integer("world_size", world_size, low=1)
             checks.integer("rank", rank, low=0, below=world_size if has_size else None)
         self.make_batches, self.seed, self.rank, self.world_size = make_batches, seed, rank, world_size
-        self.epoch = self.position = 0
+        self.epoch = self.position = 0  # after the last batch that was delivered
         self._plan: tuple[int, list[np.ndarray]] | None = None
         self._positions: deque[tuple[int, int]] = deque()  # after each batch that is yielded but not delivered
 
@@ -125,17 +124,13 @@ class ResumableSampler(Sampler[BatchIndices]):
 class ResumableLoader(DataLoader[Any]):
     """Batches of a dataset in the order of a `ResumableSampler`, whose state counts delivered batches only.
 
-    Errors are those of `ResumableSampler`.
-
     Args:
         dataset: The dataset.
-        make_batches: As for `ResumableSampler`.
+        make_batches: Cuts the dataset into batches.
         collate_fn: Makes a batch of the dataset and its indices.
-        seed: As for `ResumableSampler`.
-        rank: As for `ResumableSampler`.
-        world_size: As for `ResumableSampler`.
-        num_workers: As for `torch.utils.data.DataLoader`.
-        pin_memory: As for `torch.utils.data.DataLoader`.
+        num_workers: Processes that make batches; 0: this process does.
+        pin_memory: Whether to copy batches into pinned memory.
+        order: ``seed``, ``rank`` and ``world_size`` of the `ResumableSampler`, whose errors are raised.
     """
 
     sampler: ResumableSampler  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -146,19 +141,17 @@ class ResumableLoader(DataLoader[Any]):
         make_batches: MakeBatches,
         collate_fn: Callable[[Any, BatchIndices], Any],
         *,
-        seed: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
         num_workers: int = 0,
         pin_memory: bool = False,
+        **order: Any,
     ) -> None:
         super().__init__(
             _Batches(dataset, collate_fn),
             batch_size=None,  # the sampler's indices are those of whole batches
-            sampler=ResumableSampler(make_batches, seed=seed, rank=rank, world_size=world_size),
+            sampler=ResumableSampler(make_batches, **order),
             num_workers=num_workers,
             pin_memory=pin_memory,
-            worker_init_fn=_ignore_interrupts,
+            worker_init_fn=_ignore_ctrl_c,
             generator=torch.Generator(),  # else each iterator would draw a number from torch's global generator
         )
 
@@ -168,22 +161,20 @@ class ResumableLoader(DataLoader[Any]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Epoch and position after the last delivered batch."""
+        """The state of the sampler."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Start the next iteration at a saved position; errors are those of `ResumableSampler`."""
+        """Start the next iteration at a saved position."""
         self.sampler.load_state_dict(state)
 
 
-def _ignore_interrupts(worker: int) -> None:
-    """Leave Ctrl-C to the main process, which may need further batches before it stops."""
+def _ignore_ctrl_c(worker: int) -> None:
+    """The main process may need further batches before it stops."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Batches(Dataset[Any]):
-    """Maps indices of batches to batches, so that workers make them."""
-
     def __init__(self, dataset: Any, collate_fn: Callable[[Any, BatchIndices], Any]) -> None:
         self.dataset, self.collate_fn = dataset, collate_fn
 
@@ -238,6 +229,11 @@ def _cut(order: np.ndarray, longest: np.ndarray, max_tokens: int) -> list[np.nda
             batches.append(order[start:index])
             start, width = index, length
     return [*batches, order[start:]] if len(order) else []
+
+
+def split(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    """Cut rows into batches of a size; the last may be smaller."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def padding_fraction(source_lengths: np.ndarray, target_lengths: np.ndarray, batches: Sequence[np.ndarray]) -> float:

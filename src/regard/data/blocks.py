@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.batching import BatchIndices, ResumableLoader
+from regard.data.batching import BatchIndices, ResumableLoader, split
 from regard.data.token_dataset import Columns, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile
 from regard.text.readers import check_files, read_lines
@@ -84,10 +84,10 @@ def tokenize_stream(
     """Tokenize running text, or reopen it from the cache.
 
     Args:
-        files: As for `read_text`.
+        files: UTF-8, plain or ``.gz``.
         tokenizer: The tokenizer. Its ``eos_id``, unless None, ends each text.
         cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
-        fraction_range: As for `read_text`.
+        fraction_range: Part of each file, as in `read_text`.
         sample_by: Whether a text is a file or a line; empty lines are then skipped.
 
     Raises:
@@ -103,7 +103,9 @@ def tokenize_stream(
             if sample_by == "line":
                 chunks, line_end = chunked(line.rstrip("\n") for line in lines if line.strip()), end
             else:
-                chunks, line_end = ([piece] for piece in _pieces(lines)), []
+                offsets = itertools.accumulate(map(len, lines), initial=0)
+                pieces = itertools.groupby(zip(lines, offsets, strict=False), lambda pair: pair[1] // _PIECE_SIZE)
+                chunks, line_end = (["".join(line for line, _ in piece)] for _, piece in pieces), []
             for texts in chunks:
                 counts["num_characters"] += sum(map(len, texts))
                 yield ([[*ids, *line_end] for ids in tokenizer.encode(texts)],)
@@ -117,20 +119,6 @@ def tokenize_stream(
     return TokenStream(stream.ids, counts["num_characters"])
 
 
-def _pieces(lines: Iterable[str]) -> Iterator[str]:
-    """A document in pieces that end with a line."""
-    piece: list[str] = []
-    size = 0
-    for line in lines:
-        piece.append(line)
-        size += len(line)
-        if size >= _PIECE_SIZE:
-            yield "".join(piece)
-            piece, size = [], 0
-    if piece:
-        yield "".join(piece)
-
-
 class BlockLoader(ResumableLoader):
     """Batches of blocks of a stream: `BlockBatch`.
 
@@ -142,11 +130,11 @@ class BlockLoader(ResumableLoader):
         stream: The token ids.
         block_size: Tokens of a block.
         batch_size: Blocks of a batch.
-        options: As for `ResumableLoader`.
+        options: Those of `ResumableLoader`, whose errors are raised.
 
     Raises:
         InvalidType: If a size is not an int.
-        InvalidArgument: If a size is not positive, or as for `ResumableLoader`.
+        InvalidArgument: If a size is not positive.
         InvalidFile: If the stream is too short for one block in training.
 
     Example:
@@ -173,18 +161,12 @@ def _block_batches(
 ) -> list[np.ndarray]:
     """The first positions of the blocks of each batch."""
     if rng is None:
-        starts = np.arange(0, num_targets, block_size)
-        whole = starts[: num_targets // block_size]
-        rest = starts[len(whole) :]  # the last block may be shorter
-        return [*_split(whole, batch_size), *_split(rest, batch_size)]
+        starts, num_whole = np.arange(0, num_targets, block_size), num_targets // block_size
+        return [*split(starts[:num_whole], batch_size), *split(starts[num_whole:], batch_size)]  # the last is shorter
     offset = int(rng.integers(min(block_size, num_targets - block_size + 1)))
     starts = np.arange(offset, num_targets - block_size + 1, block_size)
-    batches = _split(rng.permutation(starts), batch_size)
+    batches = split(rng.permutation(starts), batch_size)
     return [batch for batch in batches if len(batch) == batch_size] or batches
-
-
-def _split(starts: np.ndarray, size: int) -> list[np.ndarray]:
-    return [starts[at : at + size] for at in range(0, len(starts), size)]
 
 
 def collate_blocks(stream: TokenStream, indices: BatchIndices, *, block_size: int) -> BlockBatch:

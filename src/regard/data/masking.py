@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,26 +11,10 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader, token_budget_batches
-from regard.data.texts import TextDataset
+from regard.data.texts import TextBatch, TextDataset
 
 IGNORE_INDEX = -100
 """The label of a token that is not to be predicted."""
-
-
-class MaskedBatch(NamedTuple):
-    """A padded batch of texts with masked tokens.
-
-    Args:
-        input_ids: Token ids, some of them masked (batch, tokens), int64.
-        lengths: Tokens of each text (batch,), int64.
-        labels: The original ids of the tokens to predict, `IGNORE_INDEX` elsewhere (batch, tokens), int64.
-        num_targets: Number of tokens to predict.
-    """
-
-    input_ids: Tensor
-    lengths: Tensor
-    labels: Tensor
-    num_targets: int
 
 
 def mask_tokens(
@@ -77,16 +61,16 @@ def mask_tokens(
 
 
 class MaskedLMLoader(ResumableLoader):
-    """Token-budget batches of texts of similar length, masked differently in each epoch: `MaskedBatch`.
+    """Token-budget batches of texts of similar length, masked differently in each epoch: `TextBatch`.
 
     Args:
         dataset: The texts.
         max_tokens: Maximum tokens of a batch, with padding.
         pad_id: Id of the padding token.
-        mask_id: As for `mask_tokens`.
-        vocab_size: As for `mask_tokens`.
-        mlm_probability: As for `mask_tokens`, above 0 and at most 1.
-        options: As for `ResumableLoader`.
+        mask_id: Id of the mask token.
+        vocab_size: Random tokens are drawn from ids below it.
+        mlm_probability: Probability of selecting a token, above 0 and at most 1.
+        options: Those of `ResumableLoader`, whose errors are raised.
 
     Raises:
         InvalidType: If a number has a wrong type.
@@ -113,9 +97,8 @@ class MaskedLMLoader(ResumableLoader):
         super().__init__(dataset, make_batches, partial(collate_masked, pad_id=pad_id, **masking), **options)
 
 
-def collate_masked(dataset: TextDataset, indices: BatchIndices, *, pad_id: int, **masking: Any) -> MaskedBatch:
+def collate_masked(dataset: TextDataset, indices: BatchIndices, *, pad_id: int, **masking: Any) -> TextBatch:
     """Pad texts and mask tokens; ``masking`` are the options of `mask_tokens`."""
     input_ids, lengths = dataset.texts.pad(indices.rows, pad_id)
-    rng = np.random.default_rng(indices.seed)
-    masked, labels = mask_tokens(input_ids, lengths, rng, **masking)
-    return MaskedBatch(masked, lengths, labels, int((labels != IGNORE_INDEX).sum()))
+    masked, labels = mask_tokens(input_ids, lengths, np.random.default_rng(indices.seed), **masking)
+    return TextBatch(masked, lengths, labels, int((labels != IGNORE_INDEX).sum()))

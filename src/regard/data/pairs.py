@@ -108,11 +108,10 @@ def tokenize_pairs(
     key = f"pairs\n{max_length}\n{tokenizer.fingerprint}\n{hashed}"
     names = ["source", "target"] if alignments is None else ["source", "target", "alignment"]
     (source, target, *rest), counts = tokenize_once(cache, key, names, tokenize)
-    num_empty, num_too_long = counts["num_empty"], counts["num_too_long"]
     if not len(source):
-        skipped = f"{num_empty} empty, {num_too_long} too long"
+        skipped = f"{counts['num_empty']} empty, {counts['num_too_long']} too long"
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one usable pair, got none ({skipped})")
-    return PairDataset(source, target, rest[0] if rest else None, num_empty, num_too_long)
+    return PairDataset(source, target, rest[0] if rest else None, counts["num_empty"], counts["num_too_long"])
 
 
 def _align_tokens(
@@ -136,8 +135,8 @@ class PairLoader(ResumableLoader):
 
     Args:
         dataset: The pairs.
-        max_tokens: Maximum tokens of a batch, as for `token_budget_batches`.
-        options: As for `ResumableLoader`.
+        max_tokens: Maximum tokens of a batch, as in `token_budget_batches`.
+        options: Those of `ResumableLoader`, whose errors are raised.
     """
 
     def __init__(self, dataset: PairDataset, max_tokens: int, **options: Any) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.batching import BatchIndices, ResumableLoader
+from regard.data.batching import BatchIndices, ResumableLoader, split
 from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
 from regard.errors import InvalidFile, did_you_mean
 from regard.text.readers import read_labeled_texts, read_lines
@@ -44,13 +45,14 @@ class TextDataset:
 
 
 class TextBatch(NamedTuple):
-    """A padded batch of labeled texts.
+    """A padded batch of texts with labels, or with masked tokens.
 
     Args:
         input_ids: Token ids with special tokens (batch, tokens), int64.
         lengths: Tokens of each text (batch,), int64.
-        labels: Index of the label of each text (batch,), int64.
-        num_targets: Number of texts.
+        labels: Index of the label of each text (batch,), int64. With masked tokens: the original ids of the tokens to
+            predict, `IGNORE_INDEX` elsewhere (batch, tokens).
+        num_targets: Number of texts, or of tokens to predict.
     """
 
     input_ids: Tensor
@@ -128,12 +130,10 @@ def truncate(sequences: Sequence[list[int]], max_length: int, tokenizer: Any) ->
 
 
 def _read_lines(files: Sequence[str | Path], counts: Counter[str]) -> Iterator[tuple[str, int]]:
-    for path in files:
-        for line in map(str.strip, read_lines(path)):
-            if line:
-                yield line, -1
-            else:
-                counts["num_empty"] += 1
+    for line in map(str.strip, chain.from_iterable(map(read_lines, files))):
+        counts["num_empty"] += not line
+        if line:
+            yield line, -1
 
 
 def _read_labeled(files: Sequence[str | Path], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -153,11 +153,11 @@ class TextLoader(ResumableLoader):
         dataset: The texts.
         batch_size: Texts of a batch.
         pad_id: Id of the padding token.
-        options: As for `ResumableLoader`.
+        options: Those of `ResumableLoader`, whose errors are raised.
 
     Raises:
-        InvalidType: If a number is not an int.
-        InvalidArgument: If a number is out of range.
+        InvalidType: If ``batch_size`` is not an int.
+        InvalidArgument: If it is not positive.
     """
 
     def __init__(self, dataset: TextDataset, batch_size: int, pad_id: int, **options: Any) -> None:
@@ -166,8 +166,9 @@ class TextLoader(ResumableLoader):
 
         def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
             lengths = dataset.texts.lengths
-            order = np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths))
-            return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+            return split(
+                np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths)), batch_size
+            )
 
         super().__init__(dataset, make_batches, partial(collate_texts, pad_id=pad_id), **options)
 

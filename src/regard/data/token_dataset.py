@@ -9,7 +9,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,8 +64,7 @@ def tokenize_once(
 ) -> tuple[list[TokenDataset], Counter[str]]:
     """Write columns of token ids into a folder of the cache, unless it is there, and map them into memory.
 
-    The folder appears only when it is complete. Several processes may write it at the same time; the first to finish
-    wins.
+    The folder appears only when it is complete. Of several processes that write it, the first to finish wins.
 
     Args:
         cache: Folder of all cached datasets.
@@ -143,27 +141,14 @@ def hash_files(files: Sequence[str | Path]) -> str:
         InvalidFile: If a file cannot be read.
     """
     check_files(files)
-    states = []
-    for path in map(Path, files):
-        try:
-            state = path.stat()
-        except OSError as error:
-            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-            raise InvalidFile(f"{path}: {reason}") from None
-        states.append((path.absolute(), state.st_size, state.st_mtime_ns))
-    return _hash_files(tuple(states))
-
-
-@lru_cache(maxsize=16)
-def _hash_files(states: tuple[tuple[Path, int, int], ...]) -> str:
-    """The hash of files with these sizes and modification times: a run needs it several times."""
     total = hashlib.sha256()
-    for path, _, _ in states:
+    for path in files:
         try:
-            with path.open("rb") as file:
+            with open(path, "rb") as file:
                 while block := file.read(1 << 20):
                     total.update(block)
         except OSError as error:
-            raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from error
+            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+            raise InvalidFile(f"{path}: {reason}") from None
         total.update(b"\n")
     return total.hexdigest()

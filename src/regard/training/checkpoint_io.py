@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ class AtomicCheckpointIO(CheckpointIO):
         return _load(path, map_location or "cpu")
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove a state."""
         Path(path).unlink(missing_ok=True)
 
 
@@ -60,8 +58,6 @@ def saved_step(path: Path) -> int:
 
 
 def _load(path: Any, map_location: Any, *, mmap: bool = False) -> dict[str, Any]:
-    if Path(path).is_file() and not zipfile.is_zipfile(path):
-        raise InvalidCheckpoint(f"{path}: expected a training state, got a file that is truncated or of another kind")
     try:
         return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except FileNotFoundError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,17 +31,15 @@ class ResumableCSVLogger(Logger):
 
     @property
     def name(self) -> str:
-        """Name of the experiment, for Lightning."""
         return "metrics"
 
     @property
     def version(self) -> str:
-        """Version of the experiment, for Lightning."""
         return ""
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the recipe is in the same folder."""
+        pass  # the recipe is in the same folder
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -63,7 +60,17 @@ class ResumableCSVLogger(Logger):
         """
         if not self.path.is_file():
             return
-        rows = [row for row in self._read_rows() if int(row["step"]) <= step]
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            reader = csv.DictReader(line for line in lines if line.endswith("\n"))
+            rows = list(reader)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InvalidFile(f"{self.path}: could not be read: {error}; repair or remove it") from error
+        for number, row in enumerate(rows, start=2):
+            if None in row or not (row.get("step") or "").isdecimal():
+                expected = f"expected a step and values for {','.join(reader.fieldnames or ())}"
+                raise InvalidFile(f"{self.path}, line {number}: {expected}; repair or remove the line")
+        rows = [row for row in rows if int(row["step"]) <= step]
         if not rows:
             self.path.unlink()
             return
@@ -71,19 +78,3 @@ class ResumableCSVLogger(Logger):
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
-
-    def _read_rows(self) -> list[dict[str, str]]:
-        """The complete rows."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-            reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
-            rows = list(reader)
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise InvalidFile(f"{self.path}: could not be read: {error}; repair or remove it") from error
-        names = ",".join(reader.fieldnames or ())
-        for number, row in enumerate(rows, start=2):
-            if None in row or not (row.get("step") or "").isdecimal():
-                raise InvalidFile(
-                    f"{self.path}, line {number}: expected a step and values for {names}; repair or remove the line"
-                )
-        return rows

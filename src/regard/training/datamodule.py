@@ -9,10 +9,9 @@ from typing import Any
 
 import lightning as L
 
-from regard.checks import Checks
 from regard.data.batching import ResumableLoader
 from regard.data.token_dataset import hash_files
-from regard.errors import InvalidFile, InvalidRecipe
+from regard.errors import InvalidFile, InvalidRecipe, raise_problems
 from regard.training.checkpoint_io import STATE_FILE
 from regard.training.recipe_file import write_recipe
 from regard.training.tasks.base import Task
@@ -25,9 +24,6 @@ class TaskDataModule(L.LightningDataModule):
     """Trains the tokenizer, tokenizes the data files, and makes batches.
 
     Rank 0 writes tokenizer and token ids into ``data/`` in the run folder; all processes map these files into memory.
-
-    Args:
-        task: The task.
     """
 
     def __init__(self, task: Task) -> None:
@@ -44,9 +40,12 @@ class TaskDataModule(L.LightningDataModule):
         """
         is_resumed = (self.recipe.output_dir / STATE_FILE).is_file()
         path = self.folder / HASHES_FILE
-        hashes = {key: hash_files(files) for key, files in self.task.files.items()}
+        hashes = {key: hash_files(files) for key, files in self.recipe.files.items()}
         if is_resumed and path.is_file():
-            _check_hashes(json.loads(path.read_text()), hashes)
+            old, expected = json.loads(path.read_text()), "expected the data that the run began with"
+            changed = [key for key, value in hashes.items() if value != old.get(key)]
+            got = {key: "other data" if self.recipe.files[key] else "none" for key in changed}
+            raise_problems([f"{key}: {expected}, got {got[key]}" for key in changed], InvalidRecipe)
         write_recipe(self.recipe)  # it holds the paths of the data: only after their contents have been checked
         # the tokenizer of a run without a saved state can be of other data
         if not is_resumed or not self.folder.is_dir():
@@ -104,11 +103,3 @@ class TaskDataModule(L.LightningDataModule):
             "num_workers": self.recipe.trainer.num_workers,
             "pin_memory": self.trainer.strategy.root_device.type == "cuda",
         }
-
-
-def _check_hashes(old: dict[str, str], new: dict[str, str]) -> None:
-    with Checks() as checks:
-        checks.error = InvalidRecipe
-        for key, value in new.items():
-            got = "none" if value == hash_files([]) else "other data"
-            checks.that(value == old.get(key), f"{key}: expected the data that the run began with, got {got}")

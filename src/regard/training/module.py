@@ -11,23 +11,16 @@ import lightning as L
 import torch
 from torch import nn
 
-from regard.checks import Checks
 from regard.errors import InvalidCheckpoint, TrainingDiverged
 from regard.training.checkpoint_io import STATE_FILE
-from regard.training.recipe import OptimizerConfig
+from regard.training.recipe import PERCENTAGES, OptimizerConfig
 from regard.training.tasks.base import Task
 
 log = logging.getLogger("regard.training")
 
 
 class TaskModule(L.LightningModule):
-    """Trains the model of a task.
-
-    The model is built in :meth:`configure_model`, when the tokenizer is known. The seed decides its initial weights.
-
-    Args:
-        task: The task.
-    """
+    """Trains the model of a task, which is built when the tokenizer is known; the seed decides its initial weights."""
 
     model: Any
 
@@ -38,7 +31,6 @@ class TaskModule(L.LightningModule):
         self._num_targets = 0
 
     def configure_model(self) -> None:
-        """Build the model."""
         if not hasattr(self, "model"):
             torch.manual_seed(self.recipe.seed)
             self.model = self.task.build_model()
@@ -77,24 +69,17 @@ class TaskModule(L.LightningModule):
                 parameter.grad.mul_(factor)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check that the tensors of a training state have the shapes of the model.
+        """Check that the tensors of a training state fit the model.
 
         Raises:
             InvalidCheckpoint: With every tensor that does not fit.
         """
-        saved, needed = (
-            {name: tuple(tensor.shape) for name, tensor in state.items()}
-            for state in (checkpoint["state_dict"], self.state_dict())
-        )
-        with Checks() as checks:
-            checks.error = InvalidCheckpoint
-            for name in sorted(saved.keys() | needed.keys()):
-                expected, got = needed.get(name, "no such tensor"), saved.get(name, "none")
-                path = self.recipe.output_dir / STATE_FILE
-                checks.that(name in saved and expected == got, f"{path}: {name}: expected {expected}, got {got}")
+        try:
+            self.load_state_dict(checkpoint["state_dict"])
+        except RuntimeError as error:  # lists the tensors
+            raise InvalidCheckpoint(f"{self.recipe.output_dir / STATE_FILE}: {error}") from None
 
     def configure_optimizers(self) -> Any:
-        """AdamW and its schedule."""
         config, max_steps = self.recipe.optimizer, self.recipe.trainer.max_steps
         optimizer = torch.optim.AdamW(
             weight_decay_groups(self.model.parameters(), config.weight_decay),
@@ -127,24 +112,23 @@ class TaskModule(L.LightningModule):
             )
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the sums."""
         self.check_finite()
         self._sums = torch.zeros(0)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Add the sums of a batch."""
         values = [float(value) for value in self.task.validation_sums(self.model, batch)]
         sums = torch.tensor(values, dtype=torch.float64)
         self._sums = self._sums + sums if self._sums.numel() else sums
 
     def on_validation_epoch_end(self) -> None:
-        """Compute and log the metrics."""
         sums = self._sums if self.device.type == "mps" else self._sums.to(self.device)  # mps has no float64
         sums = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         with self.trainer.precision_plugin.val_step_context():
             metrics = self.task.compute_metrics(self.model, sums)
-        values = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items() if name != "valid_loss"]
-        log.info("step %d: %s", self.global_step, ", ".join([f"valid loss {metrics['valid_loss']:.4f}", *values]))
+        texts = [f"valid loss {metrics['valid_loss']:.4f}"]
+        for name in [name for name in metrics if name != "valid_loss"]:
+            texts.append(f"{name.replace('_', ' ')} {metrics[name]:.4g}{'%' if name in PERCENTAGES else ''}")
+        log.info("step %d: %s", self.global_step, ", ".join(texts))
         # for early stopping and `best`; processes agree already, but Lightning warns without sync_dist
         self.log_dict(metrics, logger=False, sync_dist=self.trainer.world_size > 1)
         for logger in self.trainer.loggers:
@@ -153,9 +137,9 @@ class TaskModule(L.LightningModule):
 
 def weight_decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Two parameter groups: matrices, with weight decay, and vectors (biases and norms), without."""
-    parameters = list(parameters)
-    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
-    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
+    matrices, vectors = [], []
+    for parameter in parameters:
+        (matrices if parameter.ndim > 1 else vectors).append(parameter)
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from typing_extensions import Self
 
 from regard.checks import Checks
-from regard.errors import InvalidRecipe, InvalidType, did_you_mean, raise_problems
+from regard.errors import InvalidFile, InvalidRecipe, InvalidType, did_you_mean, raise_problems
 from regard.training.recipe_errors import contains_type, describe_errors
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
 )
 """The class of each task's recipe, in the module of ``regard.training.tasks`` with the task's name."""
 LOWER_IS_BETTER = ("perplexity", "bits_per_character")
+PERCENTAGES = ("accuracy", "f1")
 
 
 class Section(BaseModel):
@@ -58,21 +61,20 @@ def _as_path(value: object) -> object:
 
 
 def as_list(value: object) -> object:
-    """One path as a list of one."""
+    """One path or number as a list of one."""
     return [value] if isinstance(value, (str, Path, int, float, datetime.date)) else value
 
 
-def _one_or_more(value: object) -> object:
-    paths = as_list(value)
-    if not isinstance(paths, (list, tuple)) or not paths:
-        raise ValueError("a path or a list of paths")
-    return paths
+def sequence_of(expected: str, low: int = 1, high: float = math.inf) -> BeforeValidator:
+    """Takes lists of ``low`` to ``high`` items, and one item as a list of one."""
 
+    def validate(value: object) -> object:
+        items = as_list(value)
+        if not isinstance(items, (list, tuple)) or not low <= len(items) <= high:
+            raise ValueError(expected)
+        return items
 
-def _two(value: object) -> object:
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise ValueError("two numbers")
-    return value
+    return BeforeValidator(validate)
 
 
 def _count_or_auto(value: object, validate: pydantic.ValidatorFunctionWrapHandler) -> object:
@@ -87,7 +89,7 @@ DataPath = Annotated[Path, BeforeValidator(_as_path)]
 """Relative to ``data.folder``."""
 Folder = Annotated[DataPath, PlainSerializer(lambda path: str(path.absolute()), when_used="json-unless-none")]
 """Relative to the working directory; absolute in the copy of the recipe, so that a run resumes from anywhere."""
-DataPaths = Annotated[tuple[DataPath, ...], BeforeValidator(_one_or_more)]
+DataPaths = Annotated[tuple[DataPath, ...], sequence_of("a path or a list of paths")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -129,7 +131,7 @@ class OptimizerConfig(Section):
     """Learning rate at max_steps relative to the peak, for cosine and linear."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """AdamW weight decay of matrices; biases and norms do not decay."""
-    betas: Annotated[tuple[Fraction, Fraction], BeforeValidator(_two)] = (0.9, 0.98)
+    betas: Annotated[tuple[Fraction, Fraction], sequence_of("two numbers", 2, 2)] = (0.9, 0.98)
     """Adam's β₁ and β₂."""
     eps: Annotated[float, Field(gt=0)] = 1e-9
     """Adam's ε."""
@@ -206,14 +208,7 @@ class ModelSection(Section):
 
 
 def model_section(architecture: str, config_type: type[Any], derived: Sequence[str], **defaults: Any) -> Any:
-    """A section with the fields and defaults of a config.
-
-    Args:
-        architecture: Value of ``architecture`` that selects it.
-        config_type: Dataclass.
-        derived: Fields that follow from the data.
-        defaults: Defaults that differ from the dataclass.
-    """
+    """A section with the fields of a config, except ``derived`` ones, and its defaults, unless others are named."""
     values = {field.name: field.default for field in dataclasses.fields(config_type)} | defaults
     keys: dict[str, Any] = {name: (Any, value) for name, value in values.items() if name not in derived}
     keys["architecture"] = (Literal[architecture], architecture)  # pyright: ignore[reportInvalidTypeForm]
@@ -222,34 +217,21 @@ def model_section(architecture: str, config_type: type[Any], derived: Sequence[s
     return section
 
 
+def get_key(model: Any, name: str, default: Any = None) -> Any:
+    """The value of a key of a model's section, which can still be a mapping."""
+    value = model.get(name) if isinstance(model, Mapping) else getattr(model, name, None)
+    return default if value is None else value
+
+
 def architecture_or(default: str) -> pydantic.Discriminator:
     """Selects a model section by its ``architecture``."""
-
-    def architecture(model: Any) -> str:
-        value = model.get("architecture") if isinstance(model, Mapping) else getattr(model, "architecture", None)
-        return default if value is None else str(value)
-
-    return pydantic.Discriminator(architecture)
+    return pydantic.Discriminator(lambda model: str(get_key(model, "architecture", default)))
 
 
-class Recipe(Section):
+class Recipe(Section, ABC):
     """A training: data, tokenizer, model, optimizer, and what is validated and saved.
 
-    :func:`load_recipe` and :meth:`from_dict` make one, of the task's subclass, which adds ``tokenizer``, ``model`` and
-    its own data and validation keys.
-
-    Attributes:
-        output_dir: Folder of the run: models, logs, training state and a copy of the recipe.
-        seed: Seed of initial weights, dropout and the order of batches.
-        task: ``"translation"``, ``"causal_lm"``, ``"masked_lm"`` or ``"classification"``.
-        data: See :class:`DataConfig`.
-        tokenizer: See :class:`TokenizerConfig`.
-        model: The fields of the model's config.
-        optimizer: See :class:`OptimizerConfig`.
-        loss: See :class:`LossConfig`.
-        trainer: See :class:`TrainerConfig`.
-        validation: See :class:`ValidationConfig`.
-        checkpoint: See :class:`CheckpointConfig`.
+    :func:`load_recipe` and :meth:`from_dict` make one, of the task's subclass, which adds the model and its own keys.
     """
 
     target_unit: ClassVar[str] = "tokens"
@@ -258,23 +240,20 @@ class Recipe(Section):
     """Columns of ``metrics.csv`` for this task."""
 
     output_dir: Folder
+    """Folder of the run: models, logs, training state and a copy of the recipe."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    """Seed of initial weights, dropout and the order of batches."""
     task: str
+    """``"translation"``, ``"causal_lm"``, ``"masked_lm"`` or ``"classification"``."""
     data: DataConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: Any
+    """The fields of the model's config."""
     optimizer: OptimizerConfig = OptimizerConfig()
     loss: LossConfig = LossConfig()
     trainer: TrainerConfig
     validation: ValidationConfig = ValidationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _refuse_base_class(cls, config: object) -> object:
-        if cls is Recipe:
-            raise InvalidType("Recipe: expected the recipe of a task; use Recipe.from_dict or load_recipe")
-        return config
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> Recipe:
@@ -308,6 +287,21 @@ class Recipe(Section):
         return recipe
 
     @property
+    def files(self) -> dict[str, list[Path]]:
+        """The data files by key; their contents must not change while a run is resumed."""
+        return {"data.train": self.data.paths(self.data.train), "data.valid": self.data.paths(self.data.valid)}
+
+    def check_files(self) -> None:
+        """Check that the data files exist.
+
+        Raises:
+            InvalidFile: With every file that is missing.
+        """
+        missing = [(key, path) for key, paths in self.files.items() for path in paths if not path.exists()]
+        hint = f"or data.folder, which is {self.data.folder.absolute()}"
+        raise_problems([f"{key}: no such file: {path}; change {key} {hint}" for key, path in missing], InvalidFile)
+
+    @property
     def has_validation(self) -> bool:
         """Whether there is validation data."""
         return self.data.valid is not None
@@ -323,9 +317,9 @@ class Recipe(Section):
         name = self.validation.monitor
         return ("valid_loss", "min") if name == "loss" else (name, "min" if name in LOWER_IS_BETTER else "max")
 
+    @abstractmethod
     def build_task(self) -> Task:
         """Build the task's tokenizer, data, model and losses from the recipe."""
-        raise NotImplementedError
 
     def check(self, checks: Checks) -> None:
         """Check whether keys fit together; each of them is valid alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any, get_args
 
@@ -10,6 +11,10 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
 from regard.errors import did_you_mean
+
+SYNONYMS = {"device": "trainer.accelerator", "epochs": "trainer.max_steps", "lr": "optimizer.learning_rate"}
+"""Names that other programs have for keys."""
+MISSING = "{}: expected a value, got none"
 
 
 def key_fields(section: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
@@ -29,7 +34,10 @@ def contains_type(annotation: Any, *types: type[Any]) -> bool:
 
 def describe_errors(error: ValidationError, recipe_type: type[BaseModel]) -> list[str]:
     """A message for each error, such as ``trainer.max_steps: expected a valid integer, got 'many'``."""
-    return [message for problem in error.errors() for message in _describe(dict(problem), recipe_type)]
+    messages = [message for problem in error.errors() for message in _describe(dict(problem), recipe_type)]
+    suggested = re.findall(r"did you mean '(.+?)'", "\n".join(messages))
+    misspelt = {MISSING.format(key) for key in suggested}  # a misspelt key is one problem, not also a missing one
+    return [message for message in messages if message not in misspelt]
 
 
 def _sections(annotation: Any, tag: str = "") -> dict[str, type[BaseModel]]:
@@ -60,7 +68,7 @@ def _describe(problem: dict[str, Any], recipe_type: type[BaseModel]) -> list[str
         siblings = [name for section in sections.values() for name in section.model_fields]
         return [_unknown(names, siblings, key_fields(recipe_type))]
     if kind == "missing":
-        return [f"{key}: expected a value, got none"]
+        return [MISSING.format(key)]
     if kind == "invalid_key":
         return [f"{key}: expected a string as key, got {value!r}"]
     if kind == "union_tag_invalid":
@@ -84,6 +92,8 @@ def _unknown(names: list[str], siblings: Iterable[str], known: Iterable[str]) ->
     prefix = f"{section}." if section else ""
     nearby = {name: prefix + name for name in siblings}
     anywhere = {key.rpartition(".")[2]: key for key in known if key.count(".") < 2}  # deeper keys are too special
+    if names[-1] in SYNONYMS:
+        return f"{prefix}{names[-1]}: no such key, did you mean '{SYNONYMS[names[-1]]}'?"
     for candidates in (nearby, anywhere):
         if close := difflib.get_close_matches(names[-1], candidates, n=1):
             return f"{prefix}{names[-1]}: no such key, did you mean '{candidates[close[0]]}'?"

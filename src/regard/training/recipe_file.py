@@ -48,8 +48,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from YAML.
 
     Args:
-        path: A file, or the name of a bundled recipe, such as ``"tatoeba-en-de"``. A file of that name has precedence.
-            The ``data.folder`` of a bundled recipe is relative to the folder of the bundled recipes.
+        path: A file, a run folder, whose ``recipe.yaml`` is read, or the name of a bundled recipe, such as
+            ``"tatoeba-en-de"``, unless there is a file of that name. The ``data.folder`` of a bundled recipe is
+            relative to the folder of the bundled recipes; with ``--data.train`` it is the working directory.
         overrides: As for :func:`apply_overrides`.
 
     Returns:
@@ -62,13 +63,14 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         InvalidCheckpoint: If the pretrained model cannot be read.
     """
     recipes = bundled_recipes()
-    if not as_path(path).exists():
-        path = recipes.get(str(path), path)
+    path = _resolve(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         hint = did_you_mean(str(path), recipes) or f"; bundled recipes: {', '.join(recipes)}"
         raise InvalidFile(f"{path}: no such file{hint}") from None
+    except IsADirectoryError:
+        raise InvalidFile(f"{path}: expected a recipe or a run folder, got a folder without {RECIPE_FILE}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: could not be read: {getattr(error, 'strerror', None) or error}") from error
     try:
@@ -79,9 +81,25 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         got = "an empty file" if config is None else f"a {type(config).__name__}"
         raise InvalidRecipe(f"{path}: expected keys and values, got {got}")
     data = config.get("data")
-    if Path(path).parent == BUNDLED_RECIPES and isinstance(data, dict) and "folder" in data:
-        data["folder"] = str(BUNDLED_RECIPES / data["folder"])
+    if path.parent == BUNDLED_RECIPES and isinstance(data, dict) and "folder" in data:
+        has_own_data = any(option.partition("=")[0] == "--data.train" for option in overrides)
+        data["folder"] = "." if has_own_data else str(BUNDLED_RECIPES / data["folder"])
     return Recipe.from_dict(apply_overrides(config, overrides))
+
+
+def _resolve(path: str | Path) -> Path:
+    """The file of a recipe, which a run folder and the name of a bundled recipe stand for."""
+    path = as_path(path)
+    if (path / RECIPE_FILE).is_file():
+        return path / RECIPE_FILE
+    return path if path.is_file() else bundled_recipes().get(str(path), path)
+
+
+def data_source(path: str | Path) -> str | None:
+    """Where to get the data of a bundled recipe, from the comment at its beginning; None for other recipes."""
+    path = _resolve(path)
+    comment = re.search(r"^# Data: (.*(?:\n# .*)*?)\n# Time", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return " ".join(comment[1].split("\n# ")) if comment and path.parent == BUNDLED_RECIPES else None
 
 
 def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -123,7 +141,7 @@ def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
             if not isinstance(section, dict):
                 raise InvalidRecipe(f"{option}: expected a section {part!r}, got the value {section!r}")
         try:
-            value = yaml.load(text, UniqueKeyLoader)
+            value = yaml.load(text, UniqueKeyLoader) if text else text
         except _YAML_ERRORS as error:
             raise InvalidRecipe(f"{option}: expected YAML, got {text!r}: {_reason(error)}") from error
         # a path such as 2024_1 is not a number
@@ -203,25 +221,15 @@ def _reason(error: Exception) -> str:
 class UniqueKeyLoader(yaml.SafeLoader):
     """`yaml.SafeLoader` that refuses duplicate keys, and reads 1e-3 as a number, as YAML 1.2 does."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._checked: set[yaml.MappingNode] = set()
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Resolve merge keys (``<<``); duplicates are looked for before, because merged keys may repeat."""
-        if node not in self._checked:
-            self._checked.add(node)
-            self._refuse_duplicates(node)
-        super().flatten_mapping(node)
-
-    def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """A mapping as it is written, before merge keys (``<<``) bring keys that it may repeat."""
+        node = super().compose_mapping_node(anchor)
         names: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:str":
-                continue
+        for key in [key for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]:
             if key.value in names:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+                raise yaml.MarkedYAMLError(None, None, f"duplicate key {key.value!r}", key.start_mark)
             names.add(key.value)
+        return node
 
 
 class _Dumper(yaml.SafeDumper):

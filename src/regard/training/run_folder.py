@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -22,16 +21,9 @@ OUTPUTS = (RECIPE_FILE, STATE_FILE, METRICS_FILE, "train.log", "tensorboard", "d
 """What a run writes into its folder."""
 
 
-@dataclass
-class RunStatus:
-    """Whether the training has started, after which its files are kept."""
-
-    has_started: bool = False
-
-
 @contextmanager
-def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
-    """Create and lock a run folder; if the run fails before the training starts, remove its files.
+def run_folder(folder: Path, *, resume: bool) -> Iterator[None]:
+    """Create and lock a run folder; if a new run fails before it has metrics, remove its files.
 
     The operating system releases the lock of a killed process. A folder belongs to a run if it has the unchanged copy
     of a recipe; in other folders no file that a run would write may exist.
@@ -46,7 +38,7 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
         InvalidFile: If the folder cannot be created.
     """
     if rank_zero_only.rank:  # rank 0 does this for all processes
-        yield RunStatus()
+        yield
         return
     _check(folder, resume=resume)
     is_new, had_lock = not (folder / RECIPE_FILE).is_file(), (folder / LOCK_FILE).exists()
@@ -60,12 +52,15 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[RunStatus]:
         raise InvalidArgument(message) from None
     except OSError as error:
         raise InvalidFile(f"{folder}: could not be created: {error.strerror}") from error
-    status = RunStatus()
     try:
-        yield status
+        yield
     except Exception:
-        if is_new and not status.has_started:
-            _remove_outputs(folder)
+        if is_new and not (folder / METRICS_FILE).exists():
+            for path in (folder / name for name in OUTPUTS):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         raise
     finally:
         lock.release()
@@ -82,10 +77,12 @@ def _check(folder: Path, *, resume: bool) -> None:
     has_models = any((folder / name).is_dir() for name in MODELS)
     other = "choose another output_dir"
     if resume and not recipe.is_file():
-        raise InvalidArgument(f"{folder}: no run to resume: there is no {RECIPE_FILE}; start it without resume")
+        start = "start the training without --resume (Python: resume=False)"
+        raise InvalidArgument(f"{folder}: expected a run to resume, got no {RECIPE_FILE}; {start}")
     if state.is_file():
         if not resume:
-            raise InvalidArgument(f"{folder}: expected an empty folder, got a run; resume it or {other}")
+            resume_it = "add --resume (Python: resume=True) to continue it"
+            raise InvalidArgument(f"{folder}: expected an empty folder, got a run; {resume_it}, or {other}")
         return
     if resume and (folder / "last").is_dir():  # saved after the first state; a kill can leave `best` without one
         raise InvalidArgument(f"{state}: no such file, but there are models; the run cannot be resumed: {other}")
@@ -96,11 +93,3 @@ def _check(folder: Path, *, resume: bool) -> None:
     files = [name for name in OUTPUTS if (folder / name).exists()]
     if files and not recipe.is_file():
         raise InvalidArgument(f"{folder}: expected no {', '.join(files)}, which the run would overwrite; {other}")
-
-
-def _remove_outputs(folder: Path) -> None:
-    for path in (folder / name for name in OUTPUTS):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)

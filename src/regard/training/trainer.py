@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
 
 import lightning as L
 import torch
@@ -30,7 +31,7 @@ from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
 from regard.training.recipe import Recipe
 from regard.training.recipe_file import check_resumable
-from regard.training.run_folder import RunStatus, run_folder
+from regard.training.run_folder import run_folder
 
 log = logging.getLogger("regard.training")
 
@@ -43,15 +44,20 @@ class TrainResult:
         output_dir: The run folder; the models are in ``last/``, ``best/`` (with validation) and ``averaged/`` (with
             ``checkpoint.average_last``).
         step: The last saved step.
-        interrupted: Whether Ctrl-C or SIGTERM stopped it; the last step is saved then, too, unless the signal came
-            twice.
         best_metric: The best value of ``validation.monitor``; None without validation.
+        signal: The signal that stopped it, SIGINT (Ctrl-C) or SIGTERM; None if it is finished. The last step is saved
+            then, too, unless the signal came twice.
     """
 
     output_dir: Path
     step: int
-    interrupted: bool
     best_metric: float | None
+    signal: Signals | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal stopped it."""
+        return self.signal is not None
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
@@ -77,11 +83,12 @@ def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
     """
     if not isinstance(recipe, Recipe):
         raise InvalidType(f"recipe: expected a Recipe, got {recipe!r:.80}; use load_recipe or Recipe.from_dict")
-    with run_folder(recipe.output_dir, resume=resume) as status:
-        return _train(recipe, status, resume=resume)
+    recipe.check_files()
+    with run_folder(recipe.output_dir, resume=resume):
+        return _train(recipe, resume=resume)
 
 
-def _train(recipe: Recipe, status: RunStatus, *, resume: bool) -> TrainResult:
+def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
     state, folder = recipe.output_dir / STATE_FILE, recipe.output_dir
     if resume:
         check_resumable(recipe)
@@ -92,20 +99,16 @@ def _train(recipe: Recipe, status: RunStatus, *, resume: bool) -> TrainResult:
         trainer = _build_trainer(recipe, console, interrupt, checkpoints, step)
         task = recipe.build_task()
         module, data = TaskModule(task), TaskDataModule(task)
-        if resume:
-            log.info("resuming at step %d", step)
         try:
             with interrupt.stop_on_signals():
                 trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
         except TrainingInterrupted:
-            step = checkpoints.saved_step
+            step, number = checkpoints.saved_step, interrupt.signal or SIGTERM  # of another process
             hint = f"--resume continues from step {step}" if step else "nothing was saved"
-            log.info("stopped; %s", hint)
-            return TrainResult(folder, step, True, checkpoints.best)
-        finally:
-            status.has_started = interrupt.has_started
+            log.info("stopped by %s; %s", "Ctrl-C" if number == SIGINT else number.name, hint)
+            return TrainResult(folder, step, checkpoints.best, number)
         log.info("finished at step %d: the models are in %s", trainer.global_step, folder)
-    return TrainResult(folder, trainer.global_step, False, checkpoints.best)
+    return TrainResult(folder, trainer.global_step, checkpoints.best)
 
 
 def _build_trainer(
@@ -173,12 +176,13 @@ def logging_to(folder: Path) -> Iterator[Console]:
             else logging.StreamHandler(),
             logging.FileHandler(folder / "train.log", encoding="utf-8"),
         ]
+        handlers[0].setLevel(logging.INFO)
         handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     lightning = logging.getLogger("lightning.pytorch")
     level, propagate, lightning_level = log.level, log.propagate, lightning.level
     for handler in handlers:
         log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.DEBUG)  # debug messages are in the file only
     log.propagate = False  # a configured root logger would print each line again
     lightning.setLevel(logging.WARNING)
     try:

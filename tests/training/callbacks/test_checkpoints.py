@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from regard.models import Transformer, TransformerConfig
-from regard.training.callbacks.checkpoints import Snapshots, load_mean_weights
+from regard.training.callbacks.checkpoints import Snapshots
 
 CONFIG = TransformerConfig(50, d_model=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, d_ff=16)
 
@@ -18,7 +18,7 @@ def test_the_average_is_the_mean_of_the_last(tmp_path: Path) -> None:
         snapshots.save(model, step * 10)
     assert [path.name for path in snapshots.folders()] == ["step-000000100", "step-000000110", "step-000000120"]
     average = Transformer(CONFIG)
-    load_mean_weights(average, snapshots.folders())
+    snapshots.load_mean(average)
     for name, weight in average.named_parameters():
         expected = torch.stack([model.get_parameter(name) for model in models[2:]]).mean(0)
         torch.testing.assert_close(weight, expected)

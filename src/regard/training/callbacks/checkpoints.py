@@ -6,7 +6,7 @@ import copy
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,13 @@ class Checkpoints(L.Callback):
     """
 
     def __init__(self, recipe: Recipe, interrupt: Interrupt, step: int = 0) -> None:
-        self.recipe, self.folder, self.config = recipe, recipe.output_dir, recipe.checkpoint
-        self.interrupt = interrupt
+        self.recipe, self.folder, self.config, self.interrupt = recipe, recipe.output_dir, recipe.checkpoint, interrupt
         self.snapshots = Snapshots(recipe.output_dir / "snapshots", recipe.checkpoint.average_last)
         self.best: float | None = None
         self.saved_at, self.saved_step = time.monotonic(), step
         self._random: torch.Tensor | None = None
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the best metric and the random states of all processes."""
         state = _random_state(trainer.strategy.root_device)
         checkpoint["random"] = trainer.strategy.all_gather(state).reshape(trainer.world_size, -1).cpu()
         checkpoint["best"] = self.best
@@ -67,9 +65,8 @@ class Checkpoints(L.Callback):
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         is_last = trainer.global_step >= trainer.max_steps
-        if not self.recipe.has_validation or (
-            trainer.global_step % self.recipe.validation.every_n_steps and not is_last
-        ):
+        is_validated = is_last or trainer.global_step % self.recipe.validation.every_n_steps == 0
+        if not (self.recipe.has_validation and is_validated):
             self._end_step(trainer, pl_module)
         elif is_last:
             trainer.should_stop = True  # makes Lightning validate
@@ -86,18 +83,17 @@ class Checkpoints(L.Callback):
 
     def _end_step(self, trainer: L.Trainer, module: TaskModule) -> None:
         config, step, any_process = self.config, trainer.global_step, trainer.strategy.reduce_boolean_decision
-        is_interrupted = any_process(self.interrupt.is_requested, all=False)
+        is_interrupted = any_process(self.interrupt.signal is not None, all=False)
         is_late = any_process(time.monotonic() - self.saved_at > 60 * config.every_n_minutes, all=False)
-        is_due = step % config.every_n_steps == 0 or step >= trainer.max_steps or trainer.should_stop
-        is_due = is_due or is_interrupted or is_late
+        is_end = step >= trainer.max_steps or trainer.should_stop or is_interrupted
+        is_due = step % config.every_n_steps == 0 or is_late or is_end
         is_snapshot_due = config.average_last and step % config.snapshot_every_n_steps == 0
         if is_due or is_snapshot_due:
             module.check_finite()
         if is_snapshot_due and trainer.is_global_zero:
             with self._report_save_errors(self.snapshots.folder):
                 self.snapshots.save(module.model, step)
-                mean = copy.deepcopy(module.model)
-                load_mean_weights(mean, self.snapshots.folders())
+                mean = self.snapshots.load_mean(copy.deepcopy(module.model))
                 save_model(self.folder / "averaged", mean, module.task.tokenizer)
         if is_due:
             with self._report_save_errors(self.folder / STATE_FILE):
@@ -151,23 +147,14 @@ class Snapshots:
             if int(path.name.removeprefix("step-")) > step:
                 shutil.rmtree(path)
 
-
-def load_mean_weights(model: Model, folders: Sequence[Path]) -> None:
-    """Load the mean of saved weights, summed in float64.
-
-    Args:
-        model: A model of the same shape.
-        folders: At least one model folder.
-    """
-    sums = {
-        name: torch.zeros_like(weight, dtype=torch.float64, device="cpu") for name, weight in model.named_parameters()
-    }
-    for folder in folders:
-        for name, weight in load_file(folder / WEIGHTS_FILE).items():
-            sums[name] += weight
-    with torch.no_grad():
+    @torch.no_grad()
+    def load_mean(self, model: Model) -> Model:
+        """Load the mean of the snapshots, summed in float64, into a model of the same shape."""
+        snapshots = [load_file(folder / WEIGHTS_FILE) for folder in self.folders()]
         for name, weight in model.named_parameters():
-            weight.copy_(sums[name] / len(folders))
+            total: Any = sum(snapshot[name].double() for snapshot in snapshots)
+            weight.copy_(total / len(snapshots))
+        return model
 
 
 def _random_state(device: torch.device) -> torch.Tensor:

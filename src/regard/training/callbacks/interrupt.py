@@ -25,10 +25,15 @@ class Interrupt(L.Callback):
     """Notes that a signal arrived; `Checkpoints` saves at the end of the step and stops the training.
 
     Before the first step, and at a second signal, the training stops at once.
+
+    Attributes:
+        signal: The signal that arrived.
+        has_started: Whether the training has started.
     """
 
     def __init__(self) -> None:
-        self.has_started = self.is_requested = False
+        self.signal: signal.Signals | None = None
+        self.has_started = False
 
     @contextmanager
     def stop_on_signals(self) -> Iterator[None]:
@@ -50,8 +55,9 @@ class Interrupt(L.Callback):
             signal.signal(signal.SIGTERM, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.is_requested or not self.has_started:
+        is_second, self.signal = self.signal is not None, signal.Signals(number)
+        if is_second or not self.has_started:
             raise TrainingInterrupted  # not KeyboardInterrupt, for which Lightning exits with code 1
-        self.is_requested = True
         if rank_zero_only.rank == 0:
-            os.write(2, b"\nstopping after this step; press Ctrl-C again to stop now\n")  # print is not reentrant
+            stop_now = "press Ctrl-C again" if number == signal.SIGINT else "send SIGTERM again"
+            os.write(2, f"\nstopping after this step; {stop_now} to stop now\n".encode())  # print is not reentrant

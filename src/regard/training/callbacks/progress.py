@@ -42,18 +42,17 @@ class ProgressLogger(L.Callback):
         self.bar_task = TaskID(0)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the sums of each process since the last row."""
         sums = torch.tensor([*map(float, self.losses), self.num_targets], device=trainer.strategy.root_device)
         checkpoint["sums"] = trainer.strategy.all_gather(sums).reshape(trainer.world_size, -1).cpu()
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Restore the sums."""
         if len(checkpoint["sums"]) == trainer.world_size:
             *self.losses, num_targets = checkpoint["sums"][trainer.global_rank].tolist()
             self.num_targets = int(num_targets)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the clock and the bar."""
+        if trainer.global_step:
+            log.info("resuming at step %d", trainer.global_step)
         self.started_at = time.perf_counter()
         if trainer.is_global_zero and self.console.is_terminal:
             self.bar = Progress(
@@ -126,11 +125,9 @@ class ProgressLogger(L.Callback):
         self.started_at, self.num_timed_targets = time.perf_counter(), 0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop the bar."""
         self._stop()
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Stop the bar."""
         self._stop()
 
     def _stop(self) -> None:

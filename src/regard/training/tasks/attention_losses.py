@@ -19,14 +19,9 @@ from regard.models import Attentions, EncoderDecoder, load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
 from regard.text.tokenizer import PAD_ID, Tokenizer
-from regard.training.recipe import DataPath, Folder, Section
+from regard.training.recipe import DataPath, Folder, Section, as_list
 
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, int) else value
-
-
-Indices = Annotated[tuple[int, ...], BeforeValidator(_as_list)]
+Indices = Annotated[tuple[int, ...], BeforeValidator(as_list)]
 
 
 class LossInputs(NamedTuple):

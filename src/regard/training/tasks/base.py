@@ -31,12 +31,7 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe: Any = recipe
-        self.train_files, self.valid_files = map(recipe.data.paths, (recipe.data.train, recipe.data.valid))
-
-    @property
-    def files(self) -> dict[str, list[Path]]:
-        """The data files by recipe key; their contents must not change while a run is resumed."""
-        return {"data.train": self.train_files, "data.valid": self.valid_files}
+        self.train_files, self.valid_files = recipe.files["data.train"], recipe.files["data.valid"]
 
     @abstractmethod
     def train_tokenizer(self) -> Any:

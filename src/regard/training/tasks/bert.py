@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -15,7 +15,7 @@ from regard.models import Bert, BertConfig, load_config, load_model
 from regard.models.bert import Head
 from regard.models.minilm import resolve_folder
 from regard.text.tokenizer import Tokenizer, check_vocab_size, train_bpe
-from regard.training.recipe import Count, DataConfig, Folder, Fraction, Recipe, Section, model_section
+from regard.training.recipe import Count, DataConfig, Folder, Fraction, Recipe, Section, get_key, model_section
 from regard.training.tasks.base import Task
 
 DERIVED_FIELDS = (
@@ -61,11 +61,6 @@ class PretrainedSection(Section):
         return values
 
 
-def _new_or_pretrained(model: Any) -> str:
-    value = model.get("checkpoint") if isinstance(model, Mapping) else getattr(model, "checkpoint", None)
-    return "new" if value is None else "pretrained"
-
-
 class BertDataConfig(DataConfig):
     """The texts."""
 
@@ -74,12 +69,12 @@ class BertDataConfig(DataConfig):
 
 
 class BertRecipe(Recipe):
-    """A BERT with a head."""
+    """The recipe of a BERT with a head: a new one, or a pretrained one with ``model.checkpoint``."""
 
     data: BertDataConfig
     model: Annotated[
         Annotated[BertSection, Tag("new")] | Annotated[PretrainedSection, Tag("pretrained")],
-        Discriminator(_new_or_pretrained),
+        Discriminator(lambda model: "new" if get_key(model, "checkpoint") is None else "pretrained"),
     ] = BertSection()
 
     def check(self, checks: Checks) -> None:
@@ -93,11 +88,7 @@ class BertRecipe(Recipe):
 
 
 class BertTask(Task):
-    """Trains a BERT with a head.
-
-    Args:
-        recipe: The recipe.
-    """
+    """Trains a BERT with a head."""
 
     recipe: BertRecipe
     tokenizer: Tokenizer

@@ -63,13 +63,7 @@ class CausalLMValidationConfig(ValidationConfig):
 
 
 class CausalLMRecipe(Recipe):
-    """The recipe of a causal language model.
-
-    Args:
-        data: See :class:`TextDataConfig`.
-        model: The fields of :class:`regard.models.GPTConfig`, with ``architecture: llama`` with Llama's defaults.
-        validation: See :class:`CausalLMValidationConfig`.
-    """
+    """The recipe of a causal language model: a GPT, with ``architecture: llama`` with Llama's defaults."""
 
     metric_names = ("valid_loss", "perplexity", "bits_per_character")
 
@@ -96,11 +90,7 @@ class CausalLMRecipe(Recipe):
 
 
 class CausalLMTask(Task):
-    """Trains a causal language model.
-
-    Args:
-        recipe: The recipe.
-    """
+    """Trains a causal language model."""
 
     recipe: CausalLMRecipe
     tokenizer: Tokenizer

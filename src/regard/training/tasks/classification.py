@@ -36,13 +36,7 @@ class ClassificationValidationConfig(ValidationConfig):
 
 
 class ClassificationRecipe(BertRecipe):
-    """The recipe of a text classifier.
-
-    Args:
-        data: See :class:`LabeledDataConfig`.
-        model: The fields of :class:`regard.models.BertConfig`, or ``checkpoint``.
-        validation: See :class:`ClassificationValidationConfig`.
-    """
+    """The recipe of a text classifier."""
 
     target_unit = "texts"
     metric_names = ("valid_loss", "accuracy", "f1")
@@ -56,11 +50,7 @@ class ClassificationRecipe(BertRecipe):
 
 
 class ClassificationTask(BertTask):
-    """Trains a text classifier.
-
-    Args:
-        recipe: The recipe.
-    """
+    """Trains a text classifier."""
 
     recipe: ClassificationRecipe
 

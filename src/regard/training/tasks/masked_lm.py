@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.masking import MaskedBatch, MaskedLMLoader
-from regard.data.texts import TextDataset, tokenize_texts
+from regard.data.masking import MaskedLMLoader
+from regard.data.texts import TextBatch, TextDataset, tokenize_texts
 from regard.errors import InvalidFile
 from regard.metrics.classification import perplexity
 from regard.models import Bert
@@ -39,13 +39,7 @@ class MaskedLMValidationConfig(ValidationConfig):
 
 
 class MaskedLMRecipe(BertRecipe):
-    """The recipe of a masked language model.
-
-    Args:
-        data: See :class:`MaskedDataConfig`.
-        model: The fields of :class:`regard.models.BertConfig`, or ``checkpoint``.
-        validation: See :class:`MaskedLMValidationConfig`.
-    """
+    """The recipe of a masked language model."""
 
     target_unit = "masked tokens"
     metric_names = ("valid_loss", "perplexity", "accuracy")
@@ -60,17 +54,12 @@ class MaskedLMRecipe(BertRecipe):
     def check(self, checks: Checks) -> None:
         super().check(checks)
         length, limit = self.data.max_length, self.data.max_tokens_per_batch
-        checks.that(
-            length <= limit, f"data.max_length: expected at most data.max_tokens_per_batch={limit}, got {length}"
-        )
+        expected = f"expected at most data.max_tokens_per_batch={limit}"
+        checks.that(length <= limit, f"data.max_length: {expected}, got {length}")
 
 
 class MaskedLMTask(BertTask):
-    """Trains a masked language model.
-
-    Args:
-        recipe: The recipe.
-    """
+    """Trains a masked language model."""
 
     recipe: MaskedLMRecipe
 
@@ -96,12 +85,12 @@ class MaskedLMTask(BertTask):
     def build_model(self) -> Bert:
         return self.build_bert("masked_lm")
 
-    def losses(self, model: Bert, batch: MaskedBatch) -> dict[str, Tensor]:
+    def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
         smoothing = self.recipe.loss.label_smoothing
         loss = model.masked_lm_loss(batch.input_ids, batch.lengths, batch.labels, label_smoothing=smoothing)
         return {"loss": loss.loss}
 
-    def validation_sums(self, model: Bert, batch: MaskedBatch) -> Sequence[Tensor]:
+    def validation_sums(self, model: Bert, batch: TextBatch) -> Sequence[Tensor]:
         loss = model.masked_lm_loss(batch.input_ids, batch.lengths, batch.labels, count_correct=True)
         assert loss.num_correct is not None
         return loss.nll, loss.num_tokens, loss.num_correct

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import Field, Tag
 from torch import Tensor, distributed
 
 from regard.checks import Checks
@@ -30,8 +30,8 @@ from regard.training.recipe import (
     Recipe,
     ValidationConfig,
     architecture_or,
-    as_list,
     model_section,
+    sequence_of,
 )
 from regard.training.tasks.attention_losses import AttentionLosses, AttentionLossesConfig
 from regard.training.tasks.base import Split, Task
@@ -47,7 +47,7 @@ DERIVED_FIELDS = (
     "interleaved_sinusoids",
     "output_bias",
 )  # by the tokenizer, or fixed as in the paper
-NO_LIMIT = 2**31
+ALIGNMENT_KEY = "attention_loss.alignment.file"
 BLEU_BATCH_SIZE = 64
 
 
@@ -59,14 +59,7 @@ class RNNSearchSection(model_section("rnn_search", RNNSearchConfig, DERIVED_FIEL
     """An RNNsearch."""
 
 
-def _one_or_two(value: object) -> object:
-    files = as_list(value)
-    if not isinstance(files, (list, tuple)) or not 1 <= len(files) <= 2:
-        raise ValueError("one TSV or a list of two line-aligned files")
-    return files
-
-
-PairPaths = Annotated[tuple[DataPath, ...], BeforeValidator(_one_or_two)]
+PairPaths = Annotated[tuple[DataPath, ...], sequence_of("one TSV or a list of two line-aligned files", 1, 2)]
 
 
 class PairDataConfig(DataConfig):
@@ -92,15 +85,7 @@ class TranslationValidationConfig(ValidationConfig):
 
 
 class TranslationRecipe(Recipe):
-    """The recipe of a translation model.
-
-    Args:
-        data: See :class:`PairDataConfig`.
-        model: The fields of :class:`regard.models.TransformerConfig`, or with ``architecture: rnn_search`` those of
-            :class:`regard.models.RNNSearchConfig`.
-        attention_loss: See :class:`AttentionLossesConfig`.
-        validation: See :class:`TranslationValidationConfig`.
-    """
+    """The recipe of a translation model: a Transformer, or with ``architecture: rnn_search`` an RNNsearch."""
 
     metric_names = ("valid_loss", "bleu", "chrf", *(f"{name}_loss" for name in AttentionLossesConfig.model_fields))
 
@@ -114,26 +99,24 @@ class TranslationRecipe(Recipe):
     validation: TranslationValidationConfig = TranslationValidationConfig()
 
     @property
-    def loss_weights(self) -> dict[str, float]:
-        return {f"{name}_loss": loss.weight for name, loss in self.attention_loss.enabled.items()}
+    def files(self) -> dict[str, list[Path]]:
+        alignment = self.attention_loss.alignment
+        paths = self.data.paths([alignment.file] if alignment.weight and alignment.file else None)
+        return {**super().files, **({ALIGNMENT_KEY: paths} if paths else {})}
 
     @property
-    def max_positions(self) -> int:
-        """The longest sequence that the model has positions for, special tokens included."""
-        model: Any = self.model
-        return model.max_seq_len if getattr(model, "positions", None) == "learned" else NO_LIMIT
+    def loss_weights(self) -> dict[str, float]:
+        return {f"{name}_loss": loss.weight for name, loss in self.attention_loss.enabled.items()}
 
     def build_task(self) -> TranslationTask:
         return TranslationTask(self)
 
     def check(self, checks: Checks) -> None:
         super().check(checks)
-        limit = min(self.data.max_tokens_per_batch, self.max_positions) - 1
-        if self.data.max_length > limit:
-            checks.fail(
-                f"data.max_length: expected at most {limit}, so that pairs fit data.max_tokens_per_batch and learned "
-                f"positions, got {self.data.max_length}"
-            )
+        length, max_tokens, max_seq_len = self.data.max_length, self.data.max_tokens_per_batch, self.model.max_seq_len
+        for name, limit in (("data.max_tokens_per_batch", max_tokens), ("model.max_seq_len", max_seq_len)):
+            expected = f"expected at most {limit - 1}, which leaves room for the end token in {name}={limit}"
+            checks.that(length < limit, f"data.max_length: {expected}, got {length}")
         config = self.model.build_config(self.tokenizer.vocab_size)
         for name, loss in self.attention_loss.enabled.items():
             loss.check(checks, f"attention_loss.{name}", *config.num_layers_and_heads(loss.kind))
@@ -145,11 +128,7 @@ class TranslationRecipe(Recipe):
 
 
 class TranslationTask(Task):
-    """Trains a translation model.
-
-    Args:
-        recipe: The recipe.
-    """
+    """Trains a translation model."""
 
     recipe: TranslationRecipe
     tokenizer: Tokenizer
@@ -158,14 +137,8 @@ class TranslationTask(Task):
 
     def __init__(self, recipe: TranslationRecipe) -> None:
         super().__init__(recipe)
-        alignment = recipe.attention_loss.alignment
-        self.alignments = recipe.data.folder / alignment.file if alignment.weight and alignment.file else None
+        self.alignments = next(iter(recipe.files.get(ALIGNMENT_KEY, [])), None)
         self._logged_signatures = False
-
-    @property
-    def files(self) -> dict[str, list[Path]]:
-        alignments = {} if self.alignments is None else {"attention_loss.alignment.file": [self.alignments]}
-        return {**super().files, **alignments}
 
     def train_tokenizer(self) -> Tokenizer:
         texts = (text for pair in read_pairs(self.train_files) for text in pair)
@@ -177,8 +150,9 @@ class TranslationTask(Task):
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> PairDataset:
         if split == "train":
             max_length, alignments = self.recipe.data.max_length, self.alignments
-        else:  # only pairs that fit no batch or have no positions are skipped
-            max_length, alignments = min(self.recipe.data.max_tokens_per_batch, self.recipe.max_positions) - 1, None
+        else:  # only pairs that fit no batch or not the model are skipped
+            limits = self.recipe.data.max_tokens_per_batch, self.recipe.model.max_seq_len
+            max_length, alignments = min(limits) - 1, None
         return tokenize_pairs(files, self.tokenizer, cache, max_length=max_length, alignments=alignments)
 
     def describe(self, dataset: PairDataset) -> str:
@@ -189,8 +163,15 @@ class TranslationTask(Task):
         padding = padding_fraction(self.train_data.source.lengths, self.train_data.target.lengths, batches)
         lines = [f"padding: {padding:.1%} of the tokens in batches"]
         if num_too_long := self._bleu_references[1]:
-            lines.append(f"BLEU: {num_too_long} validation sentences are skipped, because the model has no positions")
+            lines.append(
+                f"BLEU: {num_too_long} validation sentences of more than {self._max_source_tokens} tokens skipped"
+            )
         return lines
+
+    @property
+    def _max_source_tokens(self) -> int:
+        """As in `Translator`: the end token counts, too."""
+        return self.recipe.model.max_seq_len - 1
 
     @cached_property
     def _bleu_references(self) -> tuple[dict[str, list[str]], int]:
@@ -198,11 +179,9 @@ class TranslationTask(Task):
         count = self.recipe.validation.bleu_sentences
         references = group_references(read_pairs(self.valid_files)) if self.valid_files and count else {}
         ids = self.tokenizer.encode(list(references))
-        fitting = [
-            item for item, row in zip(references.items(), ids, strict=True) if len(row) < self.recipe.max_positions
-        ]
+        limit = self._max_source_tokens
+        fitting = [item for item, row in zip(references.items(), ids, strict=True) if len(row) <= limit]
         if references and not fitting:
-            limit = self.recipe.max_positions - 1
             raise InvalidFile(f"{self.valid_files[0]}: expected sentences of at most {limit} tokens, got longer ones")
         step = max(1, len(fitting) // max(1, count))  # spread over the file, which may be sorted
         return dict(fitting[::step][:count]), len(references) - len(fitting)
@@ -234,7 +213,7 @@ class TranslationTask(Task):
             metrics |= {name: score.score for name, score in scores.items()}
             if not self._logged_signatures:
                 self._logged_signatures = True
-                log.info("metrics: %s", ", ".join(f"{name} {score.signature}" for name, score in scores.items()))
+                log.debug("metrics: %s", ", ".join(f"{name} {score.signature}" for name, score in scores.items()))
         return metrics
 
     def _translate(self, model: EncoderDecoder, sources: list[str]) -> list[str]:
