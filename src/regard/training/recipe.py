@@ -199,7 +199,7 @@ class ModelSection(Section):
 
     def build_config(self, vocab_size: int, **derived: Any) -> Any:
         """The config for a vocabulary and other fields that follow from the data."""
-        return self.config_type(vocab_size, **self.model_dump(exclude={"architecture"}), **derived)
+        return self.config_type(vocab_size, **self.model_dump(exclude={"architecture", "checkpoint"}), **derived)
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:

@@ -36,9 +36,6 @@ class BertSection(model_section("bert", BertConfig, DERIVED_FIELDS)):
     checkpoint: None = None
     """No pretrained model."""
 
-    def build_config(self, vocab_size: int, **derived: Any) -> BertConfig:
-        return BertConfig(vocab_size, **self.model_dump(exclude={"architecture", "checkpoint"}), **derived)
-
 
 class PretrainedSection(Section):
     """A pretrained BERT; only its dropout rates can be changed."""
