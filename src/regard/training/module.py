@@ -13,7 +13,8 @@ from torch import nn
 
 from regard.errors import InvalidCheckpoint, TrainingDiverged
 from regard.training.checkpoint_io import STATE_FILE
-from regard.training.recipe import PERCENTAGES, OptimizerConfig
+from regard.training.recipe import PERCENTAGES
+from regard.training.recipe_sections import OptimizerConfig
 from regard.training.tasks.base import Task
 
 log = logging.getLogger("regard.training")

@@ -98,8 +98,9 @@ def _resolve(path: str | Path) -> Path:
 def data_source(path: str | Path) -> str | None:
     """Where to get the data of a bundled recipe, from the comment at its beginning; None for other recipes."""
     path = _resolve(path)
-    comment = re.search(r"^# Data: (.*(?:\n# .*)*?)\n# Time", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return " ".join(comment[1].split("\n# ")) if comment and path.parent == BUNDLED_RECIPES else None
+    text = path.read_text(encoding="utf-8") if path.parent == BUNDLED_RECIPES else ""
+    comment = re.search(r"^# Data: (.*(?:\n# .*)*?)\n# Time", text, re.MULTILINE)
+    return comment[1].replace("\n# ", " ") if comment else None
 
 
 def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

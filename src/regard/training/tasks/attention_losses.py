@@ -17,7 +17,7 @@ from regard.models import Attentions, EncoderDecoder, load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
 from regard.text.tokenizer import PAD_ID, Tokenizer
-from regard.training.recipe import DataPath, Folder, Section, as_list
+from regard.training.recipe_sections import DataPath, Folder, Section, as_list
 
 Indices = Annotated[tuple[int, ...], BeforeValidator(as_list)]
 
@@ -133,13 +133,9 @@ class AttentionLossesConfig(Section):
     """Losses on attention that are added to the translation loss."""
 
     entropy: EntropyLossConfig = EntropyLossConfig()
-    """Bounds on the entropy."""
     alignment: AlignmentLossConfig = AlignmentLossConfig()
-    """Supervision by a word alignment."""
     coverage: CoverageLossConfig = CoverageLossConfig()
-    """Uniform coverage of keys."""
     kl_divergence: KLDivergenceLossConfig = KLDivergenceLossConfig()
-    """Distillation of attention."""
 
     @property
     def enabled(self) -> dict[str, AttentionLossConfig]:

@@ -22,12 +22,12 @@ from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
-from regard.training.recipe import (
+from regard.training.recipe import Recipe
+from regard.training.recipe_sections import (
     Count,
     DataConfig,
     DataPath,
     ModelSection,
-    Recipe,
     ValidationConfig,
     architecture_or,
     model_section,
