@@ -78,7 +78,8 @@ class TaskModule(L.LightningModule):
         try:
             self.load_state_dict(checkpoint["state_dict"])
         except RuntimeError as error:  # lists the tensors
-            raise InvalidCheckpoint(f"{self.recipe.output_dir / STATE_FILE}: {error}") from None
+            path = self.recipe.output_dir / STATE_FILE
+            raise InvalidCheckpoint(f"{path}: expected a training state of this model, got another: {error}") from None
 
     def configure_optimizers(self) -> Any:
         config, max_steps = self.recipe.optimizer, self.recipe.trainer.max_steps

@@ -51,7 +51,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         path: A file, a run folder, whose ``recipe.yaml`` is read, or the name of a bundled recipe, such as
             ``"tatoeba-en-de"``, unless there is a file of that name. The ``data.folder`` of a bundled recipe is
             relative to the folder of the bundled recipes; with ``--data.train`` it is the working directory.
-        overrides: As for :func:`apply_overrides`.
+        overrides: Keys and values, ``--section.key value``, as for :func:`apply_overrides`.
 
     Returns:
         The recipe.

@@ -89,7 +89,6 @@ class BertTask(Task):
     """Trains a BERT with a head."""
 
     recipe: BertRecipe
-    tokenizer: Tokenizer
     train_data: TextDataset
     valid_data: TextDataset | None
 

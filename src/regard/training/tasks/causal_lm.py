@@ -93,7 +93,6 @@ class CausalLMTask(Task):
     """Trains a causal language model."""
 
     recipe: CausalLMRecipe
-    tokenizer: Tokenizer
     train_data: TokenStream
     valid_data: TokenStream | None
 

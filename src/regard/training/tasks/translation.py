@@ -123,7 +123,6 @@ class TranslationTask(Task):
     """Trains a translation model."""
 
     recipe: TranslationRecipe
-    tokenizer: Tokenizer
     train_data: PairDataset
     valid_data: PairDataset | None
 
@@ -135,9 +134,6 @@ class TranslationTask(Task):
     def train_tokenizer(self) -> Tokenizer:
         texts = (text for pair in read_pairs(self.train_files) for text in pair)
         return train_translation_bpe(texts, self.recipe.tokenizer.vocab_size)
-
-    def load_tokenizer(self, folder: Path) -> Tokenizer:
-        return Tokenizer.load(folder)
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> PairDataset:
         if split == "train":
