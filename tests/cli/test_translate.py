@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+import torch
 
 from regard.generation.model_states import EncoderDecoderState
 
@@ -169,8 +170,8 @@ def test_what_the_length_limit_cut_is_said(regard, model, monkeypatch):
     assert "cut" not in one.err
     plain = EncoderDecoderState.__init__
 
-    def short(self, *given, **named):
-        plain(self, *given, **{**named, "max_new_tokens": 1})
+    def short(self, *given, max_new_tokens, **named):
+        plain(self, *given, **named, max_new_tokens=torch.ones_like(max_new_tokens))
 
     monkeypatch.setattr(EncoderDecoderState, "__init__", short)
     done = regard("translate", "--model", model, "--json", stdin="the cat sat\n\n")

@@ -166,3 +166,11 @@ def test_generation_beyond_the_context_reads_its_end_as_nanogpt_does(prompts, po
     assert len({tuple(hypothesis.tokens) for hypothesis in results}) > 1
     (best,) = beam_search(model, batch[:1], lengths[:1], beam=3, max_new_tokens=20)[0]
     assert len(best.tokens) == 20
+
+
+def test_lengths_in_few_bits_of_long_prompts_are_the_same_lengths():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(61, **{**SMALL, "max_seq_len": 320})).eval()
+    prompts, lengths = torch.randint(3, 61, (2, 261)), torch.tensor([200, 7])  # 261 is 5 in 8 bits
+    expected = greedy(model, prompts, lengths, max_new_tokens=4)
+    assert greedy(model, prompts, lengths.to(torch.uint8), max_new_tokens=4) == expected

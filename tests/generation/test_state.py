@@ -13,6 +13,7 @@ from regard.generation.model_states import start_decoding
 def test_log_probabilities_are_those_of_the_model(fresh, sources, dtype):
     model, (src, lengths) = fresh().to(dtype), sources
     state = start_decoding(model, src, lengths, min_new_tokens=2)
+    everything = torch.arange(len(src))
     for _ in range(4):
         log_probs = state.next_token_log_probs()
         logits = model(src, state.tokens, lengths).logits[:, -1].float()
@@ -20,7 +21,7 @@ def test_log_probabilities_are_those_of_the_model(fresh, sources, dtype):
         expected[:, [0, 1] if state.num_new_tokens >= 2 else [0, 1, 2]] = -torch.inf
         assert log_probs.dtype == torch.float32
         torch.testing.assert_close(log_probs, expected, atol=1e-4 if dtype == torch.float32 else 0.1, rtol=0)
-        state.append(log_probs.argmax(-1))
+        state.append(log_probs.argmax(-1), everything, everything)
 
 
 @torch.inference_mode()
@@ -33,6 +34,6 @@ def test_sentences_leave_with_their_rows(fresh, sources):
     state.append(tokens[rows], rows, kept)
     expected = start_decoding(model, src[kept], lengths[kept], num_beams=2)
     expected.next_token_log_probs()
-    expected.append(tokens[rows])
+    expected.append(tokens[rows], torch.arange(4), torch.arange(2))
     torch.testing.assert_close(state.next_token_log_probs(), expected.next_token_log_probs(), atol=1e-4, rtol=0)
     assert state.sentence_ids.tolist() == [1, 4]

@@ -99,7 +99,7 @@ def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     given = theirs(texts, padding=True, return_tensors="pt")
     assert theirs(texts)["input_ids"] == [[*ids, words.eos_id] for ids in words.encode(texts)]
-    assert theirs.batch_decode(given["input_ids"], skip_special_tokens=True) == list(map(words.normalize, texts))
+    assert theirs.batch_decode(given["input_ids"], skip_special_tokens=True) == words.decode(words.encode(texts))
     copy = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     copy.generation_config.max_length = None
     made = copy.generate(**given, num_beams=1, do_sample=False, max_new_tokens=9)[:, 1:9]  # its ninth is made an end

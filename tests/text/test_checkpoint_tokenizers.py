@@ -47,17 +47,9 @@ def test_minilms_words_are_those_of_transformers():
     ]
     assert ours.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert (ours.pad_id, ours.bos_id, ours.eos_id, ours.mask_id) == (0, 101, 102, 103)
-    assert (
-        ours.convert_ids_to_tokens(
-            ours.encode(["unbelievably"], add_special_tokens=True, split_special_tokens=False)[0]
-        )[0]
-        == "[CLS]"
-    )
-    assert ours.decode(
-        ours.encode(ENGLISH, add_special_tokens=True, split_special_tokens=False)
-    ) == expected.batch_decode(
-        ours.encode(ENGLISH, add_special_tokens=True, split_special_tokens=False), skip_special_tokens=True
-    )
+    encoded = ours.encode(ENGLISH, add_special_tokens=True)
+    assert ours.convert_ids_to_tokens(encoded[0])[0] == "[CLS]"
+    assert ours.decode(encoded) == expected.batch_decode(encoded, skip_special_tokens=True)
 
 
 def test_what_is_saved_is_what_was_loaded(tmp_path):
@@ -109,23 +101,15 @@ def test_a_vocabulary_of_ones_own_keeps_text_as_it_is(tmp_path, kind):
     texts = ["ROMEO:\n  But soft!\n\nWhat light\t1595?\n", *TEXTS]
     tokenizer = train_bpe(texts, 300) if kind == "bytes" else train_char(iter(texts))
     assert tokenizer.decode(tokenizer.encode(texts[:1])) == texts[:1]
-    assert (
-        tokenizer.decode(tokenizer.encode(texts[:-1], add_special_tokens=True, split_special_tokens=False))
-        == texts[:-1]
-    )
-    whole, prompt = (
-        tokenizer.encode(["a cat"], add_special_tokens=True, split_special_tokens=False)[0],
-        tokenizer.encode_prompts(["a cat"])[0],
-    )
+    encoded = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
+    assert tokenizer.decode(encoded[:-1]) == texts[:-1]
+    (whole,), (prompt,) = tokenizer.encode(["a cat"], add_special_tokens=True), tokenizer.encode_prompts(["a cat"])
     assert whole == [tokenizer.bos_id, *tokenizer.encode(["a cat"])[0], tokenizer.eos_id] == [*prompt, tokenizer.eos_id]
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert isinstance(loaded, Tokenizer)
-    assert (
-        loaded.encode(texts, add_special_tokens=True, split_special_tokens=False)
-        == tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
-        == theirs(tmp_path)(texts)["input_ids"]
-    )
+    loaded_ids = loaded.encode(texts, add_special_tokens=True, split_special_tokens=False)
+    assert loaded_ids == encoded == theirs(tmp_path)(texts)["input_ids"]
     assert (loaded.pad_id, loaded.bos_id, loaded.eos_id, loaded.mask_id) == (0, 1, 2, 3)
 
 

@@ -131,3 +131,17 @@ def test_references_keep_their_order_and_empty_sides_have_none() -> None:
 def test_a_single_path_is_no_sequence(read: Any, files: Any) -> None:
     with pytest.raises(InvalidType, match=r"files: expected a sequence of paths, got .*; pass a list"):
         list(read(files))
+
+
+@pytest.mark.parametrize("path", [None, 5, b"lines.txt"])
+def test_a_path_is_a_str_or_a_path(path: Any) -> None:
+    with pytest.raises(InvalidType, match="path: expected a path, got "):
+        next(read_lines(path))
+
+
+def test_labeled_texts_of_standard_input_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\tpos\nbad\n")))
+    texts = read_labeled_texts(["-"])
+    assert next(texts) == ("standard input, line 1", "good", "pos")
+    with pytest.raises(InvalidFile, match="standard input, line 2: expected text, tab, class, got 'bad'"):
+        next(texts)

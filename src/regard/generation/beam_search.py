@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.generation.model_states import start_decoding
 from regard.generation.state import DecodingState, GenerationModel, Hypothesis
-from regard.generation.topk import fast_topk
 
 MAX_BEAM = 1000  # each beam is a row of every decoder step; a search takes minutes long before this
 MAX_LENGTH_PENALTY = 10  # above this the length decides alone, and its power soon overflows
@@ -74,9 +73,8 @@ def beam_search(
         check_search(checks, beam, nbest, length_penalty)
     options = {"num_beams": beam, "min_new_tokens": min_new_tokens, "cache": cache}
     state = start_decoding(model, input_ids, lengths, max_new_tokens=max_new_tokens, **options)
-    sentences = len(input_ids)
-    hypotheses = [BeamHypotheses(beam, length_penalty, state.rank_unfinished) for _ in range(sentences)]
-    scores = torch.full((sentences, beam), -torch.inf, device=input_ids.device)
+    hypotheses = [BeamHypotheses(beam, length_penalty, state.rank_unfinished) for _ in input_ids]
+    scores = torch.full((len(input_ids), beam), -torch.inf, device=input_ids.device)
     scores[:, 0] = 0  # all rows of a sentence are equal at first: expand only one of them
     while state.sentence_ids.numel():
         candidates = _store_finished(hypotheses, state, _candidates(state, scores))
@@ -95,26 +93,20 @@ def check_search(checks: Checks, beam: Any, nbest: Any, length_penalty: Any) -> 
 
 
 class BeamHypotheses:
-    """The best finished sequences of one sentence, and its unfinished ones at max_new_tokens.
+    """The ``num_beams`` best finished sequences of one sentence, and its unfinished ones at max_new_tokens.
 
-    Args:
-        num_beams: Number of finished sequences to keep.
-        length_penalty: Exponent of the number of tokens.
-        rank_unfinished: Whether unfinished sequences are ranked with finished ones by score.
+    Unfinished sequences follow all finished ones, unless ``rank_unfinished`` ranks all by score.
     """
 
     def __init__(self, num_beams: int, length_penalty: float, rank_unfinished: bool = False) -> None:
         self.num_beams, self.length_penalty, self.rank_unfinished = num_beams, length_penalty, rank_unfinished
-        self._heap: list[tuple[float, int, Hypothesis]] = []  # worst first; among equal scores the latest
-        self._num_added = 0
+        self._finished: list[Hypothesis] = []  # best first, and of equal scores the first that was added
         self._unfinished: list[Hypothesis] = []
 
     def add(self, tokens: list[int], log_prob: float) -> None:
         """Add a sequence that ended with EOS after these tokens."""
-        score = self._score(log_prob, len(tokens) + 1)
-        self._num_added += 1
-        push = heapq.heappush if len(self._heap) < self.num_beams else heapq.heappushpop
-        push(self._heap, (score, -self._num_added, Hypothesis(tokens, score)))
+        insort(self._finished, Hypothesis(tokens, self._score(log_prob, len(tokens) + 1)), key=_negative_score)
+        del self._finished[self.num_beams :]
 
     def add_unfinished(self, tokens: list[int], log_prob: float) -> None:
         """Add a sequence that reached max_new_tokens, after all better ones."""
@@ -122,18 +114,20 @@ class BeamHypotheses:
 
     def is_done(self, best_log_prob: float, length: int) -> bool:
         """Whether ``num_beams`` sequences are finished and a sequence of this length is not better than any of them."""
-        return len(self._heap) == self.num_beams and self._heap[0][0] >= self._score(best_log_prob, length)
+        is_full = len(self._finished) == self.num_beams
+        return is_full and self._finished[-1].score >= self._score(best_log_prob, length)
 
     def best(self, count: int) -> list[Hypothesis]:
         """The best sequences, best first."""
-        finished = [hypothesis for *_, hypothesis in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
-        ranked = finished + self._unfinished
-        if self.rank_unfinished:
-            ranked.sort(key=lambda hypothesis: -hypothesis.score)
-        return ranked[:count]
+        ranked = self._finished + self._unfinished
+        return (sorted(ranked, key=_negative_score) if self.rank_unfinished else ranked)[:count]
 
     def _score(self, log_prob: float, length: int) -> float:
         return log_prob / length**self.length_penalty
+
+
+def _negative_score(hypothesis: Hypothesis) -> float:
+    return -hypothesis.score
 
 
 class _Candidates(NamedTuple):
@@ -149,7 +143,7 @@ def _candidates(state: DecodingState, scores: Tensor) -> _Candidates:
     sentences, beam = scores.shape
     count = max(2, 1 + len(state.eos_ids)) * beam
     log_probs = state.next_token_log_probs()  # (sentences · beam, vocab)
-    row_scores, tokens = fast_topk(log_probs, min(count, log_probs.shape[1]))  # (sentences · beam, candidates)
+    row_scores, tokens = log_probs.topk(min(count, log_probs.shape[1]), dim=1)  # (sentences · beam, candidates)
     totals = (row_scores + scores.view(-1, 1)).view(sentences, -1)  # (sentences, beam · candidates)
     top_scores, indices = totals.topk(min(count, totals.shape[1]), dim=1)
     first_rows = torch.arange(sentences, device=scores.device)[:, None] * beam

@@ -16,32 +16,14 @@ from regard.models.inputs import check_ids, check_lengths
 
 
 class EncoderDecoderState(DecodingState[EncoderDecoder]):
-    """State of a batch of target sequences; arguments as for :func:`start_decoding`, which checks them."""
+    """State of a batch of target sequences; :func:`start_decoding` checks the arguments."""
 
-    def __init__(
-        self,
-        model: EncoderDecoder,
-        input_ids: Tensor,
-        lengths: Tensor | None,
-        *,
-        max_new_tokens: int | None,
-        min_new_tokens: int,
-        **options: Any,
-    ) -> None:
+    def __init__(self, model: EncoderDecoder, input_ids: Tensor, lengths: Tensor | None, **options: Any) -> None:
         config = model.config
         self.memory, self.lengths = model.encode(input_ids, lengths), lengths
-        limits = (2 * _int64_lengths(input_ids, lengths) + 20).clamp(min=min_new_tokens + 1, max=config.max_seq_len)
-        if max_new_tokens is not None:
-            limits.fill_(max_new_tokens)
-        super().__init__(
-            model,
-            input_ids.new_full((len(input_ids), 1), config.bos_id, dtype=torch.int64),
-            limits,
-            eos_ids=[config.eos_id],
-            suppress_tokens={config.pad_id, config.bos_id},
-            min_new_tokens=min_new_tokens,
-            **options,
-        )
+        bos = input_ids.new_full((len(input_ids), 1), config.bos_id, dtype=torch.int64)
+        suppressed = {config.pad_id, config.bos_id}
+        super().__init__(model, bos, eos_ids=[config.eos_id], suppress_tokens=suppressed, **options)
 
     def hidden_states(self, tokens: Tensor) -> Tensor:
         return self.model.decode(tokens, self.memory, self.lengths, cache=self.cache)
@@ -53,7 +35,7 @@ class EncoderDecoderState(DecodingState[EncoderDecoder]):
 
 
 class CausalState(DecodingState[GPT]):
-    """State of a batch of prompts and their continuations; arguments as for :func:`start_decoding`, which checks them.
+    """State of a batch of prompts and their continuations; :func:`start_decoding` checks the arguments.
 
     Prompts are padded on the left, so that the next token has the same index in all rows. Beyond its max_seq_len the
     model reads the last max_seq_len tokens of each row without a cache, as nanoGPT does.
@@ -61,20 +43,14 @@ class CausalState(DecodingState[GPT]):
 
     rank_unfinished = True
 
-    def __init__(
-        self, model: GPT, input_ids: Tensor, lengths: Tensor | None, *, max_new_tokens: int | None, **options: Any
-    ) -> None:
+    def __init__(self, model: GPT, input_ids: Tensor, lengths: Tensor | None, **options: Any) -> None:
         width = input_ids.shape[1]
-        prompt_lengths = _int64_lengths(input_ids, lengths)
-        left_padding = width - prompt_lengths  # (sentences,)
-        self.left_padding = left_padding if left_padding.any() else None
-        if self.left_padding is not None:
-            indices = torch.arange(width, device=input_ids.device) - left_padding[:, None]
+        self.left_padding = None
+        if lengths is not None and (lengths < width).any():
+            self.left_padding = width - lengths  # (sentences,)
+            indices = torch.arange(width, device=input_ids.device) - self.left_padding[:, None]
             input_ids = input_ids.gather(1, indices.clamp(min=0))
-        limits = model.config.max_seq_len - prompt_lengths
-        if max_new_tokens is not None:
-            limits.fill_(max_new_tokens)
-        super().__init__(model, input_ids.to(torch.int64), limits, eos_ids=model.config.eos_ids, **options)
+        super().__init__(model, input_ids.to(torch.int64), eos_ids=model.config.eos_ids, **options)
 
     def hidden_states(self, tokens: Tensor) -> Tensor:
         left_padding, overflow = self.left_padding, self.tokens.shape[1] - self.model.config.max_seq_len
@@ -102,24 +78,26 @@ def start_decoding(
 ) -> DecodingState:
     """Check the arguments of a search and return the state of its batch before the first step.
 
-    Args:
-        model: An encoder-decoder or a GPT in evaluation mode.
-        input_ids: (sentences, tokens), sources or prompts, padded on the right.
-        lengths: (sentences,), number of tokens of each without padding. Default: no padding.
-        num_beams: Rows per sentence.
-        max_new_tokens: Maximum number of new tokens, including EOS. Default: for an encoder-decoder twice the source
-            plus 20, at most max_seq_len; for a GPT what its max_seq_len leaves.
-        min_new_tokens: Minimum number of new tokens, excluding EOS.
-        cache: False recomputes all tokens at each step.
+    Arguments are those of :func:`regard.generation.greedy`, plus ``num_beams``, the number of rows per sentence.
 
     Raises:
         InvalidType: If an argument has a wrong type.
         InvalidArgument: If an argument has a wrong value; lists all problems.
     """
     _check_inputs(model, input_ids, lengths, max_new_tokens, min_new_tokens)
+    max_seq_len = model.config.max_seq_len
+    lengths = None if lengths is None else lengths.long()  # uint8 would overflow in sums and comparisons
+    widths = input_ids.new_full((len(input_ids),), input_ids.shape[1], dtype=torch.int64)
+    num_tokens = widths if lengths is None else lengths
+    if max_new_tokens is not None:
+        limits = torch.full_like(num_tokens, max_new_tokens)
+    elif isinstance(model, GPT):
+        limits = max_seq_len - num_tokens
+    else:
+        limits = (2 * num_tokens + 20).clamp(min=min_new_tokens + 1, max=max_seq_len)
     options: dict[str, Any] = {
+        "max_new_tokens": limits,
         "num_beams": num_beams,
-        "max_new_tokens": max_new_tokens,
         "min_new_tokens": min_new_tokens,
         "cache": model.new_cache() if cache else None,
     }
@@ -133,44 +111,27 @@ def _check_inputs(
 ) -> None:
     if not isinstance(model, GenerationModel):
         raise InvalidType(f"model: expected a GPT or an encoder-decoder, got {type(model).__name__}")
-    is_gpt = isinstance(model, GPT)
-    max_seq_len = model.config.max_seq_len
+    is_gpt, max_seq_len = isinstance(model, GPT), model.config.max_seq_len
+    limit, limit_name, hint = max_seq_len, f"the model's max_seq_len {max_seq_len}", ""
     with Checks() as checks:
         checks.that(not model.training, "model: expected evaluation mode, got training mode; call model.eval()")
-        is_int = checks.integer("max_new_tokens", max_new_tokens, low=1, optional=True)
-        fits = checks.integer("min_new_tokens", min_new_tokens, low=0) and is_int
-        if fits:
-            limit = max_seq_len if max_new_tokens is None else max_new_tokens
-            source = "the model's max_seq_len" if max_new_tokens is None else "max_new_tokens"
-            checks.that(
-                is_gpt or limit <= max_seq_len,
-                f"max_new_tokens: expected at most the model's max_seq_len {max_seq_len}, got {limit}",
-            )
-            fits = checks.that(
-                min_new_tokens <= limit, f"min_new_tokens: expected at most {source} {limit}, got {min_new_tokens}"
-            )
-        valid = check_ids(checks, "input_ids", input_ids, model.config.vocab_size)
+        are_counts = checks.integer("max_new_tokens", max_new_tokens, low=1, optional=True)
+        are_counts = checks.integer("min_new_tokens", min_new_tokens, low=0) and are_counts
+        is_batch = check_ids(checks, "input_ids", input_ids, model.config.vocab_size)
         # Values are checked on the CPU only; decoding synchronizes at each step anyway.
         on_cpu = lengths.cpu() if isinstance(lengths, Tensor) else lengths
-        low = 1 if is_gpt else model.min_source_length
-        valid = check_lengths(checks, "lengths", on_cpu, "input_ids", input_ids, low) and valid
-        if is_gpt and valid:
+        shortest = 1 if isinstance(model, GPT) else model.min_source_length
+        is_batch = check_lengths(checks, "lengths", on_cpu, "input_ids", input_ids, shortest) and is_batch
+        if is_gpt and is_batch:
             longest = input_ids.shape[1] if on_cpu is None else int(on_cpu.max())
-            room = max_seq_len - longest
-            is_short = checks.that(
-                room > 0,
-                f"input_ids: expected prompts shorter than the model's max_seq_len {max_seq_len}, got one of {longest} "
-                "tokens; truncate it",
-            )
-            if fits and is_short and max_new_tokens is None:
-                expected = f"at most the {room} tokens that a prompt of {longest} leaves of the model's max_seq_len"
-                checks.that(
-                    min_new_tokens <= room,
-                    f"min_new_tokens: expected {expected}, got {min_new_tokens}; pass max_new_tokens",
-                )
-
-
-def _int64_lengths(input_ids: Tensor, lengths: Tensor | None) -> Tensor:
-    """The lengths in int64, so that sums do not overflow; without padding the width of the batch."""
-    full = input_ids.new_full((len(input_ids),), input_ids.shape[1], dtype=torch.int64)
-    return full if lengths is None else lengths.long()
+            limit, hint = max_seq_len - longest, "; pass max_new_tokens"
+            limit_name = f"the {limit} tokens that a prompt of {longest} leaves of the model's max_seq_len"
+            expected = f"expected prompts shorter than the model's max_seq_len {max_seq_len}"
+            checks.that(limit > 0, f"input_ids: {expected}, got one of {longest} tokens; truncate it")
+        if max_new_tokens is not None and are_counts:
+            expected = f"expected at most the model's max_seq_len {max_seq_len}"
+            checks.that(is_gpt or max_new_tokens <= max_seq_len, f"max_new_tokens: {expected}, got {max_new_tokens}")
+            limit, limit_name, hint = max_new_tokens, f"max_new_tokens {max_new_tokens}", ""
+        if are_counts and limit > 0:
+            fits = min_new_tokens <= limit
+            checks.that(fits, f"min_new_tokens: expected at most {limit_name}, got {min_new_tokens}{hint}")

@@ -117,11 +117,7 @@ def make_sampler(sampling: SamplingParams, device: torch.device) -> NextToken:
 
 
 def as_generator(seed: int | torch.Generator | None, device: torch.device) -> torch.Generator | None:
-    """A new generator on the device for an int; a generator and None are returned unchanged.
-
-    Raises:
-        InvalidArgument: If the generator is on another device.
-    """
+    """A new generator on the device for an int seed; None and a generator on the device are returned unchanged."""
     if not isinstance(seed, torch.Generator):
         return None if seed is None else torch.Generator(device).manual_seed(int(seed))
     if seed.device.type != device.type:
@@ -130,16 +126,10 @@ def as_generator(seed: int | torch.Generator | None, device: torch.device) -> to
 
 
 def check_sampling(sampling: object) -> None:
-    """Check that an argument is a `SamplingParams` or None.
-
-    Raises:
-        InvalidType: If it is not.
-    """
+    """Raise `InvalidType` unless an argument is a `SamplingParams` or None."""
     if not isinstance(sampling, SamplingParams | None):
-        raise InvalidType(
-            f"sampling: expected a SamplingParams or None, got {type(sampling).__name__}; pass for example "
-            "SamplingParams(temperature=0.8)"
-        )
+        hint = "pass for example SamplingParams(temperature=0.8)"
+        raise InvalidType(f"sampling: expected a SamplingParams or None, got {type(sampling).__name__}; {hint}")
 
 
 def filter_top_k_top_p(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:

@@ -72,9 +72,6 @@ class DecodingState(ABC, Generic[Model]):
         self.max_new_tokens = max_new_tokens
         self.eos_ids = torch.tensor(sorted(eos_ids), dtype=tokens.dtype, device=tokens.device)
         self.suppress_tokens = sorted(suppress_tokens)
-        self._log_probs: Tensor | None = (
-            None  # a buffer, because a new allocation at each step would map and zero pages
-        )
 
     @property
     def num_new_tokens(self) -> int:
@@ -97,7 +94,7 @@ class DecodingState(ABC, Generic[Model]):
     def next_token_log_probs(self) -> Tensor:
         """Log-probabilities of the next token in float32, (rows, vocab); −∞ for tokens that are not allowed.
 
-        The next call overwrites them.
+        The first call expands the one row of each sentence to ``num_beams`` rows, which are equal until then.
 
         Raises:
             InvalidArgument: If they are NaN.
@@ -105,48 +102,37 @@ class DecodingState(ABC, Generic[Model]):
         is_first = self.num_new_tokens == 0
         inputs = self.tokens if is_first or self.cache is None else self.tokens[:, -1:]
         logits = self.model.lm_head(self.hidden_states(inputs)[:, -1])  # (rows, vocab)
-        if self._log_probs is None:
-            rows = logits.shape[0] * (self.num_beams if is_first else 1)
-            self._log_probs = torch.empty(rows, logits.shape[1], dtype=torch.float32, device=logits.device)
-        log_probs = torch.log_softmax(logits, -1, dtype=torch.float32, out=self._log_probs[: logits.shape[0]])
+        log_probs = logits.log_softmax(-1, dtype=torch.float32)
         # One NaN or +∞ among the logits of a row makes all its log-probabilities NaN, so one column is enough.
         if log_probs[:, 0].isnan().any():
-            raise InvalidArgument(
-                f"model: expected log-probabilities of new token {self.num_new_tokens + 1} without NaN, got NaN; "
-                f"check the weights for NaN and for overflow in {logits.dtype}"
-            )
+            expected = f"expected log-probabilities of new token {self.num_new_tokens + 1} without NaN"
+            hint = f"check the weights for NaN and for overflow in {logits.dtype}"
+            raise InvalidArgument(f"model: {expected}, got NaN; {hint}")
         log_probs[:, self.suppress_tokens] = -torch.inf
         if self.num_new_tokens < self.min_new_tokens:
             log_probs[:, self.eos_ids] = -torch.inf
         if is_first and self.num_beams > 1:
-            self.expand_beams()
+            self.tokens = self.tokens.repeat_interleave(self.num_beams, 0)
             log_probs = log_probs.repeat_interleave(self.num_beams, 0)
+            if self.cache is not None:
+                self.cache.batch_repeat_interleave(self.num_beams)
         return log_probs
 
-    def expand_beams(self) -> None:
-        """Repeat the row of each sentence ``num_beams`` times; the first step needs only one of these equal rows."""
-        self.tokens = self.tokens.repeat_interleave(self.num_beams, 0)
-        if self.cache is not None:
-            self.cache.batch_repeat_interleave(self.num_beams)
-
-    def append(self, tokens: Tensor, rows: Tensor | None = None, sentences: Tensor | None = None) -> None:
-        """Append one token to each row.
+    def append(self, tokens: Tensor, rows: Tensor, sentences: Tensor) -> None:
+        """Append one token to each row that is kept.
 
         Args:
-            tokens: (rows,), one for each row to keep.
-            rows: (rows,), index of the row that each token continues. Default: all rows in order.
-            sentences: (sentences,), indices of the sentences to keep, to which ``rows`` belong. Default: all.
+            tokens: (rows,).
+            rows: (rows,), index of the row that each token continues.
+            sentences: (sentences,), indices of the sentences to keep, to which ``rows`` belong.
         """
-        if sentences is not None and len(sentences) < len(self.sentence_ids):
+        if len(sentences) < len(self.sentence_ids):
             self.select_sentences(sentences)
             if self.cache is not None:
                 self.cache.batch_select_indices(sentences, rows)
-        elif self.num_beams == 1:
-            rows = None  # every row continues itself
-        elif self.cache is not None and rows is not None:
+        elif self.num_beams > 1 and self.cache is not None:
             self.cache.reorder_cache(rows)
-        previous = self.tokens if rows is None else self.tokens.index_select(0, rows)
-        self.tokens = torch.cat([previous, tokens.unsqueeze(1)], dim=1)
+        self.tokens = torch.cat([self.tokens.index_select(0, rows), tokens.unsqueeze(1)], dim=1)
 
     def select_sentences(self, sentences: Tensor) -> None:
         """Keep only the sentences at these indices in what has one entry per sentence."""

@@ -158,10 +158,8 @@ class BaseTokenizer(ABC):
         folder = as_path(folder, "folder")
         paths = [folder / name for name in (*cls.required_files, *cls.optional_files)]
         try:
-            files = {path.name: path.read_bytes() for path in paths if path.is_file()}
-        except OSError as error:
-            raise InvalidFile(f"{error.filename}: cannot be read: {error.strerror or error}") from error
-        try:
-            return cls(files)
+            return cls({path.name: path.read_bytes() for path in paths if path.is_file()})
         except InvalidFile as error:
             raise InvalidFile(f"{folder}/{error}") from error
+        except OSError as error:
+            raise InvalidFile(f"{error.filename}: cannot be read: {error.strerror or error}") from error

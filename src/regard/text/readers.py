@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.files import as_path
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -24,6 +25,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
         Lines.
 
     Raises:
+        InvalidType: If the path is not a str or path.
         InvalidFile: If the file is missing or unreadable, or a line is not UTF-8; the message has the line's number.
     """
     name = display_name(path)
@@ -54,8 +56,9 @@ def display_name(path: str | Path) -> str:
 
 
 def _open(path: str | Path) -> AbstractContextManager[Iterable[bytes]]:
+    path = as_path(path)
     if str(path) != "-":
-        return gzip.open(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")
+        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     if sys.stdin is None:
         raise OSError("it is closed")
     return nullcontext(sys.stdin.buffer)

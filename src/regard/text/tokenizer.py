@@ -293,16 +293,7 @@ def load_tokenizer(folder: str | Path) -> BaseTokenizer:
 
 
 def check_vocab_size(tokenizer: BaseTokenizer, vocab_size: int, name: str) -> None:
-    """Refuse a tokenizer with ids that a model does not have.
-
-    Args:
-        tokenizer: The tokenizer.
-        vocab_size: Vocabulary size of the model.
-        name: What messages call the model.
-
-    Raises:
-        InvalidArgument: If the vocabulary of the tokenizer is larger.
-    """
+    """Raise `InvalidArgument` if a tokenizer has ids that a model, which the message calls ``name``, does not have."""
     if tokenizer.vocab_size > vocab_size:
         expected = f"expected a tokenizer with at most {vocab_size} tokens as in the model"
         raise InvalidArgument(f"{name}: {expected}, got {tokenizer.vocab_size}; use the model's own tokenizer")

@@ -11,7 +11,7 @@ from regard.errors import InvalidArgument, InvalidType
 
 
 def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[str] | None = None) -> None:
-    """Refuse what a tokenizer cannot encode.
+    """Check that a tokenizer can encode texts; the error names all that it cannot encode.
 
     Args:
         texts: The texts.
@@ -20,7 +20,7 @@ def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[s
 
     Raises:
         InvalidType: If it is not a sequence of str.
-        InvalidArgument: If texts have lone surrogates; all such texts are named.
+        InvalidArgument: If texts have lone surrogates.
     """
     with Checks() as checks:
         if checks.sequence(argument, texts, "str"):
@@ -42,12 +42,7 @@ def checked_texts(texts: Iterable[str]) -> Iterator[str]:
 
 
 def as_ids(ids: Any, name: str = "ids") -> list[int]:
-    """Token ids as ints.
-
-    Raises:
-        InvalidType: If they are not a sequence or tensor of ints.
-        InvalidArgument: If one is negative or has more than 32 bits.
-    """
+    """Token ids as ints; raises `InvalidType` for other types, `InvalidArgument` for ids that do not fit in 32 bits."""
     try:
         numbers = [index(each) for each in ids]
     except TypeError:

@@ -80,14 +80,16 @@ def word_indices(tokens: Sequence[str]) -> list[int]:
 
 
 def _split(pattern: re.Pattern[str], tokens: Sequence[str]) -> tuple[list[str], list[int]]:
-    """The words in the text of some tokens, and for each token the index of the word with its last byte but spaces.
+    """The words in the text of tokens, and for each token the index of the word of its last byte that is not a space.
 
-    A space belongs to the word after it; what follows the last word belongs to that word. A text without words is one.
+    A space belongs to the word after it; what follows the last word belongs to that word. A text without words counts
+    as one word.
     """
     encoded = [_to_bytes(token) for token in tokens]
     # Invalid bytes become surrogates, each of which is one byte again when encoded, so that offsets can be counted.
     text = b"".join(encoded).decode("utf-8", "surrogateescape")
     matches = list(pattern.finditer(text))
+    # Where each word but the last ends, in characters and in bytes.
     borders = [0, *(match.end() for match in matches[:-1])]
     ends = list(accumulate(len(text[at:end].encode("utf-8", "surrogateescape")) for at, end in pairwise(borders)))
     starts = accumulate(map(len, encoded), initial=0)
