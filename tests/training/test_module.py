@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.training.module import lr_factor
-from regard.training.recipe import OptimizerConfig
+from regard.training.recipe_sections import OptimizerConfig
 
 
 def test_the_schedule_is_the_papers() -> None:

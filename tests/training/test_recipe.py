@@ -105,7 +105,7 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ),
         (
             "attention_loss.entropy",
-            {"floor": 2, "ceiling": 1},
+            {"weight": 1, "floor": 2, "ceiling": 1},
             "attention_loss.entropy.floor: expected at most ceiling=1.0, got 2.0",
         ),
         (

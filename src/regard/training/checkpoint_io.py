@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from regard.errors import InvalidCheckpoint
 from regard.files import atomic_write
@@ -17,7 +17,7 @@ STATE_FILE = "state.ckpt"
 STATE_KEYS = ("global_step", "state_dict", "loops", "optimizer_states", "lr_schedulers", "sums", "random", "best")
 
 
-class AtomicCheckpointIO(CheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's reading and writing of the training state."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -39,9 +39,6 @@ class AtomicCheckpointIO(CheckpointIO):
             InvalidCheckpoint: If it is missing, damaged, or holds other objects.
         """
         return _load(path, map_location or "cpu")
-
-    def remove_checkpoint(self, path: Any) -> None:
-        Path(path).unlink(missing_ok=True)
 
 
 def saved_step(path: Path) -> int:

@@ -12,6 +12,7 @@ import lightning as L
 from regard.data.batching import ResumableLoader
 from regard.data.token_dataset import hash_files
 from regard.errors import InvalidFile, InvalidRecipe, raise_problems
+from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoint_io import STATE_FILE
 from regard.training.recipe_file import write_recipe
 from regard.training.tasks.base import Task
@@ -50,17 +51,14 @@ class TaskDataModule(L.LightningDataModule):
         # the tokenizer of a run without a saved state can be of other data
         if not is_resumed or not self.folder.is_dir():
             self.task.train_tokenizer().save(self.folder)
-        self._tokenize()
+        self.setup("fit")
         if not is_resumed or not path.is_file():
             path.write_text(json.dumps(hashes))
 
     def setup(self, stage: str) -> None:
         """Load the tokenizer and the datasets (on every process)."""
-        self._tokenize()
-
-    def _tokenize(self) -> None:
         task = self.task
-        task.tokenizer = task.load_tokenizer(self.folder)
+        task.tokenizer = Tokenizer.load(self.folder)
         task.train_data = task.tokenize(task.train_files, "train", self.folder)
         valid_files = task.valid_files or task.train_files
         task.valid_data = task.tokenize(valid_files, "valid", self.folder) if self.recipe.has_validation else None

@@ -13,7 +13,8 @@ from torch import nn
 
 from regard.errors import InvalidCheckpoint, TrainingDiverged
 from regard.training.checkpoint_io import STATE_FILE
-from regard.training.recipe import PERCENTAGES, OptimizerConfig
+from regard.training.recipe import PERCENTAGES
+from regard.training.recipe_sections import OptimizerConfig
 from regard.training.tasks.base import Task
 
 log = logging.getLogger("regard.training")
@@ -77,7 +78,8 @@ class TaskModule(L.LightningModule):
         try:
             self.load_state_dict(checkpoint["state_dict"])
         except RuntimeError as error:  # lists the tensors
-            raise InvalidCheckpoint(f"{self.recipe.output_dir / STATE_FILE}: {error}") from None
+            path = self.recipe.output_dir / STATE_FILE
+            raise InvalidCheckpoint(f"{path}: expected a training state of this model, got another: {error}") from None
 
     def configure_optimizers(self) -> Any:
         config, max_steps = self.recipe.optimizer, self.recipe.trainer.max_steps

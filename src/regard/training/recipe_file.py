@@ -51,7 +51,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         path: A file, a run folder, whose ``recipe.yaml`` is read, or the name of a bundled recipe, such as
             ``"tatoeba-en-de"``, unless there is a file of that name. The ``data.folder`` of a bundled recipe is
             relative to the folder of the bundled recipes; with ``--data.train`` it is the working directory.
-        overrides: As for :func:`apply_overrides`.
+        overrides: Keys and values, ``--section.key value``, as for :func:`apply_overrides`.
 
     Returns:
         The recipe.
@@ -98,8 +98,9 @@ def _resolve(path: str | Path) -> Path:
 def data_source(path: str | Path) -> str | None:
     """Where to get the data of a bundled recipe, from the comment at its beginning; None for other recipes."""
     path = _resolve(path)
-    comment = re.search(r"^# Data: (.*(?:\n# .*)*?)\n# Time", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return " ".join(comment[1].split("\n# ")) if comment and path.parent == BUNDLED_RECIPES else None
+    text = path.read_text(encoding="utf-8") if path.parent == BUNDLED_RECIPES else ""
+    comment = re.search(r"^# Data: (.*(?:\n# .*)*?)\n# Time", text, re.MULTILINE)
+    return comment[1].replace("\n# ", " ") if comment else None
 
 
 def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -170,12 +170,8 @@ def logging_to(folder: Path) -> Iterator[Console]:
     console = Console(stderr=True)
     handlers: list[logging.Handler] = []
     if rank_zero_only.rank == 0:
-        handlers = [
-            RichHandler(console=console, show_level=False, show_path=False)
-            if console.is_terminal
-            else logging.StreamHandler(),
-            logging.FileHandler(folder / "train.log", encoding="utf-8"),
-        ]
+        bar = RichHandler(console=console, show_level=False, show_path=False) if console.is_terminal else None
+        handlers = [bar or logging.StreamHandler(), logging.FileHandler(folder / "train.log", encoding="utf-8")]
         handlers[0].setLevel(logging.INFO)
         handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     lightning = logging.getLogger("lightning.pytorch")

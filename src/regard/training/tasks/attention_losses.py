@@ -6,11 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-import pydantic
 import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
-from typing_extensions import Self
 
 from regard.checks import Checks
 from regard.data.pairs import PairBatch
@@ -19,7 +17,7 @@ from regard.models import Attentions, EncoderDecoder, load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
 from regard.text.tokenizer import PAD_ID, Tokenizer
-from regard.training.recipe import DataPath, Folder, Section, as_list
+from regard.training.recipe_sections import DataPath, Folder, Section, as_list
 
 Indices = Annotated[tuple[int, ...], BeforeValidator(as_list)]
 
@@ -58,15 +56,13 @@ class AttentionLossConfig(Section):
 
     def check(self, checks: Checks, name: str, num_layers: int, num_heads: int) -> None:
         """Check whether the model has the layers and heads."""
-        if not num_layers:
-            checks.fail(f"{name}.kind: expected attention that the model has, got {self.kind!r}")
+        if not checks.that(num_layers > 0, f"{name}.kind: expected attention that the model has, got {self.kind!r}"):
             return
         for key, indices, size in (("layers", self.layers, num_layers), ("heads", self.heads, num_heads)):
             for index in indices or ():
-                if not -size <= index < size:
-                    checks.fail(f"{name}.{key}: expected indices from {-size} to {size - 1}, got {index}")
-            if indices == ():
-                checks.fail(f"{name}.{key}: expected at least one index, got none; leave it out for all")
+                expected = f"expected indices from {-size} to {size - 1}"
+                checks.that(-size <= index < size, f"{name}.{key}: {expected}, got {index}")
+            checks.that(indices != (), f"{name}.{key}: expected at least one index, got none; leave it out for all")
 
 
 class EntropyLossConfig(AttentionLossConfig):
@@ -84,12 +80,8 @@ class EntropyLossConfig(AttentionLossConfig):
         super().check(checks, name, num_layers, num_heads)
         if self.floor is None and self.ceiling is None:
             checks.fail(f"{name}: expected floor or ceiling, got neither")
-
-    @pydantic.model_validator(mode="after")
-    def _check_bounds(self) -> Self:
-        if self.floor is not None and self.ceiling is not None and self.floor > self.ceiling:
-            raise ValueError(f"floor: expected at most ceiling={self.ceiling}, got {self.floor}")
-        return self
+        elif self.floor is not None and self.ceiling is not None and self.floor > self.ceiling:
+            checks.fail(f"{name}.floor: expected at most ceiling={self.ceiling}, got {self.floor}")
 
 
 class CoverageLossConfig(AttentionLossConfig):
@@ -141,13 +133,9 @@ class AttentionLossesConfig(Section):
     """Losses on attention that are added to the translation loss."""
 
     entropy: EntropyLossConfig = EntropyLossConfig()
-    """Bounds on the entropy."""
     alignment: AlignmentLossConfig = AlignmentLossConfig()
-    """Supervision by a word alignment."""
     coverage: CoverageLossConfig = CoverageLossConfig()
-    """Uniform coverage of keys."""
     kl_divergence: KLDivergenceLossConfig = KLDivergenceLossConfig()
-    """Distillation of attention."""
 
     @property
     def enabled(self) -> dict[str, AttentionLossConfig]:
@@ -156,12 +144,7 @@ class AttentionLossesConfig(Section):
 
 
 class AttentionLosses:
-    """The attention losses of a recipe.
-
-    Args:
-        config: The recipe's ``attention_loss``.
-        model_config: Configuration of the model.
-        tokenizer: Tokenizer of the model, which a teacher must share.
+    """The attention losses of a recipe for a model with a config and a tokenizer, which a teacher must share.
 
     Raises:
         InvalidRecipe: If a teacher has another tokenizer, another number of heads, or too few layers.
@@ -187,12 +170,9 @@ class AttentionLosses:
         for name, config in self.configs.items():
             queries = is_source if config.kind == "encoder" else is_target
             keys = is_target if config.kind == "decoder" else is_source
-            layers = zip(_select_weights(attentions, config), _select_weights(teacher, config), strict=True)
-            values = [
-                config.loss(weights, LossInputs(queries, keys, teacher_weights, batch.alignment))
-                for weights, teacher_weights in layers
-            ]
-            losses[f"{name}_loss"] = torch.stack(values).mean()
+            pairs = zip(_select_weights(attentions, config), _select_weights(teacher, config), strict=True)
+            inputs = [(own, LossInputs(queries, keys, other, batch.alignment)) for own, other in pairs]
+            losses[f"{name}_loss"] = torch.stack([config.loss(*each) for each in inputs]).mean()
         return losses
 
     def _teacher_attentions(self, batch: PairBatch) -> Attentions | None:
@@ -223,5 +203,4 @@ def _check_teacher(config: KLDivergenceLossConfig, teacher: Any, student: Any, t
             hint = "name some in attention_loss.kl_divergence.layers"
             checks.fail(f"{name}: expected {own_layers} {kind} layers as in the model, got {layers}; {hint}")
         for index in config.layers or ():
-            if not -layers <= index < layers:
-                checks.fail(f"{name}: expected a {kind} layer {index}, got {layers} layers")
+            checks.that(-layers <= index < layers, f"{name}: expected a {kind} layer {index}, got {layers} layers")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from regard.data.batching import ResumableLoader
-from regard.text.tokenizer import load_tokenizer
+from regard.text.tokenizer import Tokenizer
 from regard.training.recipe import Recipe
 
 Split = Literal["train", "valid"]
@@ -25,7 +25,7 @@ class Task(ABC):
         recipe: The recipe.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     train_data: Any
     valid_data: Any
 
@@ -34,12 +34,8 @@ class Task(ABC):
         self.train_files, self.valid_files = recipe.files["data.train"], recipe.files["data.valid"]
 
     @abstractmethod
-    def train_tokenizer(self) -> Any:
+    def train_tokenizer(self) -> Tokenizer:
         """Train the tokenizer, or take that of the pretrained model."""
-
-    def load_tokenizer(self, folder: Path) -> Any:
-        """Load the tokenizer that :meth:`train_tokenizer` returned and that was saved to a folder."""
-        return load_tokenizer(folder)
 
     @abstractmethod
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> Any:

@@ -15,7 +15,8 @@ from regard.models import Bert, BertConfig, load_config, load_model
 from regard.models.bert import Head
 from regard.models.minilm import resolve_folder
 from regard.text.tokenizer import Tokenizer, check_vocab_size, train_bpe
-from regard.training.recipe import Count, DataConfig, Folder, Fraction, Recipe, Section, get_key, model_section
+from regard.training.recipe import Recipe
+from regard.training.recipe_sections import Count, DataConfig, Folder, Fraction, Section, get_key, model_section
 from regard.training.tasks.base import Task
 
 DERIVED_FIELDS = (
@@ -35,9 +36,6 @@ class BertSection(model_section("bert", BertConfig, DERIVED_FIELDS)):
 
     checkpoint: None = None
     """No pretrained model."""
-
-    def build_config(self, vocab_size: int, **derived: Any) -> BertConfig:
-        return BertConfig(vocab_size, **self.model_dump(exclude={"architecture", "checkpoint"}), **derived)
 
 
 class PretrainedSection(Section):
@@ -91,7 +89,6 @@ class BertTask(Task):
     """Trains a BERT with a head."""
 
     recipe: BertRecipe
-    tokenizer: Tokenizer
     train_data: TextDataset
     valid_data: TextDataset | None
 

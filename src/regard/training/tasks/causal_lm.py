@@ -18,12 +18,12 @@ from regard.metrics.classification import perplexity
 from regard.models import GPT, GPTConfig
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.tokenizer import Tokenizer, train_bpe, train_char
-from regard.training.recipe import (
+from regard.training.recipe import Recipe
+from regard.training.recipe_sections import (
     Count,
     DataConfig,
     Fraction,
     ModelSection,
-    Recipe,
     ValidationConfig,
     architecture_or,
     model_section,
@@ -93,7 +93,6 @@ class CausalLMTask(Task):
     """Trains a causal language model."""
 
     recipe: CausalLMRecipe
-    tokenizer: Tokenizer
     train_data: TokenStream
     valid_data: TokenStream | None
 

@@ -16,7 +16,7 @@ from regard.data.texts import TextBatch, TextDataset, TextLoader, read_label_nam
 from regard.metrics.classification import classification_metrics
 from regard.models import Bert
 from regard.text.readers import read_labeled_texts
-from regard.training.recipe import Count, ValidationConfig
+from regard.training.recipe_sections import Count, ValidationConfig
 from regard.training.tasks.base import Split
 from regard.training.tasks.bert import BertDataConfig, BertRecipe, BertTask
 

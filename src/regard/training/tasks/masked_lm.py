@@ -17,7 +17,7 @@ from regard.errors import InvalidFile
 from regard.metrics.classification import perplexity
 from regard.models import Bert
 from regard.text.readers import read_lines
-from regard.training.recipe import Count, ValidationConfig
+from regard.training.recipe_sections import Count, ValidationConfig
 from regard.training.tasks.base import Split
 from regard.training.tasks.bert import BertDataConfig, BertRecipe, BertTask
 

@@ -22,12 +22,12 @@ from regard.models.checkpoint import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
-from regard.training.recipe import (
+from regard.training.recipe import Recipe
+from regard.training.recipe_sections import (
     Count,
     DataConfig,
     DataPath,
     ModelSection,
-    Recipe,
     ValidationConfig,
     architecture_or,
     model_section,
@@ -37,18 +37,14 @@ from regard.training.tasks.attention_losses import AttentionLosses, AttentionLos
 from regard.training.tasks.base import Split, Task
 
 log = logging.getLogger("regard.training")
-DERIVED_FIELDS = (
-    "vocab_size",
-    "tgt_vocab_size",
-    "pad_id",
-    "bos_id",
-    "eos_id",
-    "scale_embeddings",
-    "interleaved_sinusoids",
-    "output_bias",
-)  # by the tokenizer, or fixed as in the paper
+TOKENIZER_FIELDS = "vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"
+FIXED_FIELDS = "scale_embeddings", "interleaved_sinusoids", "output_bias"  # as in the papers
+DERIVED_FIELDS = (*TOKENIZER_FIELDS, *FIXED_FIELDS)
 ALIGNMENT_KEY = "attention_loss.alignment.file"
 BLEU_BATCH_SIZE = 64
+
+
+PairPaths = Annotated[tuple[DataPath, ...], sequence_of("one TSV or a list of two line-aligned files", 1, 2)]
 
 
 class TransformerSection(model_section("transformer", TransformerConfig, DERIVED_FIELDS)):
@@ -57,9 +53,6 @@ class TransformerSection(model_section("transformer", TransformerConfig, DERIVED
 
 class RNNSearchSection(model_section("rnn_search", RNNSearchConfig, DERIVED_FIELDS)):
     """An RNNsearch."""
-
-
-PairPaths = Annotated[tuple[DataPath, ...], sequence_of("one TSV or a list of two line-aligned files", 1, 2)]
 
 
 class PairDataConfig(DataConfig):
@@ -120,18 +113,16 @@ class TranslationRecipe(Recipe):
         config = self.model.build_config(self.tokenizer.vocab_size)
         for name, loss in self.attention_loss.enabled.items():
             loss.check(checks, f"attention_loss.{name}", *config.num_layers_and_heads(loss.kind))
-        if self.validation.monitor != "loss" and not self.validation.bleu_sentences:
-            checks.fail(
-                f"validation.bleu_sentences: expected at least 1 for the monitor {self.validation.monitor!r}, got 0; "
-                "or monitor 'loss'"
-            )
+        monitor = self.validation.monitor
+        if monitor != "loss" and not self.validation.bleu_sentences:
+            expected = f"expected at least 1 for the monitor {monitor!r}"
+            checks.fail(f"validation.bleu_sentences: {expected}, got 0; or monitor 'loss'")
 
 
 class TranslationTask(Task):
     """Trains a translation model."""
 
     recipe: TranslationRecipe
-    tokenizer: Tokenizer
     train_data: PairDataset
     valid_data: PairDataset | None
 
@@ -143,9 +134,6 @@ class TranslationTask(Task):
     def train_tokenizer(self) -> Tokenizer:
         texts = (text for pair in read_pairs(self.train_files) for text in pair)
         return train_translation_bpe(texts, self.recipe.tokenizer.vocab_size)
-
-    def load_tokenizer(self, folder: Path) -> Tokenizer:
-        return Tokenizer.load(folder)
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> PairDataset:
         if split == "train":

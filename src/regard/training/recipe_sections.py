@@ -1,0 +1,208 @@
+"""The sections of a recipe: pydantic models, with every default."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import pydantic
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
+from typing_extensions import Self
+
+from regard.training.recipe_errors import contains_type
+
+
+class Section(BaseModel):
+    """A section of a recipe. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _refuse_bools(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse True for a number, which pydantic would read as 1."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and contains_type(annotation, str, Path):
+            raise ValueError("a string (YAML reads yes, no, on and off as booleans; quote them)")
+        if isinstance(value, bool) and contains_type(annotation, int, float):
+            raise ValueError("a number")
+        return value
+
+
+def _as_path(value: object) -> object:
+    """A path as a string; YAML reads some names as numbers or dates."""
+    if value == "" or not isinstance(value, (str, Path, int, float, datetime.date)):
+        raise ValueError("a path")
+    return str(value)
+
+
+def as_list(value: object) -> object:
+    """One path or number as a list of one."""
+    return [value] if isinstance(value, (str, Path, int, float, datetime.date)) else value
+
+
+def sequence_of(expected: str, low: int = 1, high: float = math.inf) -> BeforeValidator:
+    """Takes lists of ``low`` to ``high`` items, and one item as a list of one."""
+
+    def validate(value: object) -> object:
+        items = as_list(value)
+        if not isinstance(items, (list, tuple)) or not low <= len(items) <= high:
+            raise ValueError(expected)
+        return items
+
+    return BeforeValidator(validate)
+
+
+def _count_or_auto(value: object, validate: pydantic.ValidatorFunctionWrapHandler) -> object:
+    """One error for both members of the union."""
+    try:
+        return validate(value)
+    except pydantic.ValidationError:
+        raise ValueError("a number of at least 1 or 'auto'") from None
+
+
+DataPath = Annotated[Path, BeforeValidator(_as_path)]
+"""Relative to ``data.folder``."""
+Folder = Annotated[DataPath, PlainSerializer(lambda path: str(path.absolute()), when_used="json-unless-none")]
+"""Relative to the working directory; absolute in the copy of the recipe, so that a run resumes from anywhere."""
+DataPaths = Annotated[tuple[DataPath, ...], sequence_of("a path or a list of paths")]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class DataConfig(Section):
+    """The data files."""
+
+    folder: Folder = Path()
+    """Folder that relative paths of data files start from."""
+    train: DataPaths
+    """Training files, plain or .gz."""
+    valid: DataPaths | None = None
+    """Validation files; without them there is no validation and no ``best`` model."""
+
+    def paths(self, files: Sequence[Path] | None) -> list[Path]:
+        """The paths of files in the data folder."""
+        return [self.folder / path for path in files or ()]
+
+
+class TokenizerConfig(Section):
+    """The tokenizer, trained on the training files; a pretrained model has its own."""
+
+    type: Literal["bpe", "char"] = "bpe"
+    """Byte-level BPE, or one token for each character of all files (``causal_lm`` only)."""
+    vocab_size: Annotated[int, Field(ge=260)] = 8000
+    """Size of the BPE vocabulary, up to 4 special tokens and 256 bytes included."""
+
+
+class OptimizerConfig(Section):
+    """AdamW and its learning rate."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak, reached at the end of the warm-up."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 4000
+    """Steps of linear warm-up."""
+    lr_schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    """Decay after the warm-up: ``inverse_sqrt``; ``cosine`` or ``linear``, until max_steps; or ``constant``."""
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Learning rate at max_steps relative to the peak, for cosine and linear."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW weight decay of matrices; biases and norms do not decay."""
+    betas: Annotated[tuple[Fraction, Fraction], sequence_of("two numbers", 2, 2)] = (0.9, 0.98)
+    """Adam's β₁ and β₂."""
+    eps: Annotated[float, Field(gt=0)] = 1e-9
+    """Adam's ε."""
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
+    """Gradients are clipped to this norm; 0 disables clipping."""
+
+
+class LossConfig(Section):
+    """The cross-entropy."""
+
+    label_smoothing: Fraction = 0.1
+    """Probability that is spread evenly over the vocabulary or the classes."""
+
+
+class TrainerConfig(Section):
+    """Duration, devices and precision, with the names of Lightning's Trainer."""
+
+    max_steps: Count
+    """Optimizer steps."""
+    accumulate_grad_batches: Count = 1
+    """Batches per step and process; the gradient is the mean over all their targets."""
+    precision: Literal["32", "bf16-mixed"] = "32"
+    """Precision of matrix products; weights are float32."""
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    """Kind of device."""
+    devices: Annotated[Count | Literal["auto"], pydantic.WrapValidator(_count_or_auto)] = "auto"
+    """Number of devices; auto: all GPUs, one CPU, or the processes that torchrun started."""
+    num_nodes: Count = 1
+    """Number of machines."""
+    num_workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that prepare the batches of each training process; 0: the training process does."""
+    log_every_n_steps: Count = 50
+    """Steps between rows in ``metrics.csv``."""
+
+
+class ValidationConfig(Section):
+    """Validation during training."""
+
+    every_n_steps: Count = 1000
+    """Steps between validations; the last step is always validated."""
+    monitor: str = "loss"
+    """Metric that selects the best weights."""
+    patience: Count | None = None
+    """Stop after this many validations without improvement. Default: never."""
+
+
+class CheckpointConfig(Section):
+    """Saving."""
+
+    every_n_steps: Count = 500
+    """Steps between saves of the training state and of ``last``."""
+    every_n_minutes: Annotated[float, Field(gt=0)] = 10
+    """Save at least this often."""
+    average_last: Annotated[int, Field(ge=0)] = 0
+    """Number of snapshots whose mean is ``averaged``; 0 disables averaging."""
+    snapshot_every_n_steps: Count = 500
+    """Steps between snapshots."""
+
+
+class ModelSection(Section):
+    """The fields of a model's config that do not follow from the data; the config checks their values."""
+
+    config_type: ClassVar[type[Any]]
+    architecture: str
+
+    def build_config(self, vocab_size: int, **derived: Any) -> Any:
+        """The config for a vocabulary and other fields that follow from the data."""
+        return self.config_type(vocab_size, **self.model_dump(exclude={"architecture", "checkpoint"}), **derived)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        self.build_config(2**16)  # raises InvalidArgument, a ValueError that pydantic collects
+        return self
+
+
+def model_section(architecture: str, config_type: type[Any], derived: Sequence[str], **defaults: Any) -> Any:
+    """A section with the fields of a config, except ``derived`` ones, and its defaults, unless others are named."""
+    values = {field.name: field.default for field in dataclasses.fields(config_type)} | defaults
+    keys: dict[str, Any] = {name: (Any, value) for name, value in values.items() if name not in derived}
+    keys["architecture"] = (Literal[architecture], architecture)  # pyright: ignore[reportInvalidTypeForm]
+    section = pydantic.create_model(config_type.__name__, __base__=ModelSection, __doc__="The model.", **keys)
+    section.config_type = config_type
+    return section
+
+
+def get_key(model: Any, name: str, default: Any = None) -> Any:
+    """The value of a key of a model's section, which can still be a mapping."""
+    value = model.get(name) if isinstance(model, Mapping) else getattr(model, name, None)
+    return default if value is None else value
+
+
+def architecture_or(default: str) -> pydantic.Discriminator:
+    """Selects a model section by its ``architecture``."""
+    return pydantic.Discriminator(lambda model: str(get_key(model, "architecture", default)))
