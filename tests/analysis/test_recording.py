@@ -114,12 +114,12 @@ def test_a_changed_file_is_an_error(whole, change, said):
 def test_what_is_no_recording_is_an_error(whole, tmp_path):
     with pytest.raises(InvalidFile, match="no such file"):
         regard.load(tmp_path / "b.regard")
-    with pytest.raises(InvalidFile, match="expected a recording, a file such as run.regard, got a folder"):
+    with pytest.raises(InvalidFile, match="expected a recording, .*, got a folder"):
         regard.load(tmp_path)
     data = whole.read_bytes()
     for part in (b"", data[:5], data[:-10], b"\x80\x04" + data, data[: len(data) // 2]):
         whole.write_bytes(part)
-        with pytest.raises(InvalidFile, match=r"whole\.regard: expected a recording, got a damaged file or one of another kind$"):
+        with pytest.raises(InvalidFile, match=r"whole\.regard: expected a recording, got a damaged file or"):
             regard.load(whole)
     save_file({"x": torch.zeros(3)}, whole)
     with pytest.raises(InvalidFile, match="expected a recording, got a safetensors file without the metadata of one"):

@@ -183,7 +183,7 @@ def test_a_port_that_is_taken_is_named(long_recording):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(InvalidArgument, match=f"--port: {port} cannot be listened on"),
+            pytest.raises(InvalidArgument, match=f"port: expected a free port, got {port} "),
             listening(long_recording, port),
         ):
             time.sleep(0)
