@@ -114,7 +114,7 @@ def test_a_changed_file_is_an_error(whole, change, said):
 def test_what_is_no_recording_is_an_error(whole, tmp_path):
     with pytest.raises(InvalidFile, match="no such file"):
         regard.load(tmp_path / "b.regard")
-    with pytest.raises(InvalidFile, match="expected a recording, .*, got a folder"):
+    with pytest.raises(InvalidFile, match=r"expected a recording, .*, got a folder"):
         regard.load(tmp_path)
     data = whole.read_bytes()
     for part in (b"", data[:5], data[:-10], b"\x80\x04" + data, data[: len(data) // 2]):
