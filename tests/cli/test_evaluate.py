@@ -237,6 +237,7 @@ def test_generated_texts_are_measured_by_themselves_and_beside_others(regard, tm
     found = json.loads(done.out)
     words = [text.split() for text in TEXTS]
     pairs = [pair for text in words for pair in itertools.pairwise(text)]
+    assert found["signature"].startswith("tok:13a|self-bleu-texts:200|")
     assert found["distinct_1"] == pytest.approx(len({word for text in words for word in text}) / 18)
     assert found["distinct_2"] == pytest.approx(len(set(pairs)) / len(pairs))
     each = [

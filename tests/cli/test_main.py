@@ -186,3 +186,20 @@ def test_someone_who_waits_sees_a_bar_and_a_file_does_not(model, tmp_path):
     assert b"translating" in shown
     assert b"/3" in shown
     assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "a", "--model", "x", "--max-new-tokens", "0"], "than or equal to 1, got '0'"),
+        (
+            ["show", "a", "--dtype", "half"],
+            "Invalid value for '--dtype': 'half' is not one of 'float32', 'bfloat16', 'float",
+        ),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_shown(regard, arguments, message):
+    done = regard(*arguments)
+    assert done.code == 2
+    assert message in " ".join(done.err.replace("│", "").split())
+    assert "Value error" not in done.err

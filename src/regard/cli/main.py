@@ -29,7 +29,18 @@ from regard.errors import RegardError
 
 
 class Command(TyperCommand):
-    """A command whose errors name an option as it is typed: ``--top-k`` instead of ``top_k``."""
+    """A command whose errors name an option as it is typed, ``--top-k`` instead of ``top_k``, and its value."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the options."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            if errors := getattr(error.__cause__, "errors", None):  # of pydantic, which newer versions of typer use
+                value = repr(errors()[0]["input"])
+                error.message += "" if value in error.message else f", got {value}"
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

@@ -250,11 +250,11 @@ def evaluate_generated(texts: Sequence[str] | Path, references: Sequence[str] | 
         references: One reference per text, in the same forms. Default: none.
 
     Returns:
-        The metrics of :func:`regard.metrics.generation_metrics`, and ``by``, their signature.
+        The metrics of :func:`regard.metrics.generation_metrics`, and ``signature``, as of sacreBLEU.
     """
     texts = _read_texts(texts) if isinstance(texts, Path) else texts
     references = _read_texts(references) if isinstance(references, Path) else references
-    return {**generation_metrics(texts, references), "by": generation_signature()}
+    return {**generation_metrics(texts, references), "signature": generation_signature()}
 
 
 def _as_pipeline(pipeline: type[PipelineT], model: PipelineT | Folder | None) -> PipelineT:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from regard.checks import Checks
-from regard.data.masking import IGNORE_INDEX, mask_tokens
+from regard.data.masking import mask_tokens
 from regard.data.texts import truncate
 from regard.errors import InvalidArgument
 from regard.metrics.classification import perplexity
@@ -155,14 +154,11 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
                 mask_id=self._mask_id,
                 vocab_size=self.tokenizer.vocab_size,
             )
-            is_target = labels != IGNORE_INDEX
             with torch.inference_mode():
-                hidden, _ = self.model.forward_features(masked_ids, lengths)
-                logits = self.model.forward_head(hidden[is_target]).float()
-            targets = labels[is_target]
-            nll += float(cross_entropy(logits, targets, reduction="sum"))
-            num_tokens += len(targets)
-            num_correct += int((logits.argmax(-1) == targets).sum())
+                loss = self.model.masked_lm_loss(masked_ids, lengths, labels, count_correct=True)
+            nll += float(loss.nll)
+            num_tokens += int(loss.num_tokens)
+            num_correct += int(loss.num_correct or 0)
         return MaskedLMScore(nll, num_tokens, num_correct)
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[Prediction]:
