@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.generation.model_states import start_decoding
 from regard.generation.state import DecodingState, GenerationModel, Hypothesis
+from regard.generation.topk import fast_topk
 
 MAX_BEAM = 1000  # each beam is a row of every decoder step; a search takes minutes long before this
 MAX_LENGTH_PENALTY = 10  # above this the length decides alone, and its power soon overflows
@@ -143,7 +144,7 @@ def _candidates(state: DecodingState, scores: Tensor) -> _Candidates:
     sentences, beam = scores.shape
     count = max(2, 1 + len(state.eos_ids)) * beam
     log_probs = state.next_token_log_probs()  # (sentences · beam, vocab)
-    row_scores, tokens = log_probs.topk(min(count, log_probs.shape[1]), dim=1)  # (sentences · beam, candidates)
+    row_scores, tokens = fast_topk(log_probs, min(count, log_probs.shape[1]))  # (sentences · beam, candidates)
     totals = (row_scores + scores.view(-1, 1)).view(sentences, -1)  # (sentences, beam · candidates)
     top_scores, indices = totals.topk(min(count, totals.shape[1]), dim=1)
     first_rows = torch.arange(sentences, device=scores.device)[:, None] * beam

@@ -72,6 +72,7 @@ class DecodingState(ABC, Generic[Model]):
         self.max_new_tokens = max_new_tokens
         self.eos_ids = torch.tensor(sorted(eos_ids), dtype=tokens.dtype, device=tokens.device)
         self.suppress_tokens = sorted(suppress_tokens)
+        self._log_probs: Tensor | None = None  # reused: a new allocation at each step would map and zero its pages
 
     @property
     def num_new_tokens(self) -> int:
@@ -94,7 +95,8 @@ class DecodingState(ABC, Generic[Model]):
     def next_token_log_probs(self) -> Tensor:
         """Log-probabilities of the next token in float32, (rows, vocab); −∞ for tokens that are not allowed.
 
-        The first call expands the one row of each sentence to ``num_beams`` rows, which are equal until then.
+        The first call expands the one row of each sentence to ``num_beams`` rows, which are equal until then. The next
+        call overwrites the result.
 
         Raises:
             InvalidArgument: If they are NaN.
@@ -102,7 +104,10 @@ class DecodingState(ABC, Generic[Model]):
         is_first = self.num_new_tokens == 0
         inputs = self.tokens if is_first or self.cache is None else self.tokens[:, -1:]
         logits = self.model.lm_head(self.hidden_states(inputs)[:, -1])  # (rows, vocab)
-        log_probs = logits.log_softmax(-1, dtype=torch.float32)
+        if self._log_probs is None:
+            rows = logits.shape[0] * (self.num_beams if is_first else 1)
+            self._log_probs = torch.empty(rows, logits.shape[1], dtype=torch.float32, device=logits.device)
+        log_probs = torch.log_softmax(logits, -1, dtype=torch.float32, out=self._log_probs[: len(logits)])
         # One NaN or +∞ among the logits of a row makes all its log-probabilities NaN, so one column is enough.
         if log_probs[:, 0].isnan().any():
             expected = f"expected log-probabilities of new token {self.num_new_tokens + 1} without NaN"
