@@ -112,7 +112,7 @@ def test_a_missing_recipe_is_named(regard):
 def test_a_key_before_the_recipe_is_refused(regard, recipe, key):
     done = regard("train", *key, recipe)
     assert done.code == 2
-    assert f"RECIPE: expected the recipe before its keys, got {key[0]} first" in done.err
+    assert f"recipe: expected the recipe before its keys, got {key[0]} first" in done.err
 
 
 def test_the_help_lists_data_keys_formats_and_recipes_without_importing_torch():

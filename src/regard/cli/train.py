@@ -51,7 +51,7 @@ def train(
     """
     if str(recipe).startswith("--"):
         raise InvalidArgument(
-            f"RECIPE: expected the recipe before its keys, got {recipe} first; write `regard train RECIPE {recipe} ...`"
+            f"recipe: expected the recipe before its keys, got {recipe} first; write `regard train RECIPE {recipe} ...`"
         )
     from regard import training
     from regard.training.recipe_file import data_source
