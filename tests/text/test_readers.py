@@ -145,3 +145,8 @@ def test_labeled_texts_of_standard_input_are_named(monkeypatch: pytest.MonkeyPat
     assert next(texts) == ("standard input, line 1", "good", "pos")
     with pytest.raises(InvalidFile, match="standard input, line 2: expected text, tab, class, got 'bad'"):
         next(texts)
+
+
+def test_an_empty_line_of_a_tsv_is_an_empty_pair(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\n\n \nc\td\n")
+    assert [*read_pairs([tmp_path / "pairs.tsv"])] == [("a", "b"), ("", ""), ("", ""), ("c", "d")]

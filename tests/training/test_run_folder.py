@@ -137,7 +137,7 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str,
     with subprocess.Popen([sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"1\n"
-        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: expected a folder that no other run is using")):
+        with pytest.raises(InvalidArgument, match=re.escape(f"{run}: another training is using this folder")):
             train(make_recipe(keys))
         assert {path.name for path in run.iterdir()} == {".lock"}
         other.kill()  # a lock of a killed process does not block

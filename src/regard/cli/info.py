@@ -35,7 +35,7 @@ Facts = dict[str, str | None]
 def info(as_json: JsonOption = False) -> None:
     """Show versions, devices, kernels, masks, scores, measures and the bundled model.
 
-    Put the output into a bug report:
+    Paste the output into a bug report:
 
         regard info
     """
@@ -90,7 +90,7 @@ def _rules(base: type[Rule], with_names: bool = True) -> Facts:
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<!\.)\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
+    return re.split(r"(?<!\.)\.(?:\s|$)", " ".join(text.replace("`", "").split()), maxsplit=1)[0]
 
 
 def _installed_version(package: str) -> str | None:

@@ -78,7 +78,7 @@ def show(
         regard show cat.png --model vit/
 
     `-o` can also name a recording, for `regard serve` and `regard compare`, or a file for the weights of the table.
-    With `--lines` there is one for each line: weights-1.csv, weights-2.csv, ...
+    With `--lines` there is one for each line that is not empty: weights-1.csv, weights-2.csv, ...
 
         regard show "Thank you." -o run.regard
         regard show --file texts.txt --lines -o weights.csv

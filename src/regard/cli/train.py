@@ -23,7 +23,7 @@ def train(
 
         regard train toy-translation
         regard train toy-translation --output_dir runs/mine \
-            --data.train pairs.tsv --data.valid valid.tsv
+            --data.train pairs.tsv --data.valid valid.tsv --trainer.max_steps 500
         regard train runs/mine --resume
 
     - `data.train`, `data.valid`: UTF-8 files, plain or `.gz`; `--data.valid null` trains without validation

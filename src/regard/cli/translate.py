@@ -67,7 +67,8 @@ def translate(
     """Translate lines of text.
 
     Line n of the output is the translation of line n; an empty line stays empty. Input from a pipe or file is
-    translated 1,024 lines at a time, typed input line by line.
+    translated 1,024 lines at a time, typed input line by line. Long lines are translated in parts of whole sentences; a
+    sentence that is too long for the model is refused, before anything is translated if the input is a file.
 
         echo "Where is the station?" | regard translate
         regard translate book.en --nbest 3 --scores --output book.de

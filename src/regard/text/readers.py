@@ -77,17 +77,18 @@ def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
         files: One TSV (source, tab, target; further columns are ignored) or two line-aligned files, plain or ``.gz``.
 
     Yields:
-        Pairs, including empty ones.
+        Pairs, including empty ones: those of empty lines.
 
     Raises:
         InvalidType: If files are not a sequence, such as a single path.
         InvalidArgument: If there are not one or two files.
-        InvalidFile: If a file cannot be read, a line of a TSV has no tab, or two files have different numbers of lines.
+        InvalidFile: If a file cannot be read, a line of a TSV has text but no tab, or two files have different numbers
+            of lines.
     """
     check_files(files)
     if len(files) == 1:
         for number, line in enumerate(read_lines(files[0]), start=1):
-            columns = line.split("\t")
+            columns = line.split("\t") if line.strip() else ["", ""]
             if len(columns) < 2:
                 where = f"{display_name(files[0])}, line {number}"
                 raise InvalidFile(f"{where}: expected source, tab, target, got no tab in {line[:60]!r}")

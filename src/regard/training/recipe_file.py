@@ -19,6 +19,7 @@ from regard.training.recipe import TASKS, Recipe, recipe_class
 from regard.training.recipe_errors import contains_type, key_fields
 
 RECIPE_FILE = "recipe.yaml"
+DATA_SUFFIXES = (".tsv", ".csv", ".txt", ".gz")
 BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
 FIXED_ON_RESUME = (
     "task",
@@ -64,10 +65,14 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     recipes = bundled_recipes()
     path = _resolve(path)
+    if path.suffix in DATA_SUFFIXES:
+        example = f"`regard train toy-translation --data.train {path} --data.valid null`"
+        raise InvalidFile(f"{path}: expected a recipe (YAML), got data; choose a recipe for it, as in {example}")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        hint = did_you_mean(str(path), recipes) or f"; bundled recipes: {', '.join(recipes)}"
+        is_name = len(path.parts) == 1  # not a path
+        hint = (did_you_mean(str(path), recipes) or f"; bundled recipes: {', '.join(recipes)}") if is_name else ""
         raise InvalidFile(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise InvalidFile(f"{path}: expected a recipe or a run folder, got a folder without {RECIPE_FILE}") from None
@@ -82,8 +87,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise InvalidRecipe(f"{path}: expected keys and values, got {got}")
     data = config.get("data")
     if path.parent == BUNDLED_RECIPES and isinstance(data, dict) and "folder" in data:
-        has_own_data = any(option.partition("=")[0] == "--data.train" for option in overrides)
-        data["folder"] = "." if has_own_data else str(BUNDLED_RECIPES / data["folder"])
+        names = {option.partition("=")[0] for option in overrides}
+        if "--data.train" in names and not names & {"--data.valid", "--data.folder"}:
+            raise InvalidRecipe(
+                "data.valid: expected --data.valid with --data.train, because the recipe's own validation data is of "
+                "other texts; add `--data.valid FILE`, or `--data.valid null` to train without validation"
+            )
+        data["folder"] = "." if "--data.train" in names else str(BUNDLED_RECIPES / data["folder"])
     return Recipe.from_dict(apply_overrides(config, overrides))
 
 

@@ -48,7 +48,7 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[None]:
         lock = FileLock(folder / LOCK_FILE, timeout=0)
         lock.acquire()
     except Timeout:
-        message = f"{folder}: expected a folder that no other run is using, got one in use; wait or choose another one"
+        message = f"{folder}: another training is using this folder; wait until it ends, or choose another output_dir"
         raise InvalidArgument(message) from None
     except OSError as error:
         raise InvalidFile(f"{folder}: could not be created: {error.strerror}") from error
@@ -73,6 +73,8 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[None]:
 
 
 def _check(folder: Path, *, resume: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidArgument(f"output_dir: expected a folder, got the file {folder}; choose another output_dir")
     recipe, state = folder / RECIPE_FILE, folder / STATE_FILE
     has_models = any((folder / name).is_dir() for name in MODELS)
     other = "choose another output_dir"

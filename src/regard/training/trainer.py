@@ -99,6 +99,8 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
         trainer = _build_trainer(recipe, console, interrupt, checkpoints, step)
         task = recipe.build_task()
         module, data = TaskModule(task), TaskDataModule(task)
+        if resume and not step:
+            log.info("nothing was saved before: starting from the beginning")
         try:
             with interrupt.stop_on_signals():
                 trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
@@ -107,7 +109,10 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
             hint = f"--resume continues from step {step}" if step else "nothing was saved"
             log.info("stopped by %s; %s", "Ctrl-C" if number == SIGINT else number.name, hint)
             return TrainResult(folder, step, checkpoints.best, number)
-        log.info("finished at step %d: the models are in %s", trainer.global_step, folder)
+        if step == trainer.global_step:
+            log.info("already finished at step %d; to continue, raise trainer.max_steps", step)
+        else:
+            log.info("finished at step %d: the models are in %s", trainer.global_step, folder)
     return TrainResult(folder, trainer.global_step, checkpoints.best)
 
 
