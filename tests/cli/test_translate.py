@@ -216,3 +216,8 @@ def test_files_are_checked_before_the_first_line_is_translated(regard, model, tm
 def test_empty_lines_are_not_counted_as_translations(regard):
     done = regard("translate", stdin="Thank you.\n\nQuantum chromodynamics confines colour-charged partons.\n")
     assert done.err == "note: low confidence in 1 of 2 translations: line 3\n"
+
+
+def test_lines_of_pairs_get_a_note(regard, model):
+    done = regard("translate", "--model", model, stdin="the cat\tdie Katze\nthe mat\n")
+    assert "note: 1 line contains a tab; `cut -f1 FILE | regard translate` translates the first column" in done.err

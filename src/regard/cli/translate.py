@@ -101,7 +101,7 @@ def translate(
     sampling = SamplingParams(temperature, top_k, top_p, seed) if sample else None
     unfinished: list[str] = []
     unreliable: list[str] = []
-    num_translations = 0
+    num_translations = num_tabs = 0
     with open_output(output) as file:
         translator = load_pipeline(model, "translate", dtype=dtype, device=device)
         if sampling is not None:  # one generator for all lines
@@ -115,6 +115,7 @@ def translate(
             file.writelines(f"{row}\n" for row in rows)
             best = translations[0]
             num_translations += bool(source.strip())
+            num_tabs += "\t" in source
             unfinished += [] if best.finished else [name]
             unreliable += [str(number)] if best.is_reliable is False else []
             if is_typed:
@@ -123,6 +124,9 @@ def translate(
                     note(f"low confidence: {best.confidence:.2f}")
     if unfinished:
         note(f"cut at the length limit: the translation of {_join(unfinished, limit=5)}")
+    if num_tabs:
+        lines_with_tabs = "1 line contains a tab" if num_tabs == 1 else f"{num_tabs:,} lines contain a tab"
+        note(f"{lines_with_tabs}; `cut -f1 FILE | regard translate` translates the first column of a table")
     if unreliable and not is_typed:
         listed = f"line{'s' if len(unreliable) > 1 else ''} {_join(unreliable, limit=20)}"
         note(f"low confidence in {len(unreliable):,} of {num_translations:,} translations: {listed}")
