@@ -266,6 +266,9 @@ def test_the_rows_and_columns_of_a_token(regard, model, tmp_path):
     done = regard("show", "the cat sat on the mat", *options[:-1], "catt", "-o", tmp_path / "a.html")
     assert done.code == 2
     assert "--token: expected one of the, cat, sat, on, mat, </s>, got 'catt', did you mean 'cat'?" in done.err
+    done = regard("show", "the cat", "--target", "die Katze", *options[:2], "--token", "x", "-o", tmp_path / "a.html")
+    message = "--token: expected a query, one of die, Katze, </s>, or a key, one of the, cat, </s>, got 'x'"
+    assert message in done.err
     assert not (tmp_path / "a.html").exists()
 
 

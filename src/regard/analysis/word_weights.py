@@ -50,10 +50,11 @@ class WordWeights:
             [index for index, name in enumerate(words) if name == word] for words in (self.query_words, self.key_words)
         )
         if not rows and not columns:
-            names = list(dict.fromkeys((*self.query_words, *self.key_words)))
-            more = f" and {len(names) - MAX_LISTED_TOKENS} more" if len(names) > MAX_LISTED_TOKENS else ""
-            listed = ", ".join(names[:MAX_LISTED_TOKENS])
-            raise InvalidArgument(f"token: expected one of {listed}{more}, got {word!r}{did_you_mean(word, names)}")
+            expected = f"one of {_list(self.query_words)}"
+            if self.is_cross:
+                expected = f"a query, {expected}, or a key, one of {_list(self.key_words)}"
+            hint = did_you_mean(word, (*self.query_words, *self.key_words))
+            raise InvalidArgument(f"token: expected {expected}, got {word!r}{hint}")
         return rows, columns
 
     def columns(self, word: str | None = None) -> Columns:
@@ -153,3 +154,10 @@ def _word_of_each_token(words: Sequence[tuple[str, Sequence[int]]], num_tokens: 
     for number, (_, positions) in enumerate(words):
         numbers[list(positions)] = number
     return numbers
+
+
+def _list(words: Sequence[str]) -> str:
+    """The distinct words, or the first of them and the number of the others."""
+    distinct = list(dict.fromkeys(words))
+    more = f" and {len(distinct) - MAX_LISTED_TOKENS} more" if len(distinct) > MAX_LISTED_TOKENS else ""
+    return ", ".join(distinct[:MAX_LISTED_TOKENS]) + more
