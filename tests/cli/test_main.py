@@ -58,15 +58,6 @@ def test_a_refusal_is_one_message_and_code_2(regard, monkeypatch, error, said):
     assert (done.code, done.out, done.err) == (2, "", said)
 
 
-def test_an_interrupted_command_says_so(regard, monkeypatch):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("regard.cli.info.gather", interrupt)
-    done = regard("info")
-    assert (done.code, done.out, done.err) == (130, "", "regard: interrupted\n")
-
-
 def test_a_fault_of_our_own_is_not_dressed_up(regard, monkeypatch):
     monkeypatch.setattr("regard.cli.info.gather", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

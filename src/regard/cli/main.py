@@ -49,9 +49,6 @@ class Command(TyperCommand):
         except RegardError as error:
             options = {str(parameter.name): parameter.opts[0] for parameter in self.params}
             raise type(error)(name_options(str(error), options)) from error
-        except KeyboardInterrupt:
-            print("regard: interrupted", file=sys.stderr)
-            raise
 
 
 def name_options(message: str, options: Mapping[str, str]) -> str:
