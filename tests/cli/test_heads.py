@@ -9,6 +9,7 @@ import transformers as hf
 from PIL import Image
 
 from pipelines.writer import trained_writer
+from regard.analysis.head_scores import HEAD_SCORES
 from regard.models import save_model
 from watching.families import IMAGE
 
@@ -94,3 +95,8 @@ def test_a_line_that_is_too_long_is_named(regard, tmp_path):
     done = regard("heads", "--file", file, "--lines", "--model", "minilm")
     assert done.code == 2
     assert f"{file}, line 3: " in done.err
+
+
+def test_the_help_lists_every_score(regard):
+    help_text = " ".join(regard("heads", "--help").out.replace("│", "").split())
+    assert f"sorted by this score: {', '.join(HEAD_SCORES[:-1])} or {HEAD_SCORES[-1]}." in help_text

@@ -87,6 +87,13 @@ def test_a_model_that_only_transformers_has_is_refused_with_its_commands(regard,
     assert "got 't5'; `regard show` and `regard heads` record any model of transformers" in done.err
 
 
+def test_minilm_is_resolved_by_evaluate(regard, tmp_path):
+    (tmp_path / "texts").write_text("the cat\n")
+    done = regard("evaluate", tmp_path / "texts", "--model", "minilm")
+    assert done.code == 2
+    assert "a masked language model or a classifier, got a text encoder in minilm" in done.err
+
+
 @pytest.mark.parametrize("verb", ["generate", "translate"])
 def test_minilm_is_a_model_of_every_command(regard, verb):
     done = regard(verb, "--model", "minilm", stdin="the mat\n")

@@ -102,6 +102,7 @@ def command_for(folder: Path | None) -> str:
     from regard.models import GPT, EncoderDecoder
     from regard.models.checkpoint import load_config, model_class
 
+    folder = _resolve_folder(folder)
     architecture = EncoderDecoder if folder is None else model_class(folder)
     for known, command in ((EncoderDecoder, "translate"), (GPT, "generate")):
         if architecture is not None and issubclass(architecture, known):

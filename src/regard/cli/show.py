@@ -108,7 +108,7 @@ def show(
             note_file_name(text)
         if max_new_tokens is not None and recording.texts.get("text") == source.text:
             note("no token was generated: the model ends the text here")
-        if isinstance(loaded, Translator) and target is None:
+        if isinstance(loaded, Translator) and loaded.confidence_model is not None and target is None:
             _note_confidence(loaded, source)
         numbered = output if source.line is None else output.with_stem(f"{output.stem}-{source.line}")
         _show(recording, source, numbered, layer, token, merge=not tokens)
