@@ -21,10 +21,13 @@ check: .venv/ready
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome ci --log-level=warn; \
+		else echo "npm is missing, so the explorer's JavaScript and CSS are not checked"; fi
 
 format: .venv/ready
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome check --write --log-level=warn; fi
 
 # Takes docs/screenshots anew; needs Chromium.
 screenshots: .venv/ready

@@ -135,7 +135,7 @@ def open_file(browser, tmp_path) -> Iterator[Callable]:
     for context in contexts:
         context.close()
     assert watched.complaints == []
-    # The page itself, and its modules, which lie in it as data: addresses.
+    # The page itself; its modules are blob: URLs that it makes.
     elsewhere = [
         url for url in watched.requests if urlsplit(url).scheme != "data" and not url.startswith(tmp_path.as_uri())
     ]

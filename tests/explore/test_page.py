@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 import regard.explore.page as page_module
 from regard.errors import InvalidFile
-from regard.explore.page import MODULES, page, write_page
+from regard.explore.page import modules, page, write_page
 
 STATIC = Path(page_module.__file__).parent / "static"
 
@@ -57,18 +58,14 @@ def test_thirty_tokens_fit_in_less_than_a_megabyte(make_recording, tmp_path):
     assert path.stat().st_size < 1_000_000
     largest = make_recording(tokens, tokens, encoders=12, decoders=12, heads=16)
     assert write_page(largest, tmp_path / "b.html").stat().st_size < 3_500_000
-    # Each page carries this, however little it shows.
-    assert sum((STATIC / name).stat().st_size for name in (*MODULES, "page.css", "page.html")) < 500_000
+    smallest = make_recording(("▁a",), ("▁a",), encoders=1, decoders=0, heads=1)
+    assert write_page(smallest, tmp_path / "c.html").stat().st_size < 200_000
 
 
 def test_the_policy_allows_what_is_in_the_page_and_nothing_else(recording):
     scripts = Scripts(page(recording))
     rules = dict(rule.strip().split(" ", 1) for rule in scripts.policy.split(";"))
-    run = [
-        text
-        for tag, attributes, text in scripts.found
-        if tag == "script" and attributes.get("type") in (None, "importmap")
-    ]
+    run = [text for tag, attributes, text in scripts.found if tag == "script" and "type" not in attributes]
     style = [text for tag, _, text in scripts.found if tag == "style"]
     assert set(rules["script-src"].split()) == {"'strict-dynamic'", *map(sha256, run)}
     assert rules["style-src"].split() == [*map(sha256, style)]
@@ -82,26 +79,20 @@ def test_the_policy_allows_what_is_in_the_page_and_nothing_else(recording):
     }
 
 
-def test_modules_are_put_in_as_they_are(recording):
-    scripts = Scripts(page(recording))
-    imports = json.loads(next(text for _, attributes, text in scripts.found if attributes.get("type") == "importmap"))[
-        "imports"
-    ]
-    for name in MODULES:
-        assert base64.b64decode(imports[f"#{name}"].partition(",")[2]) == (STATIC / name).read_bytes()
-
-
-def test_every_module_is_named_and_every_import_is_there():
-    lying = {path.name for path in STATIC.glob("*.js")} - {"boot.js"}
-    imported = {
-        name for path in STATIC.glob("*.js") for name in re.findall(r'from "#([^"]+)"', path.read_text("utf-8"))
-    }
-    assert lying == set(MODULES)
-    assert lying - {"main.js"} == imported
+def test_the_page_holds_every_module_as_it_is_after_those_that_it_imports(recording):
+    (block,) = [text for _, attributes, text in Scripts(page(recording)).found if attributes.get("id") == "modules"]
+    sources = json.loads(zlib.decompress(base64.b64decode(block)))
+    files = {str(path.relative_to(STATIC)): path.read_text("utf-8") for path in STATIC.rglob("*.js")}
+    del files["boot.js"]
+    assert sources == files
+    names = list(sources)
+    for name, source in sources.items():
+        for other in re.findall(r'from "#([^"]+)"', source):
+            assert names.index(other) < names.index(name)
 
 
 def test_no_address_leads_out_of_the_page(recording):
-    text = page(recording) + "".join((STATIC / name).read_text("utf-8") for name in MODULES)
+    text = page(recording) + "".join(modules().values())
     names = {"http://www.w3.org/2000/svg", "http://www.w3.org/XML/1998/namespace"}  # of namespaces, which nobody asks
     assert set(re.findall(r"(?:https?:)?//[\w.]+\.\w+[^\s'\"<)]*", text)) == names
 

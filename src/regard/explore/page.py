@@ -8,6 +8,7 @@ import html
 import json
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -20,56 +21,7 @@ from regard.files import atomic_write
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
 
-MODULES = (
-    "main.js",
-    "data.js",
-    "bytes.js",
-    "heads.js",
-    "together.js",
-    "links.js",
-    "views.js",
-    "layer.js",
-    "remote.js",
-    "tokens.js",
-    "state.js",
-    "colour.js",
-    "elements.js",
-    "theme.js",
-    "legend.js",
-    "overview.js",
-    "matrix.js",
-    "matrix_drawing.js",
-    "layout.js",
-    "text.js",
-    "arcs.js",
-    "readout.js",
-    "words.js",
-    "alignment.js",
-    "translation.js",
-    "generation.js",
-    "image.js",
-    "rollout.js",
-    "graph.js",
-    "graph_plan.js",
-    "calculation.js",
-    "calculating.js",
-    "compare.js",
-    "compare_legend.js",
-    "compare_panel.js",
-    "compare_ranking.js",
-    "pairing.js",
-    "differences.js",
-    "host.js",
-    "csv.js",
-    "exports.js",
-    "svg.js",
-    "svg_context.js",
-    "shown.js",
-    "merging.js",
-    "hidden.js",
-)
-"""The JavaScript modules of the page; each imports another as ``#name.js``."""
-
+_IMPORT = re.compile(r'^(?:import [^;]*?|\} from )"#([\w/]+\.js)";', re.MULTILINE)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -115,9 +67,9 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, compare_wi
 def page(recording: Recording, *, compare_with: Recording | None = None) -> str:
     """Make the text of the page: a template with its style, its modules and the recording's data.
 
-    Nothing is written into JavaScript or CSS: the modules are put in as they lie in ``static/``, as ``data:`` addresses
-    of an import map, and the data is two blocks that no browser runs. The Content-Security-Policy allows the scripts
-    and the style of this very file by their hashes, and no connection.
+    The modules of ``static/`` go into one deflated block, the recording into others; browsers run none of these. One
+    script, ``boot.js``, turns the modules into ``blob:`` URLs. The Content-Security-Policy allows that script and the
+    style of this file by their hashes, and no connection.
 
     Args:
         recording: What to show.
@@ -135,13 +87,12 @@ def page(recording: Recording, *, compare_with: Recording | None = None) -> str:
 
 def document(header: dict[str, Any], blocks: Sequence[bytes], connect: str = "'none'") -> str:
     """The page of metadata and blocks, which may ask for more from `connect`, a source of the policy."""
-    style, boot = static("page.css"), static("boot.js")
-    modules = json.dumps({"imports": {f"#{name}": _data_url(static(name)) for name in MODULES}}, indent=1)
+    style, boot = static("styles/page.css"), static("boot.js")
     policy = "; ".join(
         [
             "default-src 'none'",
             # boot.js inserts the first module's script element; what a trusted script inserts is trusted in turn.
-            f"script-src 'strict-dynamic' {hash_of(modules)} {hash_of(boot)}",
+            f"script-src 'strict-dynamic' {hash_of(boot)}",
             f"style-src {hash_of(style)}",
             "img-src data:",
             f"connect-src {connect}",
@@ -153,13 +104,13 @@ def document(header: dict[str, Any], blocks: Sequence[bytes], connect: str = "'n
         "policy": policy,
         "title": html.escape(header["title"] or header["model"]),
         "style": style,
-        "modules": modules,
+        "modules": _base64(zlib.compress(json.dumps(modules()).encode("utf-8"), 9)),
         "recording": _inert(header),
         "blocks": "\n".join(map(_block, range(len(blocks)), blocks)),
         "boot": boot,
     }
     # One pass over the template: what is put in is never looked through for places again.
-    return _PLACE.sub(lambda place: parts[place[1]], static("page.html"))
+    return _PLACE.sub(lambda place: parts[place[1]], static("index.html"))
 
 
 def static(name: str) -> str:
@@ -167,14 +118,28 @@ def static(name: str) -> str:
     return (files("regard.explore") / "static" / name).read_text(encoding="utf-8")
 
 
+def modules() -> dict[str, str]:
+    """The sources of the page's modules by name, each after those that it imports; ``main.js`` is the last."""
+    found: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        source = static(name)
+        for other in _IMPORT.findall(source):
+            if other not in found:
+                visit(other)
+        found[name] = source
+
+    visit("main.js")
+    return found
+
+
 def _block(number: int, data: bytes) -> str:
     """A block of bytes that no browser runs."""
-    text = base64.b64encode(data).decode("ascii")
-    return f'<script type="application/octet-stream" id="block-{number}">{text}</script>'
+    return f'<script type="application/octet-stream" id="block-{number}">{_base64(data)}</script>'
 
 
-def _data_url(source: str) -> str:
-    return "data:text/javascript;base64," + base64.b64encode(source.encode("utf-8")).decode("ascii")
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def hash_of(source: str) -> str:

@@ -4,13 +4,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
-import { Codes, inflated, Reader, Squares } from "../../../src/regard/explore/static/bytes.js";
+import { Codes, inflated, Reader, Squares } from "../../../src/regard/explore/static/data/page_format.js";
 import { header } from "./made.js";
 
 const codes = new Codes(header);
 
 test("a code stands for a step below 0.01 and for a power of 1.02 from there, up to 1", () => {
-  const close = (code, weight) => assert.ok(Math.abs(codes.weights[code] - weight) < 1e-7 + 1e-6 * weight, `${code}: ${codes.weights[code]}`);
+  const close = (code, weight) =>
+    assert.ok(Math.abs(codes.weights[code] - weight) < 1e-7 + 1e-6 * weight, `${code}: ${codes.weights[code]}`);
   close(0, 0);
   close(1, 0.0002);
   close(49, 0.0098);
@@ -38,7 +39,10 @@ test("integers lie by rank, the lowest bytes of all first", () => {
 });
 
 test("what has four bytes does not turn negative", () => {
-  assert.deepEqual([...new Reader(Uint8Array.from([255, 254, 255, 255, 255, 255, 255, 255])).integers(2, 4)], [2 ** 32 - 1, 2 ** 32 - 2]);
+  assert.deepEqual(
+    [...new Reader(Uint8Array.from([255, 254, 255, 255, 255, 255, 255, 255])).integers(2, 4)],
+    [2 ** 32 - 1, 2 ** 32 - 2],
+  );
 });
 
 test("floats of two bytes are read as IEEE 754 has them", () => {
@@ -64,8 +68,14 @@ test("squares of several heads are read apart, and what is masked is NaN", () =>
   const [one, other] = new Reader(Uint8Array.from(stored)).codes(codes, 2, [1, 3], 4);
   assert.ok(one instanceof Squares);
   assert.deepEqual([one.rows, one.columns, one.size], [1, 3, 4]);
-  assert.deepEqual([0, 1, 2].map((column) => one.at(0, column)), [0.01, NaN, 0.0002].map(Math.fround));
-  assert.deepEqual([0, 1, 2].map((column) => other.at(0, column)), [0, 1, 0]);
+  assert.deepEqual(
+    [0, 1, 2].map((column) => one.at(0, column)),
+    [0.01, NaN, 0.0002].map(Math.fround),
+  );
+  assert.deepEqual(
+    [0, 1, 2].map((column) => other.at(0, column)),
+    [0, 1, 0],
+  );
 });
 
 test("a block is inflated", async () => {

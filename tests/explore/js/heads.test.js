@@ -2,26 +2,55 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-
-import { strongest, written } from "../../../src/regard/explore/static/data.js";
-import { headOf } from "../../../src/regard/explore/static/together.js";
+import { headOf } from "../../../src/regard/explore/static/data/combined_heads.js";
+import { strongest, written } from "../../../src/regard/explore/static/data/recording.js";
 import { sketch, whole } from "./made.js";
 
-const near = (found, expected) => assert.ok(Math.abs(found - expected) <= Math.max(0.01 * expected, 1e-4), `${found} is not near ${expected}`);
+const near = (found, expected) =>
+  assert.ok(Math.abs(found - expected) <= Math.max(0.01 * expected, 1e-4), `${found} is not near ${expected}`);
 const places = (links, end) => links.map((link) => link[end]);
 
 const full = await whole([
-  [[0.7, 0.2, 0.1], [0.3, 0.6, 0.1]],
-  [[0.5, NaN, 0.5], [NaN, NaN, NaN]],
+  [
+    [0.7, 0.2, 0.1],
+    [0.3, 0.6, 0.1],
+  ],
+  [
+    [0.5, NaN, 0.5],
+    [NaN, NaN, NaN],
+  ],
 ]);
 
 // Six queries, six keys, two named for each row; causal but for the last row, which may see nothing.
 const boundaries = [[0, 1], [0, 2], [0, 3], [0, 4], [0, 5], []];
 const sketched = await sketch({
   size: 3,
-  map: [[[1, NaN], [0.6, 0.2]]],
-  keys: [[[0, 1], [1, 0], [2, 0], [0, 3], [4, 0], [0, 1]]],
-  weights: [[[1, 0], [0.75, 0.25], [0.5, 0.3], [0.6, 0.2], [0.4, 0.1], [0, 0]]],
+  map: [
+    [
+      [1, NaN],
+      [0.6, 0.2],
+    ],
+  ],
+  keys: [
+    [
+      [0, 1],
+      [1, 0],
+      [2, 0],
+      [0, 3],
+      [4, 0],
+      [0, 1],
+    ],
+  ],
+  weights: [
+    [
+      [1, 0],
+      [0.75, 0.25],
+      [0.5, 0.3],
+      [0.6, 0.2],
+      [0.4, 0.1],
+      [0, 0],
+    ],
+  ],
   left: [[0, 0, 0.2, 0.2, 0.5, 0]],
   received: [[2.5, 1.25, 1, 0.75, 0.5, 0]],
   boundaries,
@@ -57,7 +86,10 @@ test("several rows are their mean, several columns their sum", () => {
 });
 
 test("of the levels of a map the smallest squares are drawn that take a pixel", async () => {
-  const level = (size, weight) => ({ size, map: [Array.from({ length: 8 / size }, () => Array(8 / size).fill(weight))] });
+  const level = (size, weight) => ({
+    size,
+    map: [Array.from({ length: 8 / size }, () => Array(8 / size).fill(weight))],
+  });
   const made = await sketch({
     ...level(4, 0.5),
     keys: [Array(8).fill([0])],
@@ -117,7 +149,14 @@ test("squares are how much rows give to keys, and NaN where all is masked", () =
   assert.ok(Number.isNaN(squares.at(0, 1)));
 });
 
-const unmasked = { size: 2, map: [[[0.5]]], keys: [[[0], [1]]], weights: [[[0.5], [0]]], left: [[0.5, 0]], received: [[0.5, 0.5]] };
+const unmasked = {
+  size: 2,
+  map: [[[0.5]]],
+  keys: [[[0], [1]]],
+  weights: [[[0.5], [0]]],
+  left: [[0.5, 0]],
+  received: [[0.5, 0.5]],
+};
 
 test("without a mask no cell is masked", async () => {
   const head = (await sketch({ ...unmasked, boundaries: [] })).head([0]);
@@ -154,7 +193,10 @@ test("a mean is masked where all of its heads are, and unknown where one is", as
     keys: [[[0]], [[1]]],
     weights: [[[0.6]], [[0.8]]],
     left: [[0.4], [0.2]],
-    received: [[0.6, 0.4], [0.2, 0.8]],
+    received: [
+      [0.6, 0.4],
+      [0.2, 0.8],
+    ],
     boundaries: [],
   });
   const cell = two.head([0, 1]).cell(0, 0);
@@ -169,7 +211,10 @@ test("a sum of heads is the sum of their weights, and of what they leave out", (
   near(both.cell(0, 0).weight, 1.2);
   near(both.cell(0, 1).weight, 0.2);
   near(both.squares.at(0, 2), 0.6);
-  assert.deepEqual(both.row(0).links.map(({ key }) => key), [0, 2, 1]);
+  assert.deepEqual(
+    both.row(0).links.map(({ key }) => key),
+    [0, 2, 1],
+  );
   near(both.rows([0, 1]).links.find(({ key }) => key === 0).weight, 0.75);
   near(both.columnsOf([0, 2]).links.find(({ query }) => query === 0).weight, 1.8);
   assert.equal(both.cell(1, 0).state, "known"); // masked in one of them
@@ -188,5 +233,13 @@ test("links of equal weight stay in the order of the text", () => {
 });
 
 test("a weight is written with what its precision carries", () => {
-  assert.deepEqual([1, 0.5, 0.1234567, 0.0123456, 0.00005, 0.00004, 0].map(written), ["1.000", "0.500", "0.123", "0.0123", "0.0001", "< 0.0001", "< 0.0001"]);
+  assert.deepEqual([1, 0.5, 0.1234567, 0.0123456, 0.00005, 0.00004, 0].map(written), [
+    "1.000",
+    "0.500",
+    "0.123",
+    "0.0123",
+    "0.0001",
+    "< 0.0001",
+    "< 0.0001",
+  ]);
 });

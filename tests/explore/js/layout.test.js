@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { fitted, hit, moved, zoomed } from "../../../src/regard/explore/static/layout.js";
+import { fitted, hit, moved, zoomed } from "../../../src/regard/explore/static/views/matrix_layout.js";
 
 /** Letters are as wide as half their height. */
 const context = {
@@ -15,16 +15,34 @@ const context = {
 const labels = (count) => Array.from({ length: count }, (_, index) => `word${index}`);
 const room = { width: 800, height: 700, rem: 16, family: "serif", zoom: null };
 const made = (rows, columns, changed = {}) => fitted(context, labels(rows), labels(columns), { ...room, ...changed });
-const inside = (layout, query, key) => [layout.left + (key + 0.5 - layout.column) * layout.cell, layout.top + (query + 0.5 - layout.row) * layout.cell];
+const inside = (layout, query, key) => [
+  layout.left + (key + 0.5 - layout.column) * layout.cell,
+  layout.top + (query + 0.5 - layout.row) * layout.cell,
+];
 
-for (const [rows, columns] of [[1, 1], [10, 8], [72, 72], [300, 300], [4096, 4096], [5, 4096], [16384, 3]]) {
+for (const [rows, columns] of [
+  [1, 1],
+  [10, 8],
+  [72, 72],
+  [300, 300],
+  [4096, 4096],
+  [5, 4096],
+  [16384, 3],
+]) {
   test(`${rows} × ${columns} cells are seen whole`, () => {
     const layout = made(rows, columns);
     assert.ok(layout.left + columns * layout.cell <= room.width + 1);
-    assert.ok(layout.cell * rows <= room.height || layout.cell <= 6, "no higher than the window, unless cells became too small");
+    assert.ok(
+      layout.cell * rows <= room.height || layout.cell <= 6,
+      "no higher than the window, unless cells became too small",
+    );
     assert.deepEqual([layout.row, layout.column], [0, 0]);
     assert.ok(layout.cell <= 2.4 * 16);
-    for (const place of [[0, 0], [rows - 1, columns - 1], [rows >> 1, columns >> 1]]) {
+    for (const place of [
+      [0, 0],
+      [rows - 1, columns - 1],
+      [rows >> 1, columns >> 1],
+    ]) {
       assert.deepEqual(hit(layout, ...inside(layout, ...place)), { query: place[0], key: place[1] });
     }
   });
@@ -49,7 +67,11 @@ test("labels are tokens where cells are large, and numbers where they are not", 
 });
 
 test("zooming keeps the cell that is pointed at where it is", () => {
-  for (const [cell, factor] of [[24, 1.5], [40, 0.8], [0.5, 4]]) {
+  for (const [cell, factor] of [
+    [24, 1.5],
+    [40, 0.8],
+    [0.5, 4],
+  ]) {
     const layout = made(4096, 4096, { zoom: { query: 3000, key: 1500, cell } });
     const [x, y] = inside(layout, 3004, 1497);
     const after = made(4096, 4096, { zoom: zoomed(layout, factor, x, y) });
@@ -76,7 +98,10 @@ test("zooming goes no deeper than cells can be, and out to all that there is", (
 });
 
 test("a zoom beyond the edges shows the edges", () => {
-  for (const [query, key] of [[-500, -500], [1e6, 1e6]]) {
+  for (const [query, key] of [
+    [-500, -500],
+    [1e6, 1e6],
+  ]) {
     const layout = made(1000, 1000, { zoom: { query, key, cell: 20 } });
     assert.ok(layout.row >= 0 && layout.column >= 0);
     assert.ok(layout.row + layout.seen.height / layout.cell <= 1000 + 1e-9);

@@ -3,7 +3,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { beginsWord, isSpecial, label, matches, readable, shown } from "../../../src/regard/explore/static/tokens.js";
+import {
+  beginsWord,
+  isSpecial,
+  label,
+  matches,
+  readable,
+  shown,
+} from "../../../src/regard/explore/static/data/tokens.js";
 
 test("a text is found in tokens, across them and whatever its case", () => {
   const tokens = ["▁The", "▁ti", "red", "▁cat", "▁was", "▁tired", ".", "</s>"];
@@ -19,7 +26,10 @@ test("a text is found in tokens, across them and whatever its case", () => {
 
 test("a text is found in every token that holds it, once each", () => {
   assert.deepEqual(matches(["aa", "aa"], "a"), [[0], [0], [1], [1]]);
-  assert.deepEqual(matches(["▁a", "b", "a", "b"], "ab"), [[0, 1], [2, 3]]);
+  assert.deepEqual(matches(["▁a", "b", "a", "b"], "ab"), [
+    [0, 1],
+    [2, 3],
+  ]);
   assert.deepEqual(matches(["", "▁", "▁x"], "x"), [[2]]);
 });
 
@@ -34,7 +44,16 @@ test("letters whose case changes their length move nothing", () => {
 
 test("pieces that begin a word, and marks of the model's", () => {
   assert.deepEqual(["▁a", "Ġa", " a", "a", ""].map(beginsWord), [true, true, true, false, false]);
-  assert.deepEqual(["</s>", "<s>", "[SEP]", "<|end|>", "<", "s", "[a]", "<b c>"].map(isSpecial), [true, true, true, true, false, false, false, false]);
+  assert.deepEqual(["</s>", "<s>", "[SEP]", "<|end|>", "<", "s", "[a]", "<b c>"].map(isSpecial), [
+    true,
+    true,
+    true,
+    true,
+    false,
+    false,
+    false,
+    false,
+  ]);
 });
 
 test("nothing invisible is shown, and nothing without end", () => {
@@ -58,7 +77,8 @@ test("nothing invisible is shown, and nothing without end", () => {
 
 test("a text is as it is, but for what turns it and for controls", () => {
   assert.equal(readable("a \u202egnp.exe\u2066\x1b[2J"), "a ⟨202E⟩gnp.exe⟨2066⟩␛[2J");
-  for (const text of ["سلام دنیا", "می\u200cخواهم", "שלום\u200f!", "👩‍👩‍👧", "one\ntwo\tthree", "", "ab"]) assert.equal(readable(text), text);
+  for (const text of ["سلام دنیا", "می\u200cخواهم", "שלום\u200f!", "👩‍👩‍👧", "one\ntwo\tthree", "", "ab"])
+    assert.equal(readable(text), text);
 });
 
 test("a piece that goes on within a word carries a dot", () => {

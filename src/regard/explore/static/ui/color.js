@@ -1,0 +1,180 @@
+// The colour of a weight: one scale for every map of the page, even to the eye (OKLab) and rising in lightness alone.
+
+/** How the shades are spread: by the square root of a weight, evenly, by its logarithm, or by the strongest of its row. */
+export const SCALES = ["root", "linear", "log", "rows"];
+/** What the shades run through. In each, lightness alone tells weights apart: for the colour-blind, and in grey. */
+export const PALETTES = ["blue", "fire", "grey"];
+export const FAINTEST = 1e-4; // where the logarithmic scale begins
+
+// [lightness, chroma, hue in degrees]: from no weight, which is nearly the page itself, to all of it.
+/** @typedef {[number, number, number]} Triple */
+/** @type {Record<string, Record<"light" | "dark", Triple[]>>} */
+const STOPS = {
+  blue: {
+    light: [
+      [0.962, 0.006, 245],
+      [0.85, 0.062, 222],
+      [0.69, 0.105, 236],
+      [0.49, 0.125, 256],
+      [0.27, 0.095, 278],
+    ],
+    dark: [
+      [0.235, 0.012, 262],
+      [0.37, 0.085, 268],
+      [0.54, 0.118, 252],
+      [0.74, 0.105, 226],
+      [0.955, 0.045, 195],
+    ],
+  },
+  fire: {
+    light: [
+      [0.965, 0.012, 90],
+      [0.87, 0.085, 82],
+      [0.72, 0.145, 55],
+      [0.51, 0.16, 28],
+      [0.27, 0.09, 12],
+    ],
+    dark: [
+      [0.235, 0.012, 20],
+      [0.36, 0.11, 18],
+      [0.53, 0.155, 35],
+      [0.75, 0.145, 65],
+      [0.96, 0.07, 95],
+    ],
+  },
+  grey: {
+    light: [
+      [0.965, 0, 0],
+      [0.25, 0, 0],
+    ],
+    dark: [
+      [0.235, 0, 0],
+      [0.96, 0, 0],
+    ],
+  },
+};
+const SHADES = 256;
+/** @type {Map<string, Triple[]>} */
+const tables = new Map(); // made once for each palette and theme
+
+/** Where a weight stands on a scale, 0 to 1. @param {number} weight @param {string} scale @param {number} most  The strongest of its row. */
+export function position(weight, scale = "root", most = 1) {
+  const bounded = Math.min(Math.max(weight, 0), 1);
+  if (scale === "linear") return bounded;
+  if (scale === "log") return Math.max(0, 1 - Math.log(Math.max(bounded, FAINTEST)) / Math.log(FAINTEST));
+  if (scale === "rows") return most > 0 ? Math.min(bounded / most, 1) : 0;
+  return Math.sqrt(bounded);
+}
+
+/** The weight at a place of a scale. @param {number} place @param {string} scale */
+export function weightAt(place, scale) {
+  if (scale === "log") return place === 0 ? 0 : FAINTEST ** (1 - place);
+  return scale === "root" ? place ** 2 : place;
+}
+
+/** The colours from no weight to all of it, [red, green, blue] each. @param {string} palette @param {"light" | "dark"} theme @returns {Triple[]} */
+export function shades(palette, theme) {
+  const name = `${palette} ${theme}`;
+  const table =
+    tables.get(name) ??
+    Array.from({ length: SHADES }, (_, index) => mixed(STOPS[palette][theme], index / (SHADES - 1)));
+  tables.set(name, table);
+  return table;
+}
+
+/** The colour at a place from 0 to 1. @param {number} place @param {string} palette @param {"light" | "dark"} theme */
+export function shade(place, palette, theme) {
+  return shades(palette, theme)[Math.round(place * (SHADES - 1))];
+}
+
+/**
+ * Draw rows × columns of weights, one pixel each; a weight that is NaN leaves its pixel clear.
+ * @param {HTMLCanvasElement} canvas @param {{rows: number, columns: number, at(row: number, column: number): number}} squares
+ * @param {{scale: string, palette: string}} state @param {"light" | "dark"} theme
+ */
+export function drawPixels(canvas, squares, { scale, palette }, theme) {
+  const { rows, columns } = squares;
+  canvas.width = columns;
+  canvas.height = rows;
+  const table = shades(palette, theme);
+  const image = new ImageData(columns, rows);
+  const data = image.data;
+  for (let row = 0, pixel = 0; row < rows; row++) {
+    let most = 0;
+    if (scale === "rows")
+      for (let column = 0; column < columns; column++) most = Math.max(most, squares.at(row, column) || 0);
+    for (let column = 0; column < columns; column++, pixel += 4) {
+      const weight = squares.at(row, column);
+      if (Number.isNaN(weight)) continue;
+      const colour = table[Math.round(position(weight, scale, most) * (SHADES - 1))];
+      data[pixel] = colour[0];
+      data[pixel + 1] = colour[1];
+      data[pixel + 2] = colour[2];
+      data[pixel + 3] = 255;
+    }
+  }
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
+}
+
+/** @param {Triple[]} stops @param {number} position @returns {Triple} */
+function mixed(stops, position) {
+  const place = position * (stops.length - 1);
+  const low = Math.min(Math.floor(place), stops.length - 2);
+  const [from, to] = [lab(stops[low]), lab(stops[low + 1])];
+  return rgb(/** @type {Triple} */ (from.map((value, axis) => value + (to[axis] - value) * (place - low))));
+}
+
+/** Lightness, and chroma and hue as two axes. @param {Triple} stop @returns {Triple} */
+function lab([lightness, chroma, hue]) {
+  const angle = (hue * Math.PI) / 180;
+  return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
+}
+
+/** OKLab to sRGB. Reference: B. Ottosson, "A perceptual color space for image processing" (2020). @param {Triple} colour @returns {Triple} */
+function rgb([lightness, a, b]) {
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  return /** @type {Triple} */ (
+    [
+      4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+      -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+      -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+    ].map((linear) => {
+      const light = Math.min(Math.max(linear, 0), 1);
+      return Math.round(255 * (light <= 0.0031308 ? 12.92 * light : 1.055 * light ** (1 / 2.4) - 0.055));
+    })
+  );
+}
+
+/** From −1 over no difference, which is the page itself, to +1: blue and orange are told apart by the colour-blind. @type {{light: [number, number, number][], dark: [number, number, number][]}} */
+const DIFFERING = {
+  light: [
+    [0.3, 0.115, 262],
+    [0.56, 0.125, 252],
+    [0.8, 0.075, 245],
+    [0.99, 0.002, 100],
+    [0.82, 0.095, 62],
+    [0.6, 0.145, 48],
+    [0.36, 0.1, 38],
+  ],
+  dark: [
+    [0.88, 0.075, 232],
+    [0.7, 0.115, 248],
+    [0.45, 0.105, 258],
+    [0.195, 0.008, 262],
+    [0.45, 0.1, 45],
+    [0.71, 0.14, 58],
+    [0.9, 0.09, 78],
+  ],
+};
+
+/** The colour of a difference: its sign, and where its size stands on a scale, 0 to 1. @param {number} place  From −1 to 1. @param {"light" | "dark"} theme */
+export function differing(place, theme) {
+  const name = `difference ${theme}`;
+  const table =
+    tables.get(name) ??
+    Array.from({ length: 2 * SHADES - 1 }, (_, index) => mixed(DIFFERING[theme], index / (2 * SHADES - 2)));
+  tables.set(name, table);
+  return table[Math.round((place + 1) * (SHADES - 1))];
+}

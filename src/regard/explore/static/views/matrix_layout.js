@@ -1,0 +1,128 @@
+// Where the matrix and its labels stand on the canvas, and which part of it is seen.
+
+const LARGEST = 2.4; // rem of a cell that is not zoomed
+const DEEPEST = 48; // CSS pixels of a cell at most
+const NAMED = 5; // CSS pixels of a cell, below which labels are numbers and not tokens
+const LINE = 9; // CSS pixels from label to label, at least
+const SLANT = (52 * Math.PI) / 180; // of the column labels
+const MARGIN = 10;
+const LONGEST_LABEL = 9; // rem
+
+/**
+ * @typedef {{left: number, top: number, cell: number, fit: number, gap: number, width: number, height: number, row: number, column: number,
+ *   rows: number, columns: number, font: string, angle: number, every: number, named: boolean, seen: {width: number, height: number}}} Layout
+ *   `left` and `top` are where the matrix begins on the canvas; `row` and `column` are the first that is seen there, in parts of cells;
+ *   `rows` and `columns` are how many there are; of `every` labels one is written, as a token where `named`; `seen` is the size of what is seen of the matrix; `fit` is the cell with which all of it is seen.
+ */
+
+/**
+ * Fit rows × columns of cells and their labels into a width and a height.
+ * @param {CanvasRenderingContext2D} context @param {string[]} rows  Labels. @param {string[]} columns
+ * @param {{width: number, height: number, rem: number, family: string, zoom: import("#state/store.js").Zoom | null}} room
+ * @returns {Layout}
+ */
+export function fitted(context, rows, columns, { width, height, rem, family, zoom }) {
+  let cell = zoom?.cell ?? LARGEST * rem;
+  let fit = cell;
+  /** @type {Layout | undefined} */
+  let layout;
+  // Labels grow with the cells, and the cells have what the labels leave: a few rounds settle it.
+  for (let round = 0; round < 4; round++) {
+    const named = cell >= NAMED;
+    const size = Math.min(Math.max(0.72 * cell, 9), 0.95 * rem);
+    const angle = cell < 13 ? Math.PI / 2 : SLANT;
+    context.font = `${size}px ${family}`;
+    const [rowWidth, columnWidth] = [rows, columns].map((labels) =>
+      named ? Math.min(widest(context, labels), LONGEST_LABEL * rem) : 5 * size,
+    );
+    const left = Math.ceil(rowWidth + MARGIN + 2);
+    const top = Math.ceil((named ? columnWidth * Math.sin(angle) : 0) + size + MARGIN);
+    const beyond = named ? Math.cos(angle) * columnWidth : 0;
+    const room = { width: Math.max(width - left, 40), height: Math.max(height - top, 40) };
+    fit = Math.min((room.width - beyond) / columns.length, LARGEST * rem);
+    if (fit * rows.length > room.height) fit = Math.max(Math.min(fit, room.height / rows.length), Math.min(fit, 6));
+    if (fit >= 6) fit = Math.floor(fit);
+    cell = zoom ? bounded(zoom.cell, Math.min(fit, DEEPEST), DEEPEST) : fit;
+    const seen = {
+      width: Math.min(cell * columns.length, zoom ? room.width : Infinity),
+      height: Math.min(cell * rows.length, zoom ? Math.max(room.height, fit * rows.length) : Infinity),
+    };
+    layout = {
+      left,
+      top,
+      cell,
+      fit,
+      gap: cell >= 14 ? 1 : 0,
+      width: Math.ceil(left + Math.min(seen.width + beyond + 2, Math.max(room.width, seen.width))),
+      height: Math.ceil(top + seen.height + 2),
+      row: zoom ? bounded(zoom.query + 0.5 - seen.height / cell / 2, 0, rows.length - seen.height / cell) : 0,
+      column: zoom ? bounded(zoom.key + 0.5 - seen.width / cell / 2, 0, columns.length - seen.width / cell) : 0,
+      rows: rows.length,
+      columns: columns.length,
+      font: `${size}px ${family}`,
+      angle,
+      every: named ? Math.ceil(LINE / cell) : steps(cell),
+      named,
+      seen,
+    };
+  }
+  return /** @type {Layout} */ (layout);
+}
+
+/** The row and the column at a point of the canvas; null where there is none. @param {Layout} layout @param {number} x @param {number} y */
+export function hit({ left, top, cell, row, column, rows, columns, seen }, x, y) {
+  const query = Math.floor(row + (y - top) / cell);
+  const key = Math.floor(column + (x - left) / cell);
+  return {
+    query: y >= top && y < top + seen.height && query < rows ? query : null,
+    key: x >= left && x < left + seen.width && key < columns ? key : null,
+  };
+}
+
+/** The zoom by a factor that keeps the cell under a point where it is; null where all is seen. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {import("#state/store.js").Zoom | null} */
+export function zoomed(layout, factor, x, y) {
+  const cell = bounded(layout.cell * factor, layout.fit, DEEPEST);
+  if (cell <= layout.fit) return null;
+  const [query, key] = [layout.row + (y - layout.top) / layout.cell, layout.column + (x - layout.left) / layout.cell];
+  const room = { width: Math.max(layout.width - layout.left, layout.seen.width), height: layout.seen.height };
+  return {
+    query: query - (y - layout.top) / cell + room.height / cell / 2 - 0.5,
+    key: key - (x - layout.left) / cell + room.width / cell / 2 - 0.5,
+    cell,
+  };
+}
+
+/** The zoom after the matrix was drawn aside by some pixels. @param {Layout} layout @param {number} x @param {number} y @returns {import("#state/store.js").Zoom} */
+export function moved(layout, x, y) {
+  const [high, wide] = [layout.seen.height / layout.cell, layout.seen.width / layout.cell];
+  return {
+    query: bounded(layout.row - y / layout.cell, 0, layout.rows - high) + high / 2 - 0.5,
+    key: bounded(layout.column - x / layout.cell, 0, layout.columns - wide) + wide / 2 - 0.5,
+    cell: layout.cell,
+  };
+}
+
+/** @param {number} value @param {number} low @param {number} high */
+export function bounded(value, low, high) {
+  return Math.min(Math.max(value, low), Math.max(high, low));
+}
+
+/** From number to number along an axis: a round one, so that they do not touch. @param {number} cell */
+function steps(cell) {
+  const least = 44 / cell;
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least) ?? 10 * power;
+}
+
+/** @type {WeakMap<string[], Map<string, number>>} */
+const widths = new WeakMap(); // of labels, at one size of letters
+
+/** @param {CanvasRenderingContext2D} context @param {string[]} texts */
+function widest(context, texts) {
+  const known = widths.get(texts) ?? new Map();
+  widths.set(texts, known);
+  const width =
+    known.get(context.font) ?? texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
+  known.set(context.font, width);
+  return width;
+}
