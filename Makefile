@@ -4,10 +4,14 @@ WORKERS ?= auto
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
 
+IT := layer=encoder.2&head=0&token=source.9&sort=selection
+
 .PHONY: demo test test-all check format screenshots pins model clean
 
 demo: .venv/installed
 	@$(BIN)/regard show "The animal didn't cross the street because it was too tired."
+	@$(BIN)/python -c 'from pathlib import Path; \
+		print("Where does “it” look?", Path("attention.html").resolve().as_uri() + "#$(IT)")'
 
 test: check
 	$(BIN)/pytest -n $(WORKERS)

@@ -37,7 +37,7 @@ import regard
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.explore.page import write_page
-from regard.explore.server import listening
+from regard.explore.server import bind
 from watching import SEED, VOCAB, bert, forward
 
 SCALES = (1.0, 4.0)
@@ -187,12 +187,12 @@ def median(milliseconds: list[float]) -> float:
 
 @contextmanager
 def served(recording: Recording) -> Iterator[str]:
-    """Serve a recording; yields its address."""
-    with listening(recording) as (server, address):
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [server.bound]})
+    """Serve a recording; yields its URL."""
+    with bind(recording) as (server, listener, url):
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            yield address
+            yield url
         finally:
             server.should_exit = True
             thread.join()

@@ -27,6 +27,7 @@ from torch.nn import functional
 from regard.analysis.recording import Recording
 from regard.cli.models import load_any
 from regard.explore.page import write_page
+from regard.explore.trace_html import write_trace_html
 from regard.watching import TransformersModel
 
 FOLDER = Path(__file__).parent / "screenshots"
@@ -68,12 +69,13 @@ SHOTS = {
     "overview": Shot("speech", "", "main > .overview"),
     "text": Shot("speech", "views=text&layer=encoder.2&token=source.165&words=1", None),
     "matrix": Shot("speech", "views=matrix&layer=encoder.2", None),
-    "translation": Shot("translation", "views=translation&aligned=all", None),
+    "translation": Shot("translation", "views=translation&align_by=all", None),
     "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),
     "graph": Shot("sentence", "views=graph&layer=encoder.3&head=1&token=source.10", None),
     "calculation": Shot("sentence", "views=calculation&layer=encoder.3&head=1&token=source.10", None),
     "compare": Shot("pair", "views=compare&layer=encoder.2", None),
     "image": Shot("image", "views=image", None),
+    "steps": Shot("trace", "softmax", None),
 }
 
 
@@ -173,6 +175,8 @@ def main() -> None:
         for name, (recording, other) in recordings().items():
             write_page(recording, Path(folder) / f"{name}.html", compare_with=other)
             addresses[name] = (Path(folder) / f"{name}.html").as_uri()
+        trace = translator().trace(TIRED)
+        addresses["trace"] = write_trace_html(trace, Path(folder) / "trace.html", head=2, query="it").as_uri()
         wanted = [(theme, width, name) for theme in ("light", "dark") for width in SIZES for name in SHOTS]
         for theme, width, name in track(wanted, description="Taking pictures"):
             page = chromium.new_page(viewport={"width": width, "height": SIZES[width]}, color_scheme=theme)

@@ -1,10 +1,8 @@
-"""What all tests share: the ``--all`` option, one thread, hypothesis profiles, and the time that each suite took."""
+"""What all tests share: the ``--all`` option, one thread, and hypothesis profiles."""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Collection
 from pathlib import Path
 
 import hypothesis
@@ -19,7 +17,6 @@ hypothesis.settings.register_profile("all", max_examples=500, deadline=None)
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run whole products of cases instead of a pairwise sample")
-    parser.addini("budgets", "seconds of one core that each suite may take", type="linelist")
 
 
 def pytest_configure(config):
@@ -51,27 +48,3 @@ def pytest_runtest_makereport(item, call):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} must run where CI=true, but was skipped: {report.longrepr[-1]}"
     return report
-
-
-def pytest_terminal_summary(terminalreporter):
-    """The time that each suite took, beside its budget."""
-    budgets = {
-        name.strip(): float(seconds)
-        for name, seconds in (line.split("=") for line in terminalreporter.config.getini("budgets"))
-    }
-    taken: dict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                taken[_suite(report.nodeid, budgets)] += report.duration
-    if len(taken) > 1:
-        terminalreporter.section("seconds of each suite")
-        for name in sorted(taken):
-            over = "  OVER BUDGET" if taken[name] > budgets[name] else ""
-            terminalreporter.write_line(f"{name:12}{taken[name]:8.1f} of {budgets[name]:.0f}{over}")
-
-
-def _suite(nodeid: str, suites: Collection[str]) -> str:
-    top, _, rest = nodeid.partition("/")
-    folder = rest.partition("/")[0]
-    return "doctests" if top == "src" else folder if folder in suites else "others"

@@ -22,7 +22,7 @@ from typer.main import get_command
 from regard.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-MAX_LINES = {"README.md": 150, "CONTRIBUTING.md": 130}
+MAX_LINES = {"README.md": 150, "CONTRIBUTING.md": 140}
 WITH_COMMANDS = [*MAX_LINES, "docs/training.md"]
 SPEED = {  # each row of the README's table: its result file, and the key of its median
     "`attend`, output only, 4,096": ("attention", "time relative to SDPA: output, 4096"),
@@ -85,7 +85,7 @@ def shown_outputs(block: str) -> list[str]:
     return re.findall(r"^ *print\(.+\)  # (.+)$", block, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", [*MAX_LINES, "docs/watching.md"])
+@pytest.mark.parametrize("document", [*MAX_LINES, "docs/watching.md", "docs/kernels.md"])
 def test_python_blocks_run_in_order_and_print_what_they_show(document, tmp_path, monkeypatch):
     """A comment behind a print is its output, which ``: `` and an explanation may follow."""
     monkeypatch.chdir(tmp_path)  # where they write their files
@@ -100,7 +100,7 @@ def test_python_blocks_run_in_order_and_print_what_they_show(document, tmp_path,
         for line, comment in zip(printed, shown, strict=True):
             assert f"{comment}: ".startswith(f"{line}: ")
         outputs += printed
-    assert len(outputs) >= 5
+    assert len(outputs) >= (5 if document == "README.md" else 2)
 
 
 @pytest.mark.parametrize(("document", "limit"), MAX_LINES.items())

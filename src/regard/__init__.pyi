@@ -15,7 +15,7 @@ from . import training as training
 from . import watching as watching
 from .analysis.recording_file import load as load
 from .analysis.trace_attention import trace as trace
-from .explore.show import show as show
+from .explore.display import show as show
 from .ops.attend import AttentionOutput as AttentionOutput
 from .ops.attend import attend as attend
 from .ops.attend import weights as weights

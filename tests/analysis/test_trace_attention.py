@@ -57,6 +57,8 @@ def test_the_steps_of_a_layer_end_where_the_layer_does(bias, kv_heads, mask, cro
     torch.testing.assert_close(found["weights"], expected.weights.dense()[0])
     scores = found["scaled scores"] if mask is None else found["masked scores"]
     torch.testing.assert_close(scores, expected.weights.scores.dense()[0])
+    torch.testing.assert_close(found["exponentials"] / found["sums"][..., None], expected.weights.dense()[0])
+    assert found["exponentials"].max() == 1
     assert ("memory" in found.names) == cross
     assert ("b_Q" in found.names) == bias
     for step in found.steps:
@@ -103,10 +105,26 @@ def test_torch_s_own_layer_agrees():
     torch.testing.assert_close(found["weights"].float(), weights[0])
 
 
+def test_the_scaling_is_explained_where_it_is_that_of_the_paper():
+    def explanation(trace):
+        return next(step.explanation for step in trace if step.name == "scaled scores")
+
+    x = torch.randn(4, 9)
+    assert "a sum of 9 products" in explanation(regard.trace(x))
+    assert "√9 ≈ 3.000" in explanation(regard.trace(x))
+    assert explanation(regard.trace(x, scale=0.5)) == "The scores are multiplied by 0.5."
+
+
+def test_steps_need_no_gradient():
+    layer = MultiHeadAttention(8, 2)
+    assert not any(step.value.requires_grad for step in trace_layer(layer, torch.randn(1, 3, 8, requires_grad=True)))
+
+
 def test_a_row_that_sees_nothing_has_no_weights():
     layer = SelfAttention(3)
     found = trace_layer(layer, torch.randn(1, 2, 3), mask=torch.tensor([[True, False], [False, False]]))
     assert found["weights"][0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    assert found["exponentials"][0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
     assert found["output"][0, 1].tolist() == [0.0, 0.0, 0.0]
     steps = json.loads(found.to_json())["steps"]
     masked = next(step for step in steps if step["name"] == "masked scores")
@@ -118,6 +136,7 @@ def test_json_holds_every_number():
     said = json.loads(found.to_json())
     assert said["title"] == "Scaled dot-product attention"
     assert [step["name"] for step in said["steps"]] == list(found.names)
+    assert all(step["explanation"] for step in said["steps"])
     query = said["steps"][4]
     assert query["axes"] == ["head", "query", "dim"]
     assert query["labels"] == [None, ["only"], None]

@@ -32,8 +32,8 @@ def test_two_recordings_become_one_page(regard, tmp_path):
     assert done.code == 0, done.err
     assert done.out.rstrip().endswith(str(tmp_path / "both.html"))
     told = header(tmp_path / "both.html")
-    assert (told["title"], told["beside"]["title"]) == ("A title", "Another")
-    assert [each["tokens"] for each in (*told["sequences"], *told["beside"]["sequences"])] == [
+    assert (told["title"], told["compare_with"]["title"]) == ("A title", "Another")
+    assert [each["tokens"] for each in (*told["sequences"], *told["compare_with"]["sequences"])] == [
         ["a", "b", "c"],
         ["a", "c"],
     ]
@@ -44,7 +44,7 @@ def test_what_has_one_title_and_one_model_is_told_apart_by_its_file(regard, tmp_
     done = regard("compare", one, other, "-o", tmp_path / "both.html")
     assert done.code == 0, done.err
     told = header(tmp_path / "both.html")
-    assert (told["model"], told["beside"]["model"]) == ("a model before.regard", "a model after.regard")
+    assert (told["model"], told["compare_with"]["model"]) == ("a model before.regard", "a model after.regard")
 
 
 def test_what_cannot_be_done_is_one_message_and_code_2(regard, tmp_path):
@@ -57,7 +57,10 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, tmp_path):
             [one, tmp_path / "text.regard"],
             "text.regard: expected a recording, got a damaged file or one of another kind",
         ),
-        ([one, decoder], "decoder.regard: expected a layer of a name or of a kind (encoder)"),
+        (
+            [one, decoder],
+            "decoder.regard: expected a layer with the name or kind (encoder) of one in the first recording",
+        ),
         ([one, one, "-o", tmp_path / "no" / "both.html"], "could not be written"),
         ([one, one, "-o", tmp_path / "both.csv"], "--output: expected a name with .html, .htm, got 'both.csv'"),
     ]:

@@ -41,6 +41,13 @@ def test_a_translation_of_ones_own_is_looked_at(regard, model, tmp_path):
     assert "Katze" in done.out.partition("\n")[2]
 
 
+def test_a_target_does_not_control_the_terminal(regard, model, tmp_path):
+    done = regard("show", "the cat", "--target", "die \x1b[2JKatze", "--model", model, "-o", tmp_path / "a.html")
+    assert done.code == 0, done.err
+    assert done.out.startswith("die ␛[2JKatze\n")
+    assert "\x1b" not in done.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

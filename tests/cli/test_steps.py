@@ -10,6 +10,7 @@ import torch
 
 import regard as library
 from pipelines.writer import trained_writer
+from regard.explore.trace_html import trace_html
 from regard.models import save_model
 
 
@@ -18,7 +19,7 @@ def test_the_four_words_come_as_tables(regard):
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     output = lines[lines.index("12  output: Σⱼ Pᵢⱼ Vⱼ") :]
-    assert output[2].split() == ["word", "1", "0.9852", "1.7417", "0.7565"]
+    assert output[3].split() == ["word", "1", "0.9852", "1.7417", "0.7565"]
 
 
 def test_json_is_the_whole_trace(regard):
@@ -70,12 +71,34 @@ def test_one_head_and_one_query_alone(regard, model, layer):
     numbers = part[part.index("b_O: its bias") : part.index("output: joined")].split()
     assert len(numbers) > 10  # of the bias, which all heads share
     assert ("−∞" in part) == (layer == "decoder.1")
+    name = library.pipelines.Translator.load(model).trace("the cat sat", layer).steps[0].labels[0][1]
+    assert ("token embedding" in part) == (layer == "encoder.0")
+    first = part[part.index("\n1  ") : part.index("\n2  ")].splitlines()
+    assert [line.split()[0] for line in first if "0." in line and "  " in line.strip()] == [name.lstrip("▁")]
+
+
+def test_a_query_is_named_by_its_token(regard, model):
+    by_index, by_token = (
+        regard("steps", "the cat sat", "--model", model, "--head", 0, "--query", query).out for query in (1, "cat")
+    )
+    assert by_index == by_token
+    assert "head 0, query cat" in by_token
 
 
 def test_a_page(regard, tmp_path):
     done = regard("steps", "-o", tmp_path / "steps.html")
     assert done.out == f"Every step: {tmp_path / 'steps.html'}\n"
-    assert "0.9852" in (tmp_path / "steps.html").read_text(encoding="utf-8")
+    page = (tmp_path / "steps.html").read_text(encoding="utf-8")
+    assert page == trace_html(library.trace())
+    assert "0.9057" in page  # the weight of word 4 on word 3
+
+
+def test_a_page_of_one_head_and_one_query_of_a_model(regard, model, tmp_path):
+    path = tmp_path / "steps.html"
+    done = regard("steps", "the cat sat", "--model", model, "--head", 1, "--query", "sat", "-o", path)
+    assert done.code == 0, done.err
+    trace = library.pipelines.Translator.load(model).trace("the cat sat")
+    assert path.read_text(encoding="utf-8") == trace_html(trace, head=1, query=2)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +106,15 @@ def test_a_page(regard, tmp_path):
     [
         (["--layer", "cross.0"], "--layer: used only with a text; leave it out"),
         (["--json", "-o", "a.html"], "--output: not used with --json, which prints the numbers; leave it out"),
-        (["--query", "1", "--json"], "--query: used only for tables; JSON and page contain all"),
+        (["--query", "1", "--json"], "--query: not used with --json, which contains all"),
         (["the cat", "--layer", "crss.0"], "got 'crss.0', did you mean 'cross.0'?"),
         (["the cat", "--head", "2"], "--head: expected 0 to 1, the last head of the layer, got 2"),
         (["--query", "4"], "--query: expected 0 to 3, the last query of the layer, got 4"),
+        (["--query", "4", "-o", "a.html"], "--query: expected 0 to 3, the last query of the layer, got 4"),
+        (
+            ["--query", "dog"],
+            "--query: expected an index from 0 to 3 or one of the tokens word 1, word 2, word 3, word 4;",
+        ),
         ([" "], "text: expected a text, got ' '"),
         (["--output", "steps.csv"], "--output: expected a name with .html, .htm, got 'steps.csv'"),
         (["--output", "no/such/folder/a.html"], "no/such/folder/a.html"),

@@ -14,7 +14,7 @@ import torch
 
 import regard
 from explore import served
-from explore.pairs import ONE, OTHER, encoder_of
+from explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.explore.page import write_page
@@ -159,9 +159,9 @@ def open_page(open_file, tmp_path) -> Callable:
 def open_pair(open_file, tmp_path):
     """Open the page of two recordings, and wait until all heads are compared."""
 
-    def open_it(one, other, *place, ranked=True, **options):
-        opened = open_file(write_page(one, tmp_path / "compare.html", compare_with=other), *place, **options)
-        opened.wait_for_selector(".compare-panel.one canvas[data-cell]")
+    def open_it(a, b, *place, ranked=True, **options):
+        opened = open_file(write_page(a, tmp_path / "compare.html", compare_with=b), *place, **options)
+        opened.wait_for_selector(".compare-panel.a canvas[data-cell]")
         if ranked:
             opened.wait_for_selector(".compare-entry")
         return opened
@@ -171,4 +171,4 @@ def open_pair(open_file, tmp_path):
 
 @pytest.fixture
 def pair():
-    return encoder_of(ONE, 0, title="One text"), encoder_of(OTHER, 1, title="Another text")
+    return encoder_recording(TOKENS_A, 0, title="One text"), encoder_recording(TOKENS_B, 1, title="Another text")

@@ -12,14 +12,14 @@ FOUR_DIGITS = 0.5e-4
 SETTLED = """async () => {
     const frame = () => new Promise(requestAnimationFrame);
     for (let count = 0; count < 2; count++) await frame();
-    while (document.querySelector("#readout .lists")?.textContent === "Reading …") await frame();
+    while (document.querySelector("#details .lists")?.textContent === "Loading …") await frame();
     for (let count = 0; count < 2; count++) await frame();
 }"""
 
 
 def as_shown(exact):
-    """What a weight, or several, may look like: stored within 1 % or 0.0001, and written with three digits."""
-    return pytest.approx(exact, rel=0.0151, abs=1.51e-4)
+    """What a weight, or several, may look like: stored within 1/6000, and printed with three decimals."""
+    return pytest.approx(exact, rel=2e-3, abs=0.5e-3 + 1 / 6000)
 
 
 def settle(page) -> None:
@@ -76,7 +76,7 @@ def number_of(text: str) -> float:
 def spoken(page) -> str:
     """What a screen reader is told of what is pointed at."""
     settle(page)
-    return page.locator("#readout [role=status]").text_content()
+    return page.locator("#details [role=status]").text_content()
 
 
 def choose(page, head: str) -> None:

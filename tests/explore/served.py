@@ -13,7 +13,7 @@ import torch
 import regard
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
-from regard.explore.server import listening
+from regard.explore.server import bind
 
 TOKENS = tuple(f"▁word{number}" for number in range(600))
 SHORT = TOKENS[:5]
@@ -39,11 +39,11 @@ def recording_of() -> Recording:
 @contextmanager
 def served(recording: Recording) -> Iterator[str]:
     """The address at which a recording is served until the end of the block."""
-    with listening(recording) as (server, address):
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [server.bound]})
+    with bind(recording) as (server, listener, url):
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            yield address
+            yield url
         finally:
             server.should_exit = True
             thread.join(10)

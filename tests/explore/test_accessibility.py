@@ -57,7 +57,7 @@ def test_nothing_serious_is_found_in_a_translation(open_page, recording, axe, th
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_serious_is_found_in_a_long_text(open_page, long_recording, axe, theme):
-    fragment = f"#layer=decoder.0&head=0&token=source.200&sort=entropy&hidden=first&theme={theme}"
+    fragment = f"#layer=decoder.0&head=0&token=source.200&sort=entropy&hide=first&theme={theme}"
     assert serious(open_page(long_recording, fragment), axe) == []
 
 

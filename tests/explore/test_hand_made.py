@@ -13,9 +13,9 @@ import regard
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
-from regard.explore.answers import Answers
-from regard.explore.packing import pack
+from regard.explore.pack import pack
 from regard.explore.page import page, write_page
+from regard.explore.recording_service import RecordingService
 
 WEIGHTS = regard.weights(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8))
 BATCH = regard.weights(torch.zeros(4, 2, 3, 8), torch.zeros(4, 2, 3, 8))
@@ -103,8 +103,10 @@ def test_what_cannot_be_shown_is_named_before_a_page_is_made(changes, said, tmp_
     with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(said)}$"):
         write_page(made(**changes), tmp_path / "a.html")
     with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(said)}$"):
-        Answers(made(**changes))
-    with pytest.raises(InvalidArgument, match=f"^compare_with: {re.escape(said)}$"):
+        RecordingService(made(**changes))
+    with pytest.raises(
+        InvalidArgument, match=f"^compare_with: {re.escape(said.replace('recording.', 'compare_with.'))}$"
+    ):
         page(made(), compare_with=made(**changes))
     assert not list(tmp_path.iterdir())
 
@@ -119,7 +121,7 @@ def test_what_is_no_recording_is_named():
 def test_a_path_that_is_none_is_named(monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    with pytest.raises(InvalidType, match="path: expected where the page shall lie, got 3"):
+    with pytest.raises(InvalidType, match=r"path: expected str or os\.PathLike, the file to write, got 3"):
         regard.show(made(), 3)  # pyright: ignore[reportArgumentType]
     assert opened == []
 

@@ -59,7 +59,7 @@ def test_thirty_tokens_fit_in_less_than_a_megabyte(make_recording, tmp_path):
     largest = make_recording(tokens, tokens, encoders=12, decoders=12, heads=16)
     assert write_page(largest, tmp_path / "b.html").stat().st_size < 3_500_000
     smallest = make_recording(("▁a",), ("▁a",), encoders=1, decoders=0, heads=1)
-    assert write_page(smallest, tmp_path / "c.html").stat().st_size < 200_000
+    assert write_page(smallest, tmp_path / "c.html").stat().st_size < 250_000
 
 
 def test_the_policy_allows_what_is_in_the_page_and_nothing_else(recording):
@@ -84,6 +84,7 @@ def test_the_page_holds_every_module_as_it_is_after_those_that_it_imports(record
     sources = json.loads(zlib.decompress(base64.b64decode(block)))
     files = {str(path.relative_to(STATIC)): path.read_text("utf-8") for path in STATIC.rglob("*.js")}
     del files["boot.js"]
+    files = {name: source for name, source in files.items() if not name.startswith("trace/")}  # of another page
     assert sources == files
     names = list(sources)
     for name, source in sources.items():
@@ -160,4 +161,5 @@ def test_a_place_that_is_not_there_is_named(recording, tmp_path):
 @pytest.mark.parametrize("width", [400, 1280])
 def test_a_title_as_long_as_a_text_leaves_room_for_what_is_shown(open_page, make_recording, width):
     page = open_page(make_recording(title="A long sentence. " * 400), width=width)
-    assert page.get_by_role("heading", name="Layers and heads").bounding_box()["y"] < 600
+    first = page.locator("#head-heading" if width == 400 else "#overview-heading")
+    assert first.bounding_box()["y"] < 600

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 
 import pytest
@@ -55,21 +53,7 @@ def test_the_readout_of_a_served_token_is_exact(open_served, long_recording):
     page.wait_for_selector(".panel li")
     best = long_recording.layers[0].weights[0, 2, 500].max()
     assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(best), abs=6e-4)
-    assert "does not name" not in page.locator("#readout").inner_text()
-
-
-def test_the_calculation_of_a_served_token_begins_with_its_vectors(open_served, long_recording):
-    page = open_served("#layer=long&head=2&token=source.500&views=matrix,calculation")
-    softmax = page.get_by_role("region", name="Softmax")
-    softmax.wait_for()
-    weights = long_recording.layers[0].weights[0, 2, 500]
-    lines = softmax.locator("tbody tr").evaluate_all(
-        "rows => rows.map(row => [row.dataset.key, ...[...row.children].slice(-2).map(cell => cell.textContent)])"
-    )
-    assert [int(key) for key, *_ in lines] == weights.topk(12).indices.tolist()
-    for key, computed, told in lines:
-        assert float(computed) == pytest.approx(float(weights[int(key)]), abs=6e-5)
-        assert float(told) == pytest.approx(float(weights[int(key)]), abs=6e-5)
+    assert "does not name" not in page.locator("#details").inner_text()
 
 
 def test_the_maps_of_every_layer_come(open_served):
@@ -80,12 +64,16 @@ def test_the_maps_of_every_layer_come(open_served):
 
 def test_served_heads_are_sorted_by_what_they_do(open_served, long_recording):
     page = open_served("#sort=entropy")
-    page.get_by_text("The number is, on the mean over the rows, the entropy").wait_for()
+    page.get_by_text("The number is the entropy in nats").wait_for()
     heads = head_scores(long_recording)
     page.locator(".captioned").nth(len(heads["head"]) - 1).wait_for()
     told = page.locator(".captioned .caption").all_text_contents()
     assert [float(each) for each in told] == pytest.approx(sorted(heads["entropy"], reverse=True), abs=0.0051)
-    assert page.locator("p.hint", has_text="entropy").text_content().endswith("evenly a row is spread.")
+    assert (
+        page.locator("p.hint", has_text="entropy")
+        .text_content()
+        .endswith("evenly a row is spread, averaged over the rows.")
+    )
     page.select_option("#sort", "first_token")
     assert float(page.locator(".captioned .caption").first.text_content()) == pytest.approx(
         max(heads["first_token"]), abs=0.0051
@@ -112,37 +100,6 @@ def test_the_sum_of_a_region_is_exact(open_served, long_recording):
     assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(exact), abs=6e-4)
 
 
-def saved(page) -> list[list[str]]:
-    with page.expect_download() as coming:
-        page.locator("section.view:has(#matrix)").get_by_role("button", name="as CSV").click()
-    return list(csv.reader(io.StringIO(coming.value.path().read_text(encoding="utf-8-sig"), newline="")))[1:]
-
-
-@pytest.mark.parametrize(("heads", "several"), [([1], "sum"), ([0, 3], "sum"), ([0, 3], "mean")])
-def test_a_region_is_saved_whole(open_served, long_recording, heads, several):
-    chosen = f"head={','.join(map(str, heads))}&several={several}"
-    page = open_served(f"#layer=long&{chosen}&region=300.330.290.310&views=matrix")
-    exact = getattr(long_recording.layers[0].weights[0, heads], several)(0)
-    found = {(int(query), int(key)): float(weight) for query, _, key, _, weight in saved(page)}
-    assert set(found) == {(query, key) for query in range(300, 331) for key in range(290, 311) if key <= query}
-    for (query, key), weight in found.items():
-        assert weight == pytest.approx(float(exact[query, key]), rel=1e-4, abs=1e-9)
-
-
-def test_held_tokens_are_saved_whole(open_served, long_recording):
-    page = open_served("#layer=long&head=1&token=source.500&views=matrix")
-    rows = saved(page)
-    assert len([row for row in rows if row[0] == "500"]) == 501
-    assert len([row for row in rows if row[2] == "500"]) == 100
-
-
-def test_what_is_too_large_for_a_file_is_not_saved_but_said(open_served):
-    page = open_served("#layer=long&head=1&views=matrix")
-    group = page.get_by_role("group", name="Save: Matrix")
-    group.get_by_role("button", name="as CSV").click()
-    group.get_by_text("mark a region, or hold tokens").wait_for()
-
-
 def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
     asked: list[str] = []
     with served(long_recording) as found:
@@ -155,5 +112,5 @@ def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
     page.get_by_role("alert").wait_for()
     page.wait_for_timeout(1000)
     assert 0 < len(asked) < 8
-    assert "attends to nothing" not in page.locator("#readout").text_content()
+    assert "attends to nothing" not in page.locator("#details").text_content()
     page.close()

@@ -55,30 +55,30 @@ def test_a_cell_that_the_file_does_not_name_is_said_to_be_unknown(open_page, lon
     point_at(page, 200, key)
     assert page.locator(".tip .value").count() == 0
     told = page.locator(".tip .rank").all_text_contents()
-    assert told[0].startswith("not in this file: at most 0.")
+    assert told[0].startswith("not stored in this file: at most 0.")
     most = float(told[0].rpartition(" ")[2])
     assert row[key].item() <= most * 1.01 + 1e-4
     assert most == as_shown(row.topk(16).values[-1].item())
-    assert "to the 2 keys around it, on the mean of 2 rows" in told[1]
+    assert "to the 2 keys around it, averaged over 2 rows" in told[1]
     square = layer_of(long_recording, "decoder.0").weights[0, 1, 200:202, key // 2 * 2 : key // 2 * 2 + 2]
     assert float(told[1].partition(" ")[0]) == as_shown(square.sum(1).mean().item())
     assert "at most" in spoken(page)
-    assert "does not know more" in spoken(page)
+    assert "the exact weight is not stored in this file" in spoken(page)
 
 
 def test_what_is_masked_is_known_to_be(open_page, long_recording):
     page = open_page(long_recording, "#layer=decoder.0&head=0&zoom=100,104,24")
     point_at(page, 100, 101)
-    assert page.locator(".tip .rank").all_text_contents() == ["masked: may not be seen"]
+    assert page.locator(".tip .rank").all_text_contents() == ["masked"]
     point_at(page, 103, 101)
-    assert page.locator(".tip .rank").first.text_content() != "masked: may not be seen"
-    assert "may not be seen" in page.locator("#legend").inner_text()
+    assert page.locator(".tip .rank").first.text_content() != "masked"
+    assert "masked" in page.locator("#legend").inner_text()
 
 
 def left_of(panel) -> float:
     """The mass that a list says that it leaves out."""
     hint = panel.locator(".hint").last.text_content()
-    assert hint.endswith(" on others, which this file does not name")
+    assert hint.endswith(" on others, not stored in this file")
     return float(hint.removeprefix("about ").partition(" ")[0])
 
 
@@ -91,7 +91,7 @@ def test_lists_name_the_strongest_and_what_they_leave_out(open_page, long_record
     out, into = page.locator(".panel").all()
     assert values(out, ".value") == as_shown(top.values[token, :8].tolist())
     rest, _, of = out.locator(".hint").first.text_content().partition(" ")
-    assert (float(rest), of) == (pytest.approx(top.values[token, 8:].sum().item(), rel=0.01), "on 8 more")
+    assert (float(rest), of) == (pytest.approx(top.values[token, 8:].sum().item(), abs=0.0064), "on 8 more")
     assert left_of(out) == pytest.approx(1 - named[token].sum().item(), abs=0.005)
     assert values(into, ".value") == as_shown(named[:, token].topk(8).values.tolist())
     total = dense[:, token].sum().item()
@@ -106,24 +106,26 @@ def test_a_token_that_no_row_names_is_not_said_to_receive_nothing(open_page, lon
     page = open_page(long_recording, f"#layer=encoder.0&head=1&token=source.{token}")
     into = page.locator(".panel").nth(1)
     settle(page)
-    assert "None that this file names." in into.text_content()
+    assert "Not stored in this file." in into.text_content()
     assert left_of(into) == as_shown(dense[:, token].sum().item())
 
 
 @pytest.mark.parametrize("several", ["sum", "mean"])
 def test_several_heads_are_shown_together(open_page, long_recording, several):
     page = open_page(long_recording, "#layer=encoder.0&head=0,1&token=source.250")
-    page.get_by_label("Several heads").select_option(several)
-    assert page.locator(".head-name").text_content() == f"encoder.0, heads 0, 1 (their {several})"
+    page.get_by_label("Combine heads").select_option(several)
+    assert page.locator(".head-name").text_content() == f"encoder.0, {several} of heads 0, 1"
     dense = layer_of(long_recording, "encoder.0").weights[0, :, 250]
     top = dense.topk(16)
     named = getattr(torch.zeros_like(dense).scatter(1, top.indices, top.values), several)(0)
     out = page.locator(".panel").first
-    assert values(out, ".value") == as_shown(named.topk(8).values.tolist())
-    assert left_of(out) == pytest.approx((2 if several == "sum" else 1) - named.sum().item(), abs=0.01)
+    listed = named.topk(8).values
+    for value, exact in zip(values(out, ".value"), listed.tolist(), strict=True):
+        assert value == pytest.approx(exact, abs=0.06)  # what one head does not store may add to it
+    assert left_of(out) == pytest.approx((2 if several == "sum" else 1) - named.sum().item(), abs=0.051)
     assert "0 to 2" in page.locator("#legend").inner_text() or several == "mean"
     page = open_page(long_recording, "#layer=encoder.0&head=0")
-    assert not page.get_by_label("Several heads").is_visible()
+    assert not page.get_by_label("Combine heads").is_visible()
 
 
 def test_a_region_is_summed_by_squares_and_says_so(open_page, long_recording):
@@ -132,13 +134,13 @@ def test_a_region_is_summed_by_squares_and_says_so(open_page, long_recording):
     panel = page.locator(".panel", has_text="Region")
     total = layer_of(long_recording, "encoder.0").weights[0, 0, 20:60, 100:200].sum().item()
     assert values(panel, ".value") == [as_shown(total), as_shown(total / 40)]
-    assert "Sum, from the means of squares" in panel.text_content()
+    assert "Sum, from block means" in panel.text_content()
 
 
 def test_the_map_is_drawn_whole_and_its_squares_are_explained(open_page, long_recording):
     page = open_page(long_recording, "#layer=decoder.0&head=0", color_scheme="light")
     settle(page)
-    assert "A square is 2 × 2 tokens" in page.locator("#legend").inner_text()
+    assert "A block is 2 × 2 tokens" in page.locator("#legend").inner_text()
     clear = page.locator("#matrix canvas").evaluate(
         """node => {
             const {left, top, cell} = node.dataset;
@@ -153,7 +155,7 @@ def test_the_map_is_drawn_whole_and_its_squares_are_explained(open_page, long_re
         }"""
     )
     assert clear[0] == 0  # weights
-    assert clear[1] > 0.5  # hatched: may not be seen
+    assert clear[1] > 0.5  # hatched: masked
 
 
 def test_finer_levels_are_drawn_summed_and_told(open_page):
@@ -161,7 +163,7 @@ def test_finer_levels_are_drawn_summed_and_told(open_page):
     weights = regard.weights(*torch.randn(2, 1, 2, count, 8, generator=generator))
     words = tuple(f"▁word{index}" for index in range(count))
     text = Recording("A longer text", "a model", (Layer("encoder.0", "encoder", weights, words, words),))
-    near = "zoom=300,300,1.9&scale=log&palette=grey"
+    near = "zoom=300,300,1.9&scale=log&palette=greys"
     page = open_page(text, f"#layer=encoder.0&head=0&{near}&region=300.301.302.303", color_scheme="light")
     assert "3 × 3 tokens, or down to 2 × 2" in page.locator("#legend").inner_text()
     square = weights[0, 0, 300:302, 302:304].sum().item()
@@ -173,7 +175,7 @@ def test_finer_levels_are_drawn_summed_and_told(open_page):
     around = weights[0, 0, 300:302, key // 2 * 2 : key // 2 * 2 + 2].sum(1).mean().item()
     share, _, of = page.locator(".tip .rank").nth(1).text_content().partition(" ")
     assert float(share) == as_shown(around)
-    assert of == "to the 2 keys around it, on the mean of 2 rows"
+    assert of == "to the 2 keys around it, averaged over 2 rows"
     places = [(query, key) for query in range(240, 280, 2) for key in range(240, 280, 2)]
     light = page.locator("#matrix canvas").evaluate(
         """(node, places) => {

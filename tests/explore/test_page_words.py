@@ -13,7 +13,6 @@ import regard
 from explore.opened import arcs, layer_of, number_of, point_at, token
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
-from regard.explore.codes import ERROR
 from regard.ops.measures import GroupPool
 
 pytestmark = pytest.mark.browser
@@ -27,9 +26,9 @@ THREE_DIGITS = 5e-4
 """The rounding of a weight that is written with three decimals."""
 
 
-def summed(exact: float, rounding: float = 0.0):
-    """What a sum of stored weights, some within 1 % and up to three others within 0.0001, may be."""
-    return pytest.approx(exact, rel=0, abs=1.02 * ERROR[0] * exact + 3 * ERROR[1] + rounding)
+def summed(exact: float, rounding: float = 1e-6):
+    """What a sum of up to four stored weights may be, each within 1/6000."""
+    return pytest.approx(exact, rel=0, abs=4 / 6000 + rounding)
 
 
 def grouped(weights, queries: list[int], keys: list[int]) -> torch.Tensor:
@@ -60,7 +59,7 @@ def words_of(page, line: int) -> list[str]:
     ],
 )
 def test_every_weight_between_words_is_that_of_grouped(open_page, recording, name, head, queries, keys):
-    page = open_page(recording, f"#layer={name}&head={head}&words=1")
+    page = open_page(recording, f"#layer={name}&head={head}&merge_words=1")
     layer = layer_of(recording, name)
     exact = grouped(layer.weights, queries, keys)[head]
     cells = saved(page)
@@ -75,7 +74,7 @@ def test_text_matrix_and_numbers_show_words(open_page, recording):
     page = open_page(recording, "#layer=encoder.1&head=0")
     assert len(words_of(page, 0)) == 8
     page.get_by_role("button", name="Words").click()
-    page.wait_for_url("**words=1*")
+    page.wait_for_url("**merge_words=1*")
     assert words_of(page, 0) == SOURCE_WORDS
     exact = grouped(layer_of(recording, "encoder.1").weights, SOURCE, SOURCE)[0]
     point_at(page, 4, 1)
@@ -112,7 +111,7 @@ def test_what_is_held_stays_held_as_the_word_and_as_its_pieces(open_page, record
 
 def test_the_matrix_keeps_its_place_when_words_are_shown(open_page, make_recording):
     words = tuple(piece for index in range(60) for piece in (f"▁w{index}", "x", "y"))
-    page = open_page(make_recording(words, words), "#layer=encoder.0&head=0&zoom=90,90,30&words=1")
+    page = open_page(make_recording(words, words), "#layer=encoder.0&head=0&zoom=90,90,30&merge_words=1")
     place = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
     page.locator("#matrix canvas").scroll_into_view_if_needed()
     frame = page.locator("#matrix canvas").bounding_box()
@@ -130,7 +129,7 @@ def test_the_matrix_keeps_its_place_when_words_are_shown(open_page, make_recordi
 
 
 def test_words_by_keyboard_and_by_link(open_page, recording):
-    page = open_page(recording, "#layer=cross.0&head=0&words=1")
+    page = open_page(recording, "#layer=cross.0&head=0&merge_words=1")
     button = page.get_by_role("button", name="Words")
     assert button.get_attribute("aria-pressed") == "true"
     token(page, 1, 0).focus()
@@ -142,7 +141,7 @@ def test_words_by_keyboard_and_by_link(open_page, recording):
     page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
     assert len(words_of(page, 1)) == 10
-    page.evaluate("location.hash = '#layer=encoder.0&head=1&words=1'")
+    page.evaluate("location.hash = '#layer=encoder.0&head=1&merge_words=1'")
     page.wait_for_function("document.querySelectorAll('.token').length === 7")
 
 
@@ -150,20 +149,20 @@ def test_words_by_keyboard_and_by_link(open_page, recording):
     ("tokens", "words"),
     [
         (("[CLS]", "un", "##related", "things", "[SEP]"), ["[CLS]", "unrelated", "things", "[SEP]"]),
-        (("The", "Ġan", "imal", "Ċ", "It", "<|endoftext|>"), ["The", "animal", "Ċ", "It", "<|endoftext|>"]),
+        (("The", "Ġan", "imal", "↵", "It", "<|endoftext|>"), ["The", "animal", "↵", "It", "<|endoftext|>"]),
         (("<bos>", "▁a", "b", "<start_of_turn>", "c", "▁"), ["<bos>", "ab", "<start_of_turn>", "c"]),
     ],
 )
 def test_words_of_tokenizers_that_mark_them_otherwise(open_page, tokens, words):
     weights = regard.weights(torch.randn(1, 1, len(tokens), 4), torch.randn(1, 1, len(tokens), 4))
-    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#words=1")
+    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#merge_words=1")
     assert words_of(page, 0) == words
 
 
 def test_where_every_token_is_a_word_there_is_no_such_button(open_page):
     tokens = ("a", "b", "c")
     weights = regard.weights(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
-    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#words=1")
+    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#merge_words=1")
     assert page.get_by_role("button", name="Words").count() == 0
     assert page.locator(".legend-notes").inner_text() == ""
 
@@ -179,7 +178,7 @@ def long_recording() -> Recording:
 
 @pytest.mark.parametrize("heads", [[1], [0, 1]])
 def test_of_a_sketch_words_are_the_sums_of_the_links_that_are_known(open_page, long_recording, heads):
-    page = open_page(long_recording, f"#head={','.join(map(str, heads))}&several=mean&words=1&token=source.601")
+    page = open_page(long_recording, f"#head={','.join(map(str, heads))}&reduce=mean&merge_words=1&token=source.601")
     weights = long_recording.layers[0].weights.dense()[0, heads]
     known = torch.zeros_like(weights).scatter(-1, weights.topk(16).indices, weights.topk(16).values).mean(0)
     of_word = known[600:602].mean(0).unflatten(0, (400, 2)).sum(-1)
@@ -187,16 +186,16 @@ def test_of_a_sketch_words_are_the_sums_of_the_links_that_are_known(open_page, l
     cells = saved(page)
     for (query, key), weight in cells.items():
         exact = of_word[key] if query == 300 else into_word[query]
-        assert weight == summed(exact.item())
+        assert weight == pytest.approx(exact.item(), abs=0.012)  # what is not stored may add to it
     assert {key for query, key in cells if query == 300} >= set((of_word > 3e-4).nonzero().flatten().tolist())
     left = 1 - of_word.sum().item()
     told = page.locator(".panel").first.locator(".hint").last.inner_text()
-    assert float(told.split()[0]) == pytest.approx(left, abs=5e-3)
+    assert float(told.split()[0]) == pytest.approx(left, abs=0.051)
     assert page.locator(".panel").nth(1).locator(".hint").last.inner_text().startswith("about ")
 
 
 def test_of_a_sketch_the_matrix_shows_tokens_and_says_so(open_page, long_recording):
-    page = open_page(long_recording, "#head=0&words=1&token=source.601&region=0.1.0.99")
+    page = open_page(long_recording, "#head=0&merge_words=1&token=source.601&region=0.1.0.99")
     assert page.locator("#matrix canvas").get_attribute("aria-label").endswith("Shift with arrows marks a region.")
     assert "800 rows" in page.locator("#matrix canvas").get_attribute("aria-label")
     assert len(words_of(page, 0)) == 400

@@ -48,7 +48,7 @@ def printed(renderable, width=80, encoding="utf-8", **options) -> str:
 
 
 def table(recording: Recording, layer: str | None = None):
-    return terminal.table(word_weights(recording, layer))
+    return terminal.attention_table(word_weights(recording, layer))
 
 
 def rows(text: str) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from regard.explore.frame import SANDBOX, Frame
+from regard.explore.display import SANDBOX, HtmlFrame
 from regard.explore.page import page, static
 
 pytestmark = pytest.mark.browser
@@ -25,7 +25,7 @@ window.saved = [];
 window.model = {
   get: (name) => traits[name],
   set(name, value) { if (traits[name] !== value) { traits[name] = value; this.tell(name); } },
-  save_changes() { window.saved.push({...traits, page: undefined}); },
+  save_changes() { window.saved.push({...traits, html: undefined}); },
   on: (event, listener) => listeners.push([event, listener]),
   off(event, listener) {
     const at = listeners.findIndex((each) => each[0] === event && each[1] === listener);
@@ -44,7 +44,7 @@ def open_widget(open_file, tmp_path):
     """The widget's front end in a page that stands for a notebook, and the frame that it made."""
 
     def open_it(text: str, state: str = "", height: int = 800, views: int = 1, **options):
-        traits = json.dumps({"page": text, "state": state, "height": height}).replace("<", "\\u003c")
+        traits = json.dumps({"html": text, "state": state, "height": height}).replace("<", "\\u003c")
         blocks = (
             f'<script type="text/plain" id="esm">{static("widget.mjs")}</script>'
             f'<script type="application/json" id="traits">{traits}</script>'
@@ -93,14 +93,14 @@ def test_a_state_that_is_set_is_shown(open_widget, recording):
     notebook.evaluate("model.set('state', 'layer=nowhere')")
     expect(frame.locator(".token[aria-selected=true]")).to_have_count(0)
     notebook.wait_for_timeout(300)
-    assert re.fullmatch(r"layer=cross\.1&head=\d", state_of(notebook))  # what is shown instead
+    assert re.fullmatch(r"layer=cross\.[01]&head=\d", state_of(notebook))  # what is shown instead
 
 
 def test_two_recordings_are_compared_in_a_frame(open_widget, recording, make_recording):
     other = make_recording(("▁The", "▁cat", "</s>"), title="Another title")
     _, frame = open_widget(page(recording, compare_with=other))
-    expect(frame.locator(".compare-panel.other figcaption")).to_contain_text("Another title")
-    expect(frame.locator(".compare-panel.difference canvas")).to_be_visible()
+    expect(frame.locator(".compare-panel.b figcaption")).to_contain_text("Another title")
+    expect(frame.locator(".compare-panel.difference canvas[data-cell]")).to_be_visible()
 
 
 def test_the_frame_is_as_high_as_the_page_up_to_a_bound(open_widget, recording):
@@ -163,14 +163,14 @@ def test_the_html_of_a_recording_is_the_page_in_a_frame(open_file, recording, tm
     expect(frame.locator(".head-name")).to_have_text("encoder.1, head 1")
     notebook.wait_for_timeout(400)  # in which an address would have been written
     assert notebook.frames[1].evaluate("window.origin") == "null"
-    assert notebook.locator("iframe").bounding_box()["height"] == Frame("").height
+    assert notebook.locator("iframe").bounding_box()["height"] == HtmlFrame("").height
 
 
 def test_the_widget_is_what_anywidget_takes(recording):
     anywidget = pytest.importorskip("anywidget")
-    from regard.explore.widget import PageWidget
+    from regard.explore.widget import ExplorerWidget
 
-    widget = PageWidget(page=page(recording))
+    widget = ExplorerWidget(html=page(recording))
     assert isinstance(widget, anywidget.AnyWidget)
     sent = widget.get_state()
     assert sent["_esm"] == static("widget.mjs")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ops.rules import SCORES, masks
+from ops.rules import MASKS, SCORES, allowed, masks
 from regard import nn
 from regard.errors import InvalidArgument, InvalidType, StaleView
 from regard.ops import WeightMatrix, attend, weight_matrix, weights
@@ -19,6 +19,7 @@ from regard.ops.kernels import blockwise
 from regard.ops.masks import Causal
 from regard.ops.measures import Received, TopK
 from regard.ops.scores import Additive
+from regard.ops.tile import KeyRange
 
 B, H, Q, K = 2, 4, 9, 7
 
@@ -186,6 +187,21 @@ def test_columns_take_every_score(score):
     case = SCORES[score]
     W = matrix(Causal(), score=case.rule(case.tensors(H, Q, K, 5)))
     torch.testing.assert_close(W.columns([5, 1]), W.dense()[..., [5, 1]], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("rows", [slice(0, Q), slice(2, 3), slice(5, Q)], ids=str)
+def test_scores_and_weights_of_a_range_of_keys(mask, rows):
+    W = matrix(masks(B, H, Q, K)[mask], offset=0)
+    scores = torch.einsum("bhqd,bhkd->bhqk", W.request.query, W.request.key.repeat_interleave(H // 2, 1)) / 5**0.5
+    scores = scores.masked_fill(~allowed(mask, B, H, Q, K, 0), -torch.inf)[:, :, rows]
+    part = W.at(queries=rows)
+    strongest = part.measure("max")["max"]
+    for start, stop in ((0, K), (0, 1), (2, 5), (K - 1, K)):
+        found = part.request.scores_of_keys(KeyRange(start, stop))
+        torch.testing.assert_close(found, scores[..., start:stop], rtol=0, atol=1e-14)
+        exact = scores.softmax(-1).nan_to_num(0.0)[..., start:stop]
+        torch.testing.assert_close(strongest.weights_of(found), exact, rtol=0, atol=1e-14)
 
 
 def test_columns_of_large_scores_lose_no_digits():

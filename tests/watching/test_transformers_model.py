@@ -146,7 +146,7 @@ def test_patches_are_those_that_the_processor_cuts(tmp_path, name):
         assert "0,0" not in keys
         return
     count = side // IMAGE["patch_size"]
-    assert keys[:5] == ("[CLS]", "[REG]1", "[REG]2", "[REG]3", "0,0")
+    assert keys[:5] == ("[CLS]", "[REG1]", "[REG2]", "[REG3]", "0,0")
     assert len(keys) == 4 + count**2
     assert keys[-1] == f"{count - 1},{count - 1}"
 

@@ -9,6 +9,7 @@ from regard.analysis.layer import Layer
 from regard.analysis.plots import plot_head_scores, plot_weights
 from regard.analysis.recording import Recording
 from regard.analysis.rollout import flow, rollout
+from regard.analysis.segments import segment_attention
 from regard.analysis.tables import edge_table, row_table, save_table
 from regard.analysis.trace import Step, Trace
 from regard.analysis.trace_attention import trace_layer
@@ -37,6 +38,7 @@ __all__ = [
     "rollout",
     "row_table",
     "save_table",
+    "segment_attention",
     "to_csr",
     "to_networkx",
     "trace_layer",

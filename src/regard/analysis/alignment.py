@@ -14,7 +14,8 @@ from regard.analysis.layer import Layer, check_head_indices, require_one_sequenc
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems
-from regard.text.words import group_into_words_or_tokens, is_special
+from regard.text.tokens import is_special
+from regard.text.words import group_into_words
 
 HeadSelection = Literal["mean", "most_informative"] | Mapping[str, Sequence[int]]
 """All heads of cross-attention, the most informative ones, or head indices by layer name."""
@@ -100,7 +101,7 @@ def align(
     target, source = cross[0].query_tokens, cross[0].key_tokens
     if merge_subwords:
         rows, columns = (
-            [word for word in group_into_words_or_tokens(axis) if not is_special(word[0])] for axis in (target, source)
+            [word for word in group_into_words(axis) if not is_special(word[0])] for axis in (target, source)
         )
         weights = _merge_subwords(weights, [index for _, index in rows], [index for _, index in columns])
         target, source = (tuple(word for word, _ in axis) for axis in (rows, columns))

@@ -188,13 +188,13 @@ def check_head_indices(checks: Checks, layer: Layer, heads: Iterable[int]) -> No
         checks.that(head in layer.head_indices, f"heads: {layer.name} has the heads {indices}, got {head!r}")
 
 
-def require_one_sequence(layers: Iterable[Layer]) -> None:
-    """Raise InvalidArgument if there is a batch of several sequences."""
+def require_one_sequence(layers: Iterable[Layer], name: str = "recording") -> None:
+    """Raise InvalidArgument, naming the argument, if there is a batch of several sequences."""
     for layer in layers:
         batch = layer.weights.shape[0]
         if batch != 1:
             raise InvalidArgument(
-                f"recording: expected one sequence, got a batch of {batch}; select one with recording.select(0)"
+                f"{name}: expected one sequence, got a batch of {batch}; select one with {name}.select(0)"
             )
 
 

@@ -20,7 +20,7 @@ MAX_IMAGE_SIDE = 512
 MAX_IMAGE_BYTES = 4 * 2**20
 
 html_preview: Callable[[Recording], str] | None = None
-"""What a notebook shows for a bare recording; `regard.explore` sets it when it is imported."""
+"""What a notebook displays for a bare recording; `regard.explore.display` sets it when it is imported."""
 
 
 @dataclass(frozen=True, eq=False)

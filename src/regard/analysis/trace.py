@@ -10,9 +10,6 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.ops import WeightMatrix
-from regard.ops.masks import to_dense
-
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -24,6 +21,7 @@ class Step:
         axes: Names of its axes.
         value: The result.
         labels: For each axis the names of its entries; None numbers them.
+        explanation: What the step does and why, in a sentence or two; empty if the formula says it.
     """
 
     name: str
@@ -31,6 +29,7 @@ class Step:
     axes: tuple[str, ...]
     value: Tensor
     labels: tuple[tuple[str, ...] | None, ...]
+    explanation: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +77,8 @@ class Trace:
     def to_json(self, indent: int | None = None) -> str:
         """Every step with all its elements; −∞ and NaN are null."""
         steps = [
-            {"name": step.name, "formula": step.formula, "axes": step.axes, "labels": step.labels}
+            {"name": step.name, "formula": step.formula, "explanation": step.explanation}
+            | {"axes": step.axes, "labels": step.labels}
             | {"shape": tuple(step.value.shape), "value": _finite(step.value.tolist())}
             for step in self.steps
         ]
@@ -86,34 +86,21 @@ class Trace:
 
 
 class TraceBuilder:
-    """Collects the steps of a trace. The entries of the axes ``query`` and ``key`` are named by tokens.
+    """Collects the steps of a trace.
 
     Args:
-        queries: Names of the queries; None numbers them.
-        keys: Names of the keys; None numbers them.
+        **names: Names of the entries of an axis, as ``query=("the", "cat")``; None, or a missing axis, numbers them.
     """
 
-    def __init__(self, queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
+    def __init__(self, **names: Sequence[str] | None) -> None:
         self.steps: list[Step] = []
-        self._names = {
-            axis: None if names is None else tuple(map(str, names))
-            for axis, names in (("query", queries), ("key", keys))
-        }
+        self._names = {axis: None if labels is None else tuple(map(str, labels)) for axis, labels in names.items()}
 
-    def add(self, name: str, formula: str, axes: str, value: Tensor) -> Tensor:
+    def add(self, name: str, formula: str, axes: str, value: Tensor, explanation: str = "") -> Tensor:
         """Add a step, whose axes are words separated by spaces, and return its value."""
-        names = tuple(axes.split())
-        self.steps.append(Step(name, formula, names, value, tuple(map(self._names.get, names))))
+        names, value = tuple(axes.split()), value.detach()
+        self.steps.append(Step(name, formula, names, value, tuple(map(self._names.get, names)), explanation))
         return value
-
-    def add_weights(self, weights: WeightMatrix) -> Tensor:
-        """Add the mask of a weight matrix with one sequence, if there is one, and the weights, and return these."""
-        request = weights.request
-        if request.mask is not None:
-            allowed = to_dense(request.mask, request.shape, request.offset, request.query.device)[0]
-            self.add("mask", "1 where the query may attend to the key", "head query key", allowed.double())
-            self.add("masked scores", "−∞ where the mask is 0", "head query key", weights.scores.dense()[0])
-        return self.add("weights", "P = softmax of each row", "head query key", weights.dense()[0])
 
 
 def _finite(value: Any) -> Any:

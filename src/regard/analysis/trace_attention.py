@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from regard.analysis.trace import Trace, TraceBuilder
+from regard.analysis.trace_steps import (
+    add_additive,
+    add_attention,
+    add_multi_head,
+    add_projections,
+    add_self,
+)
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType
-from regard.nn import (
-    AdditiveAttention,
-    AttentionPositions,
-    MultiHeadAttention,
-    RelativePositions,
-    RotaryPositions,
-    SelfAttention,
-)
-from regard.ops import AttentionOutput, WeightMatrix, attend
-from regard.ops import weights as weights_of
+from regard.nn import AdditiveAttention, MultiHeadAttention, SelfAttention
+from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 
 MAX_ELEMENTS = 10**6
@@ -30,9 +29,6 @@ MAX_ELEMENTS = 10**6
 
 Traceable = MultiHeadAttention | SelfAttention | AdditiveAttention
 """The layers that can be traced."""
-
-Projection = tuple[Tensor, Tensor | None]
-"""A weight (heads, features, head_dim) and a bias (heads, head_dim)."""
 
 
 def trace(
@@ -60,7 +56,8 @@ def trace(
         tokens: Names of the tokens. Default: 1, 2, 3, and so on.
 
     Returns:
-        Trace: In float64. `regard.explore.steps` has `tables` of it for the terminal, and `write_steps` for a page.
+        Trace: In float64. `regard.explore` shows it: ``trace_tables.trace_table`` in the terminal, and
+            ``trace_html.write_trace_html`` as a page.
 
     Raises:
         InvalidArgument: If shapes do not fit; every problem is in the message.
@@ -97,12 +94,14 @@ def trace(
         if tokens is not None and len(tokens) != len(table):
             checks.fail(f"tokens: expected a name for each of {len(table)} tokens, got {len(tokens)}")
         _check_size(checks, 1, len(table), len(table), projections["w_value"].shape[1])
-    builder = TraceBuilder(tokens, tokens)
+    builder = TraceBuilder(query=tokens, key=tokens, token=tokens)
     heads = [(weight[None], None) for weight in projections.values()]
-    query, key, value = _add_projections(builder, heads, table, table, table)
+    query, key, value = add_projections(builder, heads, [table])
     output = attend(query[None], key[None], value[None], mask=mask, scale=scale)
-    _add_attention(builder, output.weights, query, key, value)
-    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output[0])
+    add_attention(builder, output.weights, query, key, value, split_softmax=False)
+    builder.add(
+        "output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output[0], "The output is the sum of the weighted values."
+    )
     return Trace("Scaled dot-product attention", tuple(builder.steps))
 
 
@@ -170,131 +169,23 @@ def trace_layer(
                 checks.fail(f"{name}: expected a name for each of {tensor.shape[1]} tokens, got {len(names)}")
     layer = copy.deepcopy(layer).double().cpu().eval()
     tensors = [tensor.detach().double().cpu() for tensor in inputs.values()]
-    add_steps = {MultiHeadAttention: _add_multi_head, SelfAttention: _add_self, AdditiveAttention: _add_additive}
-    builder = TraceBuilder(tokens, key_tokens)
+    names = {"query": tokens, "key": key_tokens} | ({"token": key_tokens} if key is None else {})
+    builder = TraceBuilder(**names)
     with torch.no_grad():
-        next(add for kind, add in add_steps.items() if isinstance(layer, kind))(builder, layer, tensors, mask)
+        _add_layer(builder, layer, tensors, mask)
     return Trace(title, tuple(builder.steps))
 
 
-def _add_multi_head(
-    builder: TraceBuilder, layer: MultiHeadAttention, inputs: Sequence[Tensor], mask: MaskLike | None
-) -> None:
-    add, joined = builder.add, list[Tensor]()
-    layer.out_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
-    output = _run(layer, inputs, mask)
-    weights = layer.in_proj.weight.split(layer.projection_sizes)
-    biases = (None,) * 3 if layer.in_proj.bias is None else layer.in_proj.bias.split(layer.projection_sizes)
-    by_head = (-1, layer.head_dim)
-    projections = [
-        (weight.unflatten(0, by_head).mT, None if bias is None else bias.unflatten(0, by_head))
-        for weight, bias in zip(weights, biases, strict=True)
-    ]
-    tables = [tensor[0] for tensor in inputs]
-    tables += tables[-1:] * (3 - len(tables))
-    query, key, value = _add_projections(builder, projections, *tables)
-    request = output.weights.request
-    if isinstance(layer.positions, RotaryPositions):
-        how = "each pair rotated by the angle of its position"
-        query = add("rotated query", f"Q, {how}", "head query dim", request.query[0])
-        key = add("rotated key", f"K, {how}", "head key dim", request.key[0])
-    formula = _add_attention(builder, output.weights, query, key, value, layer.positions)
-    heads = joined[0].unflatten(1, by_head).transpose(0, 1)
-    add("sum of weighted values", f"Σⱼ Pᵢⱼ {formula}", "head query dim", heads)
-    add("heads joined", "the heads side by side", "query feature", joined[0])
-    add("W_O", "output projection", "feature feature", layer.out_proj.weight.mT)
-    if layer.out_proj.bias is not None:
-        add("b_O", "its bias", "feature", layer.out_proj.bias)
-    plus = "" if layer.out_proj.bias is None else " + b_O"
-    add("output", f"joined W_O{plus}", "query feature", output.output[0])
-
-
-def _add_self(builder: TraceBuilder, layer: SelfAttention, inputs: Sequence[Tensor], mask: MaskLike | None) -> None:
-    output = _run(layer, inputs, mask)
-    (x,) = inputs
-    projections = [(part.weight.mT[None], None) for part in (layer.query, layer.key, layer.value)]
-    query, key, value = _add_projections(builder, projections, x[0], x[0], x[0])
-    _add_attention(builder, output.weights, query, key, value)
-    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output)
-
-
-def _add_additive(
-    builder: TraceBuilder, layer: AdditiveAttention, inputs: Sequence[Tensor], mask: MaskLike | None
-) -> None:
-    add, inputs = builder.add, (*inputs, *inputs)[:2]
-    output = _run(layer, inputs, mask)
-    states, memory = (tensor[0] for tensor in inputs)
-    add("input", "s", "query feature", states)
-    add("memory", "h", "key feature", memory)
-    add("W", "query projection", "feature dim", layer.query_proj.weight.mT)
-    add("U", "key projection", "feature dim", layer.key_proj.weight.mT)
-    add("b", "its bias", "dim", layer.key_proj.bias)
-    add("v", "output vector of the scoring network", "dim", layer.v)
-    request = output.weights.request
-    query = add("query", "s W", "query dim", request.query[0, 0])
-    key = add("key", "h U + b", "key dim", request.key[0, 0])
-    hidden = add("hidden layer", "tanh(query + key)", "query key dim", torch.tanh(query[:, None] + key))
-    add("scores", "S = v · hidden layer", "head query key", (hidden @ layer.v)[None])
-    weights = builder.add_weights(output.weights)
-    add("weighted values", "Pᵢⱼ hⱼ", "head query key feature", weights[..., None] * memory)
-    add("output", "Σⱼ Pᵢⱼ hⱼ", "head query feature", output.output)
-
-
-def _add_projections(
-    builder: TraceBuilder, projections: Sequence[Projection], x: Tensor, memory: Tensor, values: Tensor
-) -> list[Tensor]:
-    """Add the inputs and their projections, and return query, key and value, each (heads, tokens, head_dim)."""
-    add = builder.add
-    of_key = "X" if memory is x else "Y"
-    of_value = of_key if values is memory else "Z"
-    add("input", "X", "query feature", x)
-    if of_key == "Y":
-        add("memory", "Y", "key feature", memory)
-    if of_value == "Z":
-        add("values", "Z", "key feature", values)
-    for letter, (weight, _) in zip("QKV", projections, strict=True):
-        add(f"W_{letter}", f"projection of {letter}", "head feature dim", weight)
-    for letter, (_, bias) in zip("QKV", projections, strict=True):
-        if bias is not None:
-            add(f"b_{letter}", "its bias", "head dim", bias)
-    projected = []
-    steps = (("query", "Q", "X", x), ("key", "K", of_key, memory), ("value", "V", of_value, values))
-    for (name, letter, source, table), (weight, bias) in zip(steps, projections, strict=True):
-        formula = f"{letter} = {source} W_{letter}" + ("" if bias is None else f" + b_{letter}")
-        result = table @ weight if bias is None else table @ weight + bias[:, None]
-        projected.append(add(name, formula, f"head {'query' if name == 'query' else 'key'} dim", result))
-    return projected
-
-
-def _add_attention(
-    builder: TraceBuilder,
-    weights: WeightMatrix,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: AttentionPositions | None = None,
-) -> str:
-    """Add the steps from query and key to the weighted values, and return the formula of a value."""
-    add, scale = builder.add, weights.request.scale
-    heads, queries, keys = weights.shape[1:]
-    key, value = (part.repeat_interleave(heads // len(part), 0) for part in (key, value))
-    scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT)
-    root = f"1/√{query.shape[2]}" if scale == query.shape[2] ** -0.5 else f"{scale}"
-    scaled = add("scaled scores", f"S · {root}", "head query key", scores * scale)
-    bias = None if positions is None else positions.score_bias()
-    if bias is not None:
-        added = weights_of(query[None], key[None], score=bias, scale=scale).scores.dense()[0]
-        add("position bias", "B, a function of the distance j − i", "head query key", added)
-        add("biased scores", "scaled scores + B", "head query key", scaled + added)
-    shares = builder.add_weights(weights)
-    formula, values = "Vⱼ", value[:, None]
-    if isinstance(positions, RelativePositions):
-        formula, reach = "(Vⱼ + b[j − i])", positions.max_distance
-        distance = torch.arange(keys) - torch.arange(queries)[:, None]
-        vectors = positions.value_embedding[distance.clamp(-reach, reach) + reach]
-        values = values + add("b by distance", "b[j − i], added to the values", "query key dim", vectors)
-    add("weighted values", f"Pᵢⱼ {formula}", "head query key dim", shares[..., None] * values)
-    return formula
+def _add_layer(builder: TraceBuilder, layer: Traceable, inputs: Sequence[Tensor], mask: MaskLike | None) -> None:
+    if isinstance(layer, AdditiveAttention):
+        add_additive(builder, layer, inputs, _run(layer, inputs, mask))
+    elif isinstance(layer, SelfAttention):
+        add_self(builder, layer, inputs, _run(layer, inputs, mask))
+    else:
+        joined = list[Tensor]()
+        layer.out_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+        output = _run(layer, inputs, mask)
+        add_multi_head(builder, layer, inputs, output, joined[0])
 
 
 def _run(layer: Traceable, inputs: Sequence[Tensor], mask: MaskLike | None) -> AttentionOutput:

@@ -14,7 +14,8 @@ from regard.analysis.layer import Layer, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, did_you_mean
 from regard.ops.measures import GroupPool
-from regard.text.words import group_into_words_or_tokens
+from regard.text.display import display_tokens
+from regard.text.words import group_into_words
 
 MAX_LISTED_TOKENS = 40
 """Number of tokens that an error lists."""
@@ -112,7 +113,7 @@ def word_weights(recording: Recording, layer: str | None = None, *, merge: bool 
     """
     layers = _select_layers(recording, layer)
     require_one_sequence(layers)
-    group = group_into_words_or_tokens if merge else _tokens_as_words
+    group = group_into_words if merge else _tokens_as_words
     rows, columns = group(layers[0].query_tokens), group(layers[0].key_tokens)
     total = torch.zeros(len(rows), len(columns), dtype=torch.float64)
     for one in layers:
@@ -144,8 +145,7 @@ def _select_layers(recording: Recording, name: str | None) -> Sequence[Layer]:
 
 
 def _tokens_as_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Each token as a word; it keeps its ``▁`` if nothing else would be left."""
-    return [(token.replace("▁", " ").strip() or token, [index]) for index, token in enumerate(tokens)]
+    return [(name, [index]) for index, name in enumerate(display_tokens(tokens, max_length=None))]
 
 
 def _word_of_each_token(words: Sequence[tuple[str, Sequence[int]]], num_tokens: int) -> Tensor:

@@ -34,7 +34,7 @@ def compare(
     """
     check_suffix(output, PAGE_SUFFIXES)
     import regard
-    from regard.explore.page import write_page
+    from regard.explore import write_page
 
     left, right = regard.load(first), regard.load(second)
     if (left.title, left.model_name) == (right.title, right.model_name):  # file names tell them apart

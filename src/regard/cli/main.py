@@ -20,6 +20,7 @@ from regard.cli.fill_mask import fill_mask
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.info import info
+from regard.cli.segments import segments
 from regard.cli.serve import serve
 from regard.cli.show import show
 from regard.cli.steps import steps
@@ -73,6 +74,7 @@ app = typer.Typer(
 app.command(cls=Command)(show)
 app.command(cls=Command)(compare)
 app.command(cls=Command)(heads)
+app.command(cls=Command)(segments)
 app.command(cls=Command)(serve)
 app.command(cls=Command)(translate)
 app.command(cls=Command)(generate)

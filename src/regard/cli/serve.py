@@ -23,12 +23,11 @@ def serve(
         regard serve run.regard --port 8000 --no-open
     """
     import regard
-    from regard.explore import server
 
-    def ready(address: str) -> None:
-        typer.echo(address)
+    def on_ready(url: str) -> None:
+        typer.echo(url)
         typer.echo("Press Ctrl-C to stop.", err=True)
         if browser:
-            typer.launch(address)
+            typer.launch(url)
 
-    server.serve(regard.load(recording), port, ready)
+    regard.explore.serve(regard.load(recording), port, on_ready)

@@ -129,12 +129,13 @@ def _show(
     from rich.console import Console
 
     from regard.analysis import save_table, word_weights
-    from regard.explore.page import write_page
-    from regard.explore.terminal import table, token_tables
+    from regard.explore import attention_table, write_page
+    from regard.explore.terminal import token_tables
+    from regard.text.display import escape_controls
 
     words = None if "image" in recording.texts else word_weights(recording, layer, merge=merge)
     with source.naming_errors():
-        shown = words and (table(words) if token is None else token_tables(words, token))
+        shown = words and (attention_table(words) if token is None else token_tables(words, token))
     label = "All layers and heads"
     # The file is written first: `| head` ends the command when it prints.
     if output.suffix == RECORDING_SUFFIX:
@@ -148,7 +149,7 @@ def _show(
     console = Console()
     for heading in (None if source.line is None else source.origin, recording.texts.get("translation")):
         if heading:
-            console.print(heading, style="bold", markup=False, highlight=False, soft_wrap=True)
+            console.print(escape_controls(heading), style="bold", markup=False, highlight=False, soft_wrap=True)
             console.print()
     if shown is not None:
         console.print(shown)

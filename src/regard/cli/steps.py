@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,21 @@ from regard.cli.options import (
 )
 from regard.cli.output import print_path
 from regard.cli.texts import check_texts
+from regard.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from regard.analysis.trace import Trace
+
+HeadOption = Annotated[
+    int | None, typer.Option(min=0, help="Head to show, from 0.", show_default="tables: all; page: lowest entropy")
+]
+QueryOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Query to show: its index from 0, or its token, of which the first is taken.",
+        show_default="tables: all; page: a word",
+    ),
+]
 
 
 def steps(
@@ -31,55 +46,67 @@ def steps(
         str | None,
         typer.Option(help="Layer of the model: encoder.0, decoder.0, cross.0, ...", show_default="the first"),
     ] = None,
-    head: Annotated[int | None, typer.Option(min=0, help="Show only this head, from 0.")] = None,
-    query: Annotated[
-        int | None, typer.Option(min=0, help="Show the weighted values of this query only, from 0.")
-    ] = None,
+    head: HeadOption = None,
+    query: QueryOption = None,
     as_json: JsonOption = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a page (.html) instead of tables.")
+        Path | None, typer.Option("--output", "-o", help="Write a page (.html) with a screen for each step.")
     ] = None,
     model: AnyModelOption = None,
     dtype: WeightsDtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
-    """Show every step of attention with its numbers: projections, scores, softmax, weighted values, output.
+    """Show every step of attention with its numbers, from the token embedding to the output.
 
     Prints a table for each step. Without a text it computes attention for four words with three features each; with
     one, a layer of a model on that text.
 
         regard steps
         regard steps "Thank you." --layer cross.0 --head 2
+        regard steps "The animal didn't cross the street." --head 2 --query animal -o steps.html
 
-    `--json` and `--output` contain all heads and queries.
+    A page follows one query through one head, and says how to choose others. `--json` contains all heads and queries.
     """
     if text is None:
         reject_options(context, ("layer", "model", "dtype", "device"), "used only with a text")
     if as_json:
         reject_options(context, ("output",), "not used with --json, which prints the numbers")
-    if as_json or output is not None:
-        reject_options(context, ("head", "query"), "used only for tables; JSON and page contain all")
+        reject_options(context, ("head", "query"), "not used with --json, which contains all")
     check_suffix(output, PAGE_SUFFIXES)
     check_texts({"text": text})
     from rich.console import Console
 
     from regard.analysis.trace_attention import trace as trace_example
-    from regard.checks import Checks
-    from regard.explore.steps import tables, write_steps
+    from regard.explore.trace_html import write_trace_html
+    from regard.explore.trace_tables import trace_table
 
     if text is None:
         trace = trace_example()
     else:
         trace = load_pipeline(model, None, dtype=dtype, device=device).trace(text, layer)
-    num_heads, num_queries, _ = trace["weights"].shape
-    with Checks() as checks:
-        for name, index, count in (("head", head, num_heads), ("query", query, num_queries)):
-            expected = f"0 to {count - 1}, the last {name} of the layer" if count > 1 else f"0, the only {name}"
-            checks.that(index is None or index < count, f"--{name}: expected {expected}, got {index}")
+    query_index = _check_selection(trace, head, query)
     if as_json:
         print(trace.to_json(indent=1))
     elif output is not None:
-        write_steps(trace, output)
+        write_trace_html(trace, output, head=head, query=query_index)
         print_path("Every step", output)
     else:
-        Console().print(tables(trace, None if query is None else [query], None if head is None else [head]))
+        Console().print(
+            trace_table(trace, None if query_index is None else [query_index], None if head is None else [head])
+        )
+
+
+def _check_selection(trace: Trace, head: int | None, query: str | None) -> int | None:
+    """The index of the query; an error if there is no such head or query."""
+    from regard.checks import Checks
+    from regard.explore.trace_selection import find_query
+
+    last, index = len(trace["weights"]) - 1, None
+    with Checks() as checks:
+        expected = f"0 to {last}, the last head of the layer" if last else "0, the only head"
+        checks.that(head is None or head <= last, f"--head: expected {expected}, got {head}")
+        try:
+            index = None if query is None else find_query(trace, query)
+        except InvalidArgument as error:
+            checks.fail(f"--{error}")
+    return index

@@ -51,8 +51,13 @@ class InputText(NamedTuple):
             ) from None
 
 
-def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputText]:
+def read_texts(text: str | None, file: Path | None, lines: bool | None = None) -> list[InputText]:
     """The texts of a command: its argument, a file as one text, or the lines of a file that are not empty.
+
+    Args:
+        text: The argument.
+        file: The value of ``--file``.
+        lines: The value of ``--lines``; None if the command does not have this option.
 
     Raises:
         InvalidArgument: If there is not exactly one of argument and file, or the argument is not a text.
@@ -74,7 +79,7 @@ def read_texts(text: str | None, file: Path | None, lines: bool) -> list[InputTe
         raise InvalidFile(f"{name}: expected a text, got an empty file")
     if lines:
         return numbered
-    if len(numbered) > 1:
+    if len(numbered) > 1 and lines is not None:
         note(f"{name}: {len(numbered):,} lines are read as one text; --lines reads one text per line")
     return [InputText("\n".join(texts), name)]
 

@@ -1,4 +1,4 @@
-"""The page: a recording as one self-contained HTML file that opens from disk and asks nothing of any network."""
+"""The page: a recording as one self-contained HTML file that opens from disk and makes no network requests."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidType
-from regard.explore.packing import pack
+from regard.explore.pack import pack
 from regard.files import atomic_write
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
 
 _IMPORT = re.compile(r'^(?:import [^;]*?|\} from )"#([\w/]+\.js)";', re.MULTILINE)
+_CSS_IMPORT = re.compile(r'^@import "(\w+)\.css";$', re.MULTILINE)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+STATIC = files("regard.explore") / "static"
+"""The folder of the page's template, styles and modules."""
 
 
 def write_page(recording: Recording, path: str | os.PathLike[str], *, compare_with: Recording | None = None) -> Path:
@@ -32,7 +35,7 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, compare_wi
 
     Args:
         recording: What to show.
-        path: Where the file shall lie; a file that is there is replaced.
+        path: The file to write; an existing file is replaced.
         compare_with: Another recording, with which the first is compared.
 
     Returns:
@@ -57,7 +60,7 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, compare_wi
         'attention.html'
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise InvalidType(f"path: expected where the page shall lie, got {path!r:.80}")
+        raise InvalidType(f"path: expected str or os.PathLike, the file to write, got {path!r:.80}")
     content = page(recording, compare_with=compare_with).encode("utf-8", "xmlcharrefreplace")
     with atomic_write(path) as file:
         file.write(content)
@@ -85,9 +88,9 @@ def page(recording: Recording, *, compare_with: Recording | None = None) -> str:
     return document(header, blocks)
 
 
-def document(header: dict[str, Any], blocks: Sequence[bytes], connect: str = "'none'") -> str:
-    """The page of metadata and blocks, which may ask for more from `connect`, a source of the policy."""
-    style, boot = static("styles/page.css"), static("boot.js")
+def document(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str = "'none'") -> str:
+    """The page of metadata and blocks, which may load more from `connect`, a source of its Content-Security-Policy."""
+    style, boot = style_sheet("page"), static("boot.js")
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -114,8 +117,13 @@ def document(header: dict[str, Any], blocks: Sequence[bytes], connect: str = "'n
 
 
 def static(name: str) -> str:
-    """The text of a file that lies beside this module, in ``static/``."""
-    return (files("regard.explore") / "static" / name).read_text(encoding="utf-8")
+    """The text of a file in ``static/``. Read on each call, so that a served page shows an edit on reload."""
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def style_sheet(name: str) -> str:
+    """A style sheet of ``static/styles``, with those that it imports in their places."""
+    return _CSS_IMPORT.sub(lambda place: style_sheet(place[1]), static(f"styles/{name}.css"))
 
 
 def modules() -> dict[str, str]:
@@ -147,6 +155,6 @@ def hash_of(source: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def _inert(value: dict[str, Any]) -> str:
+def _inert(value: Mapping[str, Any]) -> str:
     """Write JSON in which no character can end the script element that holds it; lone surrogates stay escaped."""
     return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from regard.text.words import is_special
+from regard.text.tokens import is_special
 
 if TYPE_CHECKING:
     from regard.analysis.word_weights import WordWeights
@@ -37,7 +37,7 @@ _SHADES = ((0.6, "█"), (0.35, "▓"), (0.15, "▒"), (0.05, "░"))
 _ASCII_SHADES = ((0.6, "#"), (0.35, "+"), (0.15, "-"), (0.05, "."))
 
 
-def table(words: WordWeights) -> RenderableType:
+def attention_table(words: WordWeights) -> RenderableType:
     """Show the words that each word attends to most: in cross-attention those of the source, else those of its text.
 
     Special tokens such as ``</s>`` have no row; a note states the weight that they get.
@@ -55,7 +55,7 @@ def table(words: WordWeights) -> RenderableType:
         >>> shares = torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]])
         >>> weights = regard.weights(shares.log(), torch.eye(2)[None, None], scale=1.0)
         >>> cross = Layer("cross.0", "cross", weights, ("▁ja", "▁gut"), ("▁yes", "▁good"))
-        >>> Console(width=60).print(table(word_weights(Recording("a title", "a model", [cross]))))
+        >>> Console(width=60).print(attention_table(word_weights(Recording("a title", "a model", [cross]))))
         written   attended to
         ja        yes           ████████████▊     0.75   good 0.25
         gut       good          ██████████████▉   0.88   yes 0.12
@@ -122,18 +122,18 @@ def _ranking(title: str, weights: torch.Tensor, names: Sequence[str]) -> Table:
         weight = weights[index].item()
         if weight == 0:  # hidden by the mask, as the tokens before a key of a causal model
             break
-        ranking.add_row(Text(f"{short(names[index])} ({index})"), _Bar(weight), f"{weight:.2f}")
+        ranking.add_row(Text(f"{short(names[index])} ({index})"), Bar(weight), f"{weight:.2f}")
     return ranking
 
 
-class _Bar:
+class Bar:
     """A bar for a weight, of characters that the terminal has."""
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
+    def __init__(self, weight: float, length: int = RANKED_BAR) -> None:
+        self.weight, self.length = weight, length
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(_bar(self.weight, RANKED_BAR, options.ascii_only), STYLE)
+        yield Text(_bar(self.weight, self.length, options.ascii_only), STYLE)
 
 
 def _share_of_attention(words: WordWeights) -> str:

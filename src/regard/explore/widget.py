@@ -5,25 +5,25 @@ from __future__ import annotations
 import anywidget
 import traitlets
 
-from regard.explore.frame import HEIGHT
+from regard.explore.display import HEIGHT
 from regard.explore.page import static
 
 
-class PageWidget(anywidget.AnyWidget):
-    """The page in a frame of its own; what is chosen there is `state` here, and the other way round.
+class ExplorerWidget(anywidget.AnyWidget):
+    """The page in a sandboxed frame; its `state` and what the page shows follow each other.
 
     Args:
-        page: A whole HTML document, as `regard.explore.page.page` makes it.
-        state: What is chosen, as the address of the page tells it behind ``#``: ``layer=encoder.0&head=3``.
-        height: So many CSS pixels the frame has at most; a longer page scrolls in it.
+        html: A whole HTML document, as `regard.explore.page.page` returns it.
+        state: What the page shows, as its address has it after ``#``: ``layer=encoder.0&head=3``.
+        height: Maximum height of the frame in CSS pixels; a longer page scrolls in it.
 
     Example:
-        >>> widget = PageWidget(page="<!doctype html>…", state="layer=encoder.0&head=3")
+        >>> widget = ExplorerWidget(html="<!doctype html>…", state="layer=encoder.0&head=3")
         >>> widget.state
         'layer=encoder.0&head=3'
     """
 
     _esm = static("widget.mjs")
-    page = traitlets.Unicode().tag(sync=True)
+    html = traitlets.Unicode().tag(sync=True)
     state = traitlets.Unicode().tag(sync=True)
     height = traitlets.Int(HEIGHT).tag(sync=True)

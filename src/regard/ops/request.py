@@ -117,6 +117,26 @@ class AttentionRequest:
         scores = self.scores(query, key, tile)
         return scores if self.mask is None else scores.masked_fill(~self.allowed(tile), -torch.inf)
 
+    def scores_of_keys(self, keys: KeyRange) -> Float[Tensor, "batch heads queries keys"]:
+        """The scores of a range of keys for all queries, (batch, heads, queries, keys), −∞ where masked.
+
+        Memory:
+            O(queries * keys in the range), times the score's workspace.
+        """
+        batch, heads, queries, _ = self.query.shape
+        kv_heads = self.key.shape[1]
+        group = heads // kv_heads
+        parts = []
+        for kv_head in range(kv_heads):
+            of_group = slice(kv_head * group, (kv_head + 1) * group)
+            tile = self.tile(slice(0, batch), of_group, slice(0, queries)).with_keys(keys)
+            query = self.query[:, of_group].to(self.dtype)
+            key = self.key[:, kv_head : kv_head + 1, slice(*keys)].to(self.dtype)
+            is_full = self.mask is None or tile.clip(*self.mask.full_key_range(tile)) == keys
+            scores = self.scores(query, key, tile) if is_full else self.masked_scores(query, key, tile)
+            parts.append(scores.expand(batch, group, queries, keys.width))
+        return parts[0] if kv_heads == 1 else torch.cat(parts, 1)
+
     def at(
         self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None
     ) -> AttentionRequest:

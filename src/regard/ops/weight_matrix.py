@@ -145,28 +145,14 @@ class WeightMatrix(Matrix):
     def _column_blocks(self, runs: list[slice]) -> Iterator[Tensor]:
         """The columns of ranges of keys in parts of limited size, (batch, heads, queries, keys) each.
 
-        A weight is P_ij = exp(s_ij − s_im) P_im with the strongest key m of its row, which one pass over the matrix
-        gives; that loses no digits where scores are large.
+        The largest weight of each row, from which `MaxResult.weights_of` computes the others, takes one pass.
         """
         request = self.request
         strongest = evaluate(request, as_measures("max"))["max"]
         batch, heads, queries, head_dim = request.query.shape
-        kv_heads = request.key.shape[1]
-        group = heads // kv_heads
-        everything = slice(0, batch), slice(0, queries)
         step = max(1, CELLS_PER_STEP // (batch * heads * queries * request.score.workspace_per_cell(head_dim)))
         for part in (part for run in runs for part in slices(run, step)):
-            blocks = []
-            for kv_head in range(kv_heads):
-                of_group = slice(kv_head * group, (kv_head + 1) * group)
-                tile = request.tile(everything[0], of_group, everything[1]).with_keys(KeyRange(part.start, part.stop))
-                query = request.query[:, of_group].to(request.dtype)
-                key = request.key[:, kv_head : kv_head + 1, part].to(request.dtype)
-                scores = request.masked_scores(query, key, tile)
-                highest, weight = (result[:, of_group, :, None] for result in strongest[::-1])
-                exponent = scores - highest.masked_fill(highest == -torch.inf, 0.0)  # a row without keys
-                blocks.append((exponent.exp() * weight).expand(batch, group, queries, part.stop - part.start))
-            yield torch.cat(blocks, 1)
+            yield strongest.weights_of(request.scores_of_keys(KeyRange(part.start, part.stop)))
 
     def __matmul__(
         self, x: Float[Tensor, " keys"] | Float[Tensor, "... keys columns"]

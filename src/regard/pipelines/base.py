@@ -24,7 +24,8 @@ from regard.models import GPT, Bert
 from regard.models.checkpoint import kind_of, load_model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.packing import batches_by_length
-from regard.pipelines.recording import record_forward, trace_forward
+from regard.pipelines.recording import record_forward
+from regard.pipelines.tracing import trace_forward
 from regard.text.base import BaseTokenizer
 from regard.text.tokenizer import check_vocab_size, load_tokenizer
 
@@ -164,7 +165,8 @@ class SelfAttentionPipeline(Pipeline[SelfAttentionT]):
             layer: Name of the layer, such as ``"encoder.0"`` of a BERT or ``"decoder.0"`` of a GPT. Default: the first.
 
         Returns:
-            Trace: As from `regard.trace`, with an axis of heads.
+            Trace: As from `regard.trace`, with an axis of heads. It begins with the token embeddings in the first
+            layer, in others with the output of the layer below.
 
         Raises:
             InvalidType: If the text is not a str.

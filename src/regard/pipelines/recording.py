@@ -1,18 +1,14 @@
-"""Recordings and step-by-step traces of one forward pass."""
+"""Recordings of one forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from regard.analysis.layer import AttentionKind, Layer, LayerList
 from regard.analysis.recording import Recording
-from regard.analysis.trace import Trace
-from regard.analysis.trace_attention import trace_layer
-from regard.checks import Checks
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.text.base import BaseTokenizer
@@ -35,22 +31,12 @@ def record_forward(
         name: Name of the model in the recording.
     """
     with torch.no_grad():
-        attentions = model(_as_batch(model, ids), output_attentions=True).attentions
+        attentions = model(as_batch(model, ids), output_attentions=True).attentions
     layers = tuple(
         Layer(layer, kind, attention.weights, tuple(tokens), tuple(tokens), value=attention.value)
         for layer, attention in zip(model.attention_layers, attentions or (), strict=True)
     )
     return Recording(title=title, model_name=name, layers=LayerList(layers), texts={"text": title})
-
-
-def trace_forward(
-    model: Bert | GPT, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
-) -> Trace:
-    """Trace one layer of a model with self-attention only; see `record_forward` and `trace_layer_of`."""
-    input_ids = _as_batch(model, ids)
-    return trace_layer_of(
-        model.attention_layers, layer, lambda: model(input_ids), {kind: (tuple(tokens), tuple(tokens))}, title
-    )
 
 
 def record_teacher_forced(
@@ -83,7 +69,7 @@ def record_teacher_forced(
 def teacher_forcing_batch(model: EncoderDecoder, source: Sequence[int], target: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Input of the encoder, with EOS, and of the decoder, with BOS and without the last token; both (1, tokens)."""
     config = model.config
-    return _as_batch(model, [*source, config.eos_id]), _as_batch(model, [config.bos_id, *target[:-1]])
+    return as_batch(model, [*source, config.eos_id]), as_batch(model, [config.bos_id, *target[:-1]])
 
 
 def axis_tokens(model: EncoderDecoder, tokenizer: BaseTokenizer, source: Sequence[int], target: Sequence[int]) -> Axes:
@@ -94,48 +80,6 @@ def axis_tokens(model: EncoderDecoder, tokenizer: BaseTokenizer, source: Sequenc
     return {"encoder": (encoder, encoder), "decoder": (steps, decoder), "cross": (steps, encoder)}
 
 
-def trace_layer_of(
-    layers: Mapping[str, Any], name: str | None, run: Callable[[], object], axes: Axes, title: str
-) -> Trace:
-    """Run a model and trace one of its attention layers step by step.
-
-    Args:
-        layers: The attention layers by name, such as ``"encoder.0"``.
-        name: The layer to trace. Default: the first.
-        run: Runs the model on one sequence, without a cache.
-        axes: Tokens of the queries and keys of each kind of layer.
-        title: The text, for the title of the trace.
-
-    Raises:
-        InvalidArgument: If there is no such layer, or it has too many numbers to show.
-    """
-    name = next(iter(layers)) if name is None else name
-    with Checks() as checks:
-        checks.choice("layer", name, layers)
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def keep(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        calls.append((arguments, options))
-
-    hook = layers[name].register_forward_pre_hook(keep, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        hook.remove()
-    query = torch.cat([arguments[0] for arguments, _ in calls], 1)  # a recurrent decoder calls its layer at each step
-    (_, *memory), options = calls[0]
-    queries, keys = axes[name.partition(".")[0]]
-    return trace_layer(
-        layers[name],
-        query,
-        *memory,
-        mask=options.get("mask"),
-        tokens=queries,
-        key_tokens=keys,
-        title=f"{name}: {title}",
-    )
-
-
-def _as_batch(model: nn.Module, ids: Sequence[int]) -> Tensor:
+def as_batch(model: nn.Module, ids: Sequence[int]) -> Tensor:
+    """One sequence of token ids, (1, tokens), on the device of the model."""
     return torch.tensor([list(ids)], device=next(model.parameters()).device)

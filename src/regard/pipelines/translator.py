@@ -24,7 +24,8 @@ from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.base import Pipeline, check_token_counts
 from regard.pipelines.confidence import ConfidenceModel
 from regard.pipelines.packing import pack, split_sentences
-from regard.pipelines.recording import axis_tokens, record_teacher_forced, teacher_forcing_batch, trace_layer_of
+from regard.pipelines.recording import axis_tokens, record_teacher_forced, teacher_forcing_batch
+from regard.pipelines.tracing import trace_model_layer
 from regard.text.base import BaseTokenizer
 from regard.text.validation import check_texts
 
@@ -184,7 +185,8 @@ class Translator(Pipeline[EncoderDecoder]):
             target: As for `record`.
 
         Returns:
-            Trace: As from `regard.trace`, with an axis of heads.
+            Trace: As from `regard.trace`, with an axis of heads. It begins with the token embeddings in the first
+            layer of encoder and decoder, in others with the output of the layer below.
 
         Raises:
             InvalidType: If a text is not a str.
@@ -194,7 +196,7 @@ class Translator(Pipeline[EncoderDecoder]):
         batch = teacher_forcing_batch(self.model, source_ids, target_ids)
         axes = axis_tokens(self.model, self.tokenizer, source_ids, target_ids)
         title = self.tokenizer.decode([source_ids])[0]
-        return trace_layer_of(self.model.attention_layers, layer, lambda: self.model(*batch), axes, title)
+        return trace_model_layer(self.model, layer, batch, axes, title)
 
     def _encode_pair(self, text: str, target: str | None) -> tuple[list[int], list[int]]:
         """Token ids of a text, and of its translation with EOS: the target, or the best of beam search."""

@@ -1,8 +1,11 @@
 from .base import BaseTokenizer as BaseTokenizer
+from .chat import chat_turns as chat_turns
+from .display import display_tokens as display_tokens
 from .readers import read_alignments as read_alignments
 from .readers import read_labeled_texts as read_labeled_texts
 from .readers import read_lines as read_lines
 from .readers import read_pairs as read_pairs
+from .search import find_tokens as find_tokens
 from .sentencepiece import MarianTokenizer as MarianTokenizer
 from .sentencepiece import SentencePieceTokenizer as SentencePieceTokenizer
 from .tokenizer import Tokenizer as Tokenizer
@@ -10,4 +13,6 @@ from .tokenizer import load_tokenizer as load_tokenizer
 from .tokenizer import train_bpe as train_bpe
 from .tokenizer import train_char as train_char
 from .tokenizer import train_translation_bpe as train_translation_bpe
+from .tokens import is_special as is_special
 from .words import group_into_words as group_into_words
+from .words import word_indices as word_indices

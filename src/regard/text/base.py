@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from regard.errors import InvalidFile
 from regard.files import as_path, atomic_write
-from regard.text.words import word_indices
+from regard.text.words import white_space_word_indices
 
 CONFIG_FILE = "tokenizer_config.json"
 
@@ -112,7 +112,7 @@ class BaseTokenizer(ABC):
         White space separates words and belongs to the word after it. WordPiece vocabularies do not keep it: there,
         punctuation, a mask and an unknown word are words of their own.
         """
-        return word_indices(self.convert_ids_to_tokens(ids))
+        return white_space_word_indices(self.convert_ids_to_tokens(ids))
 
     def unique_token_names(self, ids: Sequence[int]) -> list[str]:
         """A different name for each of several different tokens, without the space before a word.

@@ -16,6 +16,7 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile
 from regard.files import as_path
 from regard.text.base import CONFIG_FILE, BaseTokenizer
+from regard.text.byte_level import decode_entry, readable_bytes
 from regard.text.sentencepiece import MARIAN_FILES, SPM_FILE, MarianTokenizer, SentencePieceTokenizer
 from regard.text.validation import as_ids, as_sequences, check_texts, checked_texts
 
@@ -44,10 +45,6 @@ _DEFAULT_NAMES = {
     "eos": ("</s>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
     "mask": ("<mask>", "[MASK]"),
 }
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-BYTE_DECODER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + index): byte for index, byte in enumerate(_OTHERS)}
-"""The byte for each character in the entries of a byte-level BPE vocabulary, as in GPT-2."""
 
 
 class Tokenizer(BaseTokenizer):
@@ -310,24 +307,13 @@ def _readable_token(backend: tokenizers.Tokenizer, index: int, is_added: bool) -
     if is_added or decoder is None:
         return entry
     text = backend.decode([index], skip_special_tokens=False)
-    if ("\ufffd" in text or "▁" in text) and all(character in BYTE_DECODER for character in entry):
-        return _readable_bytes(bytes(BYTE_DECODER[character] for character in entry))
+    if ("\ufffd" in text or "▁" in text) and (decoded := decode_entry(entry)) is not None:
+        return readable_bytes(decoded)
     if entry.startswith(("Ġ", "▁", " ")):
         return "▁" + text.lstrip(" ")
     if isinstance(decoder, decoders.WordPiece):
         return entry.removeprefix(decoder.prefix) if entry.startswith(decoder.prefix) else "▁" + entry
     return entry if "\ufffd" in text else text
-
-
-def _readable_bytes(token: bytes) -> str:
-    """Bytes as text if they are whole characters without ``▁``, which stands for a space; else as ``<0xC3>``."""
-    try:
-        text = token.decode()
-        if "▁" not in text:
-            return text.replace(" ", "▁")
-    except UnicodeDecodeError:
-        pass
-    return "".join("▁" if byte == 0x20 else f"<0x{byte:02X}>" for byte in token)
 
 
 def _complete(

@@ -269,7 +269,7 @@ class TransformersModel:
             return None
         rows, columns = (side // length for side, length in zip(size, patch, strict=True))
         patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-        special = ["[CLS]", *(f"[REG]{number + 1}" for number in range(getattr(config, "num_register_tokens", 0)))]
+        special = ["[CLS]", *(f"[REG{number + 1}]" for number in range(getattr(config, "num_register_tokens", 0)))]
         return {0: patches, len(special): [*special, *patches]}.get(counts.pop() - len(patches))
 
     def _recording(

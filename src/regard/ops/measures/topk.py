@@ -20,6 +20,19 @@ class MaxResult(NamedTuple):
     weight: Float[Tensor, "batch heads queries"]
     score: Float[Tensor, "batch heads queries"]
 
+    def weights_of(
+        self, scores: Float[Tensor, "batch heads queries keys"]
+    ) -> Float[Tensor, "batch heads queries keys"]:
+        """The weights of any keys of these rows: P_ij = exp(s_ij − s_im) P_im, where m is the strongest key of row i.
+
+        Unlike exp(s_ij − lse_i), this loses no digits where scores are large.
+
+        Args:
+            scores: (batch, heads, queries, keys) Scores of some keys of each row, −∞ where masked.
+        """
+        exponent = scores - self.score.masked_fill(self.score == -torch.inf, 0.0)[..., None]  # −∞: a row without keys
+        return exponent.exp() * self.weight[..., None]
+
 
 class Max(Measure):
     """Largest weight and highest score of each row, each (batch, heads, queries); 0 and −∞ for a row without keys.

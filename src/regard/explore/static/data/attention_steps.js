@@ -1,88 +1,111 @@
-// The numbers of a calculation: one query of one head, from its vectors to its output, as far as the page holds them.
+// The attention of one query in one head, step by step: products, scores, softmax, output.
 
 /**
- * @typedef {{key: number, vector?: Float32Array, product?: number, scaled?: number, score: number, exp: number, weight: number,
- *   stored: number | null, value?: Float32Array}} Row
- *   `score` is what the softmax is taken of, less its maximum; `stored` is the weight that the page holds, if it names it.
- * @typedef {{from: "vectors" | "products" | "weights", vector: Float32Array | null, rows: Row[], left: number, most: number, sum: number,
- *   output: Float64Array | null, features: number}} Calculation
- *   `from` says what the weights follow from: from vectors; or they are those that the page holds, beside products or alone.
- *   `left` is the mass on keys that have no row.
+ * @typedef {{value: number, error: number}} Measured  A number, and how far it may be from the exact one.
+ * @typedef {{key: number, weight: Measured, score: Measured, maxScore: number, exp: number, product: number, scaled: number,
+ *   vector: Float32Array | null, value: Float32Array | null}} Row
+ *   `score` is relative to the largest one, and `maxScore` is how large it can be at most. `product` and `scaled` are NaN
+ *   without query and key.
+ * @typedef {{source: "qk" | "products" | "weights", query: Float32Array | null, rows: Row[], isComplete: boolean, rest: number, maxScore: number, sum: number}} Steps
+ *   `source` is where the weights come from: query and key; or they are stored, and the products of query and key explain them in part, or not.
+ *   Rows are in the order of their weights. `isComplete`: all keys have one; else `rest` is the weight of the others. `maxScore` and `sum`, of the
+ *   exponentials, are those of the softmax, and NaN if the weights are stored.
  */
 
-/** @param {import("#data/layer.js").Layer} layer @param {number} head @param {number} query @returns {Calculation | null} rows by falling weight; null while something is on its way */
-export function calculated(layer, head, query) {
+/** @param {import("#data/layer.js").Layer} layer @param {number} head @param {number} query @returns {Steps | null} null while something is loading */
+export function attentionSteps(layer, head, query) {
   const known = layer.head([head]);
-  const vectors = layer.vectorsOf(head);
+  const vectors = layer.vectors(head);
   if (!known || !vectors) return null;
-  const { links, left, waiting } = known.row(query);
-  if (waiting) return null;
-  const [queries, keys, values] = vectors.map(
-    ({ features, values: all }) =>
-      (/** @type {number} */ token) =>
-        all.subarray(token * features, (token + 1) * features),
-  );
-  const { rule, scale, form, mask } = layer.header;
-  const multiplied = queries !== undefined && (rule === null || rule.includes("ScaledDotProduct"));
-  const exact = multiplied && rule === null && (form === "whole" || mask !== null);
-  const vector = queries ? queries(query) : null;
-  const rows = (exact ? seen(layer, known, query) : links).map(({ key, weight }) => {
-    const row = /** @type {Row} */ ({ key, weight, stored: weight });
-    if (values) row.value = values(key);
-    row.score = Math.log(weight);
-    if (!vector || !multiplied) return row;
-    row.vector = keys(key);
-    row.product = dot(vector, row.vector);
-    row.scaled = scale * row.product;
-    if (exact) row.score = row.scaled;
-    return row;
+  const ranked = known.row(query);
+  if (ranked.loading) return null;
+  const { score, scale, mask } = layer.header;
+  const hasAllKeys = layer.isDense || layer.isRemote;
+  const [queries, keys, values] = vectors.map(rowReader);
+  const vector = queries?.(query) ?? null;
+  const isProduct = vector !== null && (score === null || score.includes("ScaledDotProduct"));
+  const isComputed = isProduct && score === null && (hasAllKeys || mask !== "unknown");
+  const entries = isComputed && !hasAllKeys ? visibleKeys(known, layer, query) : ranked.entries;
+  /** @type {Row[]} */
+  const rows = entries.map(({ key, weight, error }) => {
+    const product = isProduct ? dot(vector, keys(key)) : NaN;
+    return {
+      key,
+      weight: { value: weight, error },
+      score: { value: NaN, error: 0 },
+      maxScore: NaN,
+      exp: NaN,
+      product,
+      scaled: scale * product,
+      vector: isProduct ? keys(key) : null,
+      value: values?.(key) ?? null,
+    };
   });
-  const most = rows.reduce((highest, { score }) => Math.max(highest, score), -Infinity);
+  const source = isComputed ? "qk" : isProduct ? "products" : "weights";
+  const softmax = isComputed ? computeSoftmax(rows) : scoresFromWeights(rows);
+  return { source, query: vector, rows, isComplete: isComputed || hasAllKeys, rest: ranked.rest, ...softmax };
+}
+
+/** @param {import("#data/layer.js").Vectors} vectors @returns {(token: number) => Float32Array} */
+function rowReader({ features, values }) {
+  return (token) => values.subarray(token * features, (token + 1) * features);
+}
+
+/** The keys that a mask allows. @param {import("#data/heads.js").BaseHead} head @param {import("#data/layer.js").Layer} layer @param {number} query */
+function visibleKeys(head, layer, query) {
+  const keys = Array.from({ length: layer.keys.length }, (_, key) => key).filter((key) => !head.isMasked(query, key));
+  return keys.map((key) => ({ key, weight: NaN, error: 0 }));
+}
+
+/** Weights from scores. @param {Row[]} rows */
+function computeSoftmax(rows) {
+  const maxScore = rows.reduce((largest, { scaled }) => Math.max(largest, scaled), -Infinity);
   for (const row of rows) {
-    row.score -= most;
-    row.exp = Math.exp(row.score);
+    row.score = { value: row.scaled - maxScore, error: 0 };
+    row.exp = Math.exp(row.score.value);
   }
   const sum = rows.reduce((total, { exp }) => total + exp, 0);
-  if (exact) for (const row of rows) row.weight = row.exp / sum;
-  rows.sort((a, b) => b.weight - a.weight);
-  const whole = exact || left === 0;
-  return {
-    from: exact ? "vectors" : multiplied ? "products" : "weights",
-    vector,
-    rows,
-    left: exact ? 0 : left,
-    most,
-    sum,
-    output: whole && rows[0]?.value ? weighted(rows) : null,
-    features: vector?.length ?? 0,
-  };
+  for (const row of rows) row.weight = { value: row.exp / sum, error: 0 };
+  rows.sort((a, b) => b.weight.value - a.weight.value);
+  return { maxScore, sum };
 }
 
-/** The keys that a query may see, and their weights where the page names them. */
-function seen(layer, known, query) {
-  const cells = layer.keys.map((_, key) => ({ key, cell: known.cell(query, key) }));
-  return cells
-    .filter(({ cell }) => cell.state !== "masked")
-    .map(({ key, cell }) => ({ key, weight: cell.state === "known" ? cell.weight : null }));
+/** Scores from weights, as far as these are known: ln w − ln max w. @param {Row[]} rows */
+function scoresFromWeights(rows) {
+  const largest = rows[0]?.weight;
+  for (const [index, row] of rows.entries()) {
+    const { value, error } = row.weight;
+    const score = Math.log(value / largest.value);
+    const high = Math.log((value + error) / Math.max(largest.value - largest.error, 0));
+    const low = Math.log(Math.max(value - error, 0) / (largest.value + largest.error));
+    const isExact = index === 0 || (error === 0 && largest.error === 0);
+    row.score = { value: score, error: isExact ? 0 : Math.max(high - score, score - low) };
+    row.maxScore = isExact ? score : high;
+  }
+  return { maxScore: NaN, sum: NaN };
 }
 
+/** @param {Float32Array} a @param {Float32Array} b */
 function dot(a, b) {
   let sum = 0;
   for (let index = 0; index < a.length; index++) sum += a[index] * b[index];
   return sum;
 }
 
-/** Σ weight × value, of rows that have values. @param {Row[]} rows */
-export function weighted(rows) {
-  const sum = new Float64Array(rows[0]?.value?.length ?? 0);
-  for (const { weight, value } of rows)
-    for (let index = 0; index < sum.length; index++) sum[index] += weight * (value?.[index] ?? 0);
-  return sum;
+/** Σ weight × value. @param {Row[]} rows @returns {Measured[]} for each feature */
+export function weightedValues(rows) {
+  const sums = Array.from(rows[0]?.value ?? [], () => ({ value: 0, error: 0 }));
+  for (const { weight, value } of rows) {
+    for (const [feature, sum] of sums.entries()) {
+      const factor = value?.[feature] ?? 0;
+      sum.value += weight.value * factor;
+      sum.error += weight.error * Math.abs(factor);
+    }
+  }
+  return sums;
 }
 
-/** How far the weights lie from those that the page holds, at most; null where none was computed. @param {Calculation} calculation */
-export function difference({ from, rows }) {
-  return from === "vectors"
-    ? rows.reduce((most, { weight, stored }) => (stored === null ? most : Math.max(most, Math.abs(weight - stored))), 0)
-    : null;
+/** What each feature adds to the scaled product: scale · q_f · k_f. @param {Steps} steps @param {Row} row @param {number} scale @returns {number[]} */
+export function scoreByFeature({ query }, { vector }, scale) {
+  return Array.from(query ?? [], (value, feature) => scale * value * (vector?.[feature] ?? 0));
 }

@@ -1,250 +1,249 @@
 // Several heads as one: their mean, or their sum.
 
-import { isMasked, Known, summed } from "#data/heads.js";
+import { BaseHead, combineCells, withBounds } from "#data/heads.js";
+import { sumRanked } from "#data/ranked.js";
 
 /**
- * @typedef {import("#data/heads.js").Head} Head
+ * @typedef {import("#data/heads.js").Blocks} Blocks
  * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/heads.js").Some} Some
- * @typedef {import("#data/heads.js").SquareMap} SquareMap
+ * @typedef {import("#data/heads.js").Corner} Corner
+ * @typedef {import("#data/heads.js").RegionRows} RegionRows
  * @typedef {import("#data/heads.js").Tile} Tile
- * @typedef {import("#data/layer.js").Layer} Layer
+ * @typedef {import("#data/ranked.js").Ranked} Ranked
  */
 
-/** How several heads are seen as one. */
-export const TOGETHER = ["sum", "mean"];
+/** How several heads are combined. */
+export const REDUCTIONS = ["mean", "sum"];
 
-/** The head that is looked at; of several their sum or their mean. Null before its weights are read. @param {Layer} layer @param {{heads: number[], several: string}} state @returns {Head | null} */
-export function headOf(layer, { heads, several }) {
-  const head = layer.head(heads);
-  return head && heads.length > 1 && several === "sum" ? new Times(head, heads.length) : head;
+/** @param {BaseHead[]} heads @param {string} reduce @returns {BaseHead} */
+export function combineHeads(heads, reduce = "mean") {
+  if (heads.length === 1) return heads[0];
+  const mean = new MeanHead(heads);
+  return reduce === "sum" ? new SumHead(mean, heads.length) : mean;
 }
 
-/** Several heads as one: means of what each gives. @param {Head[]} heads @returns {Head} */
-export function together(heads) {
-  return heads.length === 1 ? heads[0] : new Mean(heads);
-}
-
-/** The mean of several heads. What one of them leaves out is left out. @implements {Head} */
-class Mean extends Known {
-  /** @param {Head[]} heads */
+/** The mean of several heads. What is unknown of one of them is unknown of the mean. */
+export class MeanHead extends BaseHead {
+  /** @param {BaseHead[]} heads */
   constructor(heads) {
-    super();
+    super(heads[0].numKeys);
     this.heads = heads;
-    this.whole = heads.every(({ whole }) => whole);
-    this.exact = heads.every(({ exact }) => exact);
-    this.squares = MeanSquares.of(heads.map(({ squares }) => squares));
-    this.finest = MeanSquares.of(heads.map(({ squares, finest }) => finest ?? squares));
-    /** @type {Head["sum"]} */
-    this.sum = heads.every(({ sum }) => sum)
-      ? (queries, keys) => mean(heads.map((head) => head.sum?.(queries, keys) ?? null))
-      : undefined;
-    /** @type {Head["finer"]} */
-    this.finer = heads.every(({ finer }) => finer)
-      ? (...seen) => meanTiles(heads.map((head) => head.finer?.(...seen) ?? []))
-      : undefined;
+    this.isDense = heads.every(({ isDense }) => isDense);
+    this.isRemote = heads.every(({ isRemote }) => isRemote);
+  }
+
+  get blocks() {
+    return MeanBlocks.of(this.heads.map(({ blocks }) => blocks));
+  }
+
+  get finestBlocks() {
+    return MeanBlocks.of(this.heads.map(({ finestBlocks }) => finestBlocks));
+  }
+
+  /** @param {number} cell @param {Corner} from @param {Corner} to */
+  tiles(cell, from, to) {
+    return meanTiles(this.heads.map((head) => head.tiles(cell, from, to)));
   }
 
   /** @param {number} query */
-  prepare(query) {
-    for (const head of this.heads) head.prepare?.(query);
+  prefetch(query) {
+    for (const head of this.heads) head.prefetch(query);
   }
 
   /** @param {number} query @param {number} key */
   isMasked(query, key) {
-    return this.heads.every((head) => isMasked(head, query, key));
+    return this.heads.every((head) => head.isMasked(query, key));
   }
 
   /** @param {number[]} queries @param {number[]} keys */
-  async ask(queries, keys = []) {
-    for (const head of this.heads) await head.ask(queries, keys);
+  requestAll(queries, keys) {
+    return this.heads.map((head) => head.requestAll(queries, keys)).every(Boolean);
+  }
+
+  /** @param {number[]} queries @param {number[]} keys */
+  async fetch(queries, keys) {
+    for (const head of this.heads) await head.fetch(queries, keys);
   }
 
   /** @param {number} query @param {number} key @returns {Cell} */
   cell(query, key) {
-    const cells = this.heads.map((head) => head.cell(query, key));
-    const seen = cells.filter(({ state }) => state !== "masked");
-    if (seen.length === 0) return cells[0];
-    const most = seen.reduce((sum, cell) => sum + cell.most, 0) / cells.length;
-    const known = seen.every(({ state }) => state === "known");
-    return { state: known ? "known" : "unknown", weight: known ? most : NaN, most };
-  }
-
-  /** @param {number} query @returns {Some} */
-  row(query) {
-    return summed(
-      this.heads.map((head) => head.row(query)),
-      ({ key }) => key,
-      1 / this.heads.length,
+    return combineCells(
+      this.heads.map((head) => head.cell(query, key)),
+      this.heads.length,
     );
   }
 
-  /** @param {number} key @returns {Some} */
-  column(key) {
-    return summed(
-      this.heads.map((head) => head.column(key)),
-      ({ query }) => query,
-      1 / this.heads.length,
-    );
-  }
-}
-
-/** So many times a head: of the mean of some their sum. @implements {Head} */
-class Times extends Known {
-  /** @param {Head} head @param {number} times */
-  constructor(head, times) {
-    super();
-    this.head = head;
-    this.times = times;
-    this.whole = head.whole;
-    this.exact = head.exact;
-    this.finest = head.finest && ScaledSquares.of(head.finest, times);
-    const { sum, inTokens, finer } = head;
-    /** @type {Head["sum"]} */
-    this.sum = sum && ((queries, keys) => scaled(sum.call(head, queries, keys), times));
-    /** @type {Head["inTokens"]} */
-    this.inTokens = inTokens && ((region) => ({ ...inTokens(region), head: new Times(inTokens(region).head, times) }));
-    /** @type {Head["finer"]} */
-    this.finer =
-      finer &&
-      ((cell, from, to) =>
-        finer.call(head, cell, from, to).map((tile) => ({ ...tile, squares: ScaledSquares.of(tile.squares, times) })));
-  }
-
-  get squares() {
-    return ScaledSquares.of(this.head.squares, this.times);
-  }
-
-  /** @param {number} query */
-  prepare(query) {
-    this.head.prepare?.(query);
-  }
-
-  /** @param {number} query @param {number} key */
-  isMasked(query, key) {
-    return isMasked(this.head, query, key);
-  }
-
-  /** @param {number[]} queries @param {number[]} keys */
-  ask(queries, keys = []) {
-    return this.head.ask(queries, keys);
-  }
-
-  /** @param {number} query @param {number} key @returns {Cell} */
-  cell(query, key) {
-    const { state, weight, most } = this.head.cell(query, key);
-    return { state, weight: this.times * weight, most: this.times * most };
-  }
-
-  /** @param {number} query @returns {Some} */
+  /** @param {number} query @returns {Ranked} */
   row(query) {
-    return this.of(this.head.row(query));
+    const rows = this.heads.map((head) => head.row(query));
+    const mean = sumRanked(rows, ({ key }) => key, 1 / rows.length);
+    return withBounds(mean, ({ key }) => this.cell(query, key));
   }
 
-  /** @param {number} key @returns {Some} */
+  /** @param {number} key @returns {Ranked} */
   column(key) {
-    return this.of(this.head.column(key));
+    const columns = this.heads.map((head) => head.column(key));
+    const mean = sumRanked(columns, ({ query }) => query, 1 / columns.length);
+    return withBounds(mean, ({ query }) => this.cell(query, key));
   }
 
-  /** @param {Some} some @returns {Some} */
-  of({ links, left, ...more }) {
+  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */
+  regionRows(queries, keys, hidden) {
+    if (!this.isRemote) return super.regionRows(queries, keys, hidden);
+    const all = this.heads.map((head) => head.regionRows(queries, keys, hidden).rows);
+    if (all.includes(null)) return { rows: null, error: 0, approximate: false };
+    const mean = (/** @type {number} */ row) => all.reduce((sum, rows) => sum + Number(rows?.[row]), 0) / all.length;
     return {
-      ...more,
-      links: links.map((link) => ({ ...link, weight: this.times * link.weight })),
-      left: this.times * left,
+      rows: Float64Array.from(/** @type {Float64Array} */ (all[0]), (_, row) => mean(row)),
+      error: 0,
+      approximate: false,
     };
   }
 }
 
-/** @param {number | null} number @param {number} factor */
-function scaled(number, factor) {
-  return number === null ? null : factor * number;
+/** The sum of several heads: `count` times their mean. */
+class SumHead extends BaseHead {
+  /** @param {BaseHead} mean @param {number} count */
+  constructor(mean, count) {
+    super(mean.numKeys);
+    this.mean = mean;
+    this.numHeads = count;
+    this.isDense = mean.isDense;
+    this.isRemote = mean.isRemote;
+  }
+
+  get blocks() {
+    return ScaledBlocks.of(this.mean.blocks, this.numHeads);
+  }
+
+  get finestBlocks() {
+    return ScaledBlocks.of(this.mean.finestBlocks, this.numHeads);
+  }
+
+  /** @param {number} cell @param {Corner} from @param {Corner} to */
+  tiles(cell, from, to) {
+    const tiles = this.mean.tiles(cell, from, to);
+    return tiles.map((tile) => ({ ...tile, blocks: ScaledBlocks.of(tile.blocks, this.numHeads) }));
+  }
+
+  /** @param {number} query */
+  prefetch(query) {
+    this.mean.prefetch(query);
+  }
+
+  /** @param {number} query @param {number} key */
+  isMasked(query, key) {
+    return this.mean.isMasked(query, key);
+  }
+
+  /** @param {number[]} queries @param {number[]} keys */
+  requestAll(queries, keys) {
+    return this.mean.requestAll(queries, keys);
+  }
+
+  /** @param {number[]} queries @param {number[]} keys */
+  fetch(queries, keys) {
+    return this.mean.fetch(queries, keys);
+  }
+
+  /** @param {number} query @param {number} key @returns {Cell} */
+  cell(query, key) {
+    const { state, weight, upperBound, error } = this.mean.cell(query, key);
+    const n = this.numHeads;
+    return { state, weight: n * weight, upperBound: n * upperBound, error: n * error };
+  }
+
+  /** @param {number} query @returns {Ranked} */
+  row(query) {
+    return sumRanked([this.mean.row(query)], ({ key }) => key, this.numHeads);
+  }
+
+  /** @param {number} key @returns {Ranked} */
+  column(key) {
+    return sumRanked([this.mean.column(key)], ({ query }) => query, this.numHeads);
+  }
+
+  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */
+  regionRows(queries, keys, hidden) {
+    const { rows, error, approximate } = this.mean.regionRows(queries, keys, hidden);
+    return { rows: rows?.map((row) => this.numHeads * row) ?? null, error: this.numHeads * error, approximate };
+  }
 }
 
-/** Null where one is. @param {(number | null)[]} numbers */
-function mean(numbers) {
-  return numbers.includes(null)
-    ? null
-    : /** @type {number[]} */ (numbers).reduce((sum, number) => sum + number / numbers.length, 0);
-}
-
-/** The means of those tiles that are there of every head. @param {Tile[][]} tiles @returns {Tile[]} */
+/** The means of the tiles that every head has. @param {Tile[][]} tiles @returns {Tile[]} */
 function meanTiles([first, ...others]) {
   return first.flatMap((tile) => {
     const same = others.map((all) =>
       all.find(
-        ({ row, column, squares }) => row === tile.row && column === tile.column && squares.size === tile.squares.size,
+        ({ row, column, blocks }) => row === tile.row && column === tile.column && blocks.size === tile.blocks.size,
       ),
     );
-    return same.includes(undefined)
-      ? []
-      : [{ ...tile, squares: MeanSquares.of([tile, .../** @type {Tile[]} */ (same)].map(({ squares }) => squares)) }];
+    if (same.includes(undefined)) return [];
+    const blocks = [tile, .../** @type {Tile[]} */ (same)].map((each) => each.blocks);
+    return [{ ...tile, blocks: MeanBlocks.of(blocks) }];
   });
 }
 
-/** @type {WeakMap<SquareMap, {squares: SquareMap[], mean: MeanSquares}>} */
-const means = new WeakMap(); // of squares with others, by the first: who has drawn them knows them again
-/** @type {WeakMap<SquareMap, Map<number, ScaledSquares>>} */
+/** @type {WeakMap<Blocks, {all: Blocks[], mean: MeanBlocks}>} */
+const meansByFirst = new WeakMap(); // so that the same blocks give the same object, which who drew it recognizes
+/** @type {WeakMap<Blocks, Map<number, ScaledBlocks>>} */
 const multiples = new WeakMap();
 
-/** So many times what squares give. @implements {SquareMap} */
-class ScaledSquares {
-  /** @param {SquareMap} squares @param {number} factor */
-  constructor(squares, factor) {
-    this.squares = squares;
+/** @implements {Blocks} */
+class ScaledBlocks {
+  /** @param {Blocks} blocks @param {number} factor */
+  constructor(blocks, factor) {
+    this.blocks = blocks;
     this.factor = factor;
-    this.rows = squares.rows;
-    this.columns = squares.columns;
-    this.size = squares.size;
+    this.rows = blocks.rows;
+    this.columns = blocks.columns;
+    this.size = blocks.size;
   }
 
-  /** The same for the same squares. @param {SquareMap} squares @param {number} factor */
-  static of(squares, factor) {
-    const known = multiples.get(squares) ?? new Map();
-    multiples.set(squares, known);
-    if (!known.has(factor)) known.set(factor, new ScaledSquares(squares, factor));
-    return /** @type {ScaledSquares} */ (known.get(factor));
+  /** @param {Blocks} blocks @param {number} factor */
+  static of(blocks, factor) {
+    const cached = multiples.get(blocks) ?? new Map();
+    multiples.set(blocks, cached);
+    if (!cached.has(factor)) cached.set(factor, new ScaledBlocks(blocks, factor));
+    return /** @type {ScaledBlocks} */ (cached.get(factor));
   }
 
   /** @param {number} row @param {number} column */
   at(row, column) {
-    return this.factor * this.squares.at(row, column);
+    return this.factor * this.blocks.at(row, column);
   }
 }
 
-/** The mean of what squares of the same places give. @implements {SquareMap} */
-class MeanSquares {
-  /** The same for the same squares. @param {SquareMap[]} squares */
-  static of(squares) {
-    const known = means.get(squares[0]);
-    if (
-      known &&
-      known.squares.length === squares.length &&
-      known.squares.every((each, index) => each === squares[index])
-    )
-      return known.mean;
-    const made = { squares, mean: new MeanSquares(squares) };
-    means.set(squares[0], made);
-    return made.mean;
+/** @implements {Blocks} */
+class MeanBlocks {
+  /** @param {Blocks[]} all */
+  static of(all) {
+    const cached = meansByFirst.get(all[0]);
+    if (cached && cached.all.length === all.length && cached.all.every((each, index) => each === all[index])) {
+      return cached.mean;
+    }
+    const mean = new MeanBlocks(all);
+    meansByFirst.set(all[0], { all, mean });
+    return mean;
   }
 
-  /** @param {SquareMap[]} squares */
-  constructor(squares) {
-    this.all = squares;
-    this.rows = squares[0].rows;
-    this.columns = squares[0].columns;
-    this.size = squares[0].size;
+  /** @param {Blocks[]} all */
+  constructor(all) {
+    this.all = all;
+    this.rows = all[0].rows;
+    this.columns = all[0].columns;
+    this.size = all[0].size;
   }
 
-  /** @param {number} row @param {number} column */
+  /** @param {number} row @param {number} column  NaN where every head is masked. */
   at(row, column) {
-    let [sum, seen] = [0, false];
+    let [sum, visible] = [0, false];
     for (const each of this.all) {
       const weight = each.at(row, column);
       if (Number.isNaN(weight)) continue;
       sum += weight;
-      seen = true;
+      visible = true;
     }
-    return seen ? sum / this.all.length : NaN;
+    return visible ? sum / this.all.length : NaN;
   }
 }

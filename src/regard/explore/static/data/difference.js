@@ -1,108 +1,158 @@
-// What one head gives more than another, for the tokens that are in both.
+// Two recordings: which layers, heads and tokens belong together, and how much more a head gives than another.
 
-import { aligned, byPlace } from "#data/pairing.js";
+import { BaseHead } from "#data/heads.js";
 
 /**
- * @typedef {import("#data/heads.js").Head} Head
+ * @typedef {import("#data/heads.js").BaseHead} Head
  * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/pairing.js").Alignment} Alignment
- * @typedef {{layer: Layer, against: Layer, rows: Alignment, columns: Alignment, why: string | null}} Pair
- *   Two layers, and how their tokens are aligned; `why` is why there is no difference.
+ * @typedef {import("#data/recording.js").Recording} Recording
+ * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @typedef {import("#state/unit.js").Unit} Unit
+ * @typedef {[startA: number, startB: number, length: number]} Run
+ * @typedef {{sequences: [number, number], tokens: Run[], words: Run[]}} AlignmentHeader  See page_format.py.
+ * @typedef {[a: number, b: number]} Pair  A position in each text.
  */
 
-const alignments = new WeakMap(); // of tokens, with others
-
-/** @returns {Alignment} */
-function alignmentOf(one, other) {
-  const known = alignments.get(one) ?? new WeakMap();
-  alignments.set(one, known);
-  if (!known.has(other)) known.set(other, aligned(one, other));
-  return known.get(other);
-}
-
-/** Two layers as a pair: weights are compared where tokens are aligned; squares by place, where there are as many of one size. @param {Layer} layer @param {Layer} against @returns {Pair} */
-export function paired(layer, against) {
-  const [rows, columns] = [alignmentOf(layer.queries, against.queries), alignmentOf(layer.keys, against.keys)];
-  const forms = [layer.header.form, against.header.form];
-  if (forms.every((form) => form === "whole")) {
-    const why =
-      rows.pairs.length && columns.pairs.length ? null : "No token is in both, so there is no difference to show.";
-    return { layer, against, rows, columns, why };
+/** The positions of two texts that belong together. */
+export class Alignment {
+  /** @param {Sequence} a @param {Sequence} b @param {Run[]} runs */
+  constructor(a, b, runs) {
+    this.a = a;
+    this.b = b;
+    this.pairs = runs.flatMap(([startA, startB, length]) => pairsFrom(startA, startB, length));
+    this.labels = this.pairs.map(([index]) => a.labels[index]);
+    // For each position its counterpart, and the index of its pair; −1 where there is none.
+    this.aToB = new Int32Array(a.length).fill(-1);
+    this.bToA = new Int32Array(b.length).fill(-1);
+    this.aToPair = new Int32Array(a.length).fill(-1);
+    for (const [index, [inA, inB]] of this.pairs.entries()) {
+      this.aToB[inA] = inB;
+      this.bToA[inB] = inA;
+      this.aToPair[inA] = index;
+    }
   }
-  const sizes = [layer, against].map(({ header }) => (header.form === "whole" ? 1 : header.size));
-  const counts = [layer, against].map(({ queries, keys }) => `${queries.length} × ${keys.length}`);
-  if (counts[0] !== counts[1])
-    return {
-      layer,
-      against,
-      rows,
-      columns,
-      why: `No difference is shown: the texts are long, so the file holds squares of many tokens, and those can be compared only where both have as many tokens (A has ${counts[0]}, B ${counts[1]}).`,
-    };
-  if (sizes[0] !== sizes[1])
-    return {
-      layer,
-      against,
-      rows,
-      columns,
-      why: `No difference is shown: a square of A is ${sizes[0]} × ${sizes[0]} tokens, and one of B ${sizes[1]} × ${sizes[1]}.`,
-    };
-  return { layer, against, rows: byPlace(layer.queries.length), columns: byPlace(layer.keys.length), why: null };
 }
 
-/** How much more the other head gives than the one: of each aligned row to each aligned column, or of squares. */
-export class Difference {
-  /** @param {Head} one @param {Head} other @param {Pair} pair */
-  constructor(one, other, { rows, columns }) {
-    this.size = one.squares.size;
-    this.whole = true; // nothing but squares is drawn of it
-    this.heads = [one, other];
-    this.pairs = [rows.pairs, columns.pairs];
-    const single = this.size === 1;
-    const [high, wide] = single ? this.pairs.map(({ length }) => length) : [one.squares.rows, one.squares.columns];
-    this.places = single ? this.pairs : [byPlace(high).pairs, byPlace(wide).pairs]; // of rows and columns in both
-    const values = new Float32Array(high * wide);
-    for (let row = 0; row < high; row++) {
-      const [here, there] = this.places[0][row];
-      for (let column = 0; column < wide; column++) {
-        const [key, otherKey] = this.places[1][column];
-        values[row * wide + column] = other.squares.at(there, otherKey) - one.squares.at(here, key); // NaN where either is masked
+/** @param {number} startA @param {number} startB @param {number} length */
+function pairsFrom(startA, startB, length) {
+  return Array.from({ length }, (_, index) => /** @type {Pair} */ ([startA + index, startB + index]));
+}
+
+/** A layer and the one that it is compared with. */
+export class LayerPair {
+  /** @param {Layer} a @param {Layer} b @param {Unit} unit @param {(side: "queries" | "keys", byPosition: boolean) => Alignment} align */
+  constructor(a, b, unit, align) {
+    this.a = a;
+    this.b = b;
+    this.unit = unit;
+    const hasBlocks = !a.isDense || !b.isDense;
+    const mismatch = hasBlocks ? mismatchOf(a, b) : "";
+    /** Whether blocks are compared, each with the one at the same position. */
+    this.isByPosition = hasBlocks && !mismatch;
+    this.rows = align("queries", this.isByPosition);
+    this.columns = align("keys", this.isByPosition);
+    const isEmpty = !this.rows.pairs.length || !this.columns.pairs.length;
+    /** Why there is no difference; empty if there is one. */
+    this.reason = mismatch || (isEmpty ? `No ${unit.name} is in both, so there is no difference to show.` : "");
+  }
+
+  /** Those of some heads of A that B has too, by their index in the model, and their places in B. @param {number[]} heads */
+  headsInBoth(heads) {
+    const placeInB = (/** @type {number} */ head) => this.b.headIndices.indexOf(this.a.headIndices[head]);
+    const inBoth = heads.filter((head) => placeInB(head) >= 0);
+    return { a: inBoth, b: inBoth.map(placeInB) };
+  }
+}
+
+/** Why the blocks of two layers cannot be compared; empty if they can. @param {Layer} a @param {Layer} b */
+function mismatchOf(a, b) {
+  const [inA, inB] = [a, b].map(({ queries, keys }) => `${queries.length} × ${keys.length}`);
+  const [blockA, blockB] = [a, b].map(({ blockSize }) => `${blockSize} × ${blockSize}`);
+  if (inA !== inB) {
+    return `No difference is shown: long texts are stored in blocks of many tokens, which can be compared only if A and B have the same number of tokens (A has ${inA}, B has ${inB}).`;
+  }
+  return blockA === blockB
+    ? ""
+    : `No difference is shown: a block of A has ${blockA} tokens, a block of B has ${blockB}.`;
+}
+
+/** The pair of each layer; null for a layer that the second recording does not have. @param {Recording} recording @param {Recording} compareWith @param {Unit} unit */
+export function pairLayers({ layers }, { layers: others, counterparts, alignments }, unit) {
+  /** @type {Map<string, Alignment>} */
+  const cache = new Map(); // layers share their texts
+  return layers.map((a, layer) => {
+    const index = counterparts[layer];
+    if (index === null) return null;
+    const b = others[index];
+    return new LayerPair(a, b, unit, (side, byPosition) => {
+      const sequences = `${a.header[side]},${b.header[side]}`;
+      const header = alignments.find((each) => String(each.sequences) === sequences);
+      /** @type {Run[]} */
+      const runs = byPosition ? [[0, 0, a[side].length]] : (header?.[unit.isWord ? "words" : "tokens"] ?? []);
+      const alignment =
+        cache.get(`${sequences} ${byPosition}`) ?? new Alignment(unit.text(a[side]), unit.text(b[side]), runs);
+      cache.set(`${sequences} ${byPosition}`, alignment);
+      return alignment;
+    });
+  });
+}
+
+/** How much more a head of B gives than one of A, where both have a row and a column; from −1 to 1. */
+export class Difference extends BaseHead {
+  /** @param {Head} a @param {Head} b @param {LayerPair} pair */
+  constructor(a, b, { rows, columns, a: { precision: precisionA }, b: { precision: precisionB } }) {
+    super(columns.pairs.length);
+    this.isDense = true; // nothing but its blocks is drawn
+    this.numHeads = a.numHeads;
+    this.a = a;
+    this.b = b;
+    this.pairs = { rows: rows.pairs, columns: columns.pairs };
+    /** How far a block that is not a single cell may be from the exact one. */
+    this.blockErrors = { a: a.numHeads * precisionA, b: b.numHeads * precisionB };
+    const [blocksA, blocksB] = [a.blocks, b.blocks];
+    const { size } = blocksA;
+    /** The rows and columns of its blocks, in A and in B. */
+    this.blockPairs =
+      size === 1 ? this.pairs : { rows: pairsFrom(0, 0, blocksA.rows), columns: pairsFrom(0, 0, blocksA.columns) };
+    const width = this.blockPairs.columns.length;
+    const values = new Float32Array(this.blockPairs.rows.length * width); // NaN where one is masked or hidden
+    for (const [row, [queryA, queryB]] of this.blockPairs.rows.entries()) {
+      for (const [column, [keyA, keyB]] of this.blockPairs.columns.entries()) {
+        values[row * width + column] = blocksB.at(queryB, keyB) - blocksA.at(queryA, keyA);
       }
     }
     this.values = values;
-    this.squares = { rows: high, columns: wide, size: this.size, at: (row, column) => values[row * wide + column] };
+    const at = (/** @type {number} */ row, /** @type {number} */ column) => values[row * width + column];
+    this.differences = { rows: this.blockPairs.rows.length, columns: width, size, at };
   }
 
-  /** What is known of an aligned cell. @returns {import("#data/heads.js").Cell} */
-  cell(row, column) {
-    const [one, other] = this.heads.map((head, which) =>
-      head.cell(this.pairs[0][row][which], this.pairs[1][column][which]),
-    );
-    if (one.state === "masked" || other.state === "masked") return { state: "masked", weight: NaN, most: 0 };
-    const known = one.state === "known" && other.state === "known";
-    return {
-      state: known ? "known" : "unknown",
-      weight: known ? other.weight - one.weight : NaN,
-      most: Math.max(one.most, other.most),
-    };
+  get blocks() {
+    return this.differences;
   }
 
-  /** The mean size of the difference over the cells, or squares, that both have; NaN where there are none. */
+  /** The weights of a block in A and B, with their errors; NaN where masked or hidden. @param {number} row @param {number} column */
+  weights(row, column) {
+    const [[queryA, queryB], [keyA, keyB]] = [this.blockPairs.rows[row], this.blockPairs.columns[column]];
+    if (this.blocks.size === 1) return { a: this.a.cell(queryA, keyA), b: this.b.cell(queryB, keyB) };
+    const [a, b] = [this.a.blocks.at(queryA, keyA), this.b.blocks.at(queryB, keyB)];
+    return { a: { weight: a, error: this.blockErrors.a }, b: { weight: b, error: this.blockErrors.b } };
+  }
+
+  /** @param {number} row @param {number} column */
+  isMasked(row, column) {
+    const [[queryA, queryB], [keyA, keyB]] = [this.pairs.rows[row], this.pairs.columns[column]];
+    return this.a.isMasked(queryA, keyA) || this.b.isMasked(queryB, keyB);
+  }
+
+  /** The mean size over all blocks; NaN where there are none. */
   mean() {
-    let [sum, count] = [0, 0];
-    for (const value of this.values) {
-      if (Number.isNaN(value)) continue;
-      sum += Math.abs(value);
-      count++;
-    }
-    return sum / count;
+    const known = this.values.filter((value) => !Number.isNaN(value));
+    return known.reduce((sum, value) => sum + Math.abs(value), 0) / known.length;
   }
 
-  /** The largest size of a row. */
-  most(row) {
-    let found = 0;
-    for (let column = 0; column < this.squares.columns; column++)
-      found = Math.max(found, Math.abs(this.squares.at(row, column)) || 0);
-    return found;
+  /** The largest size in a row. @param {number} row */
+  largest(row) {
+    const values = this.values.subarray(row * this.blocks.columns, (row + 1) * this.blocks.columns);
+    return values.reduce((largest, value) => Math.max(largest, Math.abs(value) || 0), 0);
   }
 }

@@ -1,257 +1,343 @@
-// What is known of a head: all its weights, or a sketch of them. What is not known is said, never shown as zero.
+// One attention head: all of its weights, or a sketch of them. What is not stored is reported as such, never as zero.
 
-import { Squares } from "#data/page_format.js";
+import { rankEntries, sumRanked } from "#data/ranked.js";
 
 /**
- * @typedef {import("#data/page_format.js").Reader} Reader
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {{rows: number, columns: number, size: number, at(row: number, column: number): number}} SquareMap  Squares, or the mean of some.
- * @typedef {{query: number, key: number, weight: number}} Link  One weight and where it stands; a masked cell has none.
- * @typedef {{state: "known" | "masked" | "unknown" | "hidden", weight: number, most: number}} Cell
- *   `most` is what the weight of an unknown cell can be at most.
- * @typedef {{links: Link[], left: number, waiting?: boolean, rough?: boolean, unscaled?: boolean}} Some
- *   Links, strongest first, and the mass of those that are not among them: roughly, or exactly; `waiting` where a server was
- *   asked for them; `unscaled` where weights were to be rescaled, but could not be in some of the rows.
- * @typedef {{row: number, column: number}} Spot
- * @typedef {Spot & {squares: SquareMap}} Tile  Squares, and the cell where they begin.
- * @typedef {{squares: SquareMap, cell(query: number, key: number): Cell, row(query: number): Some, column(key: number): Some,
- *   rows(queries: number[]): Some, prepare?(query: number): void, columnsOf(keys: number[]): Some, whole: boolean, exact?: boolean, finest?: SquareMap,
- *   ask(queries: number[], keys?: number[]): Promise<void>, sum?(queries: [number, number], keys: [number, number]): number | null, times?: number,
- *   finer?: (cell: number, from: Spot, to: Spot) => Tile[], isMasked?: (query: number, key: number) => boolean,
- *   inTokens?: (region: import("#state/store.js").Region) => import("#state/store.js").Region & {head: Head}}} Head
- *   `rows` is the mean of several rows, `columnsOf` the sum of several columns. `ask` has a server tell rows and columns, and `sum` what some
- *   rows give to some columns, each from the first to the last; null while that is on its way. `finer` gives smaller squares of a part of
- *   the matrix, those that are there, for cells of so many CSS pixels, and `finest` are the smallest that a file has of all. Of a sum of heads, `times` is how many they are.
+ * @typedef {import("#data/page_format.js").BlockMap} BlockMap
+ * @typedef {{rows: number, columns: number, size: number, at(row: number, column: number): number}} Blocks  A BlockMap, or what is computed from some.
+ * @typedef {import("#data/ranked.js").Ranked} Ranked
+ * @typedef {import("#data/ranked.js").Entry} Entry
+ * @typedef {{state: "known" | "masked" | "unknown" | "hidden", weight: number, upperBound: number, error: number}} Cell
+ *   `upperBound` is the largest weight that an unknown cell can have; `error` is how far a known weight may be from the exact one.
+ * @typedef {{sum: number | null, error: number, approximate: boolean}} RegionSum  `sum` is null while it is loading.
+ * @typedef {{rows: Float64Array | null, error: number, approximate: boolean}} RegionRows  Sums of rows; null while they are loading.
+ * @typedef {{row: number, column: number}} Corner
+ * @typedef {Corner & {blocks: Blocks}} Tile  A part of the matrix, and the cell where it begins.
  */
 
-/** What every head can tell of several rows and columns. @abstract */
-export class Known {
-  /** @param {number} query @returns {Some} */
+const MAX_SUMS = 4; // of rows and columns that are remembered
+const MAX_SUMMED_CELLS = 70_000; // of a region whose cells are added one by one
+
+/**
+ * The sum of some cells, divided by a number; masked and hidden ones count as 0. What is unknown of one is unknown of the sum.
+ * @param {Cell[]} cells @param {number} divisor @param {number} limit  The largest sum that there can be. @returns {Cell}
+ */
+export function combineCells(cells, divisor, limit = Infinity) {
+  const visible = cells.filter(({ state }) => state !== "masked" && state !== "hidden");
+  if (visible.length === 0) return cells[0];
+  /** @type {(field: "upperBound" | "error") => number} */
+  const sum = (field) => visible.reduce((total, cell) => total + cell[field], 0) / divisor;
+  const known = visible.every(({ state }) => state === "known");
+  const upperBound = Math.min(sum("upperBound"), limit);
+  return { state: known ? "known" : "unknown", weight: known ? upperBound : NaN, upperBound, error: sum("error") };
+}
+
+/**
+ * A sum of rows or columns of a sketch lists what some of them store, although others may add to it: what they add at most
+ * is part of the error. @param {Ranked} ranked @param {(entry: Entry) => Cell} cellOf  The sum at an entry. @returns {Ranked}
+ */
+export function withBounds(ranked, cellOf) {
+  if (ranked.isComplete || ranked.loading) return ranked;
+  const entries = ranked.entries.map((entry) => {
+    const { state, upperBound } = cellOf(entry);
+    return state === "unknown" ? { ...entry, error: Math.max(entry.error, upperBound - entry.weight) } : entry;
+  });
+  return { ...ranked, entries };
+}
+
+/** What every head has. @abstract */
+export class BaseHead {
+  /** @param {number} numKeys */
+  constructor(numKeys) {
+    this.numKeys = numKeys;
+    /** Whether every weight is known. */
+    this.isDense = false;
+    /** Whether every weight can be loaded exactly. */
+    this.isRemote = false;
+    /** How many heads this one is the sum of. */
+    this.numHeads = 1;
+    /** @type {Map<string, Ranked>} */
+    this.sums = new Map();
+  }
+
+  /** The whole matrix, in blocks. @returns {Blocks} */
+  get blocks() {
+    throw new Error("a head has blocks");
+  }
+
+  /** The whole matrix in the smallest blocks that the page has. @returns {Blocks} */
+  get finestBlocks() {
+    return this.blocks;
+  }
+
+  /** Smaller blocks of a part of the matrix, those that are loaded, for cells of some CSS pixels. @param {number} _cell @param {Corner} _from @param {Corner} _to @returns {Tile[]} */
+  tiles(_cell, _from, _to) {
+    return [];
+  }
+
+  /** @param {number} query @param {number} key @returns {Cell} */
+  cell(query, key) {
+    throw new Error(`a head has a cell at ${query}, ${key}`);
+  }
+
+  /** @param {number} query @returns {Ranked} */
   row(query) {
-    throw new Error(`a head tells nothing of row ${query}`);
+    throw new Error(`a head has a row ${query}`);
   }
 
-  /** @param {number} key @returns {Some} */
+  /** @param {number} key @returns {Ranked} */
   column(key) {
-    throw new Error(`a head tells nothing of column ${key}`);
+    throw new Error(`a head has a column ${key}`);
   }
 
-  /** The mean of some rows. @param {number[]} queries @returns {Some} */
+  /** The mean of several rows. @param {number[]} queries @returns {Ranked} */
   rows(queries) {
-    return queries.length === 1
-      ? this.row(queries[0])
-      : summed(
-          queries.map((query) => this.row(query)),
-          ({ key }) => key,
-          1 / queries.length,
-        );
+    if (queries.length === 1) return this.row(queries[0]);
+    if (!this.requestAll(queries, [])) return { entries: [], rest: 0, loading: true };
+    return this.remember(`rows ${queries}`, () => {
+      const rows = queries.map((query) => this.row(query));
+      const mean = sumRanked(rows, ({ key }) => key, 1 / queries.length);
+      /** @type {(entry: Entry) => Cell[]} */
+      const cells = ({ key }) => queries.map((query) => this.cell(query, key));
+      return withBounds(mean, (entry) => combineCells(cells(entry), queries.length));
+    });
   }
 
-  /** Have some rows and columns told, where a server has to. @param {number[]} _queries @param {number[]} _keys @returns {Promise<void>} */
-  async ask(_queries, _keys = []) {}
-
-  /** The sum of some columns. @param {number[]} keys @returns {Some} */
-  columnsOf(keys) {
-    return keys.length === 1
-      ? this.column(keys[0])
-      : summed(
-          keys.map((key) => this.column(key)),
-          ({ query }) => query,
-          1,
-        );
-  }
-}
-
-/** A head of which every weight is known. @implements {Head} */
-export class Whole extends Known {
-  /** @param {Squares} squares */
-  constructor(squares) {
-    super();
-    this.squares = squares;
-    this.whole = true;
+  /** The sum of several columns. @param {number[]} keys @returns {Ranked} */
+  columns(keys) {
+    if (keys.length === 1) return this.column(keys[0]);
+    if (!this.requestAll([], keys)) return { entries: [], rest: 0, loading: true };
+    return this.remember(`columns ${keys}`, () => {
+      const columns = keys.map((key) => this.column(key));
+      const sum = sumRanked(columns, ({ query }) => query, 1);
+      /** @type {(entry: Entry) => Cell[]} */
+      const cells = ({ query }) => keys.map((key) => this.cell(query, key));
+      return withBounds(sum, (entry) => combineCells(cells(entry), 1, this.numHeads));
+    });
   }
 
-  /** @param {Reader} reader @param {Layer} layer @returns {Head[]} */
-  static all(reader, layer) {
-    return reader
-      .codes(layer.codes, layer.heads.length, [layer.queries.length, layer.keys.length])
-      .map((squares) => new Whole(squares));
+  /** The last sums, which every view wants in every frame. @param {string} name @param {() => Ranked} compute */
+  remember(name, compute) {
+    const cached = this.sums.get(name);
+    if (cached) return cached;
+    const ranked = compute();
+    if (ranked.loading) return ranked;
+    if (this.sums.size >= MAX_SUMS) this.sums.clear();
+    this.sums.set(name, ranked);
+    return ranked;
   }
 
-  /** @param {number} query @param {number} key @returns {Cell} */
-  cell(query, key) {
-    const weight = this.squares.at(query, key);
-    return { state: Number.isNaN(weight) ? "masked" : "known", weight, most: weight };
+  /** Request rows and columns together. Whether all are there. @param {number[]} _queries @param {number[]} _keys */
+  requestAll(_queries, _keys) {
+    return true;
   }
 
-  /** @param {number} query @returns {Some} */
-  row(query) {
-    return ranked(this.squares.columns, (key) => ({ query, key, weight: this.squares.at(query, key) }));
+  /** Whether the mask excludes a cell, as far as that is known without loading anything. @param {number} query @param {number} key */
+  isMasked(query, key) {
+    return this.cell(query, key).state === "masked";
   }
 
-  /** @param {number} key @returns {Some} */
-  column(key) {
-    return ranked(this.squares.rows, (query) => ({ query, key, weight: this.squares.at(query, key) }));
-  }
-}
+  /** Load a row that will be shown soon. @param {number} _query */
+  prefetch(_query) {}
 
-/** A head of which the map is known, the strongest keys of each row, and what each key receives. @implements {Head} */
-export class Sketch extends Known {
+  /** Load rows and columns, and hand them over as they come. @param {number[]} _queries @param {number[]} _keys @returns {Promise<void>} */
+  async fetch(_queries, _keys) {}
+
   /**
-   * @param {Squares} squares @param {Uint16Array | Uint32Array} keys @param {Float32Array} weights @param {Float32Array} left
-   * @param {Float32Array} received @param {{allows(query: number, key: number): boolean | null}} runs  null: what the mask allows is not told.
+   * The sum of the weights from the first to the last query and key.
+   * @param {[number, number]} queries @param {[number, number]} keys @returns {RegionSum}
    */
-  constructor(squares, keys, weights, left, received, runs, levels = /** @type {Squares[]} */ ([])) {
-    super();
-    this.squares = squares;
-    this.keys = keys; // (queries, strongest)
-    this.weights = weights;
-    this.left = left; // (queries,)
-    this.received = received; // (keys,)
-    this.runs = runs;
-    this.levels = levels; // maps of smaller squares, if there are any
-    this.finest = levels.at(-1) ?? squares;
-    this.strongest = keys.length / left.length;
-    this.whole = false;
-    /** @type {Map<number, Link[]> | null} */
-    this.columns = null;
+  regionSum(queries, keys) {
+    const { rows, error, approximate } = this.regionRows(queries, keys, []);
+    return { sum: rows?.reduce((sum, row) => sum + row, 0) ?? null, error, approximate };
   }
 
-  /** @param {Reader} reader @param {Layer} layer @returns {Head[]} */
-  static all(reader, layer) {
-    const { size, map, finer, strongest, mask } = /** @type {Required<import("#data/recording.js").LayerHeader>} */ (
-      layer.header
-    );
-    const [heads, queries, keys] = [layer.heads.length, layer.queries.length, layer.keys.length];
-    const squares = reader.codes(layer.codes, heads, map, size);
-    const named = reader.integers(heads * queries * strongest, keys <= 2 ** 16 ? 2 : 4);
-    const [weights, left] = [reader.integers(heads * queries * strongest, 2), reader.integers(heads * queries, 2)].map(
-      (codes) => Float32Array.from(codes, (code) => layer.codes.weights[code]),
-    );
-    const received = reader.halves(heads * keys);
-    const runs = mask ? Runs.from(reader, queries, mask) : mask === 0 ? { allows: () => true } : { allows: () => null };
-    const levels = finer.map((level) => reader.codes(layer.codes, heads, level.map, level.size));
-    /** @template {Uint16Array | Uint32Array | Float32Array} Numbers @param {Numbers} numbers @param {number} width @param {number} head */
-    const part = (numbers, width, head) => /** @type {Numbers} */ (numbers.subarray(head * width, (head + 1) * width));
-    return squares.map(
-      (each, head) =>
-        new Sketch(
-          each,
-          part(named, queries * strongest, head),
-          part(weights, queries * strongest, head),
-          part(left, queries, head),
-          part(received, keys, head),
-          runs,
-          levels.map((all) => all[head]),
-        ),
-    );
+  /**
+   * What each row of a region gives to its keys.
+   * @param {[number, number]} queries @param {[number, number]} keys @param {number[]} _hidden  Keys that a server does not count. @returns {RegionRows}
+   */
+  regionRows(queries, keys, _hidden) {
+    const count = (queries[1] - queries[0] + 1) * (keys[1] - keys[0] + 1);
+    const cells = this.isDense || count <= MAX_SUMMED_CELLS ? this.sumCells(queries, keys) : null;
+    return cells ?? { rows: this.sumBlocks(queries, keys), error: 0, approximate: true };
+  }
+
+  /** Null if a cell is not known. @param {[number, number]} queries @param {[number, number]} keys @returns {RegionRows | null} */
+  sumCells([top, bottom], [left, right]) {
+    const rows = new Float64Array(bottom - top + 1);
+    let error = 0;
+    for (let query = top; query <= bottom; query++) {
+      for (let key = left; key <= right; key++) {
+        const cell = this.cell(query, key);
+        if (cell.state === "unknown") return null;
+        if (cell.state !== "known") continue;
+        rows[query - top] += cell.weight;
+        error += cell.error;
+      }
+    }
+    return { rows, error, approximate: false };
+  }
+
+  /** As if all weights of a block were the same. @param {[number, number]} queries @param {[number, number]} keys */
+  sumBlocks([top, bottom], keys) {
+    const blocks = this.finestBlocks;
+    const { size } = blocks;
+    const [first, last] = keys.map((key) => Math.floor(key / size));
+    const shares = Array.from({ length: last - first + 1 }, (_, index) => this.shareOfBlock(first + index, size, keys));
+    return Float64Array.from({ length: bottom - top + 1 }, (_, index) => {
+      const row = Math.floor((top + index) / size);
+      return shares.reduce((sum, share, column) => sum + share * (blocks.at(row, first + column) || 0), 0);
+    });
+  }
+
+  /** Which share of a block's keys is in a range; the last block may have fewer keys than others. @param {number} column @param {number} size @param {[number, number]} keys */
+  shareOfBlock(column, size, [left, right]) {
+    const [start, end] = [column * size, Math.min((column + 1) * size, this.numKeys)];
+    return (Math.min(end - 1, right) - Math.max(start, left) + 1) / (end - start);
+  }
+}
+
+/** A head of which every weight is known. */
+export class DenseHead extends BaseHead {
+  /**
+   * @param {BlockMap} blocks  All weights.
+   * @param {{error: number, hasSinks: boolean, exactRow?: ((query: number) => Float32Array) | null,
+   *   keyOrder?: ArrayLike<number>[] | null, queryOrder?: ArrayLike<number>[] | null}} options
+   *   `error` is how far a stored weight may be from the exact one; `exactRow` computes a row from query and key; `keyOrder` and
+   *   `queryOrder` say in which order the strongest of each row and column are, see `rankEntries`.
+   */
+  constructor(blocks, { error, hasSinks, exactRow = null, keyOrder = null, queryOrder = null }) {
+    super(blocks.columns);
+    this.isDense = true;
+    this.stored = blocks;
+    this.error = exactRow ? 0 : error;
+    this.hasSinks = hasSinks;
+    this.exactRow = exactRow;
+    this.keyOrder = keyOrder;
+    this.queryOrder = queryOrder;
+  }
+
+  get blocks() {
+    return this.stored;
+  }
+
+  /** @param {number} query @param {number} key  NaN where masked. */
+  weight(query, key) {
+    return this.exactRow ? this.exactRow(query)[key] : this.stored.at(query, key);
   }
 
   /** @param {number} query @param {number} key @returns {Cell} */
   cell(query, key) {
-    const from = query * this.strongest;
-    const place = this.keys.subarray(from, from + this.strongest).indexOf(key);
-    const allowed = this.runs.allows(query, key);
-    if (allowed === false) return { state: "masked", weight: NaN, most: 0 };
-    const weight = place < 0 ? 0 : this.weights[from + place];
-    if (place >= 0 && (weight > 0 || allowed)) return { state: "known", weight, most: weight };
-    return { state: "unknown", weight: NaN, most: Math.min(this.weights[from + this.strongest - 1], this.left[query]) };
+    const weight = this.weight(query, key);
+    return { state: Number.isNaN(weight) ? "masked" : "known", weight, upperBound: weight, error: this.error };
   }
 
-  /** @param {number} query @returns {Some} */
+  /** @param {number} query @returns {Ranked} */
   row(query) {
-    const from = query * this.strongest;
-    const links = Array.from({ length: this.strongest }, (_, place) => ({
-      query,
-      key: this.keys[from + place],
-      weight: this.weights[from + place],
-    }));
-    return {
-      links: links.filter(({ key, weight }) => weight > 0 || this.runs.allows(query, key)),
-      left: this.left[query],
-    };
+    const entries = this.entriesOf(this.stored.columns, (key) => [query, key]);
+    const total = this.hasSinks ? null : entries.length ? 1 : 0;
+    return { ...rankEntries(entries, this.keyOrder?.[query]), total };
   }
 
-  /** The smallest squares that take a pixel. @param {number} cell @returns {Tile[]} */
-  finer(cell) {
-    const squares = this.levels.findLast(({ size }) => size * cell >= 1);
-    return squares ? [{ squares, row: 0, column: 0 }] : [];
-  }
-
-  /** @param {number} key @returns {Some} */
+  /** @param {number} key @returns {Ranked} */
   column(key) {
-    this.columns ??= this.byKey();
-    const links = this.columns.get(key) ?? [];
-    const left = Math.max(0, this.received[key] - links.reduce((sum, { weight }) => sum + weight, 0));
-    return links.length && left > 0 ? { links, left, rough: true } : { links, left }; // by what each link is rounded, the rest is wrong
+    const entries = this.entriesOf(this.stored.rows, (query) => [query, key]);
+    return rankEntries(entries, this.queryOrder?.[key]);
   }
 
-  byKey() {
-    /** @type {Map<number, Link[]>} */
-    const found = new Map();
-    for (let place = 0; place < this.keys.length; place++) {
-      const [query, key, weight] = [Math.floor(place / this.strongest), this.keys[place], this.weights[place]];
-      if (weight === 0) continue;
-      const links = found.get(key) ?? [];
-      links.push({ query, key, weight });
-      found.set(key, links);
+  /** @param {number} count @param {(index: number) => [number, number]} place @returns {Entry[]} */
+  entriesOf(count, place) {
+    const entries = [];
+    for (let index = 0; index < count; index++) {
+      const [query, key] = place(index);
+      const weight = this.weight(query, key);
+      if (!Number.isNaN(weight)) entries.push({ query, key, weight, error: this.error });
     }
-    for (const links of found.values()) links.sort((a, b) => b.weight - a.weight);
+    return entries;
+  }
+}
+
+/** A head of which the page has maps, the strongest keys of each row, and what each key receives. */
+export class SketchHead extends BaseHead {
+  /**
+   * @param {{levels: BlockMap[], topKeys: ArrayLike<number>, topWeights: Float32Array, rest: Float32Array, received: ArrayLike<number>,
+   *   mask: {allows(query: number, key: number): boolean | null}, error: number, hasSinks: boolean}} data
+   *   `levels` are maps, the coarsest first; `topKeys` and `topWeights` are (queries, k); `rest` is what they leave of each row.
+   */
+  constructor({ levels, topKeys, topWeights, rest, received, mask, error, hasSinks }) {
+    super(received.length);
+    this.levels = levels;
+    this.topKeys = topKeys;
+    this.topWeights = topWeights;
+    this.rest = rest;
+    this.received = received;
+    this.mask = mask;
+    this.error = error;
+    this.hasSinks = hasSinks;
+    this.k = topKeys.length / rest.length;
+    /** @type {Map<number, Entry[]> | null} */
+    this.byKey = null;
+  }
+
+  get blocks() {
+    return this.levels[0];
+  }
+
+  get finestBlocks() {
+    return this.levels[this.levels.length - 1];
+  }
+
+  /** The smallest blocks that take a pixel. @param {number} cell @returns {Tile[]} */
+  tiles(cell) {
+    const blocks = this.levels.slice(1).findLast(({ size }) => size * cell >= 1);
+    return blocks ? [{ blocks, row: 0, column: 0 }] : [];
+  }
+
+  /** @param {number} query @param {number} key @returns {Cell} */
+  cell(query, key) {
+    const start = query * this.k;
+    let at = start;
+    while (at < start + this.k && this.topKeys[at] !== key) at++;
+    const isStored = at < start + this.k;
+    const allowed = this.mask.allows(query, key);
+    if (allowed === false) return { state: "masked", weight: NaN, upperBound: 0, error: 0 };
+    const weight = isStored ? this.topWeights[at] : 0;
+    if (isStored && (weight > 0 || allowed)) return { state: "known", weight, upperBound: weight, error: this.error };
+    const upperBound = Math.min(this.topWeights[start + this.k - 1], this.rest[query]) + this.error;
+    return { state: "unknown", weight: NaN, upperBound, error: 0 };
+  }
+
+  /** @param {number} query @returns {Ranked} */
+  row(query) {
+    const entries = [];
+    for (let at = query * this.k; at < (query + 1) * this.k; at++) {
+      const [key, weight] = [this.topKeys[at], this.topWeights[at]];
+      if (weight > 0 || this.mask.allows(query, key)) entries.push({ query, key, weight, error: this.error });
+    }
+    const rest = this.rest[query];
+    const total = this.hasSinks ? null : entries.length || rest > 0 ? 1 : 0;
+    return { entries, rest, total, numOrdered: entries.length, isComplete: rest === 0 };
+  }
+
+  /** @param {number} key @returns {Ranked} */
+  column(key) {
+    this.byKey ??= this.groupByKey();
+    const entries = this.byKey.get(key) ?? [];
+    const rest = Math.max(0, this.received[key] - entries.reduce((sum, { weight }) => sum + weight, 0));
+    return { entries, rest, approximate: rest > 0 && entries.length > 0, isComplete: rest === 0 };
+  }
+
+  groupByKey() {
+    /** @type {Map<number, Entry[]>} */
+    const found = new Map();
+    for (let at = 0; at < this.topKeys.length; at++) {
+      const [query, key, weight] = [Math.floor(at / this.k), this.topKeys[at], this.topWeights[at]];
+      if (weight === 0) continue;
+      const entries = found.get(key) ?? [];
+      entries.push({ query, key, weight, error: this.error });
+      found.set(key, entries);
+    }
+    for (const entries of found.values()) entries.sort((a, b) => b.weight - a.weight);
     return found;
   }
-}
-
-/** Which keys each row may see, as runs. */
-class Runs {
-  /** @param {Uint32Array} starts @param {Uint32Array} places */
-  constructor(starts, places) {
-    this.starts = starts; // where the boundaries of each row begin
-    this.places = places;
-  }
-
-  /** @param {Reader} reader @param {number} rows @param {number} boundaries */
-  static from(reader, rows, boundaries) {
-    const counts = reader.integers(rows, 4);
-    const places = /** @type {Uint32Array} */ (reader.integers(boundaries, 4));
-    for (let index = 1; index < boundaries; index++) places[index] += places[index - 1]; // modulo 2³²
-    const starts = new Uint32Array(rows + 1);
-    for (let row = 0; row < rows; row++) starts[row + 1] = starts[row] + counts[row];
-    return new Runs(starts, places);
-  }
-
-  /** @param {number} row @param {number} key */
-  allows(row, key) {
-    let passed = 0;
-    for (let index = this.starts[row]; index < this.starts[row + 1] && this.places[index] <= key; index++) passed++;
-    return passed % 2 === 1;
-  }
-}
-
-/** Links of the cells that are not masked, strongest first. @param {number} count @param {(index: number) => Link} link @returns {Some} */
-function ranked(count, link) {
-  const links = Array.from({ length: count }, (_, index) => link(index)).filter(({ weight }) => !Number.isNaN(weight));
-  return { links: links.sort((a, b) => b.weight - a.weight), left: 0 };
-}
-
-/** Links that meet at a place, added up. @param {Some[]} all @param {(link: Link) => number} place @param {number} factor @returns {Some} */
-export function summed(all, place, factor) {
-  /** @type {Map<number, Link>} */
-  const sums = new Map();
-  for (const link of all.flatMap(({ links }) => links)) {
-    const sum = sums.get(place(link)) ?? { ...link, weight: 0 };
-    sum.weight += factor * link.weight;
-    sums.set(place(link), sum);
-  }
-  return {
-    links: [...sums.values()].sort((a, b) => b.weight - a.weight),
-    left: all.reduce((sum, { left }) => sum + factor * left, 0),
-    waiting: all.some(({ waiting }) => waiting),
-    rough: all.some(({ rough }) => rough),
-    unscaled: all.some(({ unscaled }) => unscaled),
-  };
-}
-
-/** Whether the mask forbids a cell, as far as that is known without asking. @param {Head} head @param {number} query @param {number} key */
-export function isMasked(head, query, key) {
-  return head.isMasked ? head.isMasked(query, key) : head.cell(query, key).state === "masked";
 }

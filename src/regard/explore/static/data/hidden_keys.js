@@ -1,168 +1,256 @@
-// A head without the keys that are left out, the others as they are or rescaled.
+// A head without some keys, such as the first token; the other weights as they are, or as if the hidden keys were masked.
 
-import { isMasked, Known } from "#data/heads.js";
+import { BaseHead, combineCells } from "#data/heads.js";
 
 /**
- * @typedef {import("#data/heads.js").Head} Head
+ * @typedef {import("#data/heads.js").Blocks} Blocks
  * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/heads.js").Some} Some
+ * @typedef {import("#data/heads.js").Corner} Corner
+ * @typedef {import("#data/heads.js").RegionRows} RegionRows
+ * @typedef {import("#data/ranked.js").Ranked} Ranked
+ * @typedef {import("#data/sequence.js").Sequence} Sequence
  */
 
-const LEAST = 0.01; // a row that leaves less than this is not rescaled: the numbers that are stored are not so exact
-const NOISE = 0.02; // what remains of a square is no more than this share of it where nothing may remain
+/** Keys that often receive attention for want of anything better. */
+export const HIDE_OPTIONS = ["first", "special"];
 
-/** A head without some of its keys. @implements {Head} */
-export class Reduced extends Known {
-  /**
-   * @param {Head} head @param {{hidden: boolean[], queries: number, rescale: boolean, sinks: boolean, remote: boolean}} how
-   *   Whether each key is left out; how many rows there are; whether the weights that remain of a row are divided by 1 − those
-   *   that do not; whether something that is no key takes part of each row, so that it does not add up to 1; whether
-   *   a server tells each row when it is asked.
-   */
-  constructor(head, { hidden, queries, rescale, sinks, remote }) {
-    super();
+const MIN_SHARE = 0.001; // a row that leaves less than this is not rescaled
+const MAX_RELATIVE_ERROR = 0.02; // nor one of which the stored weights do not say closely enough how much it leaves
+/** @type {Cell} */
+const NOTHING = { state: "known", weight: 0, upperBound: 0, error: 0 };
+const NOISE = 0.02; // what a block of hidden keys and others leaves is zero below this share of the block
+
+/** Which keys are hidden. @param {Sequence} keys @param {string[]} hide @returns {boolean[]} */
+export function hiddenKeys(keys, hide) {
+  return keys.isSpecial.map(
+    (isSpecial, key) => (hide.includes("first") && key === 0) || (hide.includes("special") && isSpecial),
+  );
+}
+
+/** A head without some of its keys. With `rescale`, a row is divided by 1 − its hidden weights: the softmax without hidden keys. */
+export class HiddenKeysHead extends BaseHead {
+  /** @param {BaseHead} head @param {boolean[]} hidden  For each key. @param {{rescale: boolean, queries: number}} options */
+  constructor(head, hidden, { rescale, queries }) {
+    super(hidden.length);
     this.head = head;
     this.hidden = hidden;
-    this.queries = queries;
+    this.keys = hidden.flatMap((isHidden, key) => (isHidden ? [key] : []));
     this.rescale = rescale;
-    this.sinks = sinks;
-    this.whole = head.whole;
-    this.remote = remote;
-    this.exact = head.exact;
-    /** @type {Head["finer"]} */
-    this.finer =
-      head.finer &&
-      ((...part) =>
-        (head.finer?.(...part) ?? []).map((tile) =>
-          remote ? tile : { ...tile, squares: this.without(tile.squares) },
-        ));
-    this.isMasked =
-      head.isMasked && ((/** @type {number} */ query, /** @type {number} */ key) => isMasked(head, query, key));
-    this.keys = hidden.flatMap((is, key) => (is ? [key] : []));
-    this.shares = new Map(); // of rows
-    /** @type {WeakMap<import("#data/heads.js").SquareMap, import("#data/heads.js").SquareMap>} */
-    this.maps = new WeakMap(); // by those of the head, made when they are first asked for
+    this.queries = queries;
+    this.isDense = head.isDense;
+    this.isRemote = head.isRemote;
+    this.numHeads = head.numHeads;
+    /** @type {Map<number, {share: number, error: number} | null>} */
+    this.shares = new Map();
+    /** @type {WeakMap<Blocks, Blocks>} */
+    this.visible = new WeakMap();
+    /** Whether a server has still to send the hidden columns, which say what each row leaves. */
+    this.isLoading = rescale && head.isRemote;
+    this.sharesLoaded = this.isLoading ? this.loadShares() : Promise.resolve();
+  }
+
+  async loadShares() {
+    try {
+      await this.head.fetch([], this.keys);
+    } catch {
+      return; // disconnected: it keeps loading
+    }
+    for (let query = 0; query < this.queries; query++) this.shares.set(query, this.computeShare(query));
+    this.isLoading = false;
+  }
+
+  get blocks() {
+    return this.withoutHidden(this.head.blocks);
+  }
+
+  get finestBlocks() {
+    return this.withoutHidden(this.head.finestBlocks);
+  }
+
+  /** @param {number} cell @param {Corner} from @param {Corner} to */
+  tiles(cell, from, to) {
+    return this.head.tiles(cell, from, to).map((tile) => ({ ...tile, blocks: this.withoutHidden(tile.blocks, tile) }));
+  }
+
+  /** @param {number} query */
+  prefetch(query) {
+    this.head.prefetch(query);
+  }
+
+  /** @param {number} query @param {number} key */
+  isMasked(query, key) {
+    return this.head.isMasked(query, key);
   }
 
   /** @param {number[]} queries @param {number[]} keys */
-  ask(queries, keys = []) {
-    return this.head.ask(queries, keys);
+  requestAll(queries, keys) {
+    return this.head.requestAll(queries, keys) && !this.isLoading;
   }
 
-  get squares() {
-    return this.without(this.head.squares);
+  /** @param {number[]} queries @param {number[]} keys */
+  async fetch(queries, keys) {
+    await this.sharesLoaded;
+    await this.head.fetch(queries, keys);
   }
 
-  /** @returns {Cell} */
+  /** @param {number} query @param {number} key @returns {Cell} */
   cell(query, key) {
+    if (this.hidden[key]) return { state: "hidden", weight: NaN, upperBound: 0, error: 0 };
+    if (this.isLoading) return { state: "unknown", weight: NaN, upperBound: this.numHeads, error: 0 };
     const cell = this.head.cell(query, key);
-    if (this.hidden[key]) return { state: "hidden", weight: NaN, most: 0 };
-    const share = this.share(query) ?? 1;
-    return { state: cell.state, weight: cell.weight / share, most: Math.min(cell.most / share, 1) };
+    const { weight, error } = this.rescaled(query, cell);
+    const { share } = this.shareOf(query) ?? { share: 1 };
+    return { state: cell.state, weight, error, upperBound: Math.min(cell.upperBound / share, this.numHeads) };
   }
 
-  /** @returns {Some} */
+  /** @param {number} query @returns {Ranked} */
   row(query) {
-    const { links, left, waiting } = this.head.row(query);
-    const share = this.share(query);
+    const ranked = this.head.row(query);
+    if (ranked.loading || this.isLoading) return { entries: [], rest: 0, loading: true };
+    const { entries, rest, total, numOrdered = 0, isComplete, approximate } = ranked;
+    const isVisible = (/** @type {{key: number}} */ { key }) => !this.hidden[key];
+    const hidden = this.hiddenOf(query);
+    const isKnown = hidden.state === "known";
+    const known = this.shareOf(query);
+    const share = known?.share ?? 1;
     return {
-      links: links
-        .filter(({ key }) => !this.hidden[key])
-        .map((link) => ({ ...link, weight: link.weight / (share ?? 1) })),
-      left: left / (share ?? 1),
-      waiting,
-      unscaled: share === null,
+      entries: entries.filter(isVisible).map((entry) => ({ ...entry, ...this.rescaled(query, entry) })),
+      rest: rest / share,
+      total: typeof total === "number" && isKnown ? Math.max(0, total - hidden.weight) / share : null,
+      numOrdered: entries.slice(0, numOrdered).filter(isVisible).length,
+      isComplete,
+      approximate: approximate || (!isKnown && rest > 0), // a part of the rest is hidden
+      notRescaled: this.rescale && !known,
     };
   }
 
-  /** @returns {Some} */
+  /** @param {number} key @returns {Ranked} */
   column(key) {
-    if (this.hidden[key]) return { links: [], left: 0 };
-    const { links, left, rough, waiting } = this.head.column(key);
-    // A server would have to be asked for every row.
-    const shares = new Map(links.map(({ query }) => [query, this.remote && this.rescale ? null : this.share(query)]));
-    const scaled = links.map((link) => ({ ...link, weight: link.weight / (shares.get(link.query) ?? 1) }));
+    if (this.hidden[key]) return { entries: [], rest: 0, isComplete: true };
+    const ranked = this.head.column(key);
+    if (!this.rescale) return ranked;
+    if (ranked.loading || this.isLoading) return { entries: [], rest: 0, loading: true };
+    const entries = ranked.entries.map((entry) => ({ ...entry, ...this.rescaled(entry.query, entry) }));
     return {
-      links: scaled.sort((a, b) => b.weight - a.weight),
-      left,
-      rough: rough || (this.rescale && left > 0), // of rows that are not told
-      waiting,
-      unscaled: [...shares.values()].includes(null),
+      ...ranked,
+      entries: entries.sort((a, b) => b.weight - a.weight),
+      approximate: ranked.approximate || ranked.rest > 0,
+      notRescaled: ranked.entries.some(({ query }) => !this.shareOf(query)),
     };
   }
 
-  /** What weights of a row are divided by: what it leaves to keys that are shown. Null where that is not known, or too little. */
-  share(query) {
-    if (!this.rescale) return 1;
-    if (this.remote) return this.shareOf(query); // what is not known yet will be
-    if (!this.shares.has(query)) this.shares.set(query, this.shareOf(query));
-    return this.shares.get(query);
+  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */
+  regionRows(queries, keys, hidden) {
+    if (!this.isRemote) return super.regionRows(queries, keys, hidden);
+    const within = this.keys.filter((key) => keys[0] <= key && key <= keys[1]);
+    const { rows } = this.head.regionRows(queries, keys, within);
+    if (!rows || this.isLoading) return { rows: null, error: 0, approximate: false };
+    return {
+      rows: rows.map((row, index) => row / (this.shareOf(queries[0] + index)?.share ?? 1)),
+      error: 0,
+      approximate: false,
+    };
   }
 
-  shareOf(query) {
-    if (!this.whole && !this.remote && this.keys.some((key) => this.head.cell(query, key).state === "unknown"))
-      return null;
-    const { links, left, waiting } = this.head.row(query);
-    if (waiting) return null;
-    let [out, rest] = [0, left];
-    for (const { key, weight } of links) {
-      if (this.hidden[key]) out += weight;
-      else rest += weight;
+  /** @param {[number, number]} queries @param {[number, number]} keys */
+  sumBlocks(queries, keys) {
+    return super.sumBlocks(queries, keys).map((row, index) => row / (this.shareOf(queries[0] + index)?.share ?? 1));
+  }
+
+  /** Of the visible keys of a block. @param {number} column @param {number} size @param {[number, number]} keys */
+  shareOfBlock(column, size, [left, right]) {
+    let [inside, all] = [0, 0];
+    for (let key = column * size; key < Math.min((column + 1) * size, this.numKeys); key++) {
+      if (this.hidden[key]) continue;
+      all++;
+      if (left <= key && key <= right) inside++;
     }
-    if (out === 0) return 1;
-    // Without sinks both are the same, but small weights are stored more exactly than 1 − a large one.
-    const share = this.sinks ? 1 - out : rest;
-    return share < LEAST ? null : share;
+    return all ? inside / all : 0;
   }
 
-  get finest() {
-    return this.without(this.head.finest ?? this.head.squares);
+  /** A weight of a row, rescaled if that is chosen and possible. @param {number} query @param {{weight: number, error: number}} weight */
+  rescaled(query, { weight, error }) {
+    const known = this.shareOf(query);
+    if (!this.rescale || !known) return { weight, error };
+    const scaled = weight / known.share;
+    return { weight: scaled, error: (error + scaled * known.error) / known.share };
   }
 
-  /** The squares of a head without the keys. @param {import("#data/heads.js").SquareMap} squares */
-  without(squares) {
-    const known = this.maps.get(squares) ?? (this.whole ? this.cells(squares) : this.mapOf(squares));
-    this.maps.set(squares, known);
-    return known;
+  /** What a row leaves to visible keys; null if that is too little, or not known well enough. @param {number} query */
+  shareOf(query) {
+    if (!this.rescale) return { share: 1, error: 0 };
+    let share = this.shares.get(query);
+    if (share === undefined && !this.isLoading) {
+      share = this.computeShare(query);
+      this.shares.set(query, share);
+    }
+    return share ?? null;
   }
 
-  /** The squares of a whole head: its cells. */
-  cells(squares) {
-    return {
-      rows: squares.rows,
-      columns: squares.columns,
-      size: 1,
-      at: (row, column) => (this.hidden[column] ? NaN : squares.at(row, column) / (this.share(row) ?? 1)),
-    };
+  /** What a row gives to all hidden keys. @param {number} query @returns {Cell} */
+  hiddenOf(query) {
+    return combineCells([NOTHING, ...this.keys.map((key) => this.head.cell(query, key))], 1);
   }
 
-  /** The squares of a sketch: less those of hidden keys alone, and less what is known to go to hidden keys. None is rescaled. */
-  mapOf(squares) {
-    const { size, rows, columns } = squares;
-    const within = Array.from({ length: columns }, (_, column) =>
-      this.keys.filter((key) => Math.floor(key / size) === column),
-    );
-    const all = within.map(({ length }, column) => length === Math.min(size, this.hidden.length - column * size));
-    const known = new Map();
-    const without = (row, column) => {
-      const whole = squares.at(row, column);
-      const queries = Array.from({ length: size }, (_, index) => row * size + index).filter(
-        (query) => query < this.queries,
-      );
-      const out =
-        queries
-          .flatMap((query) => within[column].map((key) => this.head.cell(query, key).weight || 0))
-          .reduce((a, b) => a + b, 0) / queries.length;
-      const rest = whole - out;
-      return Number.isNaN(whole) ? NaN : rest > NOISE * whole ? rest : 0;
-    };
-    const at = (row, column) => {
-      if (all[column]) return NaN;
-      if (!within[column].length || this.remote) return squares.at(row, column);
-      const place = row * columns + column;
-      if (!known.has(place)) known.set(place, without(row, column));
-      return known.get(place);
-    };
+  /** @param {number} query */
+  computeShare(query) {
+    const { weight, error } = this.hiddenOf(query);
+    const share = 1 - weight / this.numHeads;
+    const isKnown = share >= MIN_SHARE && error / this.numHeads <= MAX_RELATIVE_ERROR * share; // and not NaN
+    return isKnown ? { share, error: error / this.numHeads } : null;
+  }
+
+  /** @param {Blocks} blocks @param {Corner} corner  Where they begin in the matrix. @returns {Blocks} */
+  withoutHidden(blocks, corner = { row: 0, column: 0 }) {
+    const cached =
+      this.visible.get(blocks) ??
+      (blocks.size === 1 ? this.visibleCells(blocks, corner) : this.visibleBlocks(blocks, corner));
+    if (!this.isLoading) this.visible.set(blocks, cached); // else it is drawn again with other weights
+    return cached;
+  }
+
+  /** @param {Blocks} blocks  Single cells. @param {Corner} corner @returns {Blocks} */
+  visibleCells(blocks, corner) {
+    const { rows, columns, size } = blocks;
+    /** @type {(row: number, column: number) => number} */
+    const at = (row, column) =>
+      this.hidden[corner.column + column] ? NaN : blocks.at(row, column) / (this.shareOf(corner.row + row)?.share ?? 1);
     return { rows, columns, size, at };
+  }
+
+  /** Blocks without what is known of hidden keys; blocks are not rescaled. @param {Blocks} blocks @param {Corner} corner @returns {Blocks} */
+  visibleBlocks(blocks, corner) {
+    const { size, rows, columns } = blocks;
+    const hidden = Array.from({ length: columns }, () => /** @type {number[]} */ ([]));
+    for (const key of this.keys) hidden[Math.floor((key - corner.column) / size)]?.push(key);
+    const isHidden = hidden.map(
+      (keys, column) => keys.length === Math.min(size, this.numKeys - corner.column - column * size),
+    );
+    /** @type {Map<number, number>} */
+    const cached = new Map();
+    return {
+      rows,
+      columns,
+      size,
+      at: (row, column) => {
+        if (isHidden[column]) return NaN;
+        if (!hidden[column].length || this.isRemote) return blocks.at(row, column);
+        const place = row * columns + column;
+        const weight = cached.get(place) ?? this.visibleMean(blocks.at(row, column), row * size, size, hidden[column]);
+        cached.set(place, weight);
+        return weight;
+      },
+    };
+  }
+
+  /** The mean of a block without hidden keys. @param {number} mean @param {number} start  The first query. @param {number} size @param {number[]} keys  Hidden ones. */
+  visibleMean(mean, start, size, keys) {
+    const count = Math.min(size, this.queries - start);
+    let hidden = 0;
+    for (let query = start; query < start + count; query++) {
+      for (const key of keys) hidden += this.head.cell(query, key).weight || 0;
+    }
+    const rest = mean - hidden / count;
+    return rest > NOISE * mean || Number.isNaN(mean) ? rest : 0;
   }
 }

@@ -1,77 +1,196 @@
-// One attention layer of a recording: its tokens, and its weights as soon as they are read.
+// One attention layer of a recording: its texts at once, its weights when they are loaded.
 
-import { together } from "#data/combined_heads.js";
-import { Sketch, Whole } from "#data/heads.js";
-import { Reader } from "#data/page_format.js";
+import { combineHeads } from "#data/combined_heads.js";
+import { DenseHead, SketchHead } from "#data/heads.js";
+import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_format.js";
 
 /**
- * @typedef {import("#data/heads.js").Head} Head
+ * @typedef {import("#data/heads.js").BaseHead} Head
+ * @typedef {import("#data/page_format.js").Tensor} Tensor
+ * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @typedef {"encoder" | "decoder" | "cross"} Kind
+ * @typedef {{name: string, num_tokens: number, ranges: [first: number, last: number][] | null, shares: number[]}} Segment  See page_format.py.
+ * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, score: string | null,
+ *   has_sinks: boolean, scores: Record<string, (number | null)[]>, segments: Segment[], thumbnail: number[], storage: "dense" | "sketch" | "remote",
+ *   levels: number[], mask?: "none" | "runs" | "unknown", qkv: number[][]}} LayerHeader  See page_format.py.
  * @typedef {{features: number, values: Float32Array}} Vectors  Of every token, one after the other.
  */
 
-/** One attention layer: the tokens at its rows and columns at once, its weights when they are read. */
+/** One attention layer. */
 export class Layer {
-  /** @param {import("#data/recording.js").LayerHeader} header @param {import("#data/recording.js").Sequence[]} sequences @param {import("#data/page_format.js").Codes} codes @param {() => Promise<Uint8Array>} read */
-  constructor(header, sequences, codes, read) {
+  /** @param {LayerHeader} header @param {Sequence[]} sequences @param {number} precision @param {() => Promise<ArrayBuffer>} read  Reads the block. */
+  constructor(header, sequences, precision, read) {
     this.header = header;
     this.name = header.name;
     this.kind = header.kind;
-    this.heads = header.heads; // their numbers in the model
+    this.headIndices = header.heads; // in the model
     this.scores = header.scores;
+    /** @type {Segment[] | null} */
+    this.segments = header.segments;
     this.querySequence = header.queries;
     this.keySequence = header.keys;
-    this.queries = sequences[header.queries].tokens;
-    this.keys = sequences[header.keys].tokens;
-    this.codes = codes;
+    this.queries = sequences[header.queries];
+    this.keys = sequences[header.keys];
+    this.precision = precision;
+    this.isDense = header.storage === "dense";
+    this.isRemote = header.storage === "remote";
+    this.blockSize = header.levels[0];
     this.read = read;
-    /** @type {import("#data/page_format.js").Squares[]} */
+    /** @type {BlockMap[]} */
     this.thumbnails = [];
     /** @type {Head[] | null} */
-    this.numbers = null;
+    this.heads = null;
+    /** @type {Tensor[]} */
+    this.qkv = []; // query, key and value, if the page has them
     /** @type {Promise<void> | null} */
-    this.reading = null;
-    /** @type {{shape: number[], values: Float32Array}[]} */
-    this.vectors = []; // query, key and value, where the file has them
+    this.loadPromise = null;
   }
 
-  /** Read the weights, once. */
+  /** Load the weights, once. */
   load() {
-    this.reading ??= this.read().then((bytes) => {
-      const reader = new Reader(bytes);
-      this.numbers = this.header.form === "whole" ? Whole.all(reader, this) : Sketch.all(reader, this);
-      this.vectors = this.header.vectors.map((shape) => ({
-        shape,
-        values: reader.floats(shape.reduce((a, b) => a * b)),
-      }));
+    this.loadPromise ??= this.read().then((buffer) => {
+      const tensors = readTensors(buffer);
+      this.qkv = ["query", "key", "value"].flatMap((name) => tensors[name] ?? []);
+      this.heads = this.isDense ? denseHeads(this, tensors) : sketchHeads(this, tensors);
     });
-    return this.reading;
+    return this.loadPromise;
   }
 
-  /** Read the squares of every head. */
-  async maps() {
+  /** Load the blocks of every head. */
+  async loadBlocks() {
     await this.load();
   }
 
-  /**
-   * Query, key and, where it is kept, value of a head, where they are here; heads may share those of keys and values: head h of
-   * H has that of head ⌊h · shared / H⌋.
-   * @param {number} head @returns {Vectors[] | null} null while they are on their way
-   */
-  vectorsOf(head) {
-    return this.vectors.map(({ shape: [heads, tokens, features], values }) => {
-      const from = Math.floor((head * heads) / this.heads.length) * tokens * features;
-      return { features, values: values.subarray(from, from + tokens * features) };
+  get isLoaded() {
+    return this.heads !== null;
+  }
+
+  /** The share of attention on each segment of the text; null while they are loading. @returns {Segment[] | null} */
+  requestSegments() {
+    return this.segments;
+  }
+
+  /** Query, key and, if it was recorded, value of a head; null while they are loading. Heads may share keys and values. @param {number} head @returns {Vectors[] | null} */
+  vectors(head) {
+    return this.qkv.map(({ shape: [heads, tokens, features], values }) => {
+      const start = Math.floor((head * heads) / this.headIndices.length) * tokens * features;
+      return { features, values: /** @type {Float32Array} */ (values.subarray(start, start + tokens * features)) };
     });
   }
 
-  /** Whether the weights are read. */
-  get ready() {
-    return this.numbers !== null;
+  /** One head, or several combined; null before it is loaded. @param {number[]} heads @param {string} reduce @returns {Head | null} */
+  head(heads, reduce = "mean") {
+    return (
+      this.heads &&
+      combineHeads(
+        heads.map((head) => /** @type {Head[]} */ (this.heads)[head]),
+        reduce,
+      )
+    );
+  }
+}
+
+/** @param {Layer} layer @param {Record<string, Tensor>} tensors @returns {Head[]} */
+function denseHeads(layer, { weights, key_order: keyOrder, query_order: queryOrder }) {
+  const isExact = weights.values instanceof Float32Array;
+  const maps = isExact ? BlockMap.split(weights, 1, null) : BlockMap.split(joinBytes(weights), 1, CODE_WEIGHTS);
+  const [keys, queries] = [keyOrder, queryOrder].map((order) => (order ? splitRows(joinBytes(order)) : null));
+  return maps.map((blocks, head) => {
+    const [query, key] = isExact || layer.header.score !== null ? [] : (layer.vectors(head) ?? []);
+    return new DenseHead(blocks, {
+      error: isExact ? 0 : layer.precision,
+      hasSinks: layer.header.has_sinks,
+      exactRow: query ? computeRows(query, key, layer.header.scale, blocks) : null,
+      keyOrder: keys?.[head],
+      queryOrder: queries?.[head],
+    });
+  });
+}
+
+/** The rows of each head. @param {Tensor} tensor  (heads, rows, columns) @returns {ArrayLike<number>[][]} */
+function splitRows({ shape: [heads, rows, columns], values }) {
+  return Array.from({ length: heads }, (_, head) =>
+    Array.from({ length: rows }, (_, row) =>
+      values.subarray((head * rows + row) * columns, (head * rows + row + 1) * columns),
+    ),
+  );
+}
+
+/**
+ * What computes rows as softmax(scale · q Kᵀ), NaN where masked, each once.
+ * @param {Vectors} query @param {Vectors} key @param {number} scale @param {BlockMap} blocks  Says what is masked. @returns {(query: number) => Float32Array}
+ */
+function computeRows(query, key, scale, blocks) {
+  /** @type {Map<number, Float32Array>} */
+  const rows = new Map();
+  const { features } = query;
+  /** @param {number} row */
+  const compute = (row) => {
+    const scores = new Float64Array(blocks.columns).fill(-Infinity);
+    for (let column = 0; column < blocks.columns; column++) {
+      if (Number.isNaN(blocks.at(row, column))) continue;
+      let product = 0;
+      for (let at = 0; at < features; at++)
+        product += query.values[row * features + at] * key.values[column * features + at];
+      scores[column] = scale * product;
+    }
+    const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
+    const exp = scores.map((score) => Math.exp(score - largest));
+    const sum = exp.reduce((total, value, column) => total + (scores[column] === -Infinity ? 0 : value), 0);
+    return Float32Array.from(exp, (value, column) => (scores[column] === -Infinity ? NaN : value / sum));
+  };
+  return (row) => {
+    const found = rows.get(row) ?? compute(row);
+    rows.set(row, found);
+    return found;
+  };
+}
+
+/** @param {Layer} layer @param {Record<string, Tensor>} tensors @returns {Head[]} */
+function sketchHeads(layer, tensors) {
+  const { header } = layer;
+  const maps = header.levels.map((size) => BlockMap.split(joinBytes(tensors[`blocks_${size}`]), size, CODE_WEIGHTS));
+  const topKeys = joinBytes(tensors.top_keys);
+  const [weights, rest] = [tensors.top_weights, tensors.rest].map((tensor) =>
+    Float32Array.from(joinBytes(tensor).values, (code) => CODE_WEIGHTS[code]),
+  );
+  const [queries, k] = topKeys.shape.slice(1);
+  const keys = layer.keys.length;
+  const mask = { none: { allows: () => true }, unknown: { allows: () => null } };
+  const runs =
+    header.mask === "runs" ? new MaskRuns(tensors.mask_counts, tensors.mask_edges) : mask[header.mask ?? "none"];
+  return layer.headIndices.map(
+    (_, head) =>
+      new SketchHead({
+        levels: maps.map((level) => level[head]),
+        topKeys: topKeys.values.subarray(head * queries * k, (head + 1) * queries * k),
+        topWeights: weights.subarray(head * queries * k, (head + 1) * queries * k),
+        rest: rest.subarray(head * queries, (head + 1) * queries),
+        received: tensors.received.values.subarray(head * keys, (head + 1) * keys),
+        mask: runs,
+        error: layer.precision,
+        hasSinks: header.has_sinks,
+      }),
+  );
+}
+
+/** The keys that each row may attend to, as runs. */
+class MaskRuns {
+  /** @param {Tensor} counts  Edges of each row. @param {Tensor} differences  Each edge, less the one before, modulo 2³². */
+  constructor({ values: counts }, { values: differences }) {
+    this.edges = new Uint32Array(differences.length);
+    for (let index = 0, edge = 0; index < differences.length; index++) {
+      edge = (edge + differences[index]) >>> 0;
+      this.edges[index] = edge;
+    }
+    this.starts = new Uint32Array(counts.length + 1); // of the edges of each row
+    for (let row = 0; row < counts.length; row++) this.starts[row + 1] = this.starts[row] + counts[row];
   }
 
-  /** One head, or the mean of several; null before the weights are read. @param {number[]} heads @returns {Head | null} */
-  head(heads) {
-    const { numbers } = this;
-    return numbers && together(heads.map((head) => numbers[head]));
+  /** @param {number} row @param {number} key */
+  allows(row, key) {
+    let passed = 0;
+    for (let at = this.starts[row]; at < this.starts[row + 1] && this.edges[at] <= key; at++) passed++;
+    return passed % 2 === 1;
   }
 }

@@ -1,99 +1,82 @@
-// Numbers out of bytes: what packing.py wrote.
+// Reads the page's data: deflated safetensors, weights as integers (docs/page_format.md).
 
-/** Inflate a block that lies in base64 in the page. @param {string} base64 @returns {Promise<Uint8Array>} */
-export async function inflated(base64) {
-  const text = atob(base64.trim());
-  const bytes = new Uint8Array(text.length);
-  for (let index = 0; index < text.length; index++) bytes[index] = text.charCodeAt(index);
-  return inflate(bytes);
+/** @typedef {Uint8Array | Uint16Array | Uint32Array | Float32Array} TensorValues */
+/** @typedef {{shape: number[], values: TensorValues}} Tensor */
+
+const TYPES = { U8: Uint8Array, U16: Uint16Array, U32: Uint32Array, F32: Float32Array };
+const CODES_PER_UNIT = 3000;
+const MASKED_CODE = 4095;
+const THUMBNAIL_CODES = 254;
+
+/** The weight of each code; NaN where masked. */
+export const CODE_WEIGHTS = Float32Array.from({ length: MASKED_CODE + 1 }, (_, code) =>
+  code === MASKED_CODE ? NaN : code / CODES_PER_UNIT,
+);
+/** The weight of each code of a thumbnail; NaN where masked. */
+export const THUMBNAIL_WEIGHTS = Float32Array.from({ length: 256 }, (_, code) =>
+  code > THUMBNAIL_CODES ? NaN : (code / THUMBNAIL_CODES) ** 2,
+);
+
+/** Decode and inflate a block of the page. @param {string} base64 @returns {Promise<ArrayBuffer>} */
+export function inflateBase64(base64) {
+  return inflate(Uint8Array.from(atob(base64.trim()), (character) => character.charCodeAt(0)));
 }
 
-/** Inflate bytes. @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<Uint8Array>} */
-export async function inflate(bytes) {
+/** @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<ArrayBuffer>} */
+export function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  return new Response(stream).arrayBuffer();
 }
 
-/** The weights that codes stand for: steps below `coarse`, powers from there; what is masked is NaN. */
-export class Codes {
-  /** @param {import("#data/recording.js").CodesHeader} header */
-  constructor({ fine, coarse, growth, linear, last, masked }) {
-    this.weights = new Float32Array(masked + 1).fill(NaN);
-    for (let code = 0; code <= last; code++) {
-      this.weights[code] = code < linear ? code * fine : Math.min(coarse * growth ** (code - linear), 1);
-    }
+/** The tensors of a safetensors file, by name. @param {ArrayBuffer} buffer @returns {Record<string, Tensor>} */
+export function readTensors(buffer) {
+  const length = Number(new DataView(buffer).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+  /** @type {Record<string, Tensor>} */
+  const tensors = {};
+  for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(header)) {
+    const Type = TYPES[/** @type {keyof typeof TYPES} */ (dtype)];
+    const [start, end] = offsets;
+    tensors[name] = { shape, values: new Type(buffer, 8 + length + start, (end - start) / Type.BYTES_PER_ELEMENT) };
   }
+  return tensors;
 }
 
-/** Squares of cells: how much the queries of each give to its keys, on their mean. NaN where all is masked. */
-export class Squares {
-  /** @param {Uint16Array} stored @param {number} rows @param {number} columns @param {number} size  Cells of a side. @param {Codes} codes */
-  constructor(stored, rows, columns, size, codes) {
-    this.stored = stored;
+/** Integers that are stored as byte planes, the lowest bytes first. @param {Tensor} tensor @returns {Tensor} without the first axis */
+export function joinBytes({ shape: [width, ...shape], values }) {
+  if (width === 1) return { shape, values };
+  const count = values.length / width;
+  const joined = width === 2 ? new Uint16Array(count) : new Uint32Array(count);
+  for (let byte = 0; byte < width; byte++) {
+    const start = byte * count;
+    for (let index = 0; index < count; index++) joined[index] |= values[start + index] << (8 * byte);
+  }
+  return { shape, values: joined };
+}
+
+/** A grid of weights; each cell stands for `size` × `size` cells of the matrix: the attention of a query to the block's keys, averaged over its queries. NaN where masked. */
+export class BlockMap {
+  /** @param {TensorValues} values @param {number} rows @param {number} columns @param {number} size @param {Float32Array | null} table  The weight of each value, if the values are codes. */
+  constructor(values, rows, columns, size, table = null) {
+    this.values = values;
     this.rows = rows;
     this.columns = columns;
     this.size = size;
-    this.codes = codes;
+    this.table = table;
+  }
+
+  /** One map for each head. @param {Tensor} tensor  (heads, rows, columns) @param {number} size @param {Float32Array | null} table @returns {BlockMap[]} */
+  static split({ shape: [heads, rows, columns], values }, size, table) {
+    const cells = rows * columns;
+    return Array.from({ length: heads }, (_, head) => {
+      const own = values.subarray(head * cells, (head + 1) * cells);
+      return new BlockMap(own, rows, columns, size, table);
+    });
   }
 
   /** @param {number} row @param {number} column */
   at(row, column) {
-    return this.codes.weights[this.stored[row * this.columns + column]];
-  }
-}
-
-/** Takes numbers from the beginning of a block, one kind after the other. */
-export class Reader {
-  /** @param {Uint8Array} bytes */
-  constructor(bytes) {
-    this.bytes = bytes;
-    this.place = 0;
-  }
-
-  /** Unsigned integers of some bytes, the lowest bytes of all first. @param {number} count @param {number} width */
-  integers(count, width) {
-    const found = width > 2 ? new Uint32Array(count) : new Uint16Array(count);
-    for (let rank = 0; rank < width; rank++) {
-      const from = this.place + rank * count;
-      const shift = 8 * rank;
-      if (rank === 0) for (let index = 0; index < count; index++) found[index] = this.bytes[from + index];
-      else for (let index = 0; index < count; index++) found[index] |= this.bytes[from + index] << shift;
-    }
-    this.place += count * width;
-    return found;
-  }
-
-  /** Squares of some heads. @param {Codes} codes @param {number} heads @param {number[]} shape @param {number} size @returns {Squares[]} */
-  codes(codes, heads, [rows, columns], size = 1) {
-    const all = /** @type {Uint16Array} */ (this.integers(heads * rows * columns, 2));
-    return Array.from(
-      { length: heads },
-      (_, head) =>
-        new Squares(all.subarray(head * rows * columns, (head + 1) * rows * columns), rows, columns, size, codes),
-    );
-  }
-
-  /** Floats of two bytes. Reference: IEEE 754, binary16. @param {number} count */
-  halves(count) {
-    const view = this.view(2 * count);
-    return Float32Array.from({ length: count }, (_, index) => {
-      const bits = view.getUint16(2 * index, true);
-      const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
-      const size = exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15);
-      return bits & 0x8000 ? -size : size;
-    });
-  }
-
-  /** Floats of four bytes. @param {number} count */
-  floats(count) {
-    const view = this.view(4 * count);
-    return Float32Array.from({ length: count }, (_, index) => view.getFloat32(4 * index, true));
-  }
-
-  /** @param {number} length */
-  view(length) {
-    const view = new DataView(this.bytes.buffer, this.bytes.byteOffset + this.place, length);
-    this.place += length;
-    return view;
+    const value = this.values[row * this.columns + column];
+    return this.table ? this.table[value] : value;
   }
 }

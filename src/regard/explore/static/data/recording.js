@@ -1,70 +1,86 @@
-// The recording that the page holds: metadata as JSON, and a deflated block of bytes for each layer (see packing.py).
+// The recording that the page holds: a header, and blocks of tensors (docs/page_format.md).
 
 import { Layer } from "#data/layer.js";
-import { Codes, inflated, Reader } from "#data/page_format.js";
-import { RemoteRecording } from "#data/remote.js";
+import { BlockMap, inflateBase64, readTensors, THUMBNAIL_WEIGHTS } from "#data/page_format.js";
+import { Sequence } from "#data/sequence.js";
 
 /**
- * @typedef {"encoder" | "decoder" | "cross"} Kind
- * @typedef {{role: string, tokens: string[]}} Sequence
- * @typedef {{fine: number, coarse: number, growth: number, linear: number, last: number, masked: number}} CodesHeader
- * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, rule: string | null, sinks: boolean,
- *   scores: Record<string, (number | null)[]>, form: "whole" | "sketch" | "remote", shape?: {queries: number, keys: number}, size?: number, map?: number[], finer?: {size: number, map: number[]}[], strongest?: number,
- *   mask?: number | null, thumbnail: number[], vectors: number[][]}} LayerHeader
- * @typedef {{format: number, title: string, model: string, dtype: string, texts: Record<string, string>, picture: string | null, codes: CodesHeader, error: number[],
- *   sequences: Sequence[], layers: LayerHeader[], beside?: Header, remote?: boolean}} Header
- * @typedef {import("#data/heads.js").Head} Head
- * @typedef {import("#data/heads.js").Link} Link
+ * @typedef {import("#data/layer.js").LayerHeader} LayerHeader
+ * @typedef {{layer: number, head: number, query: number, reason: string}} Opening  What to show first, and why.
+ * @typedef {{format_version: number, title: string, model: string, dtype: string, texts: Record<string, string>, image: string | null,
+ *   precision: number, max_map_size?: number, level_factor?: number, sequences: import("#data/sequence.js").SequenceHeader[],
+ *   layers: LayerHeader[], opening: Opening, compare_with?: Header, counterparts?: (number | null)[],
+ *   alignments?: import("#data/difference.js").AlignmentHeader[], is_served?: boolean}} Header  See page_format.py.
  */
 
-/** What one forward pass attended to. */
+/** The attention of one forward pass. */
 export class Recording {
-  /** @param {Header} header @param {(block: number) => Promise<Uint8Array>} read  Reads a block. */
-  constructor(header, read) {
+  /** @param {Header} header @param {(layer: LayerHeader, index: number, sequences: Sequence[]) => Layer} makeLayer */
+  constructor(header, makeLayer) {
     this.title = header.title;
     this.model = header.model;
     this.dtype = header.dtype;
     this.texts = header.texts;
-    this.picture = header.picture; // a PNG in base64
-    this.error = header.error;
+    this.image = header.image; // a PNG in base64
+    this.precision = header.precision;
+    this.opening = header.opening;
+    this.sequences = header.sequences.map((sequence) => new Sequence(sequence));
+    this.layers = header.layers.map((layer, index) => makeLayer(layer, index, this.sequences));
+    this.isServed = false;
     /** @type {Recording | null} */
-    this.beside = null; // what it is compared with
-    this.sequences = header.sequences;
-    /** Told when what was asked for has come. @type {() => void} */
-    this.changed = () => {};
-    this.ended = false; // a file does not
-    const codes = new Codes(header.codes);
-    this.layers = header.layers.map((layer, index) => new Layer(layer, header.sequences, codes, () => read(index + 1)));
-    this.begun = read(0).then((bytes) => {
-      const reader = new Reader(bytes);
-      for (const layer of this.layers)
-        layer.thumbnails = reader.codes(codes, layer.heads.length, layer.header.thumbnail);
+    this.compareWith = null;
+    // Of the second recording: the layer with which each layer of the first is compared, and what their texts have in common.
+    this.counterparts = header.counterparts ?? [];
+    this.alignments = header.alignments ?? [];
+    /** Called when something has been loaded. @type {() => void} */
+    this.onUpdate = () => {};
+    /** @type {Promise<void>} */
+    this.thumbnailsLoaded = Promise.resolve();
+  }
+
+  /** Whether a server no longer responds. */
+  get disconnected() {
+    return false;
+  }
+
+  /** Whether some layer is too large to hold all weights. @returns {boolean} */
+  get isReduced() {
+    return this.layers.some(({ isDense }) => !isDense) || (this.compareWith?.isReduced ?? false);
+  }
+}
+
+/** A recording whose blocks are in the page. */
+export class FileRecording extends Recording {
+  /** @param {Header} header @param {(block: number) => Promise<ArrayBuffer>} readBlock */
+  constructor(header, readBlock) {
+    super(
+      header,
+      (layer, index, sequences) => new Layer(layer, sequences, header.precision, () => readBlock(index + 1)),
+    );
+    this.thumbnailsLoaded = readBlock(0).then((buffer) => {
+      const tensors = readTensors(buffer);
+      for (const [index, layer] of this.layers.entries()) {
+        layer.thumbnails = BlockMap.split(tensors[index], 1, THUMBNAIL_WEIGHTS);
+      }
     });
   }
 }
 
-/** Links by falling weight; where weights are equal, in the order of the text. @param {Link[]} links @param {number} count */
-export function strongest(links, count = links.length) {
-  return [...links].sort((a, b) => b.weight - a.weight).slice(0, count);
+/** The blocks of a page. @param {Document} page @returns {(block: number) => Promise<ArrayBuffer>} */
+function blockReader(page) {
+  return (block) => inflateBase64(page.getElementById(`block-${block}`)?.textContent ?? "");
 }
 
-/** A weight as it is written everywhere: what the stored precision carries, three digits, and four decimals at most; a file holds nothing between that and none. @param {number} weight */
-export function written(weight) {
-  if (weight < 0.00005) return "< 0.0001";
-  return weight >= 0.1 ? weight.toFixed(3) : weight.toFixed(4);
-}
-
-/** The recording of a page. @param {Document} page @returns {Recording} */
-export function readRecording(page) {
-  /** @param {string} id */
-  const text = (id) => page.getElementById(id)?.textContent ?? "";
-  /** @param {number} block */
-  const read = (block) => inflated(text(`block-${block}`));
+/** The recordings in a page. @param {Document} page @param {(header: Header) => Recording} makeRemote @returns {Recording} */
+export function readRecording(page, makeRemote) {
   /** @type {Header} */
-  const header = JSON.parse(text("recording"));
-  if (header.remote) return new RemoteRecording(header);
-  const recording = new Recording(header, read);
-  const blocks = header.layers.length + 1; // of the first; those of the second lie behind them
-  if (header.beside) recording.beside = new Recording(header.beside, (block) => read(blocks + block));
+  const header = JSON.parse(page.getElementById("recording")?.textContent ?? "");
+  if (header.is_served) return makeRemote(header);
+  const readBlock = blockReader(page);
+  const recording = new FileRecording(header, readBlock);
+  const count = header.layers.length + 1; // the second recording's blocks follow
+  if (header.compare_with) {
+    recording.compareWith = new FileRecording(header.compare_with, (block) => readBlock(count + block));
+  }
   return recording;
 }

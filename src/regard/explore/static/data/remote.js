@@ -1,332 +1,382 @@
-// A recording on a server: what is too large for a file is asked for when it is looked at, and computed then.
+// A recording on a server, which computes rows, columns, tiles and sums exactly when they are looked at.
 
-import { Known } from "#data/heads.js";
+import { BaseHead } from "#data/heads.js";
 import { Layer } from "#data/layer.js";
-import { Codes, inflate, Reader, Squares } from "#data/page_format.js";
+import { BlockMap, inflate } from "#data/page_format.js";
+import { Recording } from "#data/recording.js";
 
-const TILE = 256; // squares of a side (SIDE in packing.py)
-const FINER = 4; // times as many cells has a side from one level to the next (FINER in answers.py)
-const QUIET = 500; // ms without a question, after which the server computes what nobody waits for
-const KEPT = 1200; // rows, columns and tiles of a head
+/**
+ * @typedef {import("#data/heads.js").Cell} Cell
+ * @typedef {import("#data/heads.js").Corner} Corner
+ * @typedef {import("#data/layer.js").LayerHeader} LayerHeader
+ * @typedef {import("#data/layer.js").Vectors} Vectors
+ * @typedef {import("#data/ranked.js").Ranked} Ranked
+ * @typedef {import("#data/recording.js").Header} Header
+ * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @typedef {{maxMapSize: number, levelFactor: number}} Tiling  Rows and columns of a tile, and the ratio of neighboring levels.
+ */
 
-/** The server that a page came from. */
+const IDLE = 500; // ms without a request, after which thumbnails and scores are loaded
+const FIRST_PICTURE = 400; // ms that the page has for its first picture before that
+const UPDATE_PAUSE = 100; // ms without a further row or column, after which views are painted again
+const CACHED_VALUES = 2 ** 25; // of rows and columns of a head, 128 MB
+const MIN_CACHED = 1200; // rows, columns and tiles of a head, however long these are
+const MAX_RANKED = 64; // rows and columns of which the order is kept
+
+/** The server that the page came from. */
 class Server {
-  /** @param {() => void} changed  Told when it has ended. */
-  constructor(changed) {
-    this.changed = changed;
-    this.ended = false; // or something else answers in its place
-    this.latest = 0; // when it was asked last
+  /** @param {() => void} onDisconnect */
+  constructor(onDisconnect) {
+    this.onDisconnect = onDisconnect;
+    this.disconnected = false;
+    this.lastRequest = 0;
+    this.isLoadingSegments = false;
   }
 
   /** @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
-  ask(path) {
-    this.latest = performance.now();
+  load(path) {
+    this.lastRequest = performance.now();
     return this.fetch(path);
   }
 
-  /** Ask for what can wait: when nothing else was asked for a while. @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
-  async askIdly(path) {
-    for (let left = 1; left > 0; left = this.latest + QUIET - performance.now())
-      await new Promise((resolve) => setTimeout(resolve, left));
+  /** Load what can wait, when nothing else was requested for a while. @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
+  async loadWhenIdle(path) {
+    for (let wait = 1; wait > 0; wait = this.lastRequest + IDLE - performance.now()) {
+      await new Promise((resolve) => setTimeout(resolve, wait));
+    }
     return this.fetch(path);
   }
 
   /** @param {string} path @returns {Promise<Uint8Array<ArrayBuffer>>} */
   async fetch(path) {
     try {
-      const answer = await fetch(path, { cache: "no-store" });
-      if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-      return new Uint8Array(await answer.arrayBuffer());
+      const response = await fetch(path, { cache: "no-store" });
+      if (!response.ok) throw new Error(`${path}: ${response.status}`);
+      return new Uint8Array(await response.arrayBuffer());
     } catch (error) {
-      this.ended = true;
-      this.changed();
+      this.disconnected = true;
+      this.onDisconnect();
       throw error;
     }
   }
 }
 
-/** A recording of which the page holds what it is told at once: texts, tokens, layers. */
-export class RemoteRecording {
-  /** @param {import("#data/recording.js").Header} header */
+/** A recording of which the page holds texts, tokens and the list of layers. */
+export class RemoteRecording extends Recording {
+  /** @param {Header} header */
   constructor(header) {
-    this.title = header.title;
-    this.model = header.model;
-    this.dtype = header.dtype;
-    this.texts = header.texts;
-    this.picture = header.picture;
-    this.error = header.error;
-    this.sequences = header.sequences;
-    /** @type {import("#data/recording.js").Recording | null} */
-    this.beside = null;
-    /** Told when what was asked for has come. @type {() => void} */
-    this.changed = () => {};
-    const codes = new Codes(header.codes);
-    this.server = new Server(() => this.changed());
-    this.layers = header.layers.map(
-      (layer, index) => new RemoteLayer(layer, header.sequences, codes, index, this.server, () => this.changed()),
+    const server = new Server(() => this.onUpdate());
+    const tiling = { maxMapSize: header.max_map_size ?? 1, levelFactor: header.level_factor ?? 1 };
+    super(
+      header,
+      (layer, index, sequences) => new RemoteLayer(layer, sequences, index, tiling, server, () => this.onUpdate()),
     );
-    this.begun = this.begin(codes).catch(() => {}); // the server has ended; what is there stays
+    this.isServed = true;
+    this.server = server;
+    this.thumbnailsLoaded = this.loadThumbnails().catch(() => {}); // disconnected: what is loaded stays
   }
 
-  /** Whether nothing more can come. */
-  get ended() {
-    return this.server.ended;
+  get disconnected() {
+    return this.server.disconnected;
   }
 
-  /** What stands in the overview comes head by head, after the first picture. @param {Codes} codes */
-  async begin(codes) {
-    await new Promise((resolve) => setTimeout(resolve, 400));
+  /** Thumbnails and head scores come head by head, after the first picture. */
+  async loadThumbnails() {
+    await new Promise((resolve) => setTimeout(resolve, FIRST_PICTURE));
     for (const [index, layer] of this.layers.entries()) {
       const [rows, columns] = layer.header.thumbnail;
-      for (let head = 0; head < layer.heads.length; head++) {
-        const squares = new Reader(await inflate(await this.server.askIdly(`thumbnail/${index}/${head}`))).codes(
-          codes,
-          1,
-          [rows, columns],
-        )[0];
-        layer.thumbnails.push(squares);
-        this.changed();
+      for (let head = 0; head < layer.headIndices.length; head++) {
+        const values = floats(await this.server.loadWhenIdle(`thumbnail/${index}/${head}`));
+        layer.thumbnails.push(new BlockMap(values, rows, columns, 1));
+        this.onUpdate();
       }
     }
     for (const [index, layer] of this.layers.entries()) {
-      for (let head = 0; head < layer.heads.length; head++) {
-        const scores = JSON.parse(new TextDecoder().decode(await this.server.askIdly(`scores/${index}/${head}`)));
+      for (let head = 0; head < layer.headIndices.length; head++) {
+        const bytes = await this.server.loadWhenIdle(`scores/${index}/${head}`);
+        const scores = JSON.parse(new TextDecoder().decode(bytes));
         for (const [name, score] of Object.entries(scores)) layer.scores[name].push(score);
-        this.changed();
+        this.onUpdate();
       }
     }
   }
 }
 
-/** A layer that is sent whole if it is small, and asked for by squares, rows and columns if it is not. */
+/** A layer that is loaded whole if it is small, and in tiles, rows and columns if it is not. */
 class RemoteLayer extends Layer {
-  /**
-   * @param {import("#data/recording.js").LayerHeader} header @param {import("#data/recording.js").Sequence[]} sequences @param {Codes} codes
-   * @param {number} index @param {Server} server @param {() => void} changed
-   */
-  constructor(header, sequences, codes, index, server, changed) {
-    super(header, sequences, codes, async () => inflate(await server.ask(`block/${index}`)));
-    if (header.form !== "remote") return;
-    this.remote = header.heads.map((_, head) => new RemoteHead(header, codes, index, head, server, changed));
-    this.numbers = /** @type {Head[]} */ (this.remote);
-    this.reading = Promise.resolve();
-  }
-
-  /** As of every layer; null as long as a map is on its way. @param {number[]} heads @returns {Head | null} */
-  head(heads) {
-    const asked = heads.map((head) => this.remote?.[head].begin() ?? true);
-    return asked.every(Boolean) ? super.head(heads) : null;
-  }
-
-  /** Ask for the squares of every head. */
-  async maps() {
-    await super.maps();
-    for (const head of this.remote ?? []) await head.map();
-  }
-
-  /** As of every layer. @param {number} head @returns {import("#data/layer.js").Vectors[] | null} */
-  vectorsOf(head) {
-    return this.remote ? this.remote[head].vectors() : super.vectorsOf(head);
-  }
-}
-
-/** @typedef {import("#data/heads.js").Head} Head */
-
-/** A head of which the map is asked for first, and then what is looked at; it is shown when the map is there. */
-class RemoteHead extends Known {
-  /** @param {import("#data/recording.js").LayerHeader} header @param {Codes} codes @param {number} layer @param {number} head @param {Server} server @param {() => void} changed */
-  constructor(header, codes, layer, head, server, changed) {
-    super();
-    this.header = header;
-    this.codes = codes;
-    this.name = `${layer}/${head}`;
+  /** @param {LayerHeader} header @param {Sequence[]} sequences @param {number} index @param {Tiling} tiling @param {Server} server @param {() => void} onUpdate */
+  constructor(header, sequences, index, tiling, server, onUpdate) {
+    super(header, sequences, 0, async () => inflate(await server.load(`block/${index}`)));
+    this.index = index;
     this.server = server;
-    this.changed = changed;
-    this.whole = false;
-    this.exact = true; // each row can be known
-    /** @type {Squares | null} */
-    this.squares = null;
-    /** @type {Map<string, any>} */
-    this.kept = new Map(); // answers by path, the latest last
-    /** @type {Map<string, [string, (bytes: Uint8Array<ArrayBuffer>) => Promise<any>]>} */
-    this.waiting = new Map(); // what was asked for, by kind: the latest alone is worth an answer
-    /** @type {Set<string>} */
-    this.asking = new Set();
+    this.onUpdate = onUpdate;
+    this.segments = null;
+    /** @type {RemoteHead[]} */
+    this.remoteHeads = [];
+    if (!this.isRemote) return;
+    this.remoteHeads = header.heads.map((_, head) => new RemoteHead(this, index, head, tiling, server, onUpdate));
+    this.heads = this.remoteHeads;
+    this.loadPromise = Promise.resolve();
   }
 
-  /** Ask for the map. Whether it is there. */
-  begin() {
-    this.squares ??= this.tile(this.header.size ?? 1, 0, 0);
-    return this.squares !== null;
+  /** Null as long as a map is loading. @param {number[]} heads @param {string} reduce */
+  head(heads, reduce = "mean") {
+    const loaded = heads.map((head) => this.remoteHeads[head]?.requestMap() ?? true);
+    return loaded.every(Boolean) ? super.head(heads, reduce) : null;
   }
 
-  /** Query, key and, where it is kept, value; null while they are on their way. @returns {import("#data/layer.js").Vectors[] | null} */
-  vectors() {
-    return this.known(`vectors/${this.name}`, "vectors", async (bytes) => {
-      const reader = new Reader(bytes);
-      return this.header.vectors.map(([, tokens, features]) => ({
-        features,
-        values: reader.floats(tokens * features),
-      }));
-    });
+  async loadBlocks() {
+    await super.loadBlocks();
+    for (const head of this.remoteHeads) await head.loadMap();
   }
 
-  /** The map, when it has come. @returns {Promise<Squares>} */
-  async map() {
-    const size = this.header.size ?? 1;
-    this.squares ??= await this.squaresIn(await this.server.ask(`squares/${this.name}/${size}/0/0`), size, 0, 0);
-    return this.squares;
-  }
-
-  /** A tile of squares, or null while it is on its way. @param {number} size @param {number} row @param {number} column @returns {Squares | null} */
-  tile(size, row, column) {
-    return this.known(`squares/${this.name}/${size}/${row}/${column}`, `${size}/${row}/${column}`, (bytes) =>
-      this.squaresIn(bytes, size, row, column),
-    );
-  }
-
-  /** @param {Uint8Array<ArrayBuffer>} bytes @param {number} size @param {number} row @param {number} column */
-  async squaresIn(bytes, size, row, column) {
-    const { queries, keys } = /** @type {{queries: number, keys: number}} */ (this.header.shape);
-    const [rows, columns] = [queries, keys].map((count, axis) =>
-      Math.min(TILE, Math.ceil(count / size) - TILE * (axis ? column : row)),
-    );
-    return new Reader(await inflate(bytes)).codes(this.codes, 1, [rows, columns], size)[0];
-  }
-
-  /**
-   * The tiles that a part of the matrix lies in, as fine as its cells are large; those that are there.
-   * @param {number} cell  CSS pixels. @param {{row: number, column: number}} from @param {{row: number, column: number}} to
-   */
-  finer(cell, from, to) {
-    const coarsest = this.header.size ?? 1;
-    let size = 1;
-    while (size * cell < 1 && size < coarsest) size *= FINER;
-    if (size >= coarsest) return [];
-    const found = [];
-    const side = TILE * size;
-    for (let row = Math.floor(from.row / side); row * side < to.row; row++) {
-      for (let column = Math.floor(from.column / side); column * side < to.column; column++) {
-        const squares = this.tile(size, row, column);
-        if (squares) found.push({ squares, row: row * side, column: column * side });
-      }
-    }
-    return found;
-  }
-
-  /** @param {number} query @param {number} key @returns {import("#data/heads.js").Cell} */
-  cell(query, key) {
-    const row = this.numbersOf(`row/${this.name}/${query}`, "row");
-    const weight = row ? row[key] : this.ofTile(query, key);
-    if (weight === null) return { state: "unknown", weight: NaN, most: 1 };
-    return { state: Number.isNaN(weight) ? "masked" : "known", weight, most: weight };
-  }
-
-  /** Ask for a row that is about to be shown. @param {number} query */
-  prepare(query) {
-    this.numbersOf(`row/${this.name}/${query}`, "row");
-  }
-
-  /** The weight of a cell of a tile that is there. @param {number} query @param {number} key @returns {number | null} */
-  ofTile(query, key) {
-    const [row, column] = [Math.floor(query / TILE), Math.floor(key / TILE)];
-    const squares = this.kept.get(`squares/${this.name}/1/${row}/${column}`);
-    return squares ? squares.at(query - row * TILE, key - column * TILE) : null;
-  }
-
-  /** Whether the mask forbids a cell, as far as it is known without asking. @param {number} query @param {number} key */
-  isMasked(query, key) {
-    const weight = this.ofTile(query, key);
-    return weight !== null && Number.isNaN(weight);
-  }
-
-  /** @param {number} query @returns {import("#data/heads.js").Some} */
-  row(query) {
-    return this.some(`row/${this.name}/${query}`, "row", (key, weight) => ({ query, key, weight }));
-  }
-
-  /** @param {number} key @returns {import("#data/heads.js").Some} */
-  column(key) {
-    return this.some(`column/${this.name}/${key}`, "column", (query, weight) => ({ query, key, weight }));
-  }
-
-  /**
-   * Links of the numbers that a path gives.
-   * @param {string} path @param {string} kind @param {(index: number, weight: number) => import("#data/heads.js").Link} link @returns {import("#data/heads.js").Some}
-   */
-  some(path, kind, link) {
-    const ranked = `ranked ${path}`;
-    if (!this.kept.has(ranked)) {
-      const numbers = this.numbersOf(path, kind);
-      if (!numbers) return { links: [], left: 0, waiting: true };
-      const links = [];
-      for (let index = 0; index < numbers.length; index++)
-        if (numbers[index] > 0) links.push(link(index, numbers[index]));
-      links.sort((a, b) => b.weight - a.weight);
-      this.keep(ranked, { links, left: 0 });
-    }
-    return this.kept.get(ranked);
-  }
-
-  /** @param {string} path @param {string} kind @returns {Float32Array | null} */
-  numbersOf(path, kind) {
-    return this.known(path, kind, async (bytes) => numbersIn(bytes));
-  }
-
-  /**
-   * An answer that is there; or null, and it is asked for: of one kind one after the other, and only the latest.
-   * @param {string} path @param {string} kind @param {(bytes: Uint8Array<ArrayBuffer>) => Promise<any>} read
-   */
-  known(path, kind, read) {
-    const found = this.kept.get(path);
-    if (found || this.server.ended) return found ?? null;
-    if (this.asking.has(kind)) {
-      this.waiting.set(kind, [path, read]);
-      return null;
-    }
-    this.asking.add(kind);
-    this.server
-      .ask(path)
-      .then(read)
-      .then((answer) => this.keep(path, answer))
-      .finally(() => {
-        this.asking.delete(kind);
-        const next = this.waiting.get(kind);
-        this.waiting.delete(kind);
-        if (next && !this.kept.has(next[0])) this.known(next[0], kind, next[1]);
-        this.changed();
+  /** They take a pass over all weights, so the server computes one layer at a time. @returns {import("#data/layer.js").Segment[] | null} */
+  requestSegments() {
+    const { server } = this;
+    if (this.segments || server.disconnected || server.isLoadingSegments) return this.segments;
+    server.isLoadingSegments = true;
+    server
+      .load(`segments/${this.index}`)
+      .then((bytes) => {
+        this.segments = JSON.parse(new TextDecoder().decode(bytes));
       })
-      .catch(() => {}); // the server has ended; what is there stays
+      .catch(() => {}) // disconnected: what is loaded stays
+      .finally(() => {
+        server.isLoadingSegments = false;
+        this.onUpdate();
+      });
     return null;
   }
 
-  /** Ask for rows and columns, until all are there. @param {number[]} queries @param {number[]} keys */
-  async ask(queries, keys = []) {
-    for (const path of [
-      ...queries.map((query) => `row/${this.name}/${query}`),
-      ...keys.map((key) => `column/${this.name}/${key}`),
-    ]) {
-      if (!this.kept.has(path)) this.keep(path, numbersIn(await this.server.ask(path)));
-    }
+  /** @param {number} head @returns {Vectors[] | null} */
+  vectors(head) {
+    return this.isRemote ? this.remoteHeads[head].vectors() : super.vectors(head);
+  }
+}
+
+/** A head of which the map is loaded first, and then what is looked at. */
+class RemoteHead extends BaseHead {
+  /** @param {Layer} layer @param {number} index @param {number} head @param {Tiling} tiling @param {Server} server @param {() => void} onUpdate */
+  constructor(layer, index, head, tiling, server, onUpdate) {
+    super(layer.keys.length);
+    this.layer = layer;
+    this.path = `${index}/${head}`;
+    this.tiling = tiling;
+    this.server = server;
+    this.onUpdate = onUpdate;
+    this.isRemote = true;
+    /** @type {BlockMap | null} */
+    this.map = null;
+    /** @type {Map<string, any>} */
+    this.cache = new Map(); // by path, the latest last
+    const longest = Math.max(layer.queries.length, layer.keys.length);
+    this.maxCached = Math.max(MIN_CACHED, Math.floor(CACHED_VALUES / longest));
+    /** @type {Map<string, Ranked>} */
+    this.ranked = new Map();
+    /** @type {Map<string, [string, (bytes: Uint8Array<ArrayBuffer>) => any]>} */
+    this.waiting = new Map(); // by kind: of each only the latest request is worth a response
+    /** @type {Set<string>} */
+    this.loadingKinds = new Set();
+    this.updateTimer = 0;
+    this.isFetching = false;
   }
 
-  /** What some rows give to some columns, each from the first to the last; null while it is on its way. @param {[number, number]} queries @param {[number, number]} keys @returns {number | null} */
-  sum(queries, keys) {
-    return (
-      this.known(`sum/${this.name}/${[...queries, ...keys].join("/")}`, "sum", async (bytes) =>
-        numbersIn(bytes),
-      )?.[0] ?? null
+  get blocks() {
+    if (!this.map) throw new Error("the map is loaded before a head is shown");
+    return this.map;
+  }
+
+  /** Request the map. Whether it is there. */
+  requestMap() {
+    this.map ??= this.tile(this.layer.blockSize, 0, 0);
+    return this.map !== null;
+  }
+
+  /** @returns {Promise<BlockMap>} */
+  async loadMap() {
+    const size = this.layer.blockSize;
+    this.map ??= this.readTile(await this.server.load(`tile/${this.path}/${size}/0/0`), size, 0, 0);
+    return this.map;
+  }
+
+  /** Null while it is loading. @param {number} size @param {number} row @param {number} column @returns {BlockMap | null} */
+  tile(size, row, column) {
+    const path = `${size}/${row}/${column}`;
+    return this.request(`tile/${this.path}/${path}`, path, (bytes) => this.readTile(bytes, size, row, column));
+  }
+
+  /** @param {Uint8Array<ArrayBuffer>} bytes @param {number} size @param {number} row @param {number} column */
+  readTile(bytes, size, row, column) {
+    const side = this.tiling.maxMapSize;
+    const [rows, columns] = [this.layer.queries, this.layer.keys].map(({ length }, axis) =>
+      Math.min(side, Math.ceil(length / size) - side * (axis ? column : row)),
     );
+    return new BlockMap(floats(bytes), rows, columns, size);
   }
 
-  /** @param {string} path @param {any} answer */
-  keep(path, answer) {
-    this.kept.set(path, answer);
-    if (this.kept.size > KEPT) this.kept.delete(this.kept.keys().next().value ?? "");
+  /** The loaded tiles of a part of the matrix, as fine as its cells are large. @param {number} cell  CSS pixels. @param {Corner} from @param {Corner} to */
+  tiles(cell, from, to) {
+    let size = 1;
+    while (size * cell < 1 && size < this.layer.blockSize) size *= this.tiling.levelFactor;
+    if (size >= this.layer.blockSize) return [];
+    const tiles = [];
+    const side = this.tiling.maxMapSize * size;
+    for (let row = Math.floor(from.row / side); row * side < to.row; row++) {
+      for (let column = Math.floor(from.column / side); column * side < to.column; column++) {
+        const blocks = this.tile(size, row, column);
+        if (blocks) tiles.push({ blocks, row: row * side, column: column * side });
+      }
+    }
+    return tiles;
+  }
+
+  /** @param {number} query @param {number} key @returns {Cell} */
+  cell(query, key) {
+    const column = this.cache.get(`column/${this.path}/${key}`);
+    const weight = column?.[query] ?? this.numbers("row", query)?.[key] ?? this.weightInTile(query, key);
+    if (weight === null) return { state: "unknown", weight: NaN, upperBound: 1, error: 0 };
+    return { state: Number.isNaN(weight) ? "masked" : "known", weight, upperBound: weight, error: 0 };
+  }
+
+  /** @param {number} query */
+  prefetch(query) {
+    this.numbers("row", query);
+  }
+
+  /** The weight of a cell in a loaded tile. @param {number} query @param {number} key @returns {number | null} */
+  weightInTile(query, key) {
+    const side = this.tiling.maxMapSize;
+    const [row, column] = [Math.floor(query / side), Math.floor(key / side)];
+    const blocks = this.cache.get(`tile/${this.path}/1/${row}/${column}`);
+    return blocks ? blocks.at(query - row * side, key - column * side) : null;
+  }
+
+  /** @param {number} query @param {number} key */
+  isMasked(query, key) {
+    return Number.isNaN(this.weightInTile(query, key) ?? 0);
+  }
+
+  /** @param {number} query @returns {Ranked} */
+  row(query) {
+    const ranked = this.rank("row", query, (key, weight) => ({ query, key, weight, error: 0 }));
+    return { ...ranked, total: this.layer.header.has_sinks ? null : ranked.entries.length ? 1 : 0 };
+  }
+
+  /** @param {number} key @returns {Ranked} */
+  column(key) {
+    return this.rank("column", key, (query, weight) => ({ query, key, weight, error: 0 }));
+  }
+
+  /** @param {"row" | "column"} kind @param {number} index @param {(index: number, weight: number) => import("#data/ranked.js").Entry} entry @returns {Ranked} */
+  rank(kind, index, entry) {
+    const name = `${kind} ${index}`;
+    const cached = this.ranked.get(name);
+    if (cached) return cached;
+    const numbers = this.numbers(kind, index);
+    if (!numbers) return { entries: [], rest: 0, loading: true };
+    const entries = [];
+    for (let place = 0; place < numbers.length; place++) {
+      if (!Number.isNaN(numbers[place])) entries.push(entry(place, numbers[place]));
+    }
+    entries.sort((a, b) => b.weight - a.weight);
+    const ranked = { entries, rest: 0, isComplete: true };
+    if (this.ranked.size >= MAX_RANKED) this.ranked.clear();
+    this.ranked.set(name, ranked);
+    return ranked;
+  }
+
+  /** A row or column; null while it is loading. @param {"row" | "column"} kind @param {number} index @returns {Float32Array | null} */
+  numbers(kind, index) {
+    return this.request(`${kind}/${this.path}/${index}`, kind, floats);
+  }
+
+  /** Query, key and, if it was recorded, value; null while they are loading. @returns {Vectors[] | null} */
+  vectors() {
+    return this.request(`qkv/${this.path}`, "qkv", (bytes) => {
+      let start = 0;
+      return this.layer.header.qkv.map(([, tokens, features]) => {
+        const values = floats(bytes).subarray(start, start + tokens * features);
+        start += tokens * features;
+        return { features, values };
+      });
+    });
+  }
+
+  /** @param {number[]} queries @param {number[]} keys */
+  requestAll(queries, keys) {
+    const paths = this.pathsOf(queries, keys);
+    if (paths.every((path) => this.cache.has(path))) return true;
+    if (this.isFetching || this.server.disconnected || 2 * paths.length > this.maxCached) return false;
+    this.isFetching = true;
+    this.fetch(queries, keys)
+      .catch(() => {}) // disconnected: what is loaded stays
+      .finally(() => {
+        this.isFetching = false;
+      });
+    return false;
+  }
+
+  /** Load rows and columns, and keep all of them until they are read. @param {number[]} queries @param {number[]} keys */
+  async fetch(queries, keys) {
+    const paths = this.pathsOf(queries, keys);
+    for (const path of paths) {
+      const values = this.cache.get(path) ?? floats(await this.server.load(path));
+      this.cache.delete(path); // to make it the latest
+      this.keep(path, values, this.maxCached + paths.length);
+    }
+    clearTimeout(this.updateTimer);
+    this.updateTimer = setTimeout(() => this.onUpdate(), UPDATE_PAUSE);
+  }
+
+  /** @param {number[]} queries @param {number[]} keys */
+  pathsOf(queries, keys) {
+    const rows = queries.map((query) => `row/${this.path}/${query}`);
+    return [...rows, ...keys.map((key) => `column/${this.path}/${key}`)];
+  }
+
+  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {import("#data/heads.js").RegionRows} */
+  regionRows(queries, keys, hidden) {
+    const path = `region/${this.path}/${[...queries, ...keys].join("/")}`;
+    const rows = this.request(hidden.length ? `${path}?hidden=${hidden.join(",")}` : path, "region", (bytes) =>
+      Float64Array.from(floats(bytes)),
+    );
+    return { rows, error: 0, approximate: false };
+  }
+
+  /**
+   * A response that is there; or null, and it is requested: those of one kind one after the other, and only the latest.
+   * @param {string} path @param {string} kind @param {(bytes: Uint8Array<ArrayBuffer>) => any} read
+   */
+  request(path, kind, read) {
+    const cached = this.cache.get(path);
+    if (cached || this.server.disconnected) return cached ?? null;
+    if (this.loadingKinds.has(kind)) {
+      this.waiting.set(kind, [path, read]);
+      return null;
+    }
+    this.loadingKinds.add(kind);
+    this.server
+      .load(path)
+      .then((bytes) => this.keep(path, read(bytes)))
+      .finally(() => {
+        this.loadingKinds.delete(kind);
+        const next = this.waiting.get(kind);
+        this.waiting.delete(kind);
+        if (next && !this.cache.has(next[0])) this.request(next[0], kind, next[1]);
+        this.onUpdate();
+      })
+      .catch(() => {}); // disconnected: what is loaded stays
+    return null;
+  }
+
+  /** @param {string} path @param {any} response @param {number} limit */
+  keep(path, response, limit = this.maxCached) {
+    this.cache.set(path, response);
+    if (this.cache.size > limit) this.cache.delete(this.cache.keys().next().value ?? "");
   }
 }
 
 /** @param {Uint8Array<ArrayBuffer>} bytes */
-function numbersIn(bytes) {
-  return new Reader(bytes).floats(bytes.length / 4);
+function floats(bytes) {
+  return new Float32Array(bytes.buffer);
 }

@@ -1,25 +1,42 @@
-// What is drawn on a canvas, drawn as SVG: the part of a canvas's context that the views use.
+// Draws on SVG what a view draws on a canvas: the part of a canvas's context that the views use.
 
+import { round2 } from "#export/boxes.js";
+import { genericFamily, stripInvalidXml, textWidth } from "#export/text_lines.js";
 import { svgElement } from "#ui/elements.js";
 
-/** How canvases are drawn again, on another context. @type {WeakMap<HTMLCanvasElement, (context: any) => void>} */
-export const redrawn = new WeakMap();
+/** What draws each canvas again, on another context. @type {WeakMap<HTMLCanvasElement, (context: any) => void>} */
+export const canvasPainters = new WeakMap();
 
-const SHARP = 2; // pixels of an image for each CSS pixel, so that no viewer blurs its cells
-const MOST_PIXELS = 4096; // of a side of an image that was made larger
+const PIXELS = 2; // of an image for each CSS pixel, so that viewers do not blur its cells
+const MAX_IMAGE_SIZE = 4096; // pixels of a side of an enlarged image
+const ANCHORS = { left: "start", right: "end", center: "middle" };
+const STATE = /** @type {const} */ ([
+  "fillStyle",
+  "strokeStyle",
+  "lineWidth",
+  "globalAlpha",
+  "font",
+  "textAlign",
+  "textBaseline",
+  "imageSmoothingEnabled",
+  "transform",
+  "parent",
+]);
 
-const measuring = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
-let clips = 0; // that were made; each has a name of its own
+let numClips = 0; // each has an id of its own
 
-/** A context whose drawing is a group of SVG elements, `node`. */
+/** @typedef {Record<string, string | number>} Attributes */
+
+/** A context that draws into a group of SVG elements, `node`. */
 export class SvgContext {
   constructor() {
     this.node = svgElement("g");
-    this.into = this.node;
+    /** @type {SVGElement} */
+    this.parent = this.node;
     this.path = "";
-    /** @type {{own: object, now: {transform: string}, into: SVGElement}[]} */
+    this.transform = "";
+    /** @type {object[]} */
     this.saved = [];
-    this.now = { transform: "" };
     this.fillStyle = "#000";
     this.strokeStyle = "#000";
     this.lineWidth = 1;
@@ -31,141 +48,130 @@ export class SvgContext {
   }
 
   save() {
-    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, imageSmoothingEnabled } =
-      this;
-    this.saved.push({
-      own: { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, imageSmoothingEnabled },
-      now: this.now,
-      into: this.into,
-    });
+    this.saved.push(Object.fromEntries(STATE.map((name) => [name, this[name]])));
   }
 
   restore() {
-    const last = this.saved.pop();
-    if (last) Object.assign(this, last.own, { now: last.now, into: last.into });
+    Object.assign(this, this.saved.pop());
   }
 
+  /** @param {number} x @param {number} y */
   translate(x, y) {
-    this.now = { ...this.now, transform: `${this.now.transform} translate(${short(x)} ${short(y)})` };
+    this.transform += ` translate(${round2(x)} ${round2(y)})`;
   }
 
+  /** @param {number} angle  In radians. */
   rotate(angle) {
-    if (angle) this.now = { ...this.now, transform: `${this.now.transform} rotate(${short((angle * 180) / Math.PI)})` };
+    if (angle) this.transform += ` rotate(${round2((angle * 180) / Math.PI)})`;
   }
 
   beginPath() {
     this.path = "";
   }
 
+  /** @param {number} x @param {number} y */
   moveTo(x, y) {
-    this.path += `M${short(x)} ${short(y)}`;
+    this.path += `M${round2(x)} ${round2(y)}`;
   }
 
+  /** @param {number} x @param {number} y */
   lineTo(x, y) {
-    this.path += `L${short(x)} ${short(y)}`;
+    this.path += `L${round2(x)} ${round2(y)}`;
   }
 
+  /** @param {number} x @param {number} y @param {number} width @param {number} height */
   rect(x, y, width, height) {
-    this.path += `M${short(x)} ${short(y)}h${short(width)}v${short(height)}h${short(-width)}z`;
+    this.path += `M${round2(x)} ${round2(y)}h${round2(width)}v${round2(height)}h${round2(-width)}z`;
   }
 
-  /** From here to the next restore, draw within the path only. */
+  /** Draw within the path only, until the state is restored. */
   clip() {
-    const id = `clip-${++clips}`;
+    const id = `clip-${++numClips}`;
     const group = svgElement("g", { "clip-path": `url(#${id})` });
-    this.into.append(svgElement("clipPath", { id }, svgElement("path", { d: this.path || "M0 0" })), group);
-    this.into = group;
+    this.parent.append(svgElement("clipPath", { id }, svgElement("path", { d: this.path || "M0 0" })), group);
+    this.parent = group;
   }
 
   stroke() {
     if (this.path) this.add("path", { d: this.path, fill: "none", ...this.pen() });
   }
 
+  /** @param {number} x @param {number} y @param {number} width @param {number} height */
   fillRect(x, y, width, height) {
-    this.add("rect", { ...box(x, y, width, height), fill: this.fillStyle.trim() });
+    this.add("rect", { ...rectangle(x, y, width, height), fill: this.fillStyle.trim() });
   }
 
+  /** @param {number} x @param {number} y @param {number} width @param {number} height */
   strokeRect(x, y, width, height) {
-    this.add("rect", { ...box(x, y, width, height), fill: "none", ...this.pen() });
+    this.add("rect", { ...rectangle(x, y, width, height), fill: "none", ...this.pen() });
   }
 
-  /** What lies below an area is covered by the page. */
+  /** Cover an area with the color of the page. @param {number} x @param {number} y @param {number} width @param {number} height */
   clearRect(x, y, width, height) {
-    this.add("rect", { ...box(x, y, width, height), fill: getComputedStyle(document.body).backgroundColor });
+    this.add("rect", { ...rectangle(x, y, width, height), fill: getComputedStyle(document.body).backgroundColor });
   }
 
+  /** @param {HTMLCanvasElement} image @param {number} x @param {number} y @param {number} width @param {number} height */
   drawImage(image, x, y, width, height) {
     this.add("image", {
-      ...box(x, y, width, height),
-      href: imageOf(image, width),
+      ...rectangle(x, y, width, height),
+      href: toDataUrl(image, width),
       preserveAspectRatio: "none",
       ...(this.imageSmoothingEnabled ? {} : { "image-rendering": "pixelated" }),
     });
   }
 
-  /** A text that is longer than `most` is pressed together. */
-  fillText(text, x, y, most = Infinity) {
-    measuring.font = this.font;
-    const wide = measuring.measureText(text).width;
-    const anchor = { left: "start", right: "end", center: "middle" }[this.textAlign] ?? "start";
-    const pressed = wide > most ? { textLength: short(most), lengthAdjust: "spacingAndGlyphs" } : {};
-    const made = {
-      x: short(x),
-      y: short(y),
+  /** @param {string} text @param {number} x @param {number} y @param {number} maxWidth  A longer text is condensed. */
+  fillText(text, x, y, maxWidth = Infinity) {
+    const isLong = textWidth(text, this.font) > maxWidth;
+    const attributes = {
+      x: round2(x),
+      y: round2(y),
       fill: this.fillStyle.trim(),
-      "text-anchor": anchor,
-      ...fontOf(this.font),
-      ...pressed,
+      "text-anchor": ANCHORS[/** @type {keyof typeof ANCHORS} */ (this.textAlign)] ?? "start",
+      ...fontAttributes(this.font),
+      ...(isLong && { textLength: round2(maxWidth), lengthAdjust: "spacingAndGlyphs" }),
+      ...(this.textBaseline === "middle" && { dy: "0.35em" }),
     };
-    this.add("text", this.textBaseline === "middle" ? { ...made, dy: "0.35em" } : made, readable(text));
+    this.add("text", attributes, stripInvalidXml(text));
   }
 
   pen() {
     return { stroke: this.strokeStyle.trim(), "stroke-width": this.lineWidth };
   }
 
+  /** @param {"path" | "rect" | "image" | "text"} name @param {Attributes} attributes @param {...string} children */
   add(name, attributes, ...children) {
-    const own = {
+    const state = {
       ...(this.globalAlpha < 1 && { opacity: this.globalAlpha }),
-      ...(this.now.transform && { transform: this.now.transform.trim() }),
+      ...(this.transform && { transform: this.transform.trim() }),
     };
-    this.into.append(svgElement(name, { ...attributes, ...own }, ...children));
+    this.parent.append(svgElement(name, { ...attributes, ...state }, ...children));
   }
 }
 
-/** A number as short as a picture needs it. */
-export function short(value) {
-  return String(Math.round(value * 100) / 100);
-}
-
-/** A text without the characters that XML does not know. */
-export function readable(text) {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
-  return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "").replace(/\p{Cs}/gu, "\ufffd");
-}
-
-/** The font of a CSS shorthand as attributes; its family by its generic name, for the file is read elsewhere. */
-function fontOf(font) {
+/** The attributes of a CSS `font` such as `600 12px serif`. @param {string} font @returns {Attributes} */
+function fontAttributes(font) {
   const [, weight, size, family] = /^(?:(\d+|bold) )?([\d.]+)px (.*)$/.exec(font) ?? [null, "", "12", font];
-  return { "font-size": short(size), "font-family": generic(family), ...(weight && { "font-weight": weight }) };
+  return {
+    "font-size": round2(Number(size)),
+    "font-family": genericFamily(family),
+    ...(weight && { "font-weight": weight }),
+  };
 }
 
-/** The generic name that a list of font families ends with. */
-export function generic(families) {
-  return /(?:^|[\s,])(serif|monospace)\s*$/.exec(families)?.[1] ?? "sans-serif";
+/** @param {number} x @param {number} y @param {number} width @param {number} height */
+function rectangle(x, y, width, height) {
+  return { x: round2(x), y: round2(y), width: round2(width), height: round2(height) };
 }
 
-function box(x, y, width, height) {
-  return { x: short(x), y: short(y), width: short(width), height: short(height) };
-}
-
-/** A canvas as a data: address, with whole pixels for each of its own where it is drawn larger. @param {HTMLCanvasElement} canvas @param {number} width */
-export function imageOf(canvas, width = canvas.width) {
-  const room = Math.floor(MOST_PIXELS / Math.max(canvas.width, canvas.height));
-  const times = Math.max(Math.min(Math.round((SHARP * width) / canvas.width), room), 1);
-  if (times === 1) return canvas.toDataURL("image/png");
+/** A canvas as a data: URL; where it is drawn larger, with whole pixels for each of its own. @param {HTMLCanvasElement} canvas @param {number} width  CSS pixels. */
+export function toDataUrl(canvas, width) {
+  const limit = Math.floor(MAX_IMAGE_SIZE / Math.max(canvas.width, canvas.height));
+  const factor = Math.max(Math.min(Math.round((PIXELS * width) / canvas.width), limit), 1);
+  if (factor === 1) return canvas.toDataURL("image/png");
   const large = document.createElement("canvas");
-  [large.width, large.height] = [canvas.width * times, canvas.height * times];
+  [large.width, large.height] = [canvas.width * factor, canvas.height * factor];
   const context = /** @type {CanvasRenderingContext2D} */ (large.getContext("2d"));
   context.imageSmoothingEnabled = false;
   context.drawImage(canvas, 0, 0, large.width, large.height);

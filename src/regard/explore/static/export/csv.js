@@ -1,52 +1,103 @@
-// Numbers as a file of CSV, which spreadsheets open and run nothing of.
+// Numbers as CSV, in which a spreadsheet runs nothing.
 
-import { unmarked } from "#data/tokens.js";
+import { WordSequence } from "#data/sequence.js";
 
 /**
- * @typedef {{columns: string[], rows: (string | number | null)[][]}} Table  A cell of which nothing is known is null.
- * @typedef {() => Table} Tell  What a view shows now.
+ * @typedef {import("#data/ranked.js").Entry} Entry
+ * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @typedef {string | number | null} Cell  Null where a value is not known.
+ * @typedef {{columns: string[], rows: Cell[][]}} Table
+ * @typedef {{heads: number[], reduce: string, hide: string[], rescale: boolean}} WeightOptions  Fields of the state.
  */
 
+/** Columns that name a query and a key. */
 export const PAIR = ["query index", "query token", "key index", "key token"];
 
+const BYTE_ORDER_MARK = "\ufeff"; // by which spreadsheets recognize UTF-8
+const FORMULA = /^[=+\-@\t\r\n]/; // begins a formula in a spreadsheet
+const DIGITS = 6;
+
 /** @param {Table} table */
-export function csvOf({ columns, rows }) {
-  return `\ufeff${[columns, ...rows].map((cells) => cells.map(cellOf).join(",")).join("\r\n")}\r\n`;
+export function toCsv({ columns, rows }) {
+  return csvHeader(columns) + csvLines(rows);
 }
 
-/** What weights are called. @param {{hidden: string[], rescale: boolean}} state */
-export function unitOf({ hidden, rescale }) {
-  return hidden.length && rescale ? "weight, rescaled" : "weight";
+/** @param {string[]} columns */
+export function csvHeader(columns) {
+  return BYTE_ORDER_MARK + csvLines([columns]);
 }
 
-/** A token as it is written: of words the mark is left out that stands for a space. @param {string} token @param {{words: boolean}} state */
-export function nameOf(token, { words }) {
-  return words ? unmarked(token) : token;
+/** @param {Cell[][]} rows */
+export function csvLines(rows) {
+  return rows.map((cells) => `${cells.map(formatCell).join(",")}\r\n`).join("");
 }
 
-/** Weights, each with its query and its key. @param {import("#data/layer.js").Layer} layer @param {import("#data/heads.js").Link[]} links @param {{words: boolean, hidden: string[], rescale: boolean}} state @returns {Table} */
-export function linksIn(layer, links, state = { words: false, hidden: [], rescale: false }) {
-  const name = (/** @type {string} */ token) => nameOf(token, state);
-  return {
-    columns: [...PAIR, unitOf(state)],
-    rows: links.map(({ query, key, weight }) => [
-      query,
-      name(layer.queries[query]),
-      key,
-      name(layer.keys[key]),
-      weight,
-    ]),
-  };
-}
-
-/** A cell. One that a spreadsheet would take for a formula has a ' before it. @param {string | number | null} value */
-function cellOf(value) {
-  if (typeof value !== "string") return Number.isFinite(value) ? String(rounded(/** @type {number} */ (value))) : "";
-  const safe = /^[=+\-@\t\r\n]/.test(value) ? `'${value}` : value;
+/** @param {Cell} value */
+function formatCell(value) {
+  if (typeof value !== "string") return value === null || !Number.isFinite(value) ? "" : String(significant(value));
+  const safe = FORMULA.test(value) ? `'${value}` : value;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
 /** @param {number} value */
-function rounded(value) {
-  return Number.isInteger(value) ? value : Number(value.toPrecision(6));
+function significant(value) {
+  return Number.isInteger(value) ? value : Number(value.toPrecision(DIGITS));
+}
+
+/** A token as the tokenizer writes it, or a word as it is displayed. @param {Sequence} text @param {number} index */
+export function nameOf(text, index) {
+  return (text instanceof WordSequence ? text.display : text.tokens)[index];
+}
+
+/** The cells that name a query and a key. @param {Sequence} queries @param {Sequence} keys @param {{query: number, key: number}} place @returns {Cell[]} */
+export function pairCells(queries, keys, { query, key }) {
+  return [query, nameOf(queries, query), key, nameOf(keys, key)];
+}
+
+/** A column of weights: rounds each to its true digits, and says in its name what the weights are and how exact. */
+export class WeightColumn {
+  /** @param {WeightOptions} options @param {string} title */
+  constructor({ heads, reduce, hide, rescale }, title = "weight") {
+    const combined = heads.length > 1 ? [`${reduce} of ${heads.length} heads`] : [];
+    this.parts = [title, ...combined];
+    this.isRescaled = hide.length > 0 && rescale;
+    /** Whether some weights could not be rescaled. */
+    this.someNotRescaled = false;
+    this.error = 0; // the largest
+  }
+
+  /** @param {{weight: number, error: number}} weight */
+  round({ weight, error }) {
+    const rounded = roundTo(weight, error);
+    if (error > 0) this.error = Math.max(this.error, error + Math.abs(rounded - weight));
+    return rounded;
+  }
+
+  /** After all weights: `weight`, `weight, mean of 3 heads`, `weight (± 0.0002)`. */
+  get name() {
+    const rescaled = this.someNotRescaled ? "rescaled where possible" : "rescaled";
+    const name = [...this.parts, ...(this.isRescaled ? [rescaled] : [])].join(", ");
+    return this.error > 0 ? `${name} (± ${roundUp(this.error)})` : name;
+  }
+}
+
+/** A number without the decimals that its error makes meaningless. @param {number} value @param {number} error */
+export function roundTo(value, error) {
+  return error > 0 ? Number(value.toFixed(Math.max(0, Math.ceil(-Math.log10(error))))) : value;
+}
+
+/** Two significant digits, not less than a number but for the rounding of float32. @param {number} error */
+function roundUp(error) {
+  const unit = 10 ** (Math.floor(Math.log10(error)) - 1);
+  return Number((Math.ceil(error / unit - 1e-2) * unit).toPrecision(2));
+}
+
+/**
+ * Weights, each with its query and its key. @param {{queries: Sequence, keys: Sequence}} texts @param {Entry[]} entries @param {WeightOptions} options
+ * @returns {Table}
+ */
+export function weightTable({ queries, keys }, entries, options) {
+  const column = new WeightColumn(options);
+  const rows = entries.map((entry) => [...pairCells(queries, keys, entry), column.round(entry)]);
+  return { columns: [...PAIR, column.name], rows };
 }

@@ -1,16 +1,17 @@
-// The colour of a weight: one scale for every map of the page, even to the eye (OKLab) and rising in lightness alone.
+// The color of a weight: one scale for every map of the page, even to the eye (OKLab) and rising in lightness alone.
 
 /** How the shades are spread: by the square root of a weight, evenly, by its logarithm, or by the strongest of its row. */
-export const SCALES = ["root", "linear", "log", "rows"];
-/** What the shades run through. In each, lightness alone tells weights apart: for the colour-blind, and in grey. */
-export const PALETTES = ["blue", "fire", "grey"];
-export const FAINTEST = 1e-4; // where the logarithmic scale begins
+export const SCALES = ["sqrt", "linear", "log", "row_max"];
+/** What the shades run through. In each, lightness alone tells weights apart: for the color-blind, and in gray. */
+export const PALETTES = ["blues", "oranges", "greys"];
+export const LOG_MIN = 1e-4; // where the logarithmic scale begins
 
 // [lightness, chroma, hue in degrees]: from no weight, which is nearly the page itself, to all of it.
 /** @typedef {[number, number, number]} Triple */
+/** @typedef {{rows: number, columns: number, at(row: number, column: number): number}} Blocks */
 /** @type {Record<string, Record<"light" | "dark", Triple[]>>} */
 const STOPS = {
-  blue: {
+  blues: {
     light: [
       [0.962, 0.006, 245],
       [0.85, 0.062, 222],
@@ -26,7 +27,7 @@ const STOPS = {
       [0.955, 0.045, 195],
     ],
   },
-  fire: {
+  oranges: {
     light: [
       [0.965, 0.012, 90],
       [0.87, 0.085, 82],
@@ -42,7 +43,7 @@ const STOPS = {
       [0.96, 0.07, 95],
     ],
   },
-  grey: {
+  greys: {
     light: [
       [0.965, 0, 0],
       [0.25, 0, 0],
@@ -57,59 +58,70 @@ const SHADES = 256;
 /** @type {Map<string, Triple[]>} */
 const tables = new Map(); // made once for each palette and theme
 
-/** Where a weight stands on a scale, 0 to 1. @param {number} weight @param {string} scale @param {number} most  The strongest of its row. */
-export function position(weight, scale = "root", most = 1) {
-  const bounded = Math.min(Math.max(weight, 0), 1);
-  if (scale === "linear") return bounded;
-  if (scale === "log") return Math.max(0, 1 - Math.log(Math.max(bounded, FAINTEST)) / Math.log(FAINTEST));
-  if (scale === "rows") return most > 0 ? Math.min(bounded / most, 1) : 0;
+/** Where a weight stands on a scale, 0 to 1. @param {number} weight @param {string} scale @param {number} largest  The largest weight of its row. */
+export function position(weight, scale = "sqrt", largest = 1) {
+  const bounded = Math.min(Math.max(scale === "row_max" ? weight / largest || 0 : weight, 0), 1);
+  if (scale === "linear" || scale === "row_max") return bounded;
+  if (scale === "log") return Math.max(0, 1 - Math.log(Math.max(bounded, LOG_MIN)) / Math.log(LOG_MIN));
   return Math.sqrt(bounded);
 }
 
 /** The weight at a place of a scale. @param {number} place @param {string} scale */
 export function weightAt(place, scale) {
-  if (scale === "log") return place === 0 ? 0 : FAINTEST ** (1 - place);
-  return scale === "root" ? place ** 2 : place;
+  if (scale === "log") return place === 0 ? 0 : LOG_MIN ** (1 - place);
+  return scale === "sqrt" ? place ** 2 : place;
 }
 
-/** The colours from no weight to all of it, [red, green, blue] each. @param {string} palette @param {"light" | "dark"} theme @returns {Triple[]} */
+/** The colors from no weight to all of it, [red, green, blue] each. @param {string} palette @param {"light" | "dark"} theme @returns {Triple[]} */
 export function shades(palette, theme) {
   const name = `${palette} ${theme}`;
   const table =
     tables.get(name) ??
-    Array.from({ length: SHADES }, (_, index) => mixed(STOPS[palette][theme], index / (SHADES - 1)));
+    Array.from({ length: SHADES }, (_, index) => interpolate(STOPS[palette][theme], index / (SHADES - 1)));
   tables.set(name, table);
   return table;
 }
 
-/** The colour at a place from 0 to 1. @param {number} place @param {string} palette @param {"light" | "dark"} theme */
+/** The color at a place from 0 to 1. @param {number} place @param {string} palette @param {"light" | "dark"} theme */
 export function shade(place, palette, theme) {
   return shades(palette, theme)[Math.round(place * (SHADES - 1))];
 }
 
 /**
  * Draw rows × columns of weights, one pixel each; a weight that is NaN leaves its pixel clear.
- * @param {HTMLCanvasElement} canvas @param {{rows: number, columns: number, at(row: number, column: number): number}} squares
- * @param {{scale: string, palette: string}} state @param {"light" | "dark"} theme
+ * @param {HTMLCanvasElement} canvas @param {Blocks} blocks @param {{scale: string, palette: string}} state @param {"light" | "dark"} theme
  */
-export function drawPixels(canvas, squares, { scale, palette }, theme) {
-  const { rows, columns } = squares;
+export function drawPixels(canvas, blocks, { scale, palette }, theme) {
+  const table = shades(palette, theme);
+  fillPixels(canvas, blocks, scale, (place) => table[Math.round(place * (SHADES - 1))]);
+}
+
+/** The same of differences. @param {HTMLCanvasElement} canvas @param {Blocks} blocks @param {{scale: string}} state @param {"light" | "dark"} theme */
+export function drawDifferences(canvas, blocks, { scale }, theme) {
+  const table = differenceShades(theme);
+  fillPixels(canvas, blocks, scale, (place, value) => table[Math.round((1 + Math.sign(value) * place) * (SHADES - 1))]);
+}
+
+/** @param {HTMLCanvasElement} canvas @param {Blocks} blocks @param {string} scale @param {(place: number, value: number) => Triple} colorOf  `place` of the value's size on the scale, 0 to 1. */
+function fillPixels(canvas, blocks, scale, colorOf) {
+  const { rows, columns } = blocks;
   canvas.width = columns;
   canvas.height = rows;
-  const table = shades(palette, theme);
   const image = new ImageData(columns, rows);
   const data = image.data;
   for (let row = 0, pixel = 0; row < rows; row++) {
-    let most = 0;
-    if (scale === "rows")
-      for (let column = 0; column < columns; column++) most = Math.max(most, squares.at(row, column) || 0);
+    let largest = 0;
+    if (scale === "row_max") {
+      for (let column = 0; column < columns; column++)
+        largest = Math.max(largest, Math.abs(blocks.at(row, column)) || 0);
+    }
     for (let column = 0; column < columns; column++, pixel += 4) {
-      const weight = squares.at(row, column);
-      if (Number.isNaN(weight)) continue;
-      const colour = table[Math.round(position(weight, scale, most) * (SHADES - 1))];
-      data[pixel] = colour[0];
-      data[pixel + 1] = colour[1];
-      data[pixel + 2] = colour[2];
+      const value = blocks.at(row, column);
+      if (Number.isNaN(value)) continue;
+      const color = colorOf(position(Math.abs(value), scale, largest), value);
+      data[pixel] = color[0];
+      data[pixel + 1] = color[1];
+      data[pixel + 2] = color[2];
       data[pixel + 3] = 255;
     }
   }
@@ -117,21 +129,21 @@ export function drawPixels(canvas, squares, { scale, palette }, theme) {
 }
 
 /** @param {Triple[]} stops @param {number} position @returns {Triple} */
-function mixed(stops, position) {
+function interpolate(stops, position) {
   const place = position * (stops.length - 1);
   const low = Math.min(Math.floor(place), stops.length - 2);
-  const [from, to] = [lab(stops[low]), lab(stops[low + 1])];
-  return rgb(/** @type {Triple} */ (from.map((value, axis) => value + (to[axis] - value) * (place - low))));
+  const [from, to] = [toLab(stops[low]), toLab(stops[low + 1])];
+  return toRgb(/** @type {Triple} */ (from.map((value, axis) => value + (to[axis] - value) * (place - low))));
 }
 
 /** Lightness, and chroma and hue as two axes. @param {Triple} stop @returns {Triple} */
-function lab([lightness, chroma, hue]) {
+function toLab([lightness, chroma, hue]) {
   const angle = (hue * Math.PI) / 180;
   return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
 }
 
-/** OKLab to sRGB. Reference: B. Ottosson, "A perceptual color space for image processing" (2020). @param {Triple} colour @returns {Triple} */
-function rgb([lightness, a, b]) {
+/** OKLab to sRGB. Reference: B. Ottosson, "A perceptual color space for image processing" (2020). @param {Triple} color @returns {Triple} */
+function toRgb([lightness, a, b]) {
   const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
   const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
@@ -147,8 +159,8 @@ function rgb([lightness, a, b]) {
   );
 }
 
-/** From −1 over no difference, which is the page itself, to +1: blue and orange are told apart by the colour-blind. @type {{light: [number, number, number][], dark: [number, number, number][]}} */
-const DIFFERING = {
+/** From −1 over no difference, which is the page itself, to +1: blue and orange are told apart by the color-blind. @type {{light: [number, number, number][], dark: [number, number, number][]}} */
+const DIFFERENCE = {
   light: [
     [0.3, 0.115, 262],
     [0.56, 0.125, 252],
@@ -169,12 +181,12 @@ const DIFFERING = {
   ],
 };
 
-/** The colour of a difference: its sign, and where its size stands on a scale, 0 to 1. @param {number} place  From −1 to 1. @param {"light" | "dark"} theme */
-export function differing(place, theme) {
+/** The colors of differences from −1 to 1. @param {"light" | "dark"} theme @returns {Triple[]} */
+function differenceShades(theme) {
   const name = `difference ${theme}`;
+  const length = 2 * SHADES - 1;
   const table =
-    tables.get(name) ??
-    Array.from({ length: 2 * SHADES - 1 }, (_, index) => mixed(DIFFERING[theme], index / (2 * SHADES - 2)));
+    tables.get(name) ?? Array.from({ length }, (_, index) => interpolate(DIFFERENCE[theme], index / (length - 1)));
   tables.set(name, table);
-  return table[Math.round((place + 1) * (SHADES - 1))];
+  return table;
 }

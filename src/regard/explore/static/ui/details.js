@@ -1,215 +1,191 @@
-// The numbers: for what is pointed at or held, where it looks and what looks at it, strongest first; and what a region sums up to.
+// The list at the right: what the focused tokens attend to and what attends to them, strongest first; and the sum of a region.
 
-import { headOf } from "#data/combined_heads.js";
-import { hides, links } from "#data/links.js";
-import { strongest, written } from "#data/recording.js";
-import { label } from "#data/tokens.js";
-import { focusIn } from "#state/store.js";
-import { element } from "#ui/elements.js";
+import { restAfter, strongest } from "#data/ranked.js";
+import { focusedCells } from "#state/store.js";
+import { bar, element, hint } from "#ui/elements.js";
+import { formatWeight } from "#ui/format.js";
+
+/**
+ * @typedef {import("#data/heads.js").BaseHead} Head
+ * @typedef {import("#data/ranked.js").Entry} Entry
+ * @typedef {import("#data/ranked.js").Ranked} Ranked
+ * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @typedef {import("#ui/view.js").View} View
+ */
 
 const LENGTH = 8;
-const MOST_CELLS = 10_000; // of a region that are added up one by one
-const MOST_ROWS = 300; // of which the strongest links of a head are looked for
+const MAX_ROWS = 300; // of a head whose strongest weights are listed at rest
+const MAX_NAMED = 4; // tokens that are named together
 
-/** @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/store.js").Store} store */
-export function mountReadout(place, recording, store) {
+/** @param {HTMLElement} place @param {View} view @returns {import("#ui/view.js").Painter} */
+export function mountDetails(place, view) {
   const lists = element("div", { class: "lists" });
-  const spoken = element("p", { class: "unseen", role: "status" });
+  const spoken = element("p", { class: "visually-hidden", role: "status" });
   place.append(lists, spoken);
-  let _asked = 0;
-  const paint = () => {
-    _asked = 0;
-    const state = store.get();
-    const layer = recording.layers[state.layer];
-    const head = headOf(layer, state);
-    if (!head) return lists.replaceChildren(element("p", { class: "hint" }, "Reading …"));
-    const focus = focusIn(layer, state);
-    lists.replaceChildren(...panels(layer, head, state, focus));
-    const sentence = spokenOf(layer, head, focus);
-    if (sentence !== spoken.textContent) spoken.textContent = sentence;
+  return {
+    paint() {
+      const { head } = view;
+      if (!head) return lists.replaceChildren(hint("Loading …"));
+      lists.replaceChildren(...panels(view, head));
+      const sentence = describeFocus(view, head);
+      if (sentence !== spoken.textContent) spoken.textContent = sentence;
+    },
   };
-  store.subscribe((state) => {
-    const layer = recording.layers[state.layer];
-    if (!layer.ready) layer.load().then(() => store.set({}));
-    _asked ||= requestAnimationFrame(paint);
+}
+
+/** @param {View} view @param {Head} head */
+function panels(view, head) {
+  const { state, layer } = view;
+  const { queries, keys, cell } = focusedCells(layer, state);
+  const made = [];
+  if (state.region) made.push(regionPanel(head, state.region, view.unit.name));
+  if (queries.length) made.push(rowPanel(view, head, queries, cell ? keys[0] : null));
+  if (keys.length) made.push(columnPanel(view, head, keys, cell ? queries[0] : null));
+  return made.length ? made : panelsAtRest(view, head);
+}
+
+/** @param {View} view @param {Head} head @param {number[]} queries @param {number | null} chosen */
+function rowPanel({ queries: texts, keys }, head, queries, chosen) {
+  const ranked = head.rows(queries);
+  const items = ranked.entries
+    .slice(0, LENGTH)
+    .map((entry) => item(keys.labels[entry.key], entry, "out", entry.key === chosen));
+  const title = [named(texts, queries), queries.length > 1 ? " attend to, on average" : " attends to"];
+  return panel(title, items, { ranked });
+}
+
+/** @param {View} view @param {Head} head @param {number[]} keys @param {number | null} chosen */
+function columnPanel({ unit, layer, queries, keys: texts }, head, keys, chosen) {
+  const ranked = head.columns(keys);
+  const items = ranked.entries
+    .slice(0, LENGTH)
+    .map((entry) => item(queries.labels[entry.query], entry, "in", entry.query === chosen));
+  const title = [named(texts, keys), keys.length > 1 ? " together are attended to by" : " is attended to by"];
+  const hidden = unit.hidden(layer);
+  const isHidden = keys.every((key) => hidden[key]);
+  return panel(title, items, {
+    ranked,
+    empty: isHidden ? "Hidden: see “Hide” at the color scale." : "",
   });
 }
 
-function panels(layer, head, state, { queries, keys, cell }) {
-  const made = [];
-  if (state.region) made.push(regionPanel(head.inTokens?.(state.region) ?? { head, ...state.region }));
-  if (queries.length) {
-    const found = head.rows(queries);
-    const kept = links(layer, found, state);
-    const entries = kept
-      .slice(0, LENGTH)
-      .map((link) => entry(label(layer.keys[link.key]), link.weight, "out", cell && link.key === keys[0]));
-    made.push(
-      panel([named(layer.queries, queries), queries.length > 1 ? " attend to, on the mean" : " attends to"], entries, {
-        ...found,
-        links: kept,
-      }),
-    );
-  }
-  if (keys.length) {
-    const found = head.columnsOf(keys);
-    const entries = found.links
-      .slice(0, LENGTH)
-      .map((link) => entry(label(layer.queries[link.query]), link.weight, "in", cell && link.query === queries[0]));
-    const title = [named(layer.keys, keys), keys.length > 1 ? " together are attended by" : " is attended by"];
-    made.push(
-      panel(title, entries, found, keys.every(hides(layer, state)) ? "Left out, as the legend says." : undefined),
-    );
-  }
-  if (made.length === 0) {
-    if (layer.queries.length <= MOST_ROWS && layer.header.form !== "remote") {
-      const all = layer.queries.flatMap((_, query) => links(layer, head.row(query), state).slice(0, LENGTH));
-      const entries = strongest(all, LENGTH).map((link) =>
-        entry(`${label(layer.queries[link.query])} → ${label(layer.keys[link.key])}`, link.weight, "out", false),
-      );
-      made.push(panel([state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head"], entries));
-    }
-    made.push(
-      element(
-        "p",
-        { class: "hint" },
-        "Point at a word or a cell, or go there with Tab and the arrow keys. Click or press Enter to hold it; with Ctrl or ⌘ hold several, with Shift all between; a double click, or W, holds a whole word.",
-      ),
-    );
-  }
-  return made;
+/** @param {View} view @param {Head} head */
+function panelsAtRest({ state, queries, keys }, head) {
+  const help = hint(
+    "Point at a token or a cell, or move to it with Tab and the arrow keys. Click it or press Enter to select it. Ctrl or ⌘ selects several, Shift selects all in between; a double click, or W, selects a whole word.",
+  );
+  if (queries.length > MAX_ROWS || head.isRemote) return [help];
+  const rows = queries.display.flatMap((_, query) => head.row(query).entries.slice(0, LENGTH));
+  const items = strongest(rows, LENGTH).map((entry) =>
+    item(`${queries.labels[entry.query]} → ${keys.labels[entry.key]}`, entry, "out", false),
+  );
+  return [panel([state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head"], items, {}), help];
 }
 
-/** How much of the attention of a region's rows goes to its columns. */
-function regionPanel({ head, queries, keys }) {
+/** How much of the attention of a region's rows goes to its columns. @param {Head} head @param {import("#state/store.js").Region} region @param {string} unit */
+function regionPanel(head, { queries, keys }, unit) {
   const [rows, columns] = [queries, keys].map(([first, last]) => last - first + 1);
-  const name = `${rows} × ${columns} cells: rows ${queries.join(" to ")}, columns ${keys.join(" to ")}`;
-  const { sum, exact } = regionSum(head, queries, keys);
-  if (sum === null) return panel([element("b", {}, "Region"), ` of ${name}`], [], { waiting: true });
-  const title = [element("b", {}, "Region"), ` of ${name}`];
-  const entries = [
-    entry(exact ? "Sum of its weights" : "Sum, from the means of squares", sum, "out", false),
-    entry("Share of its rows’ attention", sum / rows / (head.times ?? 1), "out", false),
+  const title = [
+    element("b", {}, "Region"),
+    ` of ${rows} × ${columns} ${unit}s: rows ${queries.join(" to ")}, columns ${keys.join(" to ")}`,
   ];
-  const made = panel(title, entries);
+  const { sum, error, approximate } = head.regionSum(queries, keys);
+  if (sum === null) return panel(title, [], { ranked: { entries: [], rest: 0, loading: true } });
+  const scale = rows * head.numHeads;
+  const place = { query: queries[0], key: keys[0] };
+  const made = panel(
+    title,
+    [
+      item(
+        approximate ? "Sum, from block means" : "Sum of its weights",
+        { ...place, weight: sum, error },
+        "out",
+        false,
+      ),
+      item("Share of its rows’ attention", { ...place, weight: sum / scale, error: error / scale }, "out", false),
+    ],
+    {},
+  );
   made.classList.add("region");
   return made;
 }
 
 /**
- * The sum of a region's weights: as a server tells it, or of its cells; of a sketch that does not know them all by its squares,
- * each by as much of it as lies within. Null while it is on its way.
+ * What is listed under a title, and what is said of the rest.
+ * @param {(Node | string)[]} title @param {HTMLElement[]} items @param {{ranked?: Ranked, empty?: string}} options
  */
-export function regionSum(head, queries, keys) {
-  if (head.sum) return { sum: head.sum(queries, keys), exact: true };
-  const squares = head.finest ?? head.squares;
-  const known = squares.size === 1 ? null : cellsSum(head, queries, keys);
-  if (known !== null) return { sum: known, exact: true };
-  const { size } = squares;
-  const within = (index, [first, last]) =>
-    Math.max(0, Math.min((index + 1) * size - 1, last) - Math.max(index * size, first) + 1);
-  let sum = 0;
-  for (let row = Math.floor(queries[0] / size); row <= Math.floor(queries[1] / size); row++) {
-    for (let column = Math.floor(keys[0] / size); column <= Math.floor(keys[1] / size); column++) {
-      sum += ((squares.at(row, column) || 0) * within(row, queries) * within(column, keys)) / size;
-    }
+function panel(title, items, { ranked = { entries: [], rest: 0 }, empty = "" }) {
+  const heading = element("h3", {}, ...title);
+  if (ranked.loading) return element("div", { class: "panel" }, heading, hint("Loading …"));
+  const nothing = ranked.rest > 0 ? "Not stored in this file." : "Nothing: the mask excludes every token.";
+  const list = items.length ? element("ol", {}, ...items) : hint(empty || nothing);
+  return element("div", { class: "panel" }, heading, list, ...restHints(ranked, items.length).map(hint));
+}
+
+/** @param {Ranked} ranked @param {number} count  Of listed entries. */
+function restHints(ranked, count) {
+  const { entries, isComplete, approximate, notRescaled } = ranked;
+  const hints = [];
+  const unknown = isComplete ? { weight: 0, error: 0 } : restAfter(ranked, entries.length);
+  const known = isComplete ? restAfter(ranked, count) : restAfter({ entries, rest: 0 }, count);
+  if (known.weight >= 0.001) hints.push(`${formatWeight(known.weight, known.error)} on ${entries.length - count} more`);
+  if (unknown.weight >= 0.001) {
+    const about = approximate ? "about " : "";
+    hints.push(`${about}${formatWeight(unknown.weight, unknown.error)} on others, not stored in this file`);
   }
-  return { sum, exact: size === 1 };
+  if (notRescaled)
+    hints.push("Some rows are not rescaled: too little weight remains, or the hidden weight is not stored exactly.");
+  return hints;
 }
 
-/** The sum of a few cells; null where one is not known, or they are many. */
-function cellsSum(head, [top, bottom], [left, right]) {
-  if ((bottom - top + 1) * (right - left + 1) > MOST_CELLS) return null;
-  let sum = 0;
-  for (let query = top; query <= bottom; query++) {
-    for (let key = left; key <= right; key++) {
-      const { state, weight } = head.cell(query, key);
-      if (state === "unknown") return null;
-      if (state === "known") sum += weight;
-    }
-  }
-  return sum;
-}
-
-/** What is listed under a title, and what of the links is said beside them. */
-function panel(
-  title,
-  entries,
-  {
-    links = /** @type {import("#data/heads.js").Link[]} */ ([]),
-    left = 0,
-    rough = false,
-    unscaled = false,
-    waiting = false,
-  } = {},
-  none = left > 0 ? "None that this file names." : "Nothing: the mask leaves it no token.",
-) {
-  if (waiting)
-    return element("div", { class: "panel" }, element("h3", {}, ...title), element("p", { class: "hint" }, "Asking …"));
-  const [rest, more] = [
-    links.slice(entries.length).reduce((sum, { weight }) => sum + weight, 0),
-    links.length - entries.length,
-  ];
-  const list = entries.length ? element("ol", {}, ...entries) : element("p", { class: "hint" }, none);
-  const hints = [
-    ...(rest >= 0.001 ? [`${written(rest)} on ${more} more`] : []),
-    ...(left >= 0.001 ? [`${rough ? "about " : ""}${written(left)} on others, which this file does not name`] : []),
-    ...(unscaled ? ["Not all is rescaled: of some rows this file does not tell exactly what is left out."] : []),
-  ];
-  return element(
-    "div",
-    { class: "panel" },
-    element("h3", {}, ...title),
-    list,
-    ...hints.map((hint) => element("p", { class: "hint" }, hint)),
-  );
-}
-
-function entry(title, weight, direction, chosen) {
-  const bar = element("span", { class: `bar ${direction}`, "aria-hidden": "true" });
-  bar.style.setProperty("--weight", String(Math.min(weight, 1)));
+/** @param {string} title @param {Entry} entry @param {"out" | "in"} direction @param {boolean} isChosen */
+function item(title, { weight, error }, direction, isChosen) {
   const name = element("span", { class: "name", dir: "auto" }, title);
-  return element(
-    "li",
-    { class: chosen ? "chosen" : "" },
-    name,
-    bar,
-    element("span", { class: "value" }, written(weight)),
-  );
+  const value = element("span", { class: "value" }, formatWeight(weight, error));
+  return element("li", { class: isChosen ? "chosen" : "" }, name, bar(weight, direction), value);
 }
 
-function named(tokens, chosen) {
-  return element("b", { dir: "auto" }, words(tokens, chosen));
+/** @param {Sequence} text @param {number[]} chosen */
+function named(text, chosen) {
+  return element("b", { dir: "auto" }, nameOf(text, chosen));
 }
 
-/** What some tokens are called together. */
-function words(tokens, chosen) {
-  const names = chosen.slice(0, 4).map((index) => label(tokens[index]));
-  return names.join(" ") + (chosen.length > 4 ? ` … (${chosen.length} tokens)` : "");
+/** @param {Sequence} text @param {number[]} chosen */
+function nameOf({ labels }, chosen) {
+  const names = chosen.slice(0, MAX_NAMED).map((index) => labels[index]);
+  return names.join(" ") + (chosen.length > MAX_NAMED ? ` … (${chosen.length} tokens)` : "");
 }
 
-function spokenOf(layer, head, { queries, keys, cell }) {
-  if (cell) {
-    const [[query], [key]] = [queries, keys];
-    const { state, weight, most } = head.cell(query, key);
-    const [from, to] = [label(layer.queries[query]), label(layer.keys[key])];
-    if (state === "masked") return `${from} may not see ${to}.`;
-    if (state === "unknown" && head.exact) return ""; // until it has come
-    if (state === "hidden") return `${to} is left out.`;
-    return state === "known"
-      ? `${from} attends to ${to} with ${written(weight)}.`
-      : `${from} attends to ${to} with at most ${written(most)}; this file does not know more.`;
+/** What a screen reader says of the focus. @param {View} view @param {Head} head */
+function describeFocus({ state, layer, queries: texts, keys: keyTexts }, head) {
+  const { queries, keys, cell } = focusedCells(layer, state);
+  if (cell) return describeCell(head, texts, keyTexts, queries[0], keys[0]);
+  const sentences = [];
+  /** @type {(entries: Entry[], name: (entry: Entry) => string) => string} */
+  const list = (entries, name) =>
+    entries
+      .slice(0, 3)
+      .map((entry) => `${name(entry)} ${formatWeight(entry.weight, entry.error)}`)
+      .join(", ") || "nothing";
+  const [row, column] = [queries.length ? head.rows(queries) : null, keys.length ? head.columns(keys) : null];
+  if (row && !row.loading) {
+    sentences.push(`${nameOf(texts, queries)} attends to ${list(row.entries, ({ key }) => keyTexts.labels[key])}.`);
   }
-  const told = [];
-  if (queries.length) {
-    const { links: all, waiting } = head.rows(queries);
-    const some = all.slice(0, 3).map((link) => `${label(layer.keys[link.key])} ${written(link.weight)}`);
-    if (!waiting) told.push(`${words(layer.queries, queries)} attends to ${some.join(", ") || "nothing"}.`);
+  if (column && !column.loading) {
+    const by = list(column.entries, ({ query }) => texts.labels[query]);
+    sentences.push(`${nameOf(keyTexts, keys)} is attended to by ${by}.`);
   }
-  if (keys.length) {
-    const { links: all, waiting } = head.columnsOf(keys);
-    const some = all.slice(0, 3).map((link) => `${label(layer.queries[link.query])} ${written(link.weight)}`);
-    if (!waiting) told.push(`${words(layer.keys, keys)} is attended by ${some.join(", ") || "nothing"}.`);
-  }
-  return told.join(" ");
+  return sentences.join(" ");
+}
+
+/** @param {Head} head @param {Sequence} queries @param {Sequence} keys @param {number} query @param {number} key */
+function describeCell(head, queries, keys, query, key) {
+  const [from, to] = [queries.labels[query], keys.labels[key]];
+  const { state, weight, error, upperBound } = head.cell(query, key);
+  if (state === "masked") return `${to} is masked for ${from}.`;
+  if (state === "hidden") return `${to} is hidden.`;
+  if (state === "unknown" && head.isRemote) return ""; // until it is loaded
+  if (state === "unknown")
+    return `${from} attends to ${to} with at most ${formatWeight(upperBound)}; the exact weight is not stored in this file.`;
+  return `${from} attends to ${to} with ${formatWeight(weight, error)}.`;
 }

@@ -1,4 +1,4 @@
-// Making elements. Text goes in as text nodes only, so that no token is ever read as markup.
+// Makes elements. Text goes in as text nodes only, so that no token is ever read as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -9,7 +9,7 @@ const SVG = "http://www.w3.org/2000/svg";
  * @param {Name} name @param {Attributes} attributes @param {...(Node | string)} children @returns {HTMLElementTagNameMap[Name]}
  */
 export function element(name, attributes = {}, ...children) {
-  return filled(document.createElement(name), attributes, children);
+  return fill(document.createElement(name), attributes, children);
 }
 
 /**
@@ -17,17 +17,38 @@ export function element(name, attributes = {}, ...children) {
  * @param {Name} name @param {Attributes} attributes @param {...(Node | string)} children @returns {SVGElementTagNameMap[Name]}
  */
 export function svgElement(name, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, name), attributes, children);
+  return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
 /** @template {Element} Made @param {Made} node @param {Attributes} attributes @param {(Node | string)[]} children */
-function filled(node, attributes, children) {
+function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
   node.append(...children);
   return node;
 }
 
-/** Of several elements that arrow keys move through, let Tab reach the one that is current. @param {(HTMLElement | SVGElement)[]} elements @param {number} current */
-export function rove(elements, current) {
-  for (const [index, node] of elements.entries()) node.tabIndex = index === current ? 0 : -1;
+/** A button with a text and, if the text does not say it all, a name. @param {string} text @param {string} name @param {(event: MouseEvent) => void} act */
+export function button(text, name, act) {
+  const made = element("button", { type: "button", "aria-label": name, title: name }, text);
+  made.addEventListener("click", act);
+  return made;
+}
+
+/** A list of options with a label. @param {string} id @param {string} label @param {[value: string, text: string][]} options @param {(value: string) => void} choose */
+export function dropdown(id, label, options, choose) {
+  const select = element("select", { id }, ...options.map(([value, text]) => element("option", { value }, text)));
+  select.addEventListener("change", () => choose(select.value));
+  return { select, node: element("label", { class: "field", for: id }, label, select) };
+}
+
+/** A bar as long as a weight. @param {number} weight @param {"out" | "in"} direction */
+export function bar(weight, direction) {
+  const made = element("span", { class: `bar ${direction}`, "aria-hidden": "true" });
+  made.style.setProperty("--weight", String(Math.min(weight, 1)));
+  return made;
+}
+
+/** A sentence in grey. @param {string} text */
+export function hint(text) {
+  return element("p", { class: "hint" }, text);
 }

@@ -1,283 +1,193 @@
-// All layers and heads as small maps: a grid, a row for each layer, in which arrow keys move and choose; or sorted by what heads do.
+// All heads as thumbnails: a row for each layer, or sorted by a score. Arrow keys move and select.
 
 import { drawPixels } from "#ui/color.js";
-import { element, rove } from "#ui/elements.js";
+import { element, hint } from "#ui/elements.js";
+import { HeadSorting } from "#ui/head_sorting.js";
+import { moveInGrid, setTabStop } from "#ui/listbox.js";
 import { themeOf } from "#ui/theme.js";
 
-/** @typedef {{layer: number, head: number, cell: HTMLElement, score: number | null}} Place  A head in the overview. */
+/**
+ * @typedef {import("#data/layer.js").Layer} Layer
+ * @typedef {import("#data/recording.js").Recording} Recording
+ * @typedef {import("#state/store.js").State} State
+ * @typedef {import("#state/store.js").Store} Store
+ * @typedef {{layer: number, head: number, cell: HTMLDivElement}} Thumbnail
+ * @typedef {{text: string, title?: string}} Caption
+ */
 
-export const KINDS = [
+const KINDS = [
   { kind: "encoder", title: "Encoder" },
   { kind: "cross", title: "Cross-attention" },
   { kind: "decoder", title: "Decoder" },
 ];
+const MAX_COLUMNS = 12; // of sorted heads
 
-/** What heads are sorted by, and what the number is. Entropy and mean distance have no bound; the others are shares, from 0 to 1. */
-const SCORES = {
-  previous_token: "the weight on the token before",
-  next_token: "the weight on the token after",
-  self: "the weight on the token itself",
-  first_token: "the weight on the first token, which is often a sink",
-  separator: "the weight on marks such as [SEP]",
-  duplicate_token: "the weight on the same token at other places",
-  induction: "the weight on what follows the same token at other places",
-  entropy: "the entropy in nats: the larger, the more evenly a row is spread",
-  mean_distance: "the distance between a token and what it attends to, in tokens",
-};
-const UNBOUNDED = ["entropy", "mean_distance"];
+/** @param {HTMLElement} place @param {Recording} recording @param {import("#state/unit.js").Units} units */
+export function mountHeadGrid(place, recording, units) {
+  const grid = new HeadGrid(recording, units);
+  place.append(grid.sorting.node, grid.node);
+}
 
-/** @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/store.js").Store} store */
-export function mountOverview(place, recording, store) {
-  const controls = new Controls(recording, store);
-  const grid = element("div", { role: "grid", class: "grid", "aria-label": "Layers (rows) and heads (columns)" });
-  place.append(controls.node, grid);
-  const cells = recording.layers.map((layer) => layer.heads.map((_, head) => thumbnail(layer, head)));
-  /** @type {Place[][]} */
-  let rows = []; // as they are seen
-
-  const choose = (/** @type {number} */ row, /** @type {number} */ column, more = false) => {
-    const line = rows[Math.min(Math.max(row, 0), rows.length - 1)];
-    const { layer, head, cell } = line[Math.min(Math.max(column, 0), line.length - 1)];
-    const { heads, layer: current } = store.get();
-    const others = heads.filter((other) => other !== head);
-    const several = more && layer === current && (others.length === heads.length || others.length > 0);
-    store.set({
-      layer,
-      heads: several ? (others.length === heads.length ? [...heads, head].sort((a, b) => a - b) : others) : [head],
-      hover: null,
+class HeadGrid {
+  /** @param {Recording} recording @param {import("#state/unit.js").Units} units */
+  constructor(recording, units) {
+    this.recording = recording;
+    this.store = units.store;
+    this.node = element("div", { role: "grid", class: "grid", "aria-label": "Layers (rows) and heads (columns)" });
+    this.thumbnails = recording.layers.map((layer, index) =>
+      layer.headIndices.map((_, head) => ({ layer: index, head, cell: thumbnailCell(layer, head) })),
+    );
+    this.sorting = new HeadSorting(recording, units);
+    /** @type {Thumbnail[][]} */
+    this.rows = []; // as they are shown
+    this.arranged = "";
+    /** @type {WeakMap<HTMLElement, string>} */
+    this.drawn = new WeakMap(); // the style in which each was drawn
+    this.node.addEventListener("click", (event) => {
+      const at = this.placeOf(event.target);
+      if (at) this.select(at.row, at.column, event).focus();
     });
-    return cell;
-  };
-  const placeOf = (/** @type {any} */ node) => {
-    for (const [row, line] of rows.entries()) {
-      const column = line.findIndex(({ cell }) => cell.contains(node));
-      if (column >= 0) return [row, column];
-    }
-    return null;
-  };
-  grid.addEventListener("click", (event) => {
-    const at = placeOf(event.target);
-    if (at) choose(at[0], at[1], event.ctrlKey || event.metaKey || event.shiftKey).focus();
-  });
-  grid.addEventListener("keydown", (event) => {
-    const at = placeOf(event.target);
-    const to = at && moved(event.key, at[0], at[1], rows[at[0]].length);
+    this.node.addEventListener("keydown", (event) => this.press(event));
+    this.store.subscribe((state) => this.update(state));
+    recording.thumbnailsLoaded.then(() => this.update(this.store.get()));
+  }
+
+  /** @param {KeyboardEvent} event */
+  press(event) {
+    const at = this.placeOf(event.target);
+    if (!at) return;
+    const stays = event.key === "Enter" || event.key === " ";
+    const to = stays ? at : moveInGrid(event.key, at, { columns: this.rows[at.row].length });
     if (!to) return;
     event.preventDefault();
-    choose(to[0], to[1], event.ctrlKey || event.metaKey || event.shiftKey).focus();
-  });
+    this.select(to.row, to.column, event).focus();
+  }
 
-  const arrange = (/** @type {import("#state/store.js").State} */ { sort, least }) => {
-    const all = recording.layers.flatMap((layer, index) =>
-      layer.heads.map((_, head) => ({
-        layer: index,
-        head,
-        cell: cells[index][head],
-        score: layer.scores[sort]?.[head] ?? null,
-      })),
-    );
-    const passes = ({ score }) => UNBOUNDED.includes(sort) || (score ?? 0) >= least;
-    if (sort === "order") {
-      const ordered = KINDS.flatMap(({ kind }) =>
-        recording.layers.map((layer, index) => ({ layer, index })).filter(({ layer }) => layer.kind === kind),
-      );
-      rows = ordered.map(({ index }) => all.filter(({ layer }) => layer === index));
-      grid.replaceChildren(...inOrder(recording, cells));
-    } else {
-      const wide = Math.min(Math.max(...recording.layers.map(({ heads }) => heads.length)), 12);
-      const sorted = all
-        .filter(({ score }) => score !== null)
-        .sort((a, b) => Number(b.score) - Number(a.score))
-        .filter(passes);
-      rows = Array.from({ length: Math.ceil(sorted.length / wide) }, (_, row) =>
-        sorted.slice(row * wide, (row + 1) * wide),
-      );
-      grid.style.setProperty("--heads", String(wide));
-      const lines = rows.map((line) =>
-        element("div", { role: "row", class: "row sorted" }, ...line.map(({ cell, score }) => captioned(cell, score))),
-      );
-      const at = /** @type {HTMLElement} */ (document.activeElement);
-      grid.replaceChildren(
-        ...(lines.length
-          ? lines
-          : [
-              element(
-                "p",
-                { class: "hint" },
-                told(recording, sort) < controls.heads
-                  ? "None that reaches it is computed yet."
-                  : "No head reaches that.",
-              ),
-            ]),
-      );
-      if (at !== document.activeElement) at.focus(); // which heads that come lately take from it
+  /** @param {EventTarget | null} node */
+  placeOf(node) {
+    for (const [row, line] of this.rows.entries()) {
+      const column = line.findIndex(({ cell }) => cell.contains(/** @type {Node} */ (node)));
+      if (column >= 0) return { row, column };
     }
-  };
+    return null;
+  }
 
-  let arranged = "";
-  const drawn = cells.map((line) => line.map(() => ""));
-  const update = (state) => {
-    const name = `${state.sort} ${state.least} ${told(recording, state.sort)}`;
-    if (name !== arranged) arrange(state);
-    arranged = name;
-    const looks = `${themeOf(state)} ${state.palette} ${state.scale}`;
-    recording.layers.forEach(({ thumbnails }, layer) => {
-      thumbnails.forEach((squares, head) => {
-        if (drawn[layer][head] === looks) return;
-        const canvas = /** @type {HTMLCanvasElement} */ (cells[layer][head].firstChild);
-        drawPixels(canvas, squares, state, themeOf(state));
+  /** Select a head alone; with Ctrl, ⌘ or Shift in addition to others of its layer. @param {number} row @param {number} column @param {MouseEvent | KeyboardEvent} event */
+  select(row, column, event) {
+    const line = this.rows[Math.min(Math.max(row, 0), this.rows.length - 1)];
+    const { layer, head, cell } = line[Math.min(Math.max(column, 0), line.length - 1)];
+    const state = this.store.get();
+    const adds = (event.ctrlKey || event.metaKey || event.shiftKey) && layer === state.layer;
+    this.store.set({ layer, heads: adds ? toggled(state.heads, head) : [head], hover: null });
+    return cell;
+  }
+
+  /** @param {State} state */
+  update(state) {
+    this.sorting.update(state);
+    const { name } = this.sorting;
+    if (name !== this.arranged) this.arrange(state);
+    this.arranged = name;
+    this.draw(state);
+    const shown = this.rows.flat().map(({ cell }) => cell);
+    const selected = state.heads.map((head) => this.thumbnails[state.layer][head].cell);
+    setTabStop(shown, Math.max(shown.indexOf(selected[0]), 0));
+    for (const cell of shown) cell.setAttribute("aria-selected", String(selected.includes(cell)));
+  }
+
+  /** @param {State} state */
+  draw(state) {
+    for (const [layer, { thumbnails }] of this.recording.layers.entries()) {
+      for (const [head, blocks] of thumbnails.entries()) {
+        const { cell } = this.thumbnails[layer][head];
+        const strip = this.sorting.stripOf(layer, head);
+        const style = [themeOf(state), state.palette, state.scale, strip ? this.sorting.name : ""].join(" ");
+        if (this.drawn.get(cell) === style) continue;
+        const canvas = /** @type {HTMLCanvasElement} */ (cell.firstChild);
+        drawPixels(canvas, strip ?? blocks, state, themeOf(state));
         canvas.classList.add("drawn");
-        drawn[layer][head] = looks;
-      });
-    });
-    const shown = rows.flat().map(({ cell }) => cell);
-    const chosen = state.heads.map((head) => cells[state.layer][head]);
-    rove(shown, Math.max(shown.indexOf(chosen[0]), 0));
-    for (const cell of shown) cell.setAttribute("aria-selected", String(chosen.includes(cell)));
-  };
-  store.subscribe(update);
-  recording.begun.then(() => update(store.get()));
-}
+        this.drawn.set(cell, style);
+      }
+    }
+  }
 
-/** Of how many heads a server has told what they do; a file tells it of all. @param {import("#data/recording.js").Recording} recording @param {string} score */
-function told(recording, score) {
-  return recording.layers.reduce((sum, { scores }) => sum + (scores[score]?.length ?? 0), 0);
-}
-
-/** Sorting and filtering. */
-class Controls {
-  constructor(recording, store) {
-    this.recording = recording;
-    this.heads = recording.layers.reduce((sum, { heads }) => sum + heads.length, 0);
-    this.names = "";
-    this.select = element("select", { id: "sort" });
-    this.least = element("input", { type: "range", id: "least", min: "0", max: "1", step: "0.05" });
-    this.note = element("p", { class: "hint" });
-    this.bound = element("output", { for: "least" });
-    this.filter = element("label", { class: "field", for: "least" }, "at least ", this.least, this.bound);
-    this.node = element(
-      "div",
-      { class: "controls" },
-      element("label", { class: "field", for: "sort" }, "Sort by ", this.select),
-      this.filter,
-      this.note,
+  /** @param {State} state */
+  arrange(state) {
+    if (state.sort === "order") return this.arrangeByLayer();
+    const ranked = this.sorting.rank(this.thumbnails.flat(), state);
+    const most = Math.max(...this.recording.layers.map(({ headIndices }) => headIndices.length));
+    const columns = Math.min(most, MAX_COLUMNS);
+    const lines = Array.from({ length: Math.ceil(ranked.length / columns) }, (_, row) =>
+      ranked.slice(row * columns, (row + 1) * columns),
     );
-    this.select.addEventListener("change", () => store.set({ sort: this.select.value, least: 0 }));
-    this.least.addEventListener("input", () => store.set({ least: Number(this.least.value) }));
-    store.subscribe((state) => this.update(state));
-  }
-
-  /** @param {import("#state/store.js").State} state */
-  update({ sort, least }) {
-    this.offer();
-    this.select.value = sort;
-    this.least.value = String(least);
-    this.bound.textContent = least.toFixed(2);
-    this.filter.hidden = sort === "order" || UNBOUNDED.includes(sort);
-    const done = told(this.recording, sort);
-    const notes = [
-      `The number is, on the mean over the rows, ${SCORES[sort]}.`,
-      ...(done < this.heads ? [`So far it is computed of ${done} of ${this.heads} heads.`] : []),
-    ];
-    this.note.textContent = SCORES[sort] ? notes.join(" ") : "";
-  }
-
-  /** What can be sorted by: what some head does, or may do. */
-  offer() {
-    const names = Object.keys(SCORES).filter((name) =>
-      this.recording.layers.some(
-        ({ scores, heads }) => scores[name].length < heads.length || scores[name].some((score) => score !== null),
+    this.rows = lines.map((line) => line.map(({ thumbnail }) => thumbnail));
+    this.node.style.setProperty("--heads", String(columns));
+    const nodes = lines.map((line) =>
+      element(
+        "div",
+        { role: "row", class: "row sorted" },
+        ...line.map(({ thumbnail, caption }) => captioned(thumbnail.cell, caption)),
       ),
     );
-    if (names.join() === this.names) return;
-    this.names = names.join();
-    const options = [["order", "layer and head"], ...names.map((name) => [name, name.replace("_", " ")])];
-    this.select.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+    this.node.replaceChildren(...(nodes.length ? nodes : [hint(this.sorting.emptyNote(state))]));
+    if (focused !== document.activeElement) focused?.focus(); // which thumbnails that move take from it
+  }
+
+  /** A row for each layer, in groups by kind. */
+  arrangeByLayer() {
+    const { layers } = this.recording;
+    const groups = KINDS.map(({ kind, title }) => ({
+      title,
+      own: [...layers.keys()].filter((index) => layers[index].kind === kind),
+    })).filter(({ own }) => own.length);
+    this.rows = groups.flatMap(({ own }) => own.map((index) => this.thumbnails[index]));
+    const largest = (/** @type {number[]} */ counts) => String(Math.max(...counts));
+    this.node.style.setProperty("--heads", largest(layers.map(({ headIndices }) => headIndices.length)));
+    this.node.style.setProperty("--rows", largest(groups.map(({ own }) => own.length)));
+    this.node.style.setProperty("--groups", String(groups.length));
+    this.node.replaceChildren(...groups.map(({ title, own }) => this.layerGroup(title, own)));
+  }
+
+  /** @param {string} title @param {number[]} own  Indices of layers. */
+  layerGroup(title, own) {
+    const lines = own.map((index, ordinal) => {
+      const { name } = this.recording.layers[index];
+      const header = { role: "rowheader", class: "layer-name", title: name, "aria-label": name };
+      const cells = this.thumbnails[index].map(({ cell }) => cell);
+      return element("div", { role: "row", class: "row" }, element("span", header, String(ordinal)), ...cells);
+    });
+    const heading = element("h3", { role: "presentation" }, title);
+    const numbers = headNumbers(Math.max(...own.map((index) => this.thumbnails[index].length)));
+    return element("div", { role: "rowgroup", class: "group", "aria-label": title }, heading, numbers, ...lines);
   }
 }
 
-/** A row for each layer, in groups by kind. */
-function inOrder(recording, cells) {
-  const most = Math.max(...recording.layers.map(({ heads }) => heads.length));
-  const groups = KINDS.flatMap(({ kind, title }) => {
-    const layers = recording.layers
-      .map((layer, index) => ({ layer, index }))
-      .filter(({ layer }) => layer.kind === kind);
-    if (layers.length === 0) return [];
-    const lines = layers.map(({ layer, index }, ordinal) => {
-      const name = element(
-        "span",
-        { role: "rowheader", class: "layer-name", title: layer.name, "aria-label": layer.name },
-        String(ordinal),
-      );
-      return element("div", { role: "row", class: "row" }, name, ...cells[index]);
-    });
-    return element(
-      "div",
-      { role: "rowgroup", class: "group", "aria-label": title },
-      element("h3", { role: "presentation" }, title),
-      ...lines,
-    );
-  });
-  const made = [headNumbers(most), ...groups];
-  for (const node of made) node.style.setProperty("--heads", String(most));
-  return made;
+/** The heads with one more, or without it, but never none. @param {number[]} heads @param {number} head */
+export function toggled(heads, head) {
+  const others = heads.filter((other) => other !== head);
+  if (others.length === heads.length) return [...heads, head].sort((a, b) => a - b);
+  return others.length ? others : [head];
 }
 
-/** @param {HTMLElement} cell @param {number | null} score */
-function captioned(cell, score) {
-  return element(
-    "div",
-    { role: "presentation", class: "captioned" },
-    cell,
-    element("span", { class: "caption", "aria-hidden": "true" }, Number(score).toFixed(2)),
-  );
+/** @param {HTMLDivElement} cell @param {Caption} caption */
+function captioned(cell, { text, title = "" }) {
+  const label = element("span", { class: "caption", "aria-hidden": "true", title }, text);
+  return element("div", { role: "presentation", class: "captioned" }, cell, label);
 }
 
+/** @param {number} count */
 function headNumbers(count) {
   const numbers = Array.from({ length: count }, (_, head) =>
     element("span", { role: "columnheader", "aria-label": `head ${head}` }, String(head)),
   );
-  return element(
-    "div",
-    { role: "rowgroup" },
-    element(
-      "div",
-      { role: "row", class: "row numbers" },
-      element("span", { role: "columnheader", "aria-label": "layer" }),
-      ...numbers,
-    ),
-  );
+  const corner = element("span", { role: "columnheader", "aria-label": "layer" });
+  return element("div", { role: "row", class: "row numbers" }, corner, ...numbers);
 }
 
-function thumbnail(layer, head) {
-  const name = `${layer.name}, head ${layer.heads[head]}`;
-  return element(
-    "div",
-    { role: "gridcell", class: "thumbnail", "aria-label": name, title: name },
-    element("canvas", { "aria-hidden": "true" }),
-  );
-}
-
-/** Where a key leads from a row and a head, or nothing. @param {string} key @param {number} row @param {number} head @param {number} heads @returns {[number, number] | null} */
-function moved(key, row, head, heads) {
-  switch (key) {
-    case "ArrowLeft":
-      return [row, head - 1];
-    case "ArrowRight":
-      return [row, head + 1];
-    case "ArrowUp":
-      return [row - 1, head];
-    case "ArrowDown":
-      return [row + 1, head];
-    case "Home":
-      return [row, 0];
-    case "End":
-      return [row, heads - 1];
-    case "Enter":
-    case " ":
-      return [row, head];
-    default:
-      return null;
-  }
+/** @param {Layer} layer @param {number} head */
+function thumbnailCell(layer, head) {
+  const name = `${layer.name}, head ${layer.headIndices[head]}`;
+  const attributes = { role: "gridcell", class: "thumbnail", "aria-label": name, title: name };
+  return element("div", attributes, element("canvas", { "aria-hidden": "true" }));
 }

@@ -1,147 +1,93 @@
-// What the colours mean, with their unit; and how they are chosen.
+// What the colors mean, with their unit.
 
-import { TOGETHER } from "#data/combined_heads.js";
-import { HIDEABLE } from "#state/store.js";
-import { drawPixels, PALETTES, position, SCALES, weightAt } from "#ui/color.js";
+import { drawPixels, position, weightAt } from "#ui/color.js";
 import { element } from "#ui/elements.js";
 import { themeOf } from "#ui/theme.js";
 
+/** @typedef {import("#data/recording.js").Recording} Recording */
+
 const TICKS = {
-  root: [0, 0.01, 0.1, 0.25, 0.5, 1],
+  sqrt: [0, 0.01, 0.1, 0.25, 0.5, 1],
   linear: [0, 0.25, 0.5, 0.75, 1],
   log: [0.0001, 0.001, 0.01, 0.1, 1],
-  rows: [0, 0.5, 1],
+  row_max: [0, 0.5, 1],
 };
 const SHADES = 256;
-const UNITS = { rows: "times the strongest of the row" };
-const NAMES = {
-  root: "square root",
-  linear: "linear",
-  log: "logarithm",
-  rows: "row maximum",
-  sum: "their sum",
-  mean: "their mean",
-  first: "the first token",
-  special: "special tokens",
-};
 
-/** @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/store.js").Store} store */
+/** A strip of colors with ticks below it. */
+export class ColorScale {
+  constructor() {
+    this.canvas = element("canvas", { class: "scale", "aria-hidden": "true" });
+    this.ticks = element("div", { class: "ticks", "aria-hidden": "true" });
+    this.node = element("div", { class: "scale-frame" }, this.canvas, this.ticks);
+  }
+
+  /** @param {(canvas: HTMLCanvasElement) => void} paint @param {{text: string, place: number}[]} ticks  `place` is from 0 to 1. */
+  draw(paint, ticks) {
+    paint(this.canvas);
+    const nodes = ticks.map(({ text, place }) => {
+      const tick = element("span", {}, text);
+      tick.style.left = `${100 * place}%`;
+      return tick;
+    });
+    this.ticks.replaceChildren(...nodes);
+  }
+}
+
+/** @param {HTMLElement} place @param {Recording} recording @param {import("#state/store.js").Store} store */
 export function mountLegend(place, recording, store) {
-  const scale = element("canvas", { class: "scale", "aria-hidden": "true" });
-  const ticks = element("div", { class: "ticks", "aria-hidden": "true" });
+  const scale = new ColorScale();
   const unit = element("span", { class: "unit" });
-  const square = element("p", { class: "hint" });
-  const hasMask = element("span", { class: "masked-word" }, element("i", { class: "masked" }), "may not be seen");
-  const several = choice("several", "Several heads ", TOGETHER, store);
-  place.append(
-    element("p", { class: "legend-title" }, "Attention weight ", unit),
-    element("div", { class: "scale-frame" }, scale, ticks),
-    square,
-    element(
-      "p",
-      { class: "arc-key" },
-      element("span", { class: "out-word" }, element("i", { class: "stroke out" }), "attends to"),
-      element("span", { class: "in-word" }, element("i", { class: "stroke in" }), "is attended by"),
-      hasMask,
-    ),
-    several,
-    choice("scale", "Scale ", SCALES, store),
-    choice("palette", "Colours ", PALETTES, store),
-    element(
-      "fieldset",
-      { class: "field" },
-      element("legend", {}, "Leave out"),
-      ...HIDEABLE.map((name) => hiding(name, store)),
-      rescaling(store),
-    ),
-    notes(recording, store),
-  );
+  const block = element("p", { class: "hint" });
+  const masked = element("span", { class: "masked-word" }, element("i", { class: "masked" }), "masked");
+  const out = element("span", { class: "out-word" }, element("i", { class: "stroke out" }), "attends to");
+  const into = element("span", { class: "in-word" }, element("i", { class: "stroke in" }), "is attended to by");
+  const title = element("p", { class: "legend-title" }, "Attention weight ", unit);
+  place.append(title, scale.node, block, element("p", { class: "arc-key" }, out, into, masked));
   let drawn = "";
-  const draw = (state) => {
-    const theme = themeOf(state);
+  const draw = (/** @type {import("#state/store.js").State} */ state) => {
     const layer = recording.layers[state.layer];
-    const count = state.several === "sum" ? state.heads.length : 1;
-    several.hidden = state.heads.length === 1;
-    const name = [theme, state.scale, state.palette, count, layer.name, layer.ready].join(" ");
+    const heads = state.reduce === "sum" ? state.heads.length : 1;
+    const thumbnails = layer.thumbnails.length;
+    const name = [themeOf(state), state.scale, state.palette, heads, layer.name, thumbnails].join(" ");
     if (name === drawn) return;
     drawn = name;
-    const line = { rows: 1, columns: SHADES, at: (_, column) => weightAt(column / (SHADES - 1), state.scale) };
-    drawPixels(scale, line, { ...state, scale: state.scale === "rows" ? "linear" : state.scale }, theme);
-    ticks.replaceChildren(...TICKS[state.scale].map((weight) => tick(weight, state.scale)));
-    unit.textContent =
-      UNITS[state.scale] ??
-      (count > 1
-        ? `shares of a row in ${count} heads, added up: 0 to ${count}, the last colour from 1 on`
-        : "share of a row, 0 to 1");
-    const size = layer.header.size ?? 1;
-    const finest = layer.header.finer?.at(-1)?.size;
-    square.textContent =
-      size > 1
-        ? `A square is ${size} × ${size} tokens${finest ? `, or down to ${finest} × ${finest} as you zoom in` : ""}: how much its rows give to its columns, on the mean of the rows.`
-        : "";
-    hasMask.hidden = !layer.thumbnails.some((squares) => squares.stored.includes(squares.codes.weights.length - 1));
+    drawScale(scale, state);
+    unit.textContent = unitOf(state.scale, heads);
+    block.textContent = describeBlocks(layer);
+    masked.hidden = !layer.thumbnails.some((map) => map.values.some((_, index) => Number.isNaN(map.at(0, index))));
   };
   store.subscribe(draw);
-  recording.begun.then(() => {
-    drawn = "";
-    draw(store.get());
-  });
+  recording.thumbnailsLoaded.then(() => draw(store.get()));
 }
 
-function tick(weight, scale) {
-  const made = element("span", {}, String(weight));
-  made.style.left = `${100 * position(weight, scale)}%`;
-  return made;
+/** @param {ColorScale} scale @param {import("#state/store.js").State} state */
+function drawScale(scale, state) {
+  const line = {
+    rows: 1,
+    columns: SHADES,
+    at: (/** @type {number} */ _, /** @type {number} */ column) => weightAt(column / (SHADES - 1), state.scale),
+  };
+  const colors = { palette: state.palette, scale: state.scale === "row_max" ? "linear" : state.scale };
+  const ticks = TICKS[/** @type {keyof typeof TICKS} */ (state.scale)].map((weight) => ({
+    text: String(weight),
+    place: position(weight, state.scale),
+  }));
+  scale.draw((canvas) => drawPixels(canvas, line, colors, themeOf(state)), ticks);
 }
 
-function choice(name, text, values, store) {
-  const select = element(
-    "select",
-    { id: name },
-    ...values.map((value) => element("option", { value }, NAMES[value] ?? value)),
-  );
-  select.addEventListener("change", () => store.set({ [name]: select.value }));
-  store.subscribe((state) => (select.value = state[name]));
-  return element("label", { class: "field", for: name }, text, select);
+/** @param {string} scale @param {number} heads  That are added up. */
+function unitOf(scale, heads) {
+  if (scale === "row_max") return "relative to the largest of the row";
+  return heads > 1
+    ? `share of a row, summed over ${heads} heads: 0 to ${heads}; the last color from 1 on`
+    : "share of a row, 0 to 1";
 }
 
-function hiding(name, store) {
-  const box = element("input", { type: "checkbox" });
-  box.addEventListener("change", () =>
-    store.set({ hidden: HIDEABLE.filter((each) => (each === name ? box.checked : store.get().hidden.includes(each))) }),
-  );
-  store.subscribe(({ hidden }) => (box.checked = hidden.includes(name)));
-  return element("label", {}, box, ` ${NAMES[name]}`);
-}
-
-function rescaling(store) {
-  const box = element("input", { type: "checkbox" });
-  box.addEventListener("change", () => store.set({ rescale: box.checked }));
-  store.subscribe(({ hidden, rescale }) => {
-    box.checked = rescale;
-    box.disabled = hidden.length === 0;
-  });
-  return element("label", {}, box, " rescale the rest");
-}
-
-/** What is said where weights are other than those of the tokens, as they were computed. */
-function notes(recording, store) {
-  const place = element("div", { class: "legend-notes" });
-  store.subscribe(({ layer, hidden, rescale, words }) => {
-    const sketched = recording.layers[layer].header.form !== "whole";
-    const told = [
-      words && "Words: the sum over the pieces of the word attended to, the mean over those of the word that attends.",
-      words &&
-        sketched &&
-        "The map is of tokens, so the matrix shows tokens; of words the links that this file names are summed.",
-      hidden.length && rescale && "Rescaled: what remains of a row is divided by 1 less what is left out.",
-      hidden.length &&
-        rescale &&
-        (sketched
-          ? "Squares are not rescaled, nor rows that leave out what this file does not name, or nearly all."
-          : "Rows that leave out nearly all are not rescaled."),
-    ];
-    place.replaceChildren(...told.filter(Boolean).map((text) => element("p", { class: "hint" }, text)));
-  });
-  return place;
+/** @param {import("#data/layer.js").Layer} layer */
+function describeBlocks({ blockSize: size, header: { levels } }) {
+  if (size === 1) return "";
+  const finest = levels[levels.length - 1];
+  const zoomed = finest < size ? `, or down to ${finest} × ${finest} as you zoom in` : "";
+  return `A block is ${size} × ${size} tokens${zoomed}: the attention of its rows to its columns, averaged over the rows.`;
 }

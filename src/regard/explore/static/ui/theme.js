@@ -1,6 +1,6 @@
 // Light or dark: as the system has it, or as chosen.
 
-import { THEMES } from "#state/store.js";
+import { THEMES } from "#state/url.js";
 import { element } from "#ui/elements.js";
 
 const system = window.matchMedia("(prefers-color-scheme: dark)");
@@ -15,7 +15,9 @@ export function themeOf(state) {
 export function mountTheme(place, store) {
   const inputs = THEMES.map((theme) => element("input", { type: "radio", name: "theme", value: theme }));
   const labels = inputs.map((input) => element("label", {}, input, element("span", {}, input.value)));
-  place.append(element("fieldset", { class: "theme" }, element("legend", { class: "unseen" }, "Theme"), ...labels));
+  place.append(
+    element("fieldset", { class: "theme" }, element("legend", { class: "visually-hidden" }, "Theme"), ...labels),
+  );
   for (const input of inputs) input.addEventListener("change", () => store.set({ theme: input.value }));
   system.addEventListener("change", () => store.set({})); // canvases have no style sheet: they are drawn again
   store.subscribe((state) => {

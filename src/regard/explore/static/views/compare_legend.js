@@ -1,67 +1,64 @@
 // The legend of a difference.
 
-import { position, weightAt } from "#ui/color.js";
+import { drawDifferences, position, weightAt } from "#ui/color.js";
 import { element } from "#ui/elements.js";
+import { signed } from "#ui/format.js";
+import { ColorScale } from "#ui/legend.js";
 import { themeOf } from "#ui/theme.js";
-import { drawDifference } from "#views/compare_panel.js";
 
-const TICKS = { root: [0.1, 0.4, 1], linear: [0.5, 1], log: [0.01, 0.1, 1], rows: [0.5, 1] };
+const TICKS = { sqrt: [0.1, 0.4, 1], linear: [0.5, 1], log: [0.01, 0.1, 1], row_max: [0.5, 1] };
+const SHADES = 128; // of each sign
 
-/** What the colours of a difference mean, with their unit. */
-export class Legend {
+/** What the colors of a difference mean, with their unit. */
+export class DifferenceLegend {
   constructor() {
-    this.scale = element("canvas", { class: "scale", "aria-hidden": "true" });
-    this.ticks = element("div", { class: "ticks", "aria-hidden": "true" });
+    this.scale = new ColorScale();
     this.unit = element("span", { class: "unit" });
-    const ends = element(
-      "p",
-      { class: "compare-ends" },
+    const title = element("p", { class: "legend-title" }, "Difference ", this.unit);
+    const more = [
       element("span", { class: "out-word" }, "− more in A"),
       element("span", { class: "in-word" }, "+ more in B"),
-    );
-    this.masked = element("p", { class: "hint" }, element("i", { class: "masked" }), "may not be seen in A or in B");
-    this.node = element(
-      "div",
-      { class: "compare-legend" },
-      element("p", { class: "legend-title" }, "Difference ", this.unit),
-      element("div", { class: "scale-frame" }, this.scale, this.ticks),
-      ends,
-      this.masked,
-    );
+    ];
+    this.masked = element("p", { class: "hint" }, element("i", { class: "masked" }), "masked in A or in B");
+    const ends = element("p", { class: "compare-ends" }, ...more);
+    this.node = element("div", { class: "compare-legend" }, title, this.scale.node, ends, this.masked);
     this.drawn = "";
   }
 
-  paint(state, { difference }) {
-    const theme = themeOf(state);
-    const { size } = difference.squares;
-    this.unit.textContent =
-      state.scale === "rows"
-        ? "B − A, times the largest of its row"
-        : `B − A, in shares of a row, −1 to +1${size > 1 ? `; a square is ${size} × ${size} tokens` : ""}`;
-    this.masked.hidden = !difference.values.some(Number.isNaN);
-    const name = `${theme} ${state.scale}`;
-    if (name === this.drawn) return;
+  /** @param {import("#state/store.js").State} state @param {import("#data/difference.js").Difference} difference @param {boolean[]} hidden  For each of its columns. */
+  paint(state, { blocks, values, numHeads }, hidden) {
+    const { size, columns } = blocks;
+    this.unit.textContent = [
+      `B − A, ${state.scale === "row_max" ? "relative to the largest of the row" : unitOf(numHeads)}`,
+      ...(size > 1 ? [`a block is ${size} × ${size} tokens`] : []),
+    ].join("; ");
+    this.masked.hidden = !values.some((value, index) => Number.isNaN(value) && !hidden[(index % columns) * size]);
+    const name = `${themeOf(state)} ${state.scale}`;
+    if (name !== this.drawn) this.drawScale(state);
     this.drawn = name;
-    const half = 128;
-    const scale = state.scale === "rows" ? "linear" : state.scale;
+  }
+
+  /** @param {import("#state/store.js").State} state */
+  drawScale(state) {
+    const scale = state.scale === "row_max" ? "linear" : state.scale;
     const line = {
       rows: 1,
-      columns: 2 * half + 1,
-      at: (_, column) => Math.sign(column - half) * weightAt(Math.abs(column - half) / half, scale),
+      columns: 2 * SHADES + 1,
+      at: (/** @type {number} */ _, /** @type {number} */ column) =>
+        Math.sign(column - SHADES) * weightAt(Math.abs(column - SHADES) / SHADES, scale),
     };
-    drawDifference(this.scale, line, { scale }, theme);
-    const known = TICKS[state.scale];
-    this.ticks.replaceChildren(
-      ...[...known.map((value) => -value).reverse(), 0, ...known].map((value) => {
-        const tick = element("span", {}, signed(value, String(Math.abs(value))));
-        tick.style.left = `${50 + 50 * Math.sign(value) * position(Math.abs(value), scale)}%`;
-        return tick;
-      }),
-    );
+    const sizes = TICKS[/** @type {keyof typeof TICKS} */ (state.scale)];
+    const ticks = [...sizes.map((value) => -value).reverse(), 0, ...sizes].map((value) => ({
+      text: signed(value, String(Math.abs(value))),
+      place: 0.5 + 0.5 * Math.sign(value) * position(Math.abs(value), scale),
+    }));
+    this.scale.draw((canvas) => drawDifferences(canvas, line, { scale }, themeOf(state)), ticks);
   }
 }
 
-/** A text with the sign of its number. */
-export function signed(value, text) {
-  return value > 0 ? `+${text}` : value < 0 ? `−${text}` : text;
+/** @param {number} heads  That are added up. */
+function unitOf(heads) {
+  return heads > 1
+    ? `in shares of a row, summed over ${heads} heads: −${heads} to +${heads}; the last colors from 1 on`
+    : "in shares of a row, −1 to +1";
 }

@@ -1,141 +1,140 @@
-// One of the matrices that are compared, or their difference, with its title.
+// A matrix of the comparison, with its title: A, B or their difference.
 
-import { label, readable } from "#data/tokens.js";
-import { differing, position } from "#ui/color.js";
+import { drawDifferences, drawPixels, position } from "#ui/color.js";
+import { contextOf } from "#ui/drawing.js";
 import { element } from "#ui/elements.js";
-import { within } from "#views/matrix.js";
-import { draw } from "#views/matrix_draw.js";
-import { fitted, hit } from "#views/matrix_layout.js";
+import { addsToSelection } from "#ui/listbox.js";
+import { clampCell, neighborCell } from "#views/matrix.js";
+import { drawMatrix } from "#views/matrix_draw.js";
+import { cellAt, fitMatrix } from "#views/matrix_layout.js";
 
-const TALLEST = 0.7; // of the window
-const SIGNED = 10; // CSS pixels of a cell, from which on a sign stands in it
-const LEAST = 0.01; // of a difference whose sign is written
-export const NAMES = { one: "A", other: "B", difference: "B − A" };
+/**
+ * @typedef {import("#data/difference.js").Difference} Difference
+ * @typedef {import("#views/matrix.js").Spot} Spot
+ * @typedef {import("#views/matrix_draw.js").Drawing} Drawing
+ * @typedef {import("#views/matrix_layout.js").Layout} Layout
+ * @typedef {{point(at: Spot): void, leave(): void, select(at: Spot, more: boolean): void, clear(): void}} PanelActions
+ * @typedef {Pick<Drawing, "head" | "focus" | "rows" | "columns" | "hidden"> & {label: string}} PanelContent  `label` names the layer and heads.
+ */
+
+const MAX_HEIGHT = 0.7; // of the window
+const MIN_SIGNED = 10; // CSS pixels of a block, from which on a sign stands in it
+const MIN_DIFFERENCE = 0.01; // that has a sign
+/** @typedef {keyof typeof NAMES} PanelName */
+export const NAMES = { a: "A", b: "B", difference: "B − A" };
 
 /** A matrix with its title. */
 export class Panel {
-  constructor(name, recording) {
+  /** @param {PanelName} name @param {Node[]} title @param {PanelActions} actions */
+  constructor(name, title, actions) {
     this.name = name;
-    this.layout = null;
-    this.cursor = { query: 0, key: 0 };
-    this.canvas = /** @type {HTMLCanvasElement} */ (
-      element("canvas", {
-        tabindex: "0",
-        role: "application",
-        "aria-roledescription": "matrix",
-        "aria-label": NAMES[name],
-      })
-    );
-    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
-    const title = recording
-      ? [
-          element("b", {}, NAMES[name]),
-          " ",
-          element("span", { class: "compare-title", dir: "auto" }, readable(recording.title)),
-          " ",
-          element("span", { class: "compare-model" }, readable(recording.model)),
-        ]
-      : [element("b", {}, NAMES[name]), " how much more B gives than A"];
-    this.frame = element("div", { class: "matrix-frame" }, this.canvas);
-    this.figure = element(
-      "figure",
-      { class: `compare-panel ${name}` },
-      element("figcaption", {}, ...title),
-      this.frame,
-    );
-    this.maps = {
-      name: "",
-      canvas: document.createElement("canvas"),
-      paint: name === "difference" ? drawDifference : undefined,
+    this.actions = actions;
+    const attributes = {
+      tabindex: "0",
+      role: "application",
+      "aria-roledescription": "matrix",
+      "aria-label": NAMES[name],
     };
-    this.labels = new WeakMap(); // of tokens
+    this.canvas = element("canvas", attributes);
+    this.frame = element("div", { class: "matrix-frame" }, this.canvas);
+    const caption = element("figcaption", {}, element("b", {}, NAMES[name]), " ", ...title);
+    this.figure = element("figure", { class: `compare-panel ${name}` }, caption, this.frame);
+    /** @type {import("#views/matrix_draw.js").MapCache} */
+    this.map = {
+      blocks: null,
+      style: "",
+      canvas: document.createElement("canvas"),
+      paint: name === "difference" ? drawDifferences : drawPixels,
+    };
+    /** @type {Layout | null} */
+    this.layout = null; // until it is painted
+    this.cursor = { query: 0, key: 0 }; // the cell from which arrow keys move
+    this.listen();
   }
 
-  hit(event) {
-    return this.layout ? hit(this.layout, event.offsetX, event.offsetY) : { query: null, key: null };
-  }
-
-  point({ query, key }) {
-    if (query !== null && key !== null) this.cursor = { query, key };
-  }
-
-  labelsOf(tokens) {
-    if (!this.labels.has(tokens)) this.labels.set(tokens, tokens.map(label));
-    return this.labels.get(tokens);
-  }
-
-  /** Lay out a matrix of some tokens in the room that there is, with cells of a size at most, and give the size that they have. */
-  fit(queries, keys, most = Infinity) {
-    const family = getComputedStyle(this.canvas).fontFamily;
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const [rows, columns] = [this.labelsOf(queries), this.labelsOf(keys)];
-    const lay = (width) =>
-      fitted(this.context, rows, columns, { width, height: TALLEST * window.innerHeight, rem, family, zoom: null });
-    this.layout = lay(this.frame.clientWidth);
-    if (this.layout.cell > most)
-      this.layout = lay(this.frame.clientWidth - Math.ceil((this.layout.cell - most) * keys.length));
-    return this.layout.cell;
-  }
-
-  paint(state, { layer, head, heads, queries, keys }, focus) {
-    const style = getComputedStyle(this.canvas);
-    const [rows, columns] = [this.labelsOf(queries), this.labelsOf(keys)];
-    this.cursor = within(this.cursor, this.layout);
-    const marks = this.name === "difference" ? drawSigns : undefined;
-    draw(this.canvas, this.maps, this.layout, {
-      layer,
-      head,
-      state: { ...state, heads, region: null },
-      focus,
-      rows,
-      columns,
-      style,
-      marks,
+  listen() {
+    const { canvas, actions } = this;
+    canvas.addEventListener("pointermove", (event) => this.pointAt(event));
+    canvas.addEventListener("pointerdown", (event) => event.pointerType !== "mouse" && this.pointAt(event));
+    canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && actions.leave());
+    canvas.addEventListener("click", (event) => {
+      if (this.layout) actions.select(cellAt(this.layout, event.offsetX, event.offsetY), addsToSelection(event));
     });
-    const { left, top, cell, row, column } = this.layout;
-    Object.assign(this.canvas.dataset, { left, top, cell, row, column });
-    const numbers = heads.map((each) => layer.heads[each]).join(" and ");
-    this.canvas.setAttribute(
-      "aria-label",
-      `${NAMES[this.name]}, ${layer.name}, head ${numbers}: ${rows.length} rows, ${columns.length} columns. Arrow keys move from cell to cell, Enter holds a token.`,
-    );
+    canvas.addEventListener("focus", () => canvas.matches(":focus-visible") && this.point(this.cursor));
+    canvas.addEventListener("blur", actions.leave);
+    canvas.addEventListener("keydown", (event) => this.press(event));
+  }
+
+  /** @param {MouseEvent} event */
+  pointAt(event) {
+    if (this.layout) this.point(cellAt(this.layout, event.offsetX, event.offsetY));
+  }
+
+  /** @param {Spot} at */
+  point(at) {
+    if (at.query !== null && at.key !== null) this.cursor = { query: at.query, key: at.key };
+    this.actions.point(at);
+  }
+
+  /** @param {KeyboardEvent} event */
+  press(event) {
+    const to = this.layout && neighborCell(event.key, this.cursor, this.layout);
+    if (to) this.point(to);
+    else if (event.key === "Enter" || event.key === " ") this.actions.select(this.cursor, addsToSelection(event));
+    else if (event.key === "Escape") this.actions.clear();
+    else return;
+    event.preventDefault();
+  }
+
+  /** Lay out a matrix in the room that there is, with cells of a size at most. @param {PanelContent} content @returns {number} the size of its cells */
+  fit({ rows, columns }, maxCell = Infinity) {
+    const room = {
+      height: MAX_HEIGHT * window.innerHeight,
+      rem: parseFloat(getComputedStyle(document.documentElement).fontSize),
+      family: getComputedStyle(this.canvas).fontFamily,
+      zoom: null,
+    };
+    const fitTo = (/** @type {number} */ width) => fitMatrix(contextOf(this.canvas), rows, columns, { ...room, width });
+    const width = this.frame.clientWidth;
+    let layout = fitTo(width);
+    if (layout.cell > maxCell) layout = fitTo(width - Math.ceil((layout.cell - maxCell) * columns.length));
+    this.layout = layout;
+    this.cursor = clampCell(this.cursor, layout);
+    return layout.cell;
+  }
+
+  /** @param {import("#state/store.js").State} state @param {PanelContent} content */
+  paint(state, content) {
+    const { canvas, layout } = this;
+    if (!layout) return;
+    const marks = this.name === "difference" ? drawSigns : undefined;
+    const style = getComputedStyle(canvas);
+    drawMatrix(canvas, this.map, layout, { ...content, state: { ...state, region: null }, style, marks });
+    const { left, top, cell, row, column } = layout;
+    Object.assign(canvas.dataset, { left, top, cell, row, column });
+    const size = `${content.rows.length} rows, ${content.columns.length} columns`;
+    const keys = "Arrow keys move from cell to cell, Enter selects a token.";
+    canvas.setAttribute("aria-label", `${NAMES[this.name]}, ${content.label}: ${size}. ${keys}`);
   }
 }
 
-/** Draw differences, one pixel each; where there is none, the pixel is clear. */
-export function drawDifference(canvas, squares, { scale }, theme) {
-  const { rows, columns } = squares;
-  [canvas.width, canvas.height] = [columns, rows];
-  const image = new ImageData(columns, rows);
-  for (let row = 0, pixel = 0; row < rows; row++) {
-    let most = 1;
-    if (scale === "rows")
-      for (let column = 0; column < columns; column++) most = Math.max(most, Math.abs(squares.at(row, column)) || 0);
-    for (let column = 0; column < columns; column++, pixel += 4) {
-      const value = squares.at(row, column);
-      if (!Number.isNaN(value))
-        image.data.set([...differing(Math.sign(value) * position(Math.abs(value), scale, most), theme), 255], pixel);
-    }
-  }
-  canvas.getContext("2d").putImageData(image, 0, 0);
-}
-
-/** A sign in every cell that has room for it, so that colour alone need not tell more from less. */
-function drawSigns(context, { left, top, cell }, { head: difference, state, style }) {
-  const { rows, columns, size, at } = difference.squares;
-  const side = cell * size;
-  if (side < SIGNED) return;
+/** A sign in every block that has room for it, so that it does not take color to tell more from less. @param {any} context @param {Layout} layout @param {Drawing} drawing */
+function drawSigns(context, { left, top, cell }, { head, state, style }) {
+  const difference = /** @type {Difference} */ (head);
+  const { blocks } = difference;
+  const side = cell * blocks.size;
+  if (side < MIN_SIGNED) return;
   const [ink, page] = ["--ink", "--page"].map((name) => style.getPropertyValue(name));
   context.save();
   context.font = `${Math.min(0.7 * side, 18)}px ${style.fontFamily}`;
   context.textAlign = "center";
   context.textBaseline = "middle";
-  for (let row = 0; row < rows; row++) {
-    const most = state.scale === "rows" ? difference.most(row) : 1;
-    for (let column = 0; column < columns; column++) {
-      const value = at(row, column);
-      if (!(Math.abs(value) >= LEAST)) continue;
-      context.fillStyle = position(Math.abs(value), state.scale, most) > 0.5 ? page : ink;
+  for (let row = 0; row < blocks.rows; row++) {
+    const largest = difference.largest(row);
+    for (let column = 0; column < blocks.columns; column++) {
+      const value = blocks.at(row, column);
+      if (!(Math.abs(value) >= MIN_DIFFERENCE)) continue;
+      context.fillStyle = position(Math.abs(value), state.scale, largest) > 0.5 ? page : ink;
       context.fillText(value > 0 ? "+" : "−", left + (column + 0.5) * side, top + (row + 0.5) * side);
     }
   }

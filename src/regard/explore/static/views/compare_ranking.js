@@ -1,147 +1,136 @@
 // The heads of two recordings by how much they differ.
 
-import { Difference, paired } from "#data/difference.js";
-import { headsInBoth } from "#data/pairing.js";
-import { written } from "#data/recording.js";
-import { element, rove } from "#ui/elements.js";
+import { Difference } from "#data/difference.js";
+import { dropdown, element } from "#ui/elements.js";
+import { formatWeight } from "#ui/format.js";
+import { listen, moveInLine, setTabStop } from "#ui/listbox.js";
 
-const ORDERS = { most: "the most different first", model: "the order of the model" };
+/**
+ * @typedef {import("#data/difference.js").LayerPair} LayerPair
+ * @typedef {{layer: number, head: number, mean: number, node: HTMLElement}} Entry
+ */
 
-/** Heads by how much they differ, to choose from; what is read grows layer by layer. */
+/** @type {[string, string][]} */
+const ORDERS = [
+  ["difference", "the most different first"],
+  ["model", "the order of the model"],
+];
+const ABOUT =
+  "The mean size of the difference over the cells that both have, for each layer and head, as a share of a row. Select a head to see it.";
+
+/** A list of heads to choose from. */
 export class Ranking {
-  constructor(recording, _beside, store) {
-    this.recording = recording;
-    this.store = store;
-    this.entries = []; // {layer, head, mean, node}
-    this.begun = ""; // what is left out of what is ranked
-    this.left = [];
-    this.choice = element(
-      "select",
-      { id: "compare-order" },
-      ...Object.entries(ORDERS).map(([value, text]) => element("option", { value }, text)),
-    );
-    this.list = element("div", {
-      class: "compare-list",
-      role: "listbox",
-      "aria-label": "Heads, by how much they differ",
-    });
-    this.note = element("p", { class: "hint", role: "status" });
+  /** @param {import("#ui/view.js").View} view */
+  constructor(view) {
+    this.view = view;
+    /** @type {Entry[]} */
+    this.entries = [];
+    this.ranked = ""; // of which weights
+    const { select, node } = dropdown("compare-order", "Order ", ORDERS, () => this.build());
+    this.order = select;
+    this.status = element("p", { class: "hint", role: "status" });
+    this.list = element("div");
     this.node = element(
       "div",
       { class: "compare-ranking" },
       element("h4", {}, "Where the two differ"),
-      element(
-        "p",
-        { class: "note" },
-        "The mean size of the difference over the cells that both have, for each layer and head, as a share of a row. Choose one to see it.",
-      ),
-      element(
-        "div",
-        { class: "controls" },
-        element("label", { class: "field", for: "compare-order" }, "Order ", this.choice),
-        this.note,
-      ),
+      element("p", { class: "note" }, ABOUT),
+      element("div", { class: "controls" }, node, this.status),
       this.list,
     );
-    this.choice.addEventListener("change", () => this.arrange());
-    this.list.addEventListener("click", (event) =>
-      this.choose(this.entries.find(({ node }) => node.contains(event.target))),
-    );
-    this.list.addEventListener("keydown", (event) => this.press(event));
-    store.subscribe(() => this.mark());
+    this.node.hidden = true;
   }
 
-  /** Read one layer after the other while the view is open, and compare their heads. */
-  async begin(pairs, { hidden, rescale }) {
-    const name = `but for ${hidden}${rescale ? ", rescaled" : ""}`;
-    if (this.begun === name) return;
-    this.begun = name;
-    [this.entries, this.left] = [[], []];
-    const { layers } = this.recording;
-    for (const [index, found] of pairs.entries()) {
-      this.note.textContent = `reading layer ${index + 1} of ${pairs.length} …`;
-      if (found) await Promise.all([found.layer.load(), found.against.load()]);
-      if (this.begun !== name) return; // something else is left out by now
-      const pair = found && paired(found.layer, found.against);
-      const heads =
-        pair && !pair.why
-          ? headsInBoth(
-              found.layer,
-              found.against,
-              layers[index].heads.map((_, head) => head),
-            )
-          : [];
-      if (!heads.length) this.left.push(layers[index].name);
-      for (const [head, there] of heads) {
-        const mean = new Difference(found.layer.head([head]), found.against.head([there]), pair).mean();
-        if (!Number.isNaN(mean))
-          this.entries.push({ layer: index, head, mean, node: entry(layers[index], head, mean) });
-      }
+  /** Load one layer after another, and compare their heads. @param {(LayerPair | null)[]} pairs */
+  async rank(pairs) {
+    const { hide, rescale } = this.view.state;
+    const name = [this.view.unit.name, hide, hide.length && rescale].join(" ");
+    if (this.ranked === name) return;
+    this.ranked = name;
+    const entries = [];
+    const skipped = [];
+    for (const [index, pair] of pairs.entries()) {
+      this.status.textContent = `Loading layer ${index + 1} of ${pairs.length} …`;
+      if (pair) await Promise.all([pair.a.load(), pair.b.load()]);
+      if (this.ranked !== name) return; // other weights are ranked now
+      const compared = pair ? compareHeads(pair, index) : [];
+      if (!compared.length) skipped.push(this.view.recording.layers[index].name);
+      entries.push(...compared);
     }
-    this.note.textContent = this.left.length ? `not compared: ${this.left.join(", ")}` : "";
-    const most = Math.max(...this.entries.map(({ mean }) => mean), 1e-9);
-    for (const { mean, node } of this.entries) node.style.setProperty("--weight", String(mean / most));
-    this.arrange();
+    this.status.textContent = skipped.length ? `Not compared: ${skipped.join(", ")}` : "";
+    const largest = Math.max(...entries.map(({ mean }) => mean), 1e-9);
+    for (const { mean, node } of entries) node.style.setProperty("--weight", String(mean / largest));
+    this.entries = entries;
+    this.build();
   }
 
-  arrange() {
-    const inOrder = this.choice.value === "model";
-    this.entries.sort((a, b) => (inOrder ? 0 : b.mean - a.mean) || a.layer - b.layer || a.head - b.head);
-    this.list.replaceChildren(...this.entries.map(({ node }) => node));
-    this.node.hidden = this.entries.length === 0;
-    this.mark();
+  build() {
+    const isByModel = this.order.value === "model";
+    this.entries.sort((a, b) => (isByModel ? 0 : b.mean - a.mean) || a.layer - b.layer || a.head - b.head);
+    const options = this.entries.map(({ node }) => node);
+    for (const [index, node] of options.entries()) node.dataset.index = String(index);
+    const attributes = { class: "compare-list", role: "listbox", "aria-label": "Heads, by how much they differ" };
+    const list = element("div", attributes, ...options);
+    this.list.replaceWith(list);
+    this.list = list;
+    this.node.hidden = options.length === 0;
+    if (options.length) this.listen(options);
+    this.mark(this.view.state);
   }
 
-  mark() {
-    const { layer, heads } = this.store.get();
-    const chosen = this.entries.map((each) => each.layer === layer && heads.includes(each.head));
-    for (const [index, { node }] of this.entries.entries()) node.setAttribute("aria-selected", String(chosen[index]));
-    rove(
-      this.entries.map(({ node }) => node),
-      Math.max(chosen.indexOf(true), 0),
-    );
+  /** @param {HTMLElement[]} options */
+  listen(options) {
+    const choose = (/** @type {number} */ index) => {
+      const { layer, head } = this.entries[index];
+      this.view.set({ layer, heads: [head], hover: null });
+      options[index].focus();
+    };
+    listen(this.list, options, {
+      point: () => {},
+      select: choose,
+      clear: () => {},
+      isVertical: () => true,
+      moved: choose,
+      press: ({ key }, index) => {
+        const to = moveInLine(key, index, options.length); // the list has several columns
+        if (to !== null) choose(to);
+        return to !== null;
+      },
+    });
   }
 
-  choose(found) {
-    if (!found) return;
-    this.store.set({ layer: found.layer, heads: [found.head], hover: null });
-    found.node.focus();
-  }
-
-  press(event) {
-    const at = this.entries.findIndex(({ node }) => node.contains(event.target));
-    const to = {
-      ArrowDown: at + 1,
-      ArrowRight: at + 1,
-      ArrowUp: at - 1,
-      ArrowLeft: at - 1,
-      Home: 0,
-      End: this.entries.length - 1,
-      Enter: at,
-      " ": at,
-    }[event.key];
-    if (at < 0 || to === undefined) return;
-    event.preventDefault();
-    this.choose(this.entries[Math.min(Math.max(to, 0), this.entries.length - 1)]);
+  /** @param {import("#state/store.js").State} state */
+  mark({ layer, heads }) {
+    const nodes = this.entries.map(({ node }) => node);
+    const chosen = this.entries.map((entry) => entry.layer === layer && heads.includes(entry.head));
+    for (const [index, node] of nodes.entries()) node.setAttribute("aria-selected", String(chosen[index]));
+    setTabStop(nodes, Math.max(chosen.indexOf(true), 0));
   }
 }
 
-function entry(layer, head, mean) {
-  const name = `${layer.name}, head ${layer.heads[head]}`;
+/** @param {LayerPair} pair @param {number} layer @returns {Entry[]} */
+function compareHeads(pair, layer) {
+  if (pair.reason) return [];
+  const { a, b, unit } = pair;
+  const both = pair.headsInBoth(a.headIndices.map((_, head) => head));
+  const error = a.precision + b.precision; // of a single difference
+  return both.a.flatMap((head, index) => {
+    const [headA, headB] = [unit.head(a, [head]), unit.head(b, [both.b[index]])];
+    const mean = headA && headB ? new Difference(headA, headB, pair).mean() : NaN;
+    return Number.isNaN(mean) ? [] : [{ layer, head, mean, node: optionFor(a, head, mean, error) }];
+  });
+}
+
+/** @param {import("#data/layer.js").Layer} layer @param {number} head @param {number} mean @param {number} error */
+function optionFor(layer, head, mean, error) {
+  const index = layer.headIndices[head];
+  const data = { "data-layer": layer.name, "data-head": index, "data-mean": mean };
   return element(
     "div",
-    {
-      role: "option",
-      class: "compare-entry",
-      "aria-selected": "false",
-      tabindex: "-1",
-      "data-layer": layer.name,
-      "data-head": layer.heads[head],
-      "data-mean": mean,
-    },
-    element("span", { class: "name", title: name }, layer.name),
-    element("span", {}, `head ${layer.heads[head]}`),
+    { role: "option", class: "compare-entry", title: `${layer.name}, head ${index}`, ...data },
+    element("span", { class: "name" }, layer.name),
+    element("span", {}, `head ${index}`),
     element("span", { class: "compare-bar", "aria-hidden": "true" }),
-    element("span", { class: "value" }, mean >= 0.001 ? written(mean) : mean.toPrecision(2)),
+    element("span", { class: "value" }, formatWeight(mean, error)),
   );
 }

@@ -1,403 +1,289 @@
-// An image as the model saw it: its patches over the picture, shaded by what one of them attends to, or what attends to it.
+// An image as the model saw it: its patches, shaded by what one of them attends to, or by what attends to it.
 
-import { headOf } from "#data/combined_heads.js";
-import { written } from "#data/recording.js";
-import { FACINGS, hold } from "#state/store.js";
-import { position, shade } from "#ui/color.js";
-import { element } from "#ui/elements.js";
-import { themeOf } from "#ui/theme.js";
-
-const WIDEST = 540; // CSS pixels
-const TALLEST = 0.72; // of the window
-const HATCH = 7; // CSS pixels from line to line, as in the matrix
-const DOTS = 5; // CSS pixels from dot to dot
-const APART = 12; // CSS pixels from a patch to what is told of it
-const NAMES = { out: "what it attends to", in: "what attends to it" };
+import { patchGrid, tokenName } from "#data/patches.js";
+import { toggleSelection } from "#state/store.js";
+import { fraction, oneOf } from "#state/url.js";
+import { placeTip } from "#ui/drawing.js";
+import { button, element } from "#ui/elements.js";
+import { addsToSelection, moveInGrid } from "#ui/listbox.js";
+import { boxOfPatch, drawPatches, fitImage } from "#views/image_draw.js";
+import { describeRange, describeShades, describeWeight } from "#views/image_text.js";
 
 /**
- * @typedef {{first: number, rows: number, columns: number}} Grid  The token of the first patch, and how many there are.
- * @typedef {{state: "known" | "masked" | "unknown", least: number, most: number}} Shown  Between which bounds a weight is known to lie.
+ * @typedef {import("#data/heads.js").BaseHead} Head
+ * @typedef {import("#data/heads.js").Cell} Cell
+ * @typedef {import("#data/patches.js").PatchGrid} PatchGrid
+ * @typedef {import("#state/store.js").State} State
+ * @typedef {import("#ui/view.js").View} View
+ * @typedef {{state: Cell["state"], weight: number, error: number, upperBound: number}} TokenWeight  `weight` is what is known of it.
+ * @typedef {{tokens: TokenWeight[], total: number | null}} Weights  `total` is what they add up to, if that is known.
+ * @typedef {import("#views/image_draw.js").ImageLayout} ImageLayout
  */
 
-export function mountImage(place, recording, store) {
-  const grids = new Map(
-    recording.layers.map((layer) => [layer, layer.querySequence === layer.keySequence ? gridOf(layer.queries) : null]),
-  );
-  if (!("image" in recording.texts) || ![...grids.values()].some(Boolean)) return false;
-  const canvas = element("canvas", {
-    tabindex: "0",
-    role: "application",
-    "aria-roledescription": "picture of patches",
-  });
-  const tip = element("div", { class: "tip", hidden: "" });
-  const frame = element("div", { class: "picture-frame" }, canvas, tip);
-  const marks = element("div", { class: "marks", role: "group", "aria-label": "Tokens that are no patch" });
-  const note = element("p", { class: "hint told" });
-  const spoken = element("p", { class: "unseen", "aria-live": "polite" });
-  const strength = element("input", { type: "range", id: "tint", min: "0", max: "1", step: "0.05" });
-  strength.addEventListener("input", () => store.set({ tint: Number(strength.value) }));
-  const facings = FACINGS.map((value) => element("input", { type: "radio", name: "facing", value }));
-  for (const input of facings) input.addEventListener("change", () => store.set({ facing: input.value }));
-  const controls = element(
-    "div",
-    { class: "controls" },
-    element(
-      "fieldset",
-      { class: "field" },
-      element("legend", { class: "unseen" }, "Of the chosen patch"),
-      ...facings.map((input) => element("label", {}, input, ` ${NAMES[input.value]}`)),
-    ),
-    ...(recording.picture === null ? [] : [element("label", { class: "field", for: "tint" }, "Tint ", strength)]),
-  );
-  place.append(controls, marks, frame, note, spoken);
+const DIRECTIONS = { from: "what it attends to", to: "what attends to it" };
+const OPACITY = 0.7;
 
-  const picture = recording.picture === null ? null : new Image();
-  let _asked = 0;
-  let cursor = null; // the token that arrow keys set out from
-  let pointed = null; // the token that pointer or keyboard is at, here
-  let layout = null;
+/** @type {import("#ui/view.js").ViewDefinition} */
+export default {
+  name: "image",
+  title: "Image",
+  help: "The model’s input image, cut into patches. The shade of a patch is the attention that it receives from the selected patch, or gives to it, relative to the largest. If no patch is selected, it is the attention of the class token.",
+  unit: "token",
+  urlFields: { direction: oneOf(Object.keys(DIRECTIONS)), opacity: fraction(OPACITY) },
+  isAvailable: ({ texts, layers }) => "image" in texts && layers.some((layer) => gridOf(layer) !== null),
+  mount: (place, view) => new ImageView(place, view),
+};
 
-  const layerNow = () => recording.layers[store.get().layer];
-  const soon = () => {
-    _asked ||= requestAnimationFrame(paint);
-  };
-  if (picture) {
-    picture.addEventListener("load", soon);
-    picture.src = `data:image/png;base64,${recording.picture}`;
-  }
+/** The patches that a layer's rows and columns stand for. @param {import("#data/layer.js").Layer} layer */
+function gridOf({ queries, keys }) {
+  return queries === keys ? patchGrid(queries) : null;
+}
 
-  /** The tokens whose attention is shown: those pointed at in another view, or held; else the class token, else all. */
-  const chosen = (state) => {
-    const layer = recording.layers[state.layer];
-    const { first } = grids.get(layer);
-    const { hover } = state;
-    if (pointed === null && hover?.cell) return [state.facing === "out" ? hover.cell.query : hover.cell.key];
-    if (pointed === null && hover?.token?.sequence === layer.querySequence) return [hover.token.index];
-    const held = state.tokens.filter(({ sequence }) => sequence === layer.querySequence).map(({ index }) => index);
-    if (held.length) return held;
-    return first > 0 ? [0] : layer.queries.map((_, index) => index);
-  };
-
-  const paint = () => {
-    _asked = 0;
-    const state = store.get();
-    if (!state.views.includes("image") || place.clientWidth === 0) return;
-    const layer = layerNow();
-    const grid = grids.get(layer);
-    for (const part of [controls, marks, frame]) part.hidden = !grid;
-    const say = (text) => {
-      note.textContent = text;
-    };
-    if (!grid) return say(`The tokens of ${layer.name} are not the patches of the picture.`);
-    const head = headOf(layer, state);
-    if (!head) return say("Reading …");
-    const tokens = chosen(state);
-    const cells = cellsOf(head, tokens, state.facing, layer);
-    if (!cells) return say("Reading …");
-    layout = { grid, ...sizes(place.clientWidth, grid, picture) };
-    const most = Math.max(0, ...cells.slice(grid.first).map(({ least }) => least));
-    const at =
-      pointed ?? (state.hover?.cell ? (state.facing === "out" ? state.hover.cell.key : state.hover.cell.query) : null);
-    draw(canvas, layout, {
-      cells,
-      most,
-      state,
-      tokens,
-      at,
-      picture: picture?.complete && picture.naturalWidth > 0 ? picture : null,
-    });
-    Object.assign(canvas.dataset, { rows: grid.rows, columns: grid.columns, first: grid.first });
-    const name = nameOf(layer, tokens);
-    canvas.setAttribute(
-      "aria-label",
-      `${grid.rows} × ${grid.columns} patches and ${state.facing === "out" ? `what ${name} attends to` : `what attends to ${name}`}. Arrow keys move from patch to patch, Enter holds one.`,
+class ImageView {
+  /** @param {HTMLElement} place @param {View} view */
+  constructor(place, view) {
+    this.place = place;
+    this.view = view;
+    const attributes = { tabindex: "0", role: "application", "aria-roledescription": "image in patches" };
+    this.canvas = element("canvas", attributes);
+    this.tip = element("div", { class: "tip", hidden: "" });
+    this.frame = element("div", { class: "image-frame" }, this.canvas, this.tip);
+    this.others = element("div", { class: "image-tokens", role: "group", "aria-label": "Tokens without a patch" });
+    this.note = element("p", { class: "hint image-note" });
+    this.spoken = element("p", { class: "visually-hidden", "aria-live": "polite" });
+    this.image = imageOf(view);
+    this.directions = Object.keys(DIRECTIONS).map((value) =>
+      element("input", { type: "radio", name: "direction", value }),
     );
-    showMarks(marks, layer, grid, cells, tokens);
-    note.textContent = told(cells.slice(grid.first), most, name, state.facing);
-    showTip(tip, frame, layout, at === null ? null : { ...cells[at], name: layer.keys[at], index: at });
-    const words = pointed === null ? "" : `${layer.keys[pointed]}: ${worded(cells[pointed])}`;
-    if (spoken.textContent !== words) spoken.textContent = words;
-  };
+    this.opacity = element("input", { type: "range", id: "opacity", min: "0", max: "1", step: "0.05" });
+    this.controls = this.buildControls();
+    place.append(this.controls, this.others, this.frame, this.note, this.spoken);
+    /** @type {number | null} */
+    this.cursor = null; // the token from which arrow keys move
+    /** @type {number | null} */
+    this.pointed = null; // the token that the pointer or the keyboard is at, in this view
+    /** @type {ImageLayout | null} */
+    this.layout = null; // until it is painted
+    this.listen();
+  }
 
-  /** Pointing at a patch points at its weight; where several are chosen, at the patch. */
-  const point = (index) => {
-    pointed = index;
-    if (index === null) return store.set({ hover: null });
-    const state = store.get();
-    const layer = recording.layers[state.layer];
-    const tokens = chosen(state);
-    const [query, key] = state.facing === "out" ? [tokens[0], index] : [index, tokens[0]];
-    store.set({
-      hover: tokens.length === 1 ? { cell: { query, key } } : { token: { sequence: layer.querySequence, index } },
-    });
-  };
-  const holdToken = (index, event) =>
-    hold(store, { sequence: layerNow().querySequence, index }, event.ctrlKey || event.metaKey);
-  const patchAt = (event) => {
+  buildControls() {
+    const labels = this.directions.map((input) =>
+      element("label", {}, input, ` ${DIRECTIONS[/** @type {keyof typeof DIRECTIONS} */ (input.value)]}`),
+    );
+    const legend = element("legend", { class: "visually-hidden" }, "Of the selected patch");
+    const controls = element("div", { class: "controls" }, element("fieldset", { class: "field" }, legend, ...labels));
+    if (this.image) controls.append(element("label", { class: "field", for: "opacity" }, "Opacity ", this.opacity));
+    for (const input of this.directions) {
+      input.addEventListener("change", () => this.view.set({ direction: input.value }));
+    }
+    this.opacity.addEventListener("input", () => this.view.set({ opacity: Number(this.opacity.value) }));
+    return controls;
+  }
+
+  /** @param {State} state */
+  update({ direction, opacity, hover }) {
+    this.opacity.value = String(opacity);
+    for (const input of this.directions) input.checked = input.value === direction;
+    if (hover === null) this.pointed = null;
+  }
+
+  /** The tokens whose attention is shown: that which another view points at, or those that are selected; else the class token, or all. */
+  shownTokens() {
+    const { state, layer, queries, head } = this.view;
+    const { hover, direction } = state;
+    if (this.pointed === null && hover?.cell) return [direction === "from" ? hover.cell.query : hover.cell.key];
+    if (this.pointed === null && hover?.token?.sequence === layer.querySequence) return [hover.token.index];
+    const selected = state.tokens.filter(({ sequence }) => sequence === layer.querySequence).map(({ index }) => index);
+    if (selected.length) return selected;
+    if (gridOf(layer)?.first !== 0) return [0];
+    // A server would send every row of them.
+    return head?.isRemote ? [queries.length >> 1] : queries.tokens.map((_, index) => index);
+  }
+
+  paint() {
+    const { view } = this;
+    const grid = gridOf(view.layer);
+    for (const part of [this.controls, this.others, this.frame]) part.hidden = !grid;
+    if (!grid) return this.explain(`The tokens of ${view.layer.name} are not the patches of the image.`);
+    const { head } = view;
+    const tokens = this.shownTokens();
+    const weights = head && weightsOf(head, tokens, view.state.direction, view.queries.length);
+    if (!weights) return this.explain("Loading …");
+    const layout = { grid, ...fitImage(this.place.clientWidth, grid, this.image) };
+    this.layout = layout;
+    const at = this.pointed ?? hoveredToken(view.state);
+    const { image, canvas } = this;
+    drawPatches(canvas, layout, { weights: weights.tokens, tokens, at, image, state: view.state });
+    Object.assign(canvas.dataset, grid);
+    const shades = describeShades(view.queries, tokens, view.state.direction);
+    const size = `${grid.rows} × ${grid.columns} patches, shaded by ${shades}`;
+    canvas.setAttribute("aria-label", `${size}. Arrow keys move from patch to patch, Enter selects one.`);
+    this.explain(`Shades: ${shades}, ${describeRange(weights, grid.first, view.recording.isServed)}`);
+    this.showOthers(weights.tokens, tokens, grid.first);
+    this.showTip(weights.tokens, at, layout);
+    const spoken = this.pointed === null ? "" : this.describe(this.pointed, weights.tokens);
+    if (this.spoken.textContent !== spoken) this.spoken.textContent = spoken;
+  }
+
+  /** @param {string} text */
+  explain(text) {
+    this.note.textContent = text;
+  }
+
+  /** @param {number} index @param {TokenWeight[]} weights */
+  describe(index, weights) {
+    return `${tokenName(this.view.queries, index)}: ${describeWeight(weights[index])}`;
+  }
+
+  /** Buttons for the tokens before the patches, such as the class token. @param {TokenWeight[]} weights @param {number[]} tokens @param {number} count */
+  showOthers(weights, tokens, count) {
+    const { others, view } = this;
+    while (others.childElementCount > count) others.lastElementChild?.remove();
+    while (others.childElementCount < count) {
+      const index = others.childElementCount;
+      const select = (/** @type {MouseEvent} */ event) => this.select(index, event);
+      others.append(button("", "", select));
+    }
+    for (const [index, node] of [...others.children].entries()) {
+      const value = element("span", { class: "value" }, describeWeight(weights[index]));
+      node.replaceChildren(tokenName(view.queries, index), " ", value);
+      node.setAttribute("aria-pressed", String(tokens.includes(index) && tokens.length < weights.length));
+    }
+  }
+
+  /** @param {TokenWeight[]} weights @param {number | null} at @param {ImageLayout} layout */
+  showTip(weights, at, layout) {
+    const { tip, view } = this;
     const { grid, width, height } = layout;
-    const [row, column] = [
-      Math.floor((event.offsetY / height) * grid.rows),
-      Math.floor((event.offsetX / width) * grid.columns),
-    ];
-    return row < 0 || column < 0 || row >= grid.rows || column >= grid.columns
-      ? null
-      : grid.first + row * grid.columns + column;
-  };
+    tip.hidden = at === null || at < grid.first;
+    if (at === null || at < grid.first) return;
+    const { state } = weights[at];
+    const note = (/** @type {string} */ text) => element("span", { class: "rank" }, text);
+    const value = describeWeight(weights[at]);
+    tip.replaceChildren(
+      element("span", { class: "pair" }, element("b", {}, tokenName(view.queries, at))),
+      state === "known" ? element("span", { class: "value" }, value) : note(value),
+      ...(state === "unknown" ? [note(view.recording.isServed ? "loading …" : "not fully stored in this file")] : []),
+    );
+    placeTip(tip, boxOfPatch(at - grid.first, layout), { width, height });
+  }
 
-  canvas.addEventListener("pointermove", (event) => layout && patchAt(event) !== pointed && point(patchAt(event)));
-  canvas.addEventListener("pointerleave", () => point(null));
-  canvas.addEventListener("click", (event) => {
-    const index = layout && patchAt(event);
-    if (index === null) return;
-    cursor = index;
-    holdToken(index, event);
-    point(index);
-  });
-  canvas.addEventListener(
-    "focus",
-    () => layout && canvas.matches(":focus-visible") && point(within(cursor, layout.grid)),
+  /** Pointing at a patch is pointing at a weight; if several tokens are shown, at the patch. @param {number | null} index */
+  point(index) {
+    const { view } = this;
+    this.pointed = index;
+    if (index === null) return view.set({ hover: null });
+    const tokens = this.shownTokens();
+    const [query, key] = view.state.direction === "from" ? [tokens[0], index] : [index, tokens[0]];
+    const token = { sequence: view.layer.querySequence, index };
+    view.set({ hover: tokens.length === 1 ? { cell: { query, key } } : { token } });
+  }
+
+  /** @param {number} index @param {MouseEvent | KeyboardEvent} event */
+  select(index, event) {
+    toggleSelection(this.view.store, { sequence: this.view.layer.querySequence, index }, addsToSelection(event));
+  }
+
+  /** The token of the patch at a place of the canvas. @param {MouseEvent} event @returns {number | null} */
+  patchAt({ offsetX, offsetY }) {
+    if (!this.layout) return null;
+    const { grid, width, height } = this.layout;
+    const [row, column] = [Math.floor((offsetY / height) * grid.rows), Math.floor((offsetX / width) * grid.columns)];
+    const isInside = row >= 0 && column >= 0 && row < grid.rows && column < grid.columns;
+    return isInside ? grid.first + row * grid.columns + column : null;
+  }
+
+  listen() {
+    const { canvas, view } = this;
+    canvas.addEventListener("pointermove", (event) => {
+      const index = this.patchAt(event);
+      if (this.layout && index !== this.pointed) this.point(index);
+    });
+    canvas.addEventListener("pointerleave", () => this.point(null));
+    canvas.addEventListener("click", (event) => {
+      const index = this.patchAt(event);
+      if (index === null) return;
+      this.cursor = index;
+      this.select(index, event);
+      this.point(index);
+    });
+    canvas.addEventListener("focus", () => {
+      if (this.layout && canvas.matches(":focus-visible")) this.point(clampToken(this.cursor, this.layout.grid));
+    });
+    canvas.addEventListener("blur", () => this.point(null));
+    canvas.addEventListener("keydown", (event) => {
+      if (this.layout && this.press(event, this.layout.grid)) event.preventDefault();
+    });
+    window.addEventListener("resize", () => view.schedulePaint()); // the image is no higher than the window
+  }
+
+  /** @param {KeyboardEvent} event @param {PatchGrid} grid @returns {boolean} whether the key means something */
+  press(event, grid) {
+    const from = clampToken(this.cursor, grid);
+    const to = neighborPatch(event.key, from, grid);
+    if (event.key === "Enter" || event.key === " ") this.select(from, event);
+    else if (event.key === "Escape") this.view.set({ tokens: [] });
+    else if (to === null) return false;
+    this.cursor = to ?? from;
+    this.point(this.cursor);
+    return true;
+  }
+}
+
+/** The recording's image; null if it has none. @param {View} view */
+function imageOf(view) {
+  if (view.recording.image === null) return null;
+  const image = new Image();
+  image.addEventListener("load", () => view.schedulePaint());
+  image.src = `data:image/png;base64,${view.recording.image}`;
+  return image;
+}
+
+/** The token in a cell that another view points at which is not the one whose attention is shown. @param {State} state */
+function hoveredToken({ hover, direction }) {
+  if (!hover?.cell) return null;
+  return direction === "from" ? hover.cell.key : hover.cell.query;
+}
+
+/**
+ * What some tokens attend to (the mean of their rows), or what attends to them (the sum of their columns); null while it is loading.
+ * @param {Head} head @param {number[]} tokens @param {string} direction @param {number} count  Of all tokens. @returns {Weights | null}
+ */
+function weightsOf(head, tokens, direction, count) {
+  const isFrom = direction === "from";
+  const { loading, total } = isFrom ? head.rows(tokens) : head.columns(tokens);
+  if (loading) return null;
+  const share = isFrom ? 1 / tokens.length : 1;
+  const all = Array.from({ length: count }, (_, other) =>
+    addCells(
+      tokens.map((token) => (isFrom ? head.cell(token, other) : head.cell(other, token))),
+      share,
+    ),
   );
-  canvas.addEventListener("blur", () => point(null));
-  canvas.addEventListener("keydown", (event) => {
-    if (!layout) return;
-    const here = within(cursor, layout.grid);
-    const to = stepped(event.key, here, layout.grid);
-    if (event.key === "Enter" || event.key === " ") holdToken(here, event);
-    else if (event.key === "Escape") store.set({ tokens: [] });
-    else if (to === null) return;
-    cursor = to ?? here;
-    point(cursor);
-    event.preventDefault();
-  });
-  marks.addEventListener("click", (event) => {
-    const index = /** @type {HTMLElement} */ (event.target).closest("button")?.dataset.index;
-    if (index !== undefined) holdToken(Number(index), event);
-  });
-
-  store.subscribe((state) => {
-    const layer = recording.layers[state.layer];
-    strength.value = String(state.tint);
-    for (const input of facings) input.checked = input.value === state.facing;
-    if (state.hover === null) pointed = null;
-    if (state.views.includes("image") && !layer.ready) layer.load().then(() => store.set({}));
-    soon();
-  });
-  new ResizeObserver(soon).observe(place);
-  window.addEventListener("resize", soon);
+  return { tokens: all, total: (isFrom && total) || null };
 }
 
-/** Where the patches are among tokens: behind what is no patch, row by row as `row,column`; null where they are not. @returns {Grid | null} */
-export function gridOf(tokens) {
-  const first = tokens.indexOf("0,0");
-  const [, rows, columns] = /^(\d+),(\d+)$/.exec(tokens.at(-1))?.map((last) => Number(last) + 1) ?? [];
-  if (first < 0 || tokens.length - first !== rows * columns) return null;
-  const inOrder = tokens
-    .slice(first)
-    .every((token, index) => token === `${Math.floor(index / columns)},${index % columns}`);
-  return inOrder ? { first, rows, columns } : null;
+/** @param {Cell[]} cells @param {number} share @returns {TokenWeight} */
+function addCells(cells, share) {
+  const visible = cells.filter(({ state }) => state !== "masked" && state !== "hidden");
+  const known = visible.filter(({ state }) => state === "known");
+  /** @type {(some: Cell[], field: "weight" | "error" | "upperBound") => number} */
+  const sum = (some, field) => share * some.reduce((total, cell) => total + cell[field], 0);
+  const state = known.length < visible.length ? "unknown" : (visible[0] ?? cells[0]).state;
+  return { state, weight: sum(known, "weight"), error: sum(known, "error"), upperBound: sum(visible, "upperBound") };
 }
 
-/** What some tokens give to each token (the mean of their rows), or get from it (the sum of their columns). @returns {Shown[] | null} */
-function cellsOf(head, tokens, facing, layer) {
-  const share = facing === "out" ? 1 / tokens.length : 1;
-  const { links, waiting } = facing === "out" ? head.rows(tokens) : head.columnsOf(tokens);
-  if (waiting) return null;
-  const named = new Map(links.map(({ query, key, weight }) => [facing === "out" ? key : query, weight]));
-  return layer.keys.map((_, other) => {
-    if (layer.header.form === "remote" && facing === "in") {
-      const weight = named.get(other) ?? 0; // a server tells all of a column
-      return { state: "known", least: weight, most: weight };
-    }
-    const cells = tokens.map((token) => (facing === "out" ? head.cell(token, other) : head.cell(other, token)));
-    const seen = cells.filter(({ state }) => state !== "masked");
-    const most = share * seen.reduce((sum, cell) => sum + cell.most, 0);
-    if (!seen.length) return { state: "masked", least: 0, most };
-    return seen.every(({ state }) => state === "known")
-      ? { state: "known", least: most, most }
-      : { state: "unknown", least: named.get(other) ?? 0, most };
-  });
-}
-
-function sizes(room, { rows, columns }, picture) {
-  const shape = picture?.naturalWidth ? picture.naturalHeight / picture.naturalWidth : rows / columns;
-  const width = Math.min(room, WIDEST, (TALLEST * window.innerHeight) / shape);
-  return { width, height: width * shape };
-}
-
-function draw(canvas, { grid, width, height }, { cells, most, state, tokens, at, picture }) {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  if (picture) {
-    context.filter = `grayscale(${Math.min(1.5 * state.tint, 1)})`; // so that hues are those of the tint
-    context.drawImage(picture, 0, 0, width, height);
-    context.filter = "none";
-  }
-  const theme = themeOf(state);
-  const style = getComputedStyle(canvas);
-  const box = boxes(grid, canvas, ratio);
-  const [masked, unknown] = [new Path2D(), new Path2D()];
-  context.globalAlpha = picture ? state.tint : 1;
-  for (const [patch, cell] of cells.slice(grid.first).entries()) {
-    const { x, y, w, h } = box(patch);
-    if (cell.state === "masked") {
-      masked.rect(x, y, w, h);
-      continue;
-    }
-    if (cell.state === "unknown") unknown.rect(x, y, w, h);
-    context.fillStyle = `rgb(${shade(placeOf(cell.least, most, state.scale), state.palette, theme).join(" ")})`;
-    context.fillRect(x, y, w, h);
-  }
-  context.globalAlpha = 1;
-  hatch(context, masked, width, height, style.getPropertyValue("--muted"));
-  dot(context, unknown, width, height, style);
-  const chosen = tokens.length < cells.length ? tokens.filter((token) => token >= grid.first) : [];
-  for (const token of chosen) outline(context, box(token - grid.first), style, "--ink");
-  if (at !== null && at >= grid.first)
-    outline(context, box(at - grid.first), style, state.facing === "out" ? "--out" : "--in");
-}
-
-/** Where a weight stands among the shades: by its share of the strongest, as weights of many patches are all small. */
-function placeOf(weight, most, scale) {
-  return position(most > 0 ? weight / most : 0, scale === "rows" ? "linear" : scale);
-}
-
-/** Where patches lie, on whole pixels, so that none overlaps another. */
-function boxes({ rows, columns }, canvas, ratio) {
-  const edge = (index, count, length) => Math.round((index * length) / count) / ratio;
-  return (patch) => {
-    const [row, column] = [Math.floor(patch / columns), patch % columns];
-    const [x, y] = [edge(column, columns, canvas.width), edge(row, rows, canvas.height)];
-    return { x, y, w: edge(column + 1, columns, canvas.width) - x, h: edge(row + 1, rows, canvas.height) - y };
-  };
-}
-
-/** Hatch what the mask forbids. */
-function hatch(context, area, width, height, colour) {
-  context.save();
-  context.clip(area);
-  context.beginPath();
-  for (let x = -height; x < width; x += HATCH) {
-    context.moveTo(x, height);
-    context.lineTo(x + height, 0);
-  }
-  context.strokeStyle = colour;
-  context.lineWidth = 1;
-  context.stroke();
-  context.restore();
-}
-
-/** Dot what the file knows in part. */
-function dot(context, area, width, height, style) {
-  context.save();
-  context.clip(area);
-  for (const [shift, name] of /** @type {[number, string][]} */ ([
-    [1, "--page"],
-    [0, "--muted"],
-  ])) {
-    context.fillStyle = style.getPropertyValue(name);
-    for (let y = 0; y < height; y += DOTS)
-      for (let x = 0; x < width; x += DOTS) context.fillRect(x + shift, y + shift, 1, 1);
-  }
-  context.restore();
-}
-
-function outline(context, { x, y, w, h }, style, name) {
-  for (const [lineWidth, colour] of /** @type {[number, string][]} */ ([
-    [5, "--page"],
-    [2.5, name],
-  ])) {
-    context.lineWidth = lineWidth;
-    context.strokeStyle = style.getPropertyValue(colour);
-    context.strokeRect(x + 1.25, y + 1.25, w - 2.5, h - 2.5);
-  }
-}
-
-function showMarks(place, layer, { first }, cells, tokens) {
-  while (place.childElementCount > first) place.lastChild.remove();
-  while (place.childElementCount < first)
-    place.append(element("button", { type: "button", "data-index": place.childElementCount }));
-  [...place.children].forEach((button, index) => {
-    button.replaceChildren(layer.keys[index], " ", element("span", { class: "value" }, worded(cells[index])));
-    button.setAttribute("aria-pressed", String(tokens.includes(index) && tokens.length < cells.length));
-  });
-}
-
-/** A weight in words, or why there is none. @param {Shown} cell */
-function worded({ state, least, most }) {
-  if (state === "masked") return "may not be seen";
-  if (state === "known") return written(most);
-  return least > 0 ? `${written(least)} to ${written(most)}` : `at most ${written(most)}`;
-}
-
-function nameOf(layer, tokens) {
-  if (tokens.length === layer.queries.length && tokens.length > 1) return "a patch, on the mean of all,";
-  return tokens.length > 3 ? `${tokens.length} tokens` : tokens.map((index) => layer.queries[index]).join(" and ");
-}
-
-/** What the shades stand for. */
-function told(patches, most, name, facing) {
-  const known = patches.reduce((sum, { least }) => sum + least, 0);
-  const unknown = patches.some(({ state }) => state === "unknown");
-  const what =
-    facing === "out" ? `Shades: what ${name} gives to each patch` : `Shades: what each patch gives to ${name}`;
-  const dots = unknown
-    ? " Where a patch is dotted, this file does not know all that it has: point at it for the bounds."
-    : "";
-  return `${what}, from 0 to the strongest, ${written(most)}; all ${unknown ? "that is known" : "patches"} together ${written(facing === "out" ? Math.min(known, 1) : known)}.${dots}`;
-}
-
-function showTip(tip, frame, { grid, width, height }, cell) {
-  tip.hidden = cell === null || cell.index < grid.first;
-  if (tip.hidden) return;
-  const patch = cell.index - grid.first;
-  const known = cell.state === "known";
-  const unknown = cell.state === "unknown" ? [element("span", { class: "rank" }, "not all of it is in this file")] : [];
-  tip.replaceChildren(
-    element("span", { class: "pair" }, element("b", {}, cell.name)),
-    element("span", { class: known ? "value" : "rank" }, worded(cell)),
-    ...unknown,
-  );
-  const [x, y] = [
-    ((patch % grid.columns) + 1) * (width / grid.columns),
-    Math.floor(patch / grid.columns) * (height / grid.rows),
-  ];
-  const left =
-    x + APART + tip.offsetWidth <= frame.clientWidth ? x + APART : x - width / grid.columns - APART - tip.offsetWidth;
-  tip.style.left = `${Math.max(left, 0)}px`;
-  tip.style.top = `${Math.max(Math.min(y, height - tip.offsetHeight), 0)}px`;
-}
-
-function within(token, { first, rows, columns }) {
+/** @param {number | null} token @param {PatchGrid} grid */
+function clampToken(token, { first, rows, columns }) {
   return Math.min(Math.max(token ?? first, first), first + rows * columns - 1);
 }
 
-/** The patch that a key leads to; null where the key leads nowhere. */
-function stepped(key, token, { first, rows, columns }) {
-  const [row, column] = [Math.floor((token - first) / columns), (token - first) % columns];
-  const at = (y, x) => first + Math.min(Math.max(y, 0), rows - 1) * columns + Math.min(Math.max(x, 0), columns - 1);
-  switch (key) {
-    case "ArrowLeft":
-      return at(row, column - 1);
-    case "ArrowRight":
-      return at(row, column + 1);
-    case "ArrowUp":
-      return at(row - 1, column);
-    case "ArrowDown":
-      return at(row + 1, column);
-    case "Home":
-      return at(row, 0);
-    case "End":
-      return at(row, columns - 1);
-    case "PageUp":
-      return at(0, column);
-    case "PageDown":
-      return at(rows - 1, column);
-    default:
-      return null;
-  }
+/** The patch to which a key leads; null if it leads nowhere. @param {string} key @param {number} token @param {PatchGrid} grid */
+function neighborPatch(key, token, { first, rows, columns }) {
+  const at = { row: Math.floor((token - first) / columns), column: (token - first) % columns };
+  const to = moveInGrid(key, at, { columns, page: rows });
+  if (!to) return null;
+  const [row, column] = [Math.min(Math.max(to.row, 0), rows - 1), Math.min(Math.max(to.column, 0), columns - 1)];
+  return first + row * columns + column;
 }

@@ -1,327 +1,328 @@
-// One head large: a canvas with a row for each query and a column for each key, and the value of the cell pointed at.
+// One head large: a canvas with a row for each query and a column for each key, and the value of the focused cell.
 
-import { headOf } from "#data/combined_heads.js";
-import { written } from "#data/recording.js";
-import { label } from "#data/tokens.js";
-import { focusIn, hold } from "#state/store.js";
-import { element } from "#ui/elements.js";
-import { contextOf, draw } from "#views/matrix_draw.js";
-import { bounded, fitted, hit, moved, zoomed } from "#views/matrix_layout.js";
+import { focusedCells, toggleSelection } from "#state/store.js";
+import { contextOf, placeTip } from "#ui/drawing.js";
+import { button, element } from "#ui/elements.js";
+import { addsToSelection, moveInGrid } from "#ui/listbox.js";
+import { drawMatrix } from "#views/matrix_draw.js";
+import { cellAt, clamp, fitMatrix, panBy, zoomAt } from "#views/matrix_layout.js";
+import { cellTip } from "#views/matrix_tip.js";
 
-const APART = 8; // CSS pixels from a cell to what is told of it
-const TALLEST = 0.82; // of the window
-const STEP = 1.5; // of a key stroke that zooms
-const DRAWN = 4; // CSS pixels that a pointer may move and still click
+/**
+ * @typedef {import("#ui/view.js").View} View
+ * @typedef {import("#views/matrix_layout.js").Layout} Layout
+ * @typedef {{query: number, key: number}} CellPosition
+ * @typedef {{query: number | null, key: number | null}} Spot  A cell, or a label where one is null.
+ */
 
-/** @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/store.js").Store} store */
-export function mountMatrix(place, recording, store) {
-  const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "matrix of weights" });
-  const tip = element("div", { class: "tip", hidden: "" });
-  const button = (text, name, act) => {
-    const made = element("button", { type: "button", "aria-label": name, title: name }, text);
-    made.addEventListener("click", act);
-    return made;
-  };
-  /** @returns {[number, number]} */
-  const middle = () => [layout.left + layout.seen.width / 2, layout.top + layout.seen.height / 2];
-  /** The layout of what is chosen now: of several keys in one frame, each sets out from the one before. */
-  const latest = () => {
-    if (asked) {
-      cancelAnimationFrame(asked);
-      paint();
-    }
-    return layout;
-  };
-  const zoomBy = (/** @type {number} */ factor) => store.set({ zoom: zoomed(latest(), factor, ...middle()) });
-  const tools = element(
-    "div",
-    { class: "tools", role: "group", "aria-label": "Zoom" },
-    button("+", "Zoom in", () => zoomBy(STEP)),
-    button("−", "Zoom out", () => zoomBy(1 / STEP)),
-    button("Fit", "Fit the whole matrix", () => store.set({ zoom: null })),
-    element("span", { class: "hint" }, "drag to move, Shift + drag to mark a region, Ctrl + wheel or pinch to zoom"),
-  );
-  const frame = element("div", { class: "matrix-frame" }, canvas);
-  place.append(tools, frame, tip);
-  const labels = new Map(); // of sequences
-  const maps = { name: "", canvas: document.createElement("canvas") }; // the squares, a pixel each
-  /** @type {any} */
-  let layout = null; // until it is painted
-  let cursor = { query: 0, key: 0 }; // the cell that arrow keys set out from
-  const pointers = new Map(); // that are down
-  let drag = null;
-  let asked = 0;
+const MAX_HEIGHT = 0.82; // of the window
+const ZOOM_STEP = 1.5; // of a button or key
+const CLICK_DISTANCE = 4; // CSS pixels that a pointer may move and still click
 
-  const layerNow = () => recording.layers[store.get().layer];
-  const labelsOf = (tokens) => {
-    if (!labels.has(tokens)) labels.set(tokens, tokens.map(label));
-    return labels.get(tokens);
-  };
+/** @type {import("#ui/view.js").ViewDefinition} */
+export default {
+  name: "matrix",
+  title: "Matrix",
+  help: "A row for each token that attends, a column for each that it may attend to; the darker a cell, the larger the weight. In long texts a block stands for many tokens, until you zoom in.",
+  unit: ({ isReduced }) => (isReduced ? "token" : "either"),
+  urlFields: {
+    zoom: {
+      initial: null,
+      write: (zoom) => zoom && [zoom.query.toFixed(1), zoom.key.toFixed(1), zoom.cell.toPrecision(3)].join(","),
+      read(text) {
+        const numbers = text.split(",").map(Number);
+        const [query, key, cell] = numbers;
+        return numbers.length === 3 && numbers.every(Number.isFinite) && cell > 0 ? { query, key, cell } : undefined;
+      },
+    },
+  },
+  mount: (place, view) => new MatrixView(place, view),
+};
 
-  const paint = () => {
-    asked = 0;
-    const state = store.get();
-    const layer = layerNow();
-    const head = headOf(layer, state);
-    canvas.classList.toggle("coming", !head);
-    if (!head || !state.views.includes("matrix") || frame.clientWidth === 0) return;
+class MatrixView {
+  /** @param {HTMLElement} place @param {View} view */
+  constructor(place, view) {
+    this.view = view;
+    const attributes = { tabindex: "0", role: "application", "aria-roledescription": "matrix of weights" };
+    this.canvas = element("canvas", attributes);
+    this.tip = element("div", { class: "tip", hidden: "" });
+    this.frame = element("div", { class: "matrix-frame" }, this.canvas);
+    place.append(this.buildTools(), this.frame, this.tip);
+    /** @type {import("#views/matrix_draw.js").MapCache} */
+    this.map = { blocks: null, style: "", canvas: document.createElement("canvas") };
+    /** @type {Layout | null} */
+    this.layout = null; // until it is painted
+    this.cursor = { query: 0, key: 0 }; // the cell from which arrow keys move
+    /** @type {Map<number, PointerEvent>} */
+    this.pointers = new Map(); // that are down
+    /** @type {{x: number, y: number, from: CellPosition, layout: Layout, marksRegion: boolean, isFar: boolean, pointerType: string} | null} */
+    this.drag = null;
+    this.listenToPointer();
+    this.listenToKeyboard();
+    window.addEventListener("resize", () => view.schedulePaint());
+  }
+
+  buildTools() {
+    const help = "drag to move, Shift + drag to mark a region, Ctrl + wheel or pinch to zoom";
+    return element(
+      "div",
+      { class: "tools", role: "group", "aria-label": "Zoom" },
+      button("+", "Zoom in", () => this.zoomBy(ZOOM_STEP)),
+      button("−", "Zoom out", () => this.zoomBy(1 / ZOOM_STEP)),
+      button("Fit", "Fit the whole matrix", () => this.view.set({ zoom: null })),
+      element("span", { class: "hint" }, help),
+    );
+  }
+
+  /** A zoom or region of a matrix of another size means nothing. @param {import("#state/store.js").State} state @param {import("#state/store.js").State} before */
+  update(state, before) {
+    const [layer, old] = [state, before].map((each) => this.view.recording.layers[each.layer]);
+    const isOtherSize = layer.queries.length !== old.queries.length || layer.keys.length !== old.keys.length;
+    if (isOtherSize && (state.zoom || state.region)) this.view.units.store.set({ zoom: null, region: null });
+  }
+
+  paint() {
+    const { view, canvas } = this;
+    const { head, state, layer } = view;
+    canvas.classList.toggle("loading", !head);
+    if (!head || this.frame.clientWidth === 0) return;
     const style = getComputedStyle(canvas);
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const [rows, columns] = [labelsOf(layer.queries), labelsOf(layer.keys)];
-    layout = fitted(contextOf(canvas), rows, columns, {
-      width: frame.clientWidth,
-      height: TALLEST * window.innerHeight,
-      rem,
+    const [rows, columns] = [view.queries.labels, view.keys.labels];
+    const layout = fitMatrix(contextOf(canvas), rows, columns, {
+      width: this.frame.clientWidth,
+      height: MAX_HEIGHT * window.innerHeight,
+      rem: parseFloat(getComputedStyle(document.documentElement).fontSize),
       family: style.fontFamily,
       zoom: state.zoom,
     });
-    const focus = focusIn(layer, state);
-    draw(canvas, maps, layout, { layer, head, state, focus, rows, columns, style });
-    Object.assign(canvas.dataset, {
-      left: layout.left,
-      top: layout.top,
-      cell: layout.cell,
-      row: layout.row,
-      column: layout.column,
-    });
+    this.layout = layout;
+    const focus = focusedCells(layer, state);
+    drawMatrix(canvas, this.map, layout, { head, state, focus, rows, columns, hidden: view.unit.hidden(layer), style });
+    const { left, top, cell, row, column } = layout;
+    Object.assign(canvas.dataset, { left, top, cell, row, column });
     canvas.classList.toggle("movable", layout.cell > layout.fit);
+    const heads = state.heads.map((each) => layer.headIndices[each]).join(" and ");
     canvas.setAttribute(
       "aria-label",
-      `${layer.name}, head ${state.heads.map((head) => layer.heads[head]).join(" and ")}: ${rows.length} rows, ${columns.length} columns. Arrow keys move from cell to cell, plus and minus zoom, Shift with arrows marks a region.`,
+      `${layer.name}, head ${heads}: ${rows.length} rows, ${columns.length} columns. Arrow keys move from cell to cell, plus and minus zoom, Shift with arrows marks a region.`,
     );
-    showTip(tip, frame, layout, layer, head, focus);
-  };
-  const soon = () => {
-    asked ||= requestAnimationFrame(paint);
-  };
+    this.showTip(head, focus, layout);
+  }
 
-  const point = (at) => {
+  /** @param {import("#data/heads.js").BaseHead} head @param {{queries: number[], keys: number[], cell: boolean}} focus @param {Layout} layout */
+  showTip(head, { queries, keys, cell: isCell }, { left, top, cell, row, column, height }) {
+    const { tip, frame, view } = this;
+    tip.hidden = !isCell;
+    if (!isCell) return;
+    const [[query], [key]] = [queries, keys];
+    tip.replaceChildren(...cellTip(head, view.queries, view.keys, query, key));
+    const [x, y] = [left + (key - column) * cell, frame.offsetTop + top + (query - row) * cell];
+    const room = { width: frame.clientWidth, height: frame.offsetTop + height };
+    placeTip(tip, { left: x, right: x + cell, top: y, bottom: y + cell }, room);
+  }
+
+  /** The layout of the current state: of several keys in one frame, each starts from the one before. */
+  latestLayout() {
+    this.paint();
+    return /** @type {Layout} */ (this.layout);
+  }
+
+  /** @param {number} factor @param {[x: number, y: number]} [at]  Default: the middle of what is seen. */
+  zoomBy(factor, at) {
+    const layout = this.latestLayout();
+    const [x, y] = at ?? [layout.left + layout.seen.width / 2, layout.top + layout.seen.height / 2];
+    this.view.set({ zoom: zoomAt(layout, factor, x, y) });
+  }
+
+  /** @param {Spot} at */
+  point(at) {
+    const { view } = this;
     if (at.query !== null && at.key !== null) {
-      cursor = at;
-      headOf(layerNow(), store.get())?.prepare?.(at.query); // a frame before it is drawn
-      store.set({ hover: { cell: at } });
+      this.cursor = { query: at.query, key: at.key };
+      view.head?.prefetch(at.query); // a frame before it is drawn
+      view.set({ hover: { cell: this.cursor } });
     } else {
-      const token = tokenAt(layerNow(), at);
-      store.set({ hover: token && { token } });
+      const token = tokenAt(view.layer, at);
+      view.set({ hover: token && { token } });
     }
-  };
-  const at = (event) => hit(layout, event.offsetX, event.offsetY);
-  const cellNear = (event) => ({
-    query: bounded(Math.floor(layout.row + (event.offsetY - layout.top) / layout.cell), 0, layout.rows - 1),
-    key: bounded(Math.floor(layout.column + (event.offsetX - layout.left) / layout.cell), 0, layout.columns - 1),
-  });
+  }
 
-  canvas.addEventListener("pointerdown", (event) => {
-    if (!layout) return;
-    pointers.set(event.pointerId, event);
-    drag = {
-      x: event.offsetX,
-      y: event.offsetY,
-      from: cellNear(event),
-      layout,
-      region: event.shiftKey,
-      far: false,
-      pointerType: event.pointerType,
+  listenToPointer() {
+    const { canvas, view, pointers } = this;
+    canvas.addEventListener("pointerdown", (event) => this.startDrag(event));
+    canvas.addEventListener("pointermove", (event) => this.movePointer(event));
+    for (const name of /** @type {const} */ (["pointerup", "pointercancel"])) {
+      canvas.addEventListener(name, (event) => pointers.delete(event.pointerId));
+    }
+    canvas.addEventListener("pointerleave", (event) => {
+      if (event.pointerType === "mouse" && !pointers.size) view.set({ hover: null });
+    });
+    canvas.addEventListener("click", (event) => this.click(event));
+    const isZoom = (/** @type {WheelEvent} */ event) =>
+      event.ctrlKey || event.metaKey || document.activeElement === canvas;
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        if (!this.layout || !isZoom(event)) return; // else the page scrolls
+        event.preventDefault();
+        this.zoomBy(Math.exp(-event.deltaY / 300), [event.offsetX, event.offsetY]);
+        view.set({ hover: null });
+      },
+      { passive: false },
+    );
+  }
+
+  /** @param {MouseEvent} event @returns {Spot} */
+  spotAt(event) {
+    return cellAt(/** @type {Layout} */ (this.layout), event.offsetX, event.offsetY);
+  }
+
+  /** @param {MouseEvent} event @returns {CellPosition} */
+  nearestCell({ offsetX, offsetY }) {
+    const { row, column, top, left, cell, rows, columns } = /** @type {Layout} */ (this.layout);
+    return {
+      query: clamp(Math.floor(row + (offsetY - top) / cell), 0, rows - 1),
+      key: clamp(Math.floor(column + (offsetX - left) / cell), 0, columns - 1),
     };
-    if (event.pointerType !== "mouse") point(at(event));
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (!layout) return;
-    const before = pointers.get(event.pointerId);
-    if (!before) return point(at(event));
-    const others = [...pointers.values()].filter(({ pointerId }) => pointerId !== event.pointerId);
-    if (others.length === 1) {
-      const spread = (one) => Math.hypot(one.offsetX - others[0].offsetX, one.offsetY - others[0].offsetY);
-      drag.far = true;
-      store.set({
-        zoom: zoomed(
-          layout,
-          spread(event) / Math.max(spread(before), 1),
-          (event.offsetX + others[0].offsetX) / 2,
-          (event.offsetY + others[0].offsetY) / 2,
-        ),
-      });
-    } else if (drag.far || Math.hypot(event.offsetX - drag.x, event.offsetY - drag.y) > DRAWN) {
-      if (!drag.far) canvas.setPointerCapture(event.pointerId);
-      drag.far = true;
-      const move = drag.layout.cell > drag.layout.fit && !drag.region;
-      if (move) store.set({ zoom: moved(drag.layout, event.offsetX - drag.x, event.offsetY - drag.y), hover: null });
-      else if (event.pointerType === "mouse" || drag.region)
-        store.set({ region: regionOf(drag.from, cellNear(event)), hover: null });
+  }
+
+  /** @param {PointerEvent} event */
+  startDrag(event) {
+    if (!this.layout) return;
+    const { offsetX: x, offsetY: y, pointerType, shiftKey } = event;
+    this.pointers.set(event.pointerId, event);
+    const from = this.nearestCell(event);
+    this.drag = { x, y, from, layout: this.layout, marksRegion: shiftKey, isFar: false, pointerType };
+    if (pointerType !== "mouse") this.point(this.spotAt(event));
+  }
+
+  /** @param {PointerEvent} event */
+  movePointer(event) {
+    if (!this.layout) return;
+    const before = this.pointers.get(event.pointerId);
+    if (!before || !this.drag) return this.point(this.spotAt(event));
+    const others = [...this.pointers.values()].filter(({ pointerId }) => pointerId !== event.pointerId);
+    if (others.length === 1) this.pinch(event, before, others[0]);
+    else this.dragTo(event);
+    this.pointers.set(event.pointerId, event);
+  }
+
+  /** @param {PointerEvent} event @param {PointerEvent} before @param {PointerEvent} other  The other finger. */
+  pinch(event, before, other) {
+    const { layout, drag } = this;
+    if (!layout || !drag) return;
+    const distance = (/** @type {PointerEvent} */ { offsetX, offsetY }) =>
+      Math.hypot(offsetX - other.offsetX, offsetY - other.offsetY);
+    drag.isFar = true;
+    const factor = distance(event) / Math.max(distance(before), 1);
+    const [x, y] = [(event.offsetX + other.offsetX) / 2, (event.offsetY + other.offsetY) / 2];
+    this.view.set({ zoom: zoomAt(layout, factor, x, y) });
+  }
+
+  /** @param {PointerEvent} event */
+  dragTo(event) {
+    const { drag, view } = this;
+    if (!drag) return;
+    const [x, y] = [event.offsetX - drag.x, event.offsetY - drag.y];
+    if (!drag.isFar && Math.hypot(x, y) <= CLICK_DISTANCE) return;
+    if (!drag.isFar) this.canvas.setPointerCapture(event.pointerId);
+    drag.isFar = true;
+    if (drag.layout.cell > drag.layout.fit && !drag.marksRegion) {
+      view.set({ zoom: panBy(drag.layout, x, y), hover: null });
+    } else if (event.pointerType === "mouse" || drag.marksRegion) {
+      view.set({ region: regionBetween(drag.from, this.nearestCell(event)), hover: null });
     }
-    pointers.set(event.pointerId, event);
-  });
-  for (const name of /** @type {const} */ (["pointerup", "pointercancel"]))
-    canvas.addEventListener(name, (event) => pointers.delete(event.pointerId));
-  canvas.addEventListener(
-    "pointerleave",
-    (event) => event.pointerType === "mouse" && !pointers.size && store.set({ hover: null }),
-  );
-  canvas.addEventListener("click", (event) => {
-    if (!layout || drag?.far) return;
-    if (drag && drag.pointerType !== "mouse") point(at(event)); // again: what had the focus may have let go of it
-    const token = tokenAt(layerNow(), at(event));
-    if (store.get().region) store.set({ region: null });
-    if (token) hold(store, token, event.ctrlKey || event.metaKey);
-  });
-  canvas.addEventListener(
-    "wheel",
-    (event) => {
-      if (!layout || !(event.ctrlKey || event.metaKey || document.activeElement === canvas)) return; // else the page scrolls
-      event.preventDefault();
-      store.set({ zoom: zoomed(latest(), Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY), hover: null });
-    },
-    { passive: false },
-  );
+  }
 
-  canvas.addEventListener("focus", () => layout && canvas.matches(":focus-visible") && point(within(cursor, layout)));
-  canvas.addEventListener("blur", () => store.set({ hover: null }));
-  canvas.addEventListener("keydown", (event) => {
-    if (!layout) return;
-    const layer = layerNow();
-    const here = within(cursor, layout);
-    const to = stepped(event.key, here, layout);
-    if (event.key === "Enter" || event.key === " ")
-      hold(store, { sequence: layer.querySequence, index: here.query }, event.ctrlKey || event.metaKey);
-    else if (event.key === "Escape") store.set({ tokens: [], region: null, hover: null });
-    else if (event.key === "+" || event.key === "=")
-      store.set({ zoom: zoomed(latest(), STEP, ...pixels(layout, here)) });
-    else if (event.key === "-") store.set({ zoom: zoomed(latest(), 1 / STEP, ...pixels(layout, here)) });
-    else if (event.key === "0") store.set({ zoom: null });
-    else if (to) {
-      const { region } = store.get();
-      cursor = within(to, layout);
-      if (event.shiftKey) store.set({ region: regionOf(region ? anchorOf(region, here) : here, cursor) });
-      point(cursor);
-      reveal(store, layout, cursor);
-    } else return;
-    event.preventDefault();
-  });
+  /** @param {MouseEvent} event */
+  click(event) {
+    const { view, drag } = this;
+    if (!this.layout || drag?.isFar) return;
+    if (drag && drag.pointerType !== "mouse") this.point(this.spotAt(event)); // what lost the focus may have cleared it
+    const token = tokenAt(view.layer, this.spotAt(event));
+    if (view.state.region) view.set({ region: null });
+    if (token) toggleSelection(view.store, token, addsToSelection(event));
+  }
 
-  store.subscribe((state, before) => {
-    const layer = recording.layers[state.layer];
-    if (state.views.includes("matrix") && !layer.ready) layer.load().then(() => store.set({}));
-    if (
-      layer !== recording.layers[before.layer] &&
-      (layer.queries.length !== recording.layers[before.layer].queries.length ||
-        layer.keys.length !== recording.layers[before.layer].keys.length) &&
-      (state.zoom || state.region)
-    )
-      store.set({ zoom: null, region: null });
-    soon();
-  });
-  new ResizeObserver(soon).observe(frame);
-  window.addEventListener("resize", soon);
+  listenToKeyboard() {
+    const { canvas, view } = this;
+    canvas.addEventListener("focus", () => {
+      if (this.layout && canvas.matches(":focus-visible")) this.point(clampCell(this.cursor, this.layout));
+    });
+    canvas.addEventListener("blur", () => view.set({ hover: null }));
+    canvas.addEventListener("keydown", (event) => {
+      if (this.layout && this.press(event, clampCell(this.cursor, this.layout), this.layout)) event.preventDefault();
+    });
+  }
+
+  /** @param {KeyboardEvent} event @param {CellPosition} at @param {Layout} layout @returns {boolean} whether the key means something */
+  press(event, at, layout) {
+    const { view } = this;
+    const { key } = event;
+    if (key === "Enter" || key === " ") {
+      toggleSelection(view.store, { sequence: view.layer.querySequence, index: at.query }, addsToSelection(event));
+    } else if (key === "Escape") view.set({ tokens: [], region: null, hover: null });
+    else if (key === "+" || key === "=") this.zoomBy(ZOOM_STEP, middleOf(layout, at));
+    else if (key === "-") this.zoomBy(1 / ZOOM_STEP, middleOf(layout, at));
+    else if (key === "0") view.set({ zoom: null });
+    else return this.moveCursor(event, at, layout);
+    return true;
+  }
+
+  /** @param {KeyboardEvent} event @param {CellPosition} at @param {Layout} layout */
+  moveCursor(event, at, layout) {
+    const { view } = this;
+    const to = neighborCell(event.key, at, layout);
+    if (!to) return false;
+    const { region } = view.state;
+    this.cursor = to;
+    if (event.shiftKey) view.set({ region: regionBetween(region ? oppositeCorner(region, at) : at, to) });
+    this.point(to);
+    this.scrollTo(to, layout);
+    return true;
+  }
+
+  /** Move a zoomed matrix until a cell is in sight. @param {CellPosition} cell @param {Layout} layout */
+  scrollTo({ query, key }, layout) {
+    const [high, wide] = [layout.seen.height / layout.cell, layout.seen.width / layout.cell];
+    const row = clamp(layout.row, query + 1 - high, query);
+    const column = clamp(layout.column, key + 1 - wide, key);
+    if (row === layout.row && column === layout.column) return;
+    this.view.set({ zoom: { query: row + high / 2 - 0.5, key: column + wide / 2 - 0.5, cell: layout.cell } });
+  }
 }
 
-/** The token that a place in the matrix stands for: its row's, or its column's where it is above the rows. @returns {import("#state/store.js").Token | null} */
+/** The token that a place in the matrix stands for: its row's, or its column's above the rows. @param {{querySequence: number, keySequence: number}} layer @param {Spot} spot */
 export function tokenAt(layer, { query, key }) {
   if (query !== null) return { sequence: layer.querySequence, index: query };
   return key === null ? null : { sequence: layer.keySequence, index: key };
 }
 
-export function within({ query, key }, { rows, columns }) {
-  return { query: bounded(query, 0, rows - 1), key: bounded(key, 0, columns - 1) };
+/** @param {CellPosition} cell @param {{rows: number, columns: number}} layout @returns {CellPosition} */
+export function clampCell({ query, key }, { rows, columns }) {
+  return { query: clamp(query, 0, rows - 1), key: clamp(key, 0, columns - 1) };
 }
 
-/** The middle of a cell on the canvas. @returns {[number, number]} */
-function pixels({ left, top, cell, row, column }, { query, key }) {
+/** The cell to which a key leads; null if it leads nowhere. @param {string} key @param {CellPosition} at @param {Layout} layout */
+export function neighborCell(key, at, layout) {
+  const page = Math.max(Math.floor(layout.seen.height / layout.cell) - 1, 1);
+  const to = moveInGrid(key, { row: at.query, column: at.key }, { columns: layout.columns, page });
+  return to && clampCell({ query: to.row, key: to.column }, layout);
+}
+
+/** The middle of a cell on the canvas. @param {Layout} layout @param {CellPosition} cell @returns {[number, number]} */
+function middleOf({ left, top, cell, row, column }, { query, key }) {
   return [left + (key + 0.5 - column) * cell, top + (query + 0.5 - row) * cell];
 }
 
-export function stepped(name, { query, key }, { columns, seen, cell }) {
-  const page = Math.max(Math.floor(seen.height / cell) - 1, 1);
-  switch (name) {
-    case "ArrowLeft":
-      return { query, key: key - 1 };
-    case "ArrowRight":
-      return { query, key: key + 1 };
-    case "ArrowUp":
-      return { query: query - 1, key };
-    case "ArrowDown":
-      return { query: query + 1, key };
-    case "PageUp":
-      return { query: query - page, key };
-    case "PageDown":
-      return { query: query + page, key };
-    case "Home":
-      return { query, key: 0 };
-    case "End":
-      return { query, key: columns - 1 };
-    default:
-      return null;
-  }
+/** @param {CellPosition} a @param {CellPosition} b */
+function regionBetween(a, b) {
+  /** @type {(x: number, y: number) => [number, number]} */
+  const sorted = (x, y) => (x < y ? [x, y] : [y, x]);
+  return { queries: sorted(a.query, b.query), keys: sorted(a.key, b.key) };
 }
 
-function regionOf(one, other) {
-  const sorted = (a, b) => /** @type {[number, number]} */ (a < b ? [a, b] : [b, a]);
-  return { queries: sorted(one.query, other.query), keys: sorted(one.key, other.key) };
-}
-
-/** The corner of a region that lies across from a cell. */
-function anchorOf({ queries, keys }, { query, key }) {
+/** @param {import("#state/store.js").Region} region @param {CellPosition} cell  A corner. */
+function oppositeCorner({ queries, keys }, { query, key }) {
   return { query: query === queries[0] ? queries[1] : queries[0], key: key === keys[0] ? keys[1] : keys[0] };
-}
-
-/** Tell of a cell beside both its row and its column, so that neither is covered. */
-function showTip(tip, frame, layout, layer, head, { queries, keys, cell: both }) {
-  tip.hidden = !both;
-  if (!both) return;
-  const { left, top, cell, row, column, height } = layout;
-  const [[query], [key]] = [queries, keys];
-  tip.replaceChildren(
-    element(
-      "span",
-      { class: "pair" },
-      element("b", { class: "out-word", dir: "auto" }, label(layer.queries[query])),
-      " → ",
-      element("b", { class: "in-word", dir: "auto" }, label(layer.keys[key])),
-    ),
-    element("span", { class: "places" }, `${query} → ${key}`),
-    ...told(head, query, key),
-  );
-  const [x, y] = [left + (key - column) * cell, top + (query - row) * cell];
-  const [after, before] = [x + cell + APART, x - tip.offsetWidth - APART];
-  const [below, above] = [y + cell + APART, y - tip.offsetHeight - APART];
-  const fits = after + tip.offsetWidth <= frame.clientWidth;
-  tip.style.left = `${fits ? after : Math.max(before, 0)}px`;
-  tip.style.top = `${frame.offsetTop + (above >= 0 && below + tip.offsetHeight > height ? above : below)}px`;
-}
-
-/** The weight of a cell and its rank, or why there is none. */
-function told(head, query, key) {
-  const { state, weight, most } = head.cell(query, key);
-  if (state === "masked") return [element("span", { class: "rank" }, "masked: may not be seen")];
-  if (state === "hidden") return [element("span", { class: "rank" }, "left out")];
-  const squares = head.finest ?? head.squares;
-  if (state === "unknown" && head.exact) return [element("span", { class: "rank" }, "asking …")];
-  if (state === "unknown") {
-    const { size } = squares;
-    const share = squares.at(Math.floor(query / size), Math.floor(key / size));
-    return [
-      element("span", { class: "rank" }, `not in this file: at most ${written(most)}`),
-      element(
-        "span",
-        { class: "rank" },
-        `${written(share)} to the ${size} keys around it, on the mean of ${size} rows`,
-      ),
-    ];
-  }
-  const { links, left, waiting } = head.row(query);
-  if (waiting) return [element("span", { class: "value" }, written(weight))];
-  const weaker = links.findIndex((other) => other.weight <= weight); // the strongest come first
-  const rank = 1 + (weaker < 0 ? links.length : weaker);
-  return [
-    element("span", { class: "value" }, written(weight)),
-    element("span", { class: "rank" }, `rank ${rank}${left > 0 ? "" : ` of ${links.length}`} in its row`),
-  ];
-}
-
-/** Move a zoomed matrix until a cell is in sight. */
-function reveal(store, layout, { query, key }) {
-  const [high, wide] = [layout.seen.height / layout.cell, layout.seen.width / layout.cell];
-  const row = bounded(layout.row, query + 1 - high, query);
-  const column = bounded(layout.column, key + 1 - wide, key);
-  if (row !== layout.row || column !== layout.column)
-    store.set({ zoom: { query: row + high / 2 - 0.5, key: column + wide / 2 - 0.5, cell: layout.cell } });
 }

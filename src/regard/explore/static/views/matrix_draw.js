@@ -1,114 +1,110 @@
-// How a head is drawn as a matrix: its squares, what is known of its cells, what may not be seen or is left out, its tokens.
+// Draws a head as a matrix: its blocks and known cells, what is masked or hidden, and the labels of its tokens.
 
-import { isMasked as isMaskedIn } from "#data/heads.js";
-import { hides } from "#data/links.js";
-import { redrawn } from "#export/canvas_to_svg.js";
+import { canvasPainters } from "#export/canvas_to_svg.js";
 import { drawPixels, position, shade } from "#ui/color.js";
+import { hatch, resizeCanvas } from "#ui/drawing.js";
 import { themeOf } from "#ui/theme.js";
 
-const HATCH = 7; // CSS pixels from line to line
-const SINGLE = 2; // CSS pixels of a cell, from which on the cells of a sketch are drawn one by one
+/**
+ * @typedef {import("#data/heads.js").BaseHead} Head
+ * @typedef {import("#data/heads.js").Blocks} Blocks
+ * @typedef {import("#views/matrix_layout.js").Layout} Layout
+ * @typedef {{blocks: Blocks | null, style: string, canvas: HTMLCanvasElement, paint?: typeof drawPixels}} MapCache  A map, one pixel a block.
+ * @typedef {{head: Head, state: any, focus: {queries: number[], keys: number[], cell: boolean}, rows: string[], columns: string[],
+ *   hidden: boolean[], style: CSSStyleDeclaration, marks?: (context: any, layout: Layout, drawing: Drawing) => void}} Drawing
+ *   `rows` and `columns` are labels, `hidden` says for each key whether it is hidden, `marks` draws something on top.
+ */
 
-/** @param {HTMLCanvasElement} canvas */
-export function contextOf(canvas) {
-  return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-}
+const MIN_CELL = 2; // CSS pixels of a cell, from which on the cells of a sketch are drawn one by one
+const MAX_LABEL = 144; // CSS pixels
 
-export function draw(canvas, maps, layout, what) {
-  const { state, layer, head } = what;
-  const ratio = window.devicePixelRatio || 1;
-  const [width, height] = [Math.round(layout.width * ratio), Math.round(layout.height * ratio)];
-  if (canvas.width !== width || canvas.height !== height) {
-    canvas.width = width;
-    canvas.height = height;
-    canvas.style.width = `${layout.width}px`;
-    canvas.style.height = `${layout.height}px`;
+/** @param {HTMLCanvasElement} canvas @param {MapCache} map @param {Layout} layout @param {Drawing} drawing */
+export function drawMatrix(canvas, map, layout, drawing) {
+  const { state, head } = drawing;
+  const context = resizeCanvas(canvas, layout.width, layout.height);
+  const style = `${state.scale} ${state.palette} ${themeOf(state)}`;
+  if (map.blocks !== head.blocks || map.style !== style) {
+    (map.paint ?? drawPixels)(map.canvas, head.blocks, state, themeOf(state));
   }
-  const context = contextOf(canvas);
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, layout.width, layout.height);
-  const name = [
-    layer.name,
-    state.heads,
-    state.several,
-    state.scale,
-    state.palette,
-    state.hidden,
-    state.rescale,
-    themeOf(state),
-  ].join(" ");
-  if (maps.name !== name) (maps.paint ?? drawPixels)(maps.canvas, head.squares, state, themeOf(state));
-  maps.name = name;
-  drawAll(context, maps.canvas, layout, what);
-  redrawn.set(canvas, (other) => drawAll(other, maps.canvas, layout, what));
+  Object.assign(map, { blocks: head.blocks, style });
+  const paint = (/** @type {any} */ other) => drawAll(other, map.canvas, layout, drawing);
+  paint(context);
+  canvasPainters.set(canvas, paint);
 }
 
-function drawAll(context, map, layout, what) {
-  const { head } = what;
+/** Whether cells are drawn one by one over the blocks that hold them. @param {Head} head @param {number} cell */
+function drawsKnownCells({ isDense, isRemote }, cell) {
+  return !isDense && !isRemote && cell >= MIN_CELL;
+}
+
+/** @param {any} context @param {HTMLCanvasElement} map @param {Layout} layout @param {Drawing} drawing */
+function drawAll(context, map, layout, drawing) {
   context.save();
   context.beginPath();
   context.rect(layout.left - 1, layout.top - 1, layout.seen.width + 2, layout.seen.height + 2);
   context.clip();
-  drawSquares(context, map, layout, what);
-  drawMasked(context, layout, what);
-  drawHidden(context, layout, what);
-  if (!head.whole && !head.exact && layout.cell >= SINGLE) drawKnown(context, layout, what);
-  if (layout.gap) drawGaps(context, layout, what.style);
-  drawFocus(context, layout, what);
+  drawBlocks(context, map, layout, drawing);
+  drawMasked(context, layout, drawing);
+  drawHidden(context, layout, drawing);
+  if (drawsKnownCells(drawing.head, layout.cell)) drawKnownCells(context, layout, drawing);
+  if (layout.gap) drawGaps(context, layout, drawing.style);
+  drawFocus(context, layout, drawing);
   context.restore();
-  drawLabels(context, layout, what);
-  what.marks?.(context, layout, what);
+  drawLabels(context, layout, drawing);
+  drawing.marks?.(context, layout, drawing);
 }
 
-const canvases = new WeakMap(); // of tiles, as they were drawn last
+/** @type {WeakMap<Blocks, {style: string, canvas: HTMLCanvasElement}>} */
+const tileCanvases = new WeakMap(); // tiles as they were drawn last
 
-function canvasOf(squares, state) {
-  const name = `${state.scale} ${state.palette} ${themeOf(state)}`;
-  const known = canvases.get(squares) ?? { name: "", canvas: document.createElement("canvas") };
-  if (known.name !== name) drawPixels(known.canvas, squares, state, themeOf(state));
-  known.name = name;
-  canvases.set(squares, known);
-  return known.canvas;
+/** @param {Blocks} blocks @param {any} state */
+function tileCanvas(blocks, state) {
+  const style = `${state.scale} ${state.palette} ${themeOf(state)}`;
+  const cached = tileCanvases.get(blocks) ?? { style: "", canvas: document.createElement("canvas") };
+  if (cached.style !== style) drawPixels(cached.canvas, blocks, state, themeOf(state));
+  cached.style = style;
+  tileCanvases.set(blocks, cached);
+  return cached.canvas;
 }
 
-function drawSquares(context, map, { left, top, cell, row, column, rows, columns, seen }, { head, state }) {
-  const { size } = head.squares;
+/** @param {any} context @param {HTMLCanvasElement} map @param {Layout} layout @param {Drawing} drawing */
+function drawBlocks(context, map, { left, top, cell, row, column, rows, columns, seen }, { head, state }) {
+  const { size } = head.blocks;
   context.imageSmoothingEnabled = size * cell < 1;
-  context.globalAlpha = !head.whole && !head.exact && cell >= SINGLE ? 0.35 : 1; // the mean of cells that are not known one by one
-  // The last row and column of squares may stand for fewer cells than the others: they are drawn beyond the matrix, and cut.
+  context.globalAlpha = drawsKnownCells(head, cell) ? 0.35 : 1;
+  // The last row and column of blocks may stand for fewer cells than the others: they are drawn beyond the matrix, and cut.
   context.save();
   context.beginPath();
   context.rect(left - column * cell, top - row * cell, columns * cell, rows * cell);
   context.clip();
   context.drawImage(map, left - column * cell, top - row * cell, map.width * size * cell, map.height * size * cell);
-  for (const tile of head.finer?.(
-    cell,
-    { row, column },
-    { row: row + seen.height / cell, column: column + seen.width / cell },
-  ) ?? []) {
-    const side = tile.squares.size * cell;
+  const end = { row: row + seen.height / cell, column: column + seen.width / cell };
+  for (const tile of head.tiles(cell, { row, column }, end)) {
+    const side = tile.blocks.size * cell;
     const [x, y] = [left + (tile.column - column) * cell, top + (tile.row - row) * cell];
-    context.clearRect(x, y, tile.squares.columns * side, tile.squares.rows * side);
+    context.clearRect(x, y, tile.blocks.columns * side, tile.blocks.rows * side);
     context.imageSmoothingEnabled = side < 1;
-    context.drawImage(canvasOf(tile.squares, state), x, y, tile.squares.columns * side, tile.squares.rows * side);
+    context.drawImage(tileCanvas(tile.blocks, state), x, y, tile.blocks.columns * side, tile.blocks.rows * side);
   }
   context.restore();
   context.globalAlpha = 1;
 }
 
-/** The cells of a sketch that are known one by one. */
-function drawKnown(context, { left, top, cell, row, column, seen, rows }, { head, state }) {
+/** The strongest cells of a sketch. @param {any} context @param {Layout} layout @param {Drawing} drawing */
+function drawKnownCells(context, { left, top, cell, row, column, seen, rows }, { head, state }) {
   const theme = themeOf(state);
   const last = Math.min(Math.ceil(row + seen.height / cell), rows);
   for (let query = Math.floor(row); query < last; query++) {
-    const { links } = head.row(query);
-    for (const { key, weight } of links) {
-      context.fillStyle = `rgb(${shade(position(weight, state.scale, links[0].weight), state.palette, theme).join(" ")})`;
+    const { entries } = head.row(query);
+    for (const { key, weight } of entries) {
+      const place = position(weight, state.scale, entries[0].weight);
+      context.fillStyle = `rgb(${shade(place, state.palette, theme).join(" ")})`;
       context.fillRect(left + (key - column) * cell, top + (query - row) * cell, cell, cell);
     }
   }
 }
 
+/** @param {any} context @param {Layout} layout @param {CSSStyleDeclaration} style */
 function drawGaps(context, { left, top, cell, row, column, seen }, style) {
   context.beginPath();
   for (let y = top - (row % 1) * cell; y <= top + seen.height + 1; y += cell) {
@@ -124,17 +120,20 @@ function drawGaps(context, { left, top, cell, row, column, seen }, style) {
   context.stroke();
 }
 
-/** Hatch what the mask forbids, over the bounds of cells, so that it reads as one area and not as weights. */
-function drawMasked(context, { left, top, cell, row, column, rows, columns, seen }, { head, style }) {
-  const { squares } = head;
-  const single = cell >= SINGLE; // else whole squares
-  const size = single ? 1 : squares.size;
-  const isMasked = single ? (y, x) => isMaskedIn(head, y, x) : (y, x) => Number.isNaN(squares.at(y, x));
+/** Hatch what the mask excludes, across the bounds of cells, so that it looks like one area. @param {any} context @param {Layout} layout @param {Drawing} drawing */
+function drawMasked(context, layout, { head, style }) {
+  const { left, top, cell, row, column, rows, columns, seen } = layout;
+  const single = cell >= MIN_CELL; // else whole blocks
+  const { blocks } = head;
+  const size = single ? 1 : blocks.size;
   const side = size * cell;
+  const isMasked = (/** @type {number} */ y, /** @type {number} */ x) =>
+    single ? head.isMasked(y, x) : Number.isNaN(blocks.at(y, x));
+  /** @type {(from: number, length: number, count: number) => number} */
+  const end = (from, length, count) => Math.min(Math.ceil((from + length / cell) / size), Math.ceil(count / size));
+  const [lastRow, lastColumn] = [end(row, seen.height, rows), end(column, seen.width, columns)];
   context.save();
   context.beginPath();
-  const last = (from, length, count) => Math.min(Math.ceil((from + length / cell) / size), Math.ceil(count / size));
-  const [lastRow, lastColumn] = [last(row, seen.height, rows), last(column, seen.width, columns)];
   for (let y = Math.floor(row / size); y < lastRow; y++) {
     for (let x = Math.floor(column / size), from = x; x < lastColumn; x = from) {
       const masked = isMasked(y, x);
@@ -143,99 +142,96 @@ function drawMasked(context, { left, top, cell, row, column, rows, columns, seen
     }
   }
   context.clip();
-  if (single && !head.whole && !head.exact) context.clearRect(left, top, seen.width, seen.height); // squares are masked in part
-  context.beginPath();
-  for (let x = left - seen.height; x < left + seen.width; x += HATCH) {
-    context.moveTo(x, top + seen.height);
-    context.lineTo(x + seen.height, top);
-  }
-  context.strokeStyle = style.getPropertyValue("--hatch");
-  context.lineWidth = 1;
-  context.stroke();
+  if (drawsKnownCells(head, cell)) context.clearRect(left, top, seen.width, seen.height); // blocks are masked in part
+  hatch(context, seenBox(layout), { color: style.getPropertyValue("--hatch") });
   context.restore();
 }
 
-/** Blank the columns of keys that are left out, and hatch them faintly, the other way round than what the mask forbids. */
-function drawHidden(context, { left, top, cell, column, columns, seen }, { layer, head, state, style }) {
-  if (!state.hidden.length) return;
-  const size = cell >= SINGLE ? 1 : head.squares.size;
-  const isHidden = hides(layer, state);
-  const all = (square) =>
-    Array.from({ length: Math.min(size, columns - square * size) }, (_, index) => square * size + index).every(
-      isHidden,
-    );
+/** @param {Layout} layout */
+function seenBox({ left, top, seen }) {
+  return { left, top, right: left + seen.width, bottom: top + seen.height };
+}
+
+/** Blank the columns of hidden keys, and hatch them faintly, the other way round than what is masked. @param {any} context @param {Layout} layout @param {Drawing} drawing */
+function drawHidden(context, layout, { head, hidden, style }) {
+  const { left, top, cell, column, columns, seen } = layout;
+  if (!hidden.includes(true)) return;
+  const size = cell >= MIN_CELL ? 1 : head.blocks.size;
+  const isHidden = (/** @type {number} */ block) => hidden.slice(block * size, (block + 1) * size).every(Boolean);
   context.save();
   context.beginPath();
   const last = Math.min(Math.ceil((column + seen.width / cell) / size), Math.ceil(columns / size));
-  for (let square = Math.floor(column / size); square < last; square++) {
-    if (all(square)) context.rect(left + (square * size - column) * cell, top, size * cell, seen.height);
+  for (let block = Math.floor(column / size); block < last; block++) {
+    if (isHidden(block)) context.rect(left + (block * size - column) * cell, top, size * cell, seen.height);
   }
   context.clip();
   context.clearRect(left, top, seen.width, seen.height);
-  context.beginPath();
-  for (let x = left - seen.height; x < left + seen.width; x += HATCH) {
-    context.moveTo(x, top);
-    context.lineTo(x + seen.height, top + seen.height);
-  }
-  context.strokeStyle = style.getPropertyValue("--hairline");
-  context.lineWidth = 1;
-  context.stroke();
+  hatch(context, seenBox(layout), { color: style.getPropertyValue("--hairline"), rising: false });
   context.restore();
 }
 
-function drawLabels(
-  context,
-  { left, top, cell, row, column, gap, every, named, font, angle, seen },
-  { focus, rows, columns, style },
-) {
-  const colour = (name) => style.getPropertyValue(name);
-  const write = (text, chosen, x, y, turn, align) => {
-    context.save();
-    context.translate(x, y);
-    context.rotate(turn);
-    context.font = chosen ? `600 ${font}` : font;
-    context.fillStyle = chosen || colour("--label");
-    context.textAlign = align;
-    context.textBaseline = "middle";
-    context.fillText(text, 0, 0, 9 * 16);
-    context.restore();
-  };
+/** @param {any} context @param {Layout} layout @param {Drawing} drawing */
+function drawLabels(context, layout, { focus, rows, columns, style }) {
+  const { left, top, cell, row, column, gap, named, angle, seen } = layout;
   const half = (cell - gap) / 2;
-  const axis = (labels, chosen, from, length, draw) => {
-    const last = Math.min(Math.ceil(from + length / cell), labels.length);
-    // Where not every label has room, the chosen ones have, and those that would touch them make way.
-    const apart = (index) => chosen.every((other) => Math.abs(index - other) >= every);
-    for (let index = Math.ceil(Math.max(from - 0.5, 0) / every) * every; index < last; index += every) {
-      if (every === 1 ? !chosen.includes(index) : apart(index))
-        draw(named ? labels[index] : String(index), false, index);
-    }
-    for (const index of chosen) if (index >= from - 0.5 && index < last) draw(labels[index], true, index);
-  };
-  axis(rows, focus.queries, row, seen.height, (text, chosen, query) =>
-    write(text, chosen && colour("--out"), left - 8, top + (query - row) * cell + half, 0, "right"),
-  );
-  axis(columns, focus.keys, column, seen.width, (text, chosen, key) =>
-    write(
-      text,
-      chosen && colour("--in"),
-      left + (key - column) * cell + half,
-      top - 8,
-      named ? -angle : 0,
-      named ? "left" : "center",
-    ),
-  );
+  const [out, into] = ["--out", "--in"].map((name) => style.getPropertyValue(name));
+  for (const { text, chosen, index } of labelsToDraw(rows, focus.queries, row, seen.height, layout)) {
+    const color = chosen ? out : style.getPropertyValue("--label");
+    drawLabel(context, text, layout, {
+      x: left - 8,
+      y: top + (index - row) * cell + half,
+      color,
+      chosen,
+      align: "right",
+    });
+  }
+  for (const { text, chosen, index } of labelsToDraw(columns, focus.keys, column, seen.width, layout)) {
+    const color = chosen ? into : style.getPropertyValue("--label");
+    const place = { x: left + (index - column) * cell + half, y: top - 8, turn: named ? -angle : 0 };
+    drawLabel(context, text, layout, { ...place, color, chosen, align: named ? "left" : "center" });
+  }
 }
 
+/**
+ * Where not every label has room, those of the focus have, and those that would touch them make way.
+ * @param {string[]} labels @param {number[]} focused @param {number} from @param {number} length @param {Layout} layout
+ */
+function labelsToDraw(labels, focused, from, length, { cell, every, named }) {
+  const last = Math.min(Math.ceil(from + length / cell), labels.length);
+  const isFree = (/** @type {number} */ index) =>
+    every === 1 ? !focused.includes(index) : focused.every((other) => Math.abs(index - other) >= every);
+  const found = [];
+  for (let index = Math.ceil(Math.max(from - 0.5, 0) / every) * every; index < last; index += every) {
+    if (isFree(index)) found.push({ text: named ? labels[index] : String(index), chosen: false, index });
+  }
+  for (const index of focused) {
+    if (index >= from - 0.5 && index < last) found.push({ text: labels[index], chosen: true, index });
+  }
+  return found;
+}
+
+/** @param {any} context @param {string} text @param {Layout} layout @param {{x: number, y: number, turn?: number, color: string, chosen: boolean, align: string}} place */
+function drawLabel(context, text, { font }, { x, y, turn = 0, color, chosen, align }) {
+  context.save();
+  context.translate(x, y);
+  context.rotate(turn);
+  context.font = chosen ? `600 ${font}` : font;
+  context.fillStyle = color;
+  context.textAlign = align;
+  context.textBaseline = "middle";
+  context.fillText(text, 0, 0, MAX_LABEL);
+  context.restore();
+}
+
+/** @param {any} context @param {Layout} layout @param {Drawing} drawing */
 function drawFocus(context, { left, top, cell, row, column, gap, rows, columns }, { state, focus, style }) {
-  const outline = (colour, width, x, y, across, down) => {
-    context.strokeStyle = style.getPropertyValue(colour);
+  /** @type {(color: string, width: number, x: number, y: number, across: number, down: number) => void} */
+  const outline = (color, width, x, y, across, down) => {
+    context.strokeStyle = style.getPropertyValue(color);
     context.lineWidth = width;
-    context.strokeRect(
-      left + (x - column) * cell - gap / 2 - 0.5,
-      top + (y - row) * cell - gap / 2 - 0.5,
-      across * cell + 1 - (gap ? 0 : 1),
-      down * cell + 1 - (gap ? 0 : 1),
-    );
+    const inset = 1 - (gap ? 0 : 1);
+    const [startX, startY] = [left + (x - column) * cell - gap / 2 - 0.5, top + (y - row) * cell - gap / 2 - 0.5];
+    context.strokeRect(startX, startY, across * cell + inset, down * cell + inset);
   };
   for (const query of focus.queries) outline("--out", 1.5, 0, query, columns, 1);
   for (const key of focus.keys) outline("--in", 1.5, key, 0, 1, rows);

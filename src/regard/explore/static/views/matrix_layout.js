@@ -1,12 +1,12 @@
 // Where the matrix and its labels stand on the canvas, and which part of it is seen.
 
-const LARGEST = 2.4; // rem of a cell that is not zoomed
-const DEEPEST = 48; // CSS pixels of a cell at most
-const NAMED = 5; // CSS pixels of a cell, below which labels are numbers and not tokens
-const LINE = 9; // CSS pixels from label to label, at least
+const MAX_CELL = 2.4; // rem of a cell that is not zoomed
+const MAX_ZOOM = 48; // CSS pixels of a cell at most
+const MIN_NAMED = 5; // CSS pixels of a cell, below which labels are numbers and not tokens
+const LABEL_HEIGHT = 9; // CSS pixels from label to label, at least
 const SLANT = (52 * Math.PI) / 180; // of the column labels
 const MARGIN = 10;
-const LONGEST_LABEL = 9; // rem
+const MAX_LABEL = 9; // rem
 
 /**
  * @typedef {{left: number, top: number, cell: number, fit: number, gap: number, width: number, height: number, row: number, column: number,
@@ -21,28 +21,28 @@ const LONGEST_LABEL = 9; // rem
  * @param {{width: number, height: number, rem: number, family: string, zoom: import("#state/store.js").Zoom | null}} room
  * @returns {Layout}
  */
-export function fitted(context, rows, columns, { width, height, rem, family, zoom }) {
-  let cell = zoom?.cell ?? LARGEST * rem;
+export function fitMatrix(context, rows, columns, { width, height, rem, family, zoom }) {
+  let cell = zoom?.cell ?? MAX_CELL * rem;
   let fit = cell;
   /** @type {Layout | undefined} */
   let layout;
   // Labels grow with the cells, and the cells have what the labels leave: a few rounds settle it.
   for (let round = 0; round < 4; round++) {
-    const named = cell >= NAMED;
+    const named = cell >= MIN_NAMED;
     const size = Math.min(Math.max(0.72 * cell, 9), 0.95 * rem);
     const angle = cell < 13 ? Math.PI / 2 : SLANT;
     context.font = `${size}px ${family}`;
     const [rowWidth, columnWidth] = [rows, columns].map((labels) =>
-      named ? Math.min(widest(context, labels), LONGEST_LABEL * rem) : 5 * size,
+      named ? Math.min(maxWidth(context, labels), MAX_LABEL * rem) : 5 * size,
     );
     const left = Math.ceil(rowWidth + MARGIN + 2);
     const top = Math.ceil((named ? columnWidth * Math.sin(angle) : 0) + size + MARGIN);
     const beyond = named ? Math.cos(angle) * columnWidth : 0;
     const room = { width: Math.max(width - left, 40), height: Math.max(height - top, 40) };
-    fit = Math.min((room.width - beyond) / columns.length, LARGEST * rem);
+    fit = Math.min((room.width - beyond) / columns.length, MAX_CELL * rem);
     if (fit * rows.length > room.height) fit = Math.max(Math.min(fit, room.height / rows.length), Math.min(fit, 6));
     if (fit >= 6) fit = Math.floor(fit);
-    cell = zoom ? bounded(zoom.cell, Math.min(fit, DEEPEST), DEEPEST) : fit;
+    cell = zoom ? clamp(zoom.cell, Math.min(fit, MAX_ZOOM), MAX_ZOOM) : fit;
     const seen = {
       width: Math.min(cell * columns.length, zoom ? room.width : Infinity),
       height: Math.min(cell * rows.length, zoom ? Math.max(room.height, fit * rows.length) : Infinity),
@@ -55,13 +55,13 @@ export function fitted(context, rows, columns, { width, height, rem, family, zoo
       gap: cell >= 14 ? 1 : 0,
       width: Math.ceil(left + Math.min(seen.width + beyond + 2, Math.max(room.width, seen.width))),
       height: Math.ceil(top + seen.height + 2),
-      row: zoom ? bounded(zoom.query + 0.5 - seen.height / cell / 2, 0, rows.length - seen.height / cell) : 0,
-      column: zoom ? bounded(zoom.key + 0.5 - seen.width / cell / 2, 0, columns.length - seen.width / cell) : 0,
+      row: zoom ? clamp(zoom.query + 0.5 - seen.height / cell / 2, 0, rows.length - seen.height / cell) : 0,
+      column: zoom ? clamp(zoom.key + 0.5 - seen.width / cell / 2, 0, columns.length - seen.width / cell) : 0,
       rows: rows.length,
       columns: columns.length,
       font: `${size}px ${family}`,
       angle,
-      every: named ? Math.ceil(LINE / cell) : steps(cell),
+      every: named ? Math.ceil(LABEL_HEIGHT / cell) : labelStep(cell),
       named,
       seen,
     };
@@ -70,7 +70,7 @@ export function fitted(context, rows, columns, { width, height, rem, family, zoo
 }
 
 /** The row and the column at a point of the canvas; null where there is none. @param {Layout} layout @param {number} x @param {number} y */
-export function hit({ left, top, cell, row, column, rows, columns, seen }, x, y) {
+export function cellAt({ left, top, cell, row, column, rows, columns, seen }, x, y) {
   const query = Math.floor(row + (y - top) / cell);
   const key = Math.floor(column + (x - left) / cell);
   return {
@@ -80,8 +80,8 @@ export function hit({ left, top, cell, row, column, rows, columns, seen }, x, y)
 }
 
 /** The zoom by a factor that keeps the cell under a point where it is; null where all is seen. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {import("#state/store.js").Zoom | null} */
-export function zoomed(layout, factor, x, y) {
-  const cell = bounded(layout.cell * factor, layout.fit, DEEPEST);
+export function zoomAt(layout, factor, x, y) {
+  const cell = clamp(layout.cell * factor, layout.fit, MAX_ZOOM);
   if (cell <= layout.fit) return null;
   const [query, key] = [layout.row + (y - layout.top) / layout.cell, layout.column + (x - layout.left) / layout.cell];
   const room = { width: Math.max(layout.width - layout.left, layout.seen.width), height: layout.seen.height };
@@ -93,22 +93,22 @@ export function zoomed(layout, factor, x, y) {
 }
 
 /** The zoom after the matrix was drawn aside by some pixels. @param {Layout} layout @param {number} x @param {number} y @returns {import("#state/store.js").Zoom} */
-export function moved(layout, x, y) {
+export function panBy(layout, x, y) {
   const [high, wide] = [layout.seen.height / layout.cell, layout.seen.width / layout.cell];
   return {
-    query: bounded(layout.row - y / layout.cell, 0, layout.rows - high) + high / 2 - 0.5,
-    key: bounded(layout.column - x / layout.cell, 0, layout.columns - wide) + wide / 2 - 0.5,
+    query: clamp(layout.row - y / layout.cell, 0, layout.rows - high) + high / 2 - 0.5,
+    key: clamp(layout.column - x / layout.cell, 0, layout.columns - wide) + wide / 2 - 0.5,
     cell: layout.cell,
   };
 }
 
 /** @param {number} value @param {number} low @param {number} high */
-export function bounded(value, low, high) {
+export function clamp(value, low, high) {
   return Math.min(Math.max(value, low), Math.max(high, low));
 }
 
 /** From number to number along an axis: a round one, so that they do not touch. @param {number} cell */
-function steps(cell) {
+function labelStep(cell) {
   const least = 44 / cell;
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least) ?? 10 * power;
@@ -118,7 +118,7 @@ function steps(cell) {
 const widths = new WeakMap(); // of labels, at one size of letters
 
 /** @param {CanvasRenderingContext2D} context @param {string[]} texts */
-function widest(context, texts) {
+function maxWidth(context, texts) {
   const known = widths.get(texts) ?? new Map();
   widths.set(texts, known);
   const width =

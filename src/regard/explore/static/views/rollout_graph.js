@@ -1,345 +1,297 @@
-// Rollout as a layered graph: from a token of the last layer down to the input, the tokens it is made of and the paths between.
+// Rollout as a layered graph: from a token after the last layer down to the input, the tokens it consists of and the paths between.
 
-import { written } from "#data/recording.js";
-import { drawnUnits, mixture, Rollout, stackOf } from "#data/rollout.js";
-import { label } from "#data/tokens.js";
-import { PAIR } from "#export/csv.js";
-import { hold } from "#state/store.js";
-import { element, rove, svgElement } from "#ui/elements.js";
-import { Plan } from "#views/rollout_layout.js";
+import { edgesBetween, nodesToDraw, Rollout, stackOf } from "#data/rollout.js";
+import { RolloutMatrix } from "#data/rollout_matrix.js";
+import { toggleSelection } from "#state/store.js";
+import { element, svgElement } from "#ui/elements.js";
+import { addsToSelection, setTabStop } from "#ui/listbox.js";
+import { RolloutLayout } from "#views/rollout_layout.js";
+import {
+  contributions,
+  describeNode,
+  describeRoots,
+  formatFlow,
+  labelOf,
+  namesOf,
+  notDrawn,
+  toTable,
+} from "#views/rollout_text.js";
 
 /**
- * @typedef {import("#data/rollout.js").Stack} Stack
- * @typedef {import("#data/rollout.js").Edge & {layer: number}} Edge
- * @typedef {{depth: number, unit: number, mark: SVGElement}} Node
- * @typedef {{name: string, stack: Stack, rollout: Rollout, starts: number[], names: string[], units: number[][], plan: Plan, nodes: Node[]}} Drawn
+ * @typedef {import("#data/layer.js").Layer} Layer
+ * @typedef {import("#data/rollout.js").LayerStack} LayerStack
+ * @typedef {import("#state/store.js").State} State
+ * @typedef {import("#ui/view.js").View} View
+ * @typedef {import("#views/rollout_layout.js").NodePosition} NodePosition
+ * @typedef {NodePosition & {mark: SVGElement}} GraphNode
+ * @typedef {{stack: LayerStack, rollout: Rollout, roots: number[], names: string[], nodes: number[][], unit: string}} Graph
+ *   `names` of all nodes; `nodes` of each depth are those that are drawn; `unit` is what a node is: token or patch.
+ * @typedef {Graph & {key: string, layout: RolloutLayout, marks: GraphNode[]}} Drawing
  */
 
-const EACH = 8; // nodes of a layer
-const EDGES = 8; // of a layer that are drawn, however faint
-const FAINTEST = 0.004; // of the mass: an edge that is drawn beside them
-const FAINTEST_PATH = 0.02; // of what passes through the node that is pointed at
-const LISTED = 12; // shares of the input
-const LETTERS = 16; // pixels of the page’s letters for which the plan is made
-const NONE = 0.0005; // mass that rounds to nothing
+const NODES_PER_LAYER = 8;
+const EDGES = { perLayer: 8, minFlow: 0.004 }; // that are drawn
+const MIN_PATH_SHARE = 0.02; // of the flow through a node, on an edge of its paths
+const FONT_SIZE = 16; // CSS pixels for which the layout is made
 
-/** @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/store.js").Store} store */
-export function mountGraph(place, recording, store) {
-  const any = stackOf(recording, 0);
-  if (!any) return false;
-  const told = element("p", { class: "graph-told" });
-  const svg = svgElement("svg", { class: "layers", role: "group" });
-  const paths = svgElement("g", { class: "paths" });
-  const parts = svgElement("g", { class: "parts" });
-  const frame = element("div", { class: "graph-frame" }, svg);
-  const shares = element("div", { class: "shares" });
-  place.append(told, frame, shares);
-  const ready = new Set(); // stacks by their first layer
-  const begun = new Set();
-  /** @type {Drawn | null} */
-  let drawn = null;
-  /** @type {{hover: import("#state/store.js").State["hover"], depth: number, unit: number} | null} */
-  let own = null; // which node is pointed at here: a token has one at each depth
-  let drawing = false;
-  /** @type {SVGElement | null} */
-  let refocused = null; // a node to which focus returns when the graph was drawn anew
-  let _asked = 0;
+/** @type {import("#ui/view.js").ViewDefinition} */
+export default {
+  name: "graph",
+  title: "Graph",
+  help: "Attention rollout: a token after the last layer, and layer by layer below it the tokens that contribute to it, down to the input. Each layer is assumed to take half from the token itself and half from what it attends to, averaged over the heads. An edge is as wide as the flow from one token to the next. Point at a node to see the paths through it; click it to start from its token. The numbers say where information could have come from, not what the model did with it.",
+  unit: "token",
+  isAvailable: (recording) => stackOf(recording, 0) !== null,
+  mount: (place, view) => new GraphView(place, view),
+};
 
-  const show = (...parts) => told.replaceChildren(...parts);
-  const prepare = async (stack) => {
-    const [first] = stack.layers;
-    if (begun.has(first)) return;
-    begun.add(first);
-    for (const [index, layer] of stack.layers.entries()) {
-      show(`Reading layer ${index + 1} of ${stack.layers.length} …`);
-      await layer.maps();
-      mixture(layer);
-      await new Promise((resume) => setTimeout(resume)); // the page answers in between
-    }
-    ready.add(first);
-    store.set({});
-  };
-
-  const paint = () => {
-    _asked = 0;
-    const state = store.get();
-    if (!state.views.includes("graph") || place.clientWidth === 0) return;
-    const stack = stackOf(recording, state.layer) ?? any;
-    if (!ready.has(stack.layers[0])) {
-      svg.replaceChildren();
-      shares.replaceChildren();
-      drawn = null;
-      prepare(stack);
-      return;
-    }
-    const starts = startsIn(stack, state);
-    const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / LETTERS;
-    const name = [stack.layers[0].name, starts.join(), place.clientWidth, scale].join(" ");
-    if (drawn?.name !== name) drawn = draw(name, stack, starts, scale);
-    highlight(drawn, state);
-    refocused?.focus({ preventScroll: true });
-    refocused = null;
-  };
-  const soon = () => {
-    _asked ||= requestAnimationFrame(paint);
-  };
-
-  const draw = (name, stack, starts, scale) => {
-    drawing = true;
-    const focused = svg.contains(document.activeElement);
-    const rollout = new Rollout(stack, starts);
-    const names = namesOf(recording, stack);
-    const room = Math.floor(place.clientWidth / scale) - 4;
-    const units = drawnUnits(rollout, EACH, Plan.most(room));
-    const plan = new Plan(stack, units, names, room);
-    const nodes = units.flatMap((at, depth) =>
-      at.sort((a, b) => a - b).map((unit) => node({ depth, unit }, rollout, plan, names, starts)),
-    );
-    const made = { name, stack, rollout, starts, names, units, plan, nodes };
-    svg.setAttribute("viewBox", `0 0 ${plan.width} ${plan.height}`);
-    svg.setAttribute("width", `${scale * plan.width}`);
-    svg.setAttribute("height", `${scale * plan.height}`);
-    svg.setAttribute(
-      "aria-label",
-      `Rollout from ${starts.map((start) => names[start]).join(" and ")}: ${stack.layers.length} layers down to the input. Arrow keys move from node to node; Enter begins at a node’s token.`,
-    );
-    svg.replaceChildren(
-      plan.axes((depth) => left(rollout, units, depth)),
-      svgElement("g", { class: "edges" }, ...atRest(made).map((edge) => plan.edge(edge))),
-      paths,
-      svgElement("g", {}, ...nodes.map(({ mark }) => mark)),
-      parts,
-    );
-    const first = nodes.findIndex(({ depth }) => depth === rollout.depth);
-    rove(
-      nodes.map(({ mark }) => mark),
-      first,
-    );
-    shares.replaceChildren(...listed(made));
-    drawing = false;
-    refocused = focused ? nodes[first].mark : null;
-    return made;
-  };
-
-  /** The paths through what is pointed at, over the others. */
-  const highlight = (/** @type {Drawn} */ drawn, /** @type {import("#state/store.js").State} */ state) => {
-    const pointed = pointedIn(drawn, state);
-    svg.classList.toggle("pointed", pointed !== null);
-    for (const { mark, depth, unit } of drawn.nodes)
-      mark.classList.toggle("at", pointed?.depth === depth && pointed.unit === unit);
-    for (const mark of svg.querySelectorAll(".unit"))
-      mark.classList.toggle("at", Number(mark.getAttribute("data-unit")) === pointed?.unit);
-    if (!pointed) {
-      paths.replaceChildren();
-      parts.replaceChildren();
-      return show(...summary(drawn));
-    }
-    const { masses, edge } = drawn.rollout.through(pointed.depth, pointed.unit);
-    const share = drawn.rollout.mass[pointed.depth][pointed.unit];
-    paths.replaceChildren(
-      ...(share > 0 ? edges(drawn, FAINTEST_PATH * share, edge).map((each) => drawn.plan.edge(each)) : []),
-    );
-    parts.replaceChildren(
-      ...drawn.nodes.map(({ depth, unit }) => drawn.plan.circle({ depth, unit }, masses[depth][unit], "share")),
-    );
-    show(
-      element("b", { dir: "auto" }, drawn.names[pointed.unit]),
-      ` ${drawn.plan.depthName(pointed.depth)}: `,
-      element("span", { class: "value" }, shareOf(share)),
-      share > 0 ? " of the whole passes here" : ", no path passes here",
-    );
-  };
-
-  const pointedIn = (
-    /** @type {Drawn} */ { stack },
-    /** @type {import("#state/store.js").State} */ { hover, layer },
-  ) => {
-    if (!hover) return null;
-    if (own?.hover === hover) return own;
-    const unitOf = (index) => Math.floor(index / stack.size);
-    if (hover.token)
-      return hover.token.sequence === stack.sequence ? { depth: 0, unit: unitOf(hover.token.index) } : null;
-    const at = stack.layers.indexOf(recording.layers[layer]);
-    return at < 0 || !hover.cell ? null : { depth: at + 1, unit: unitOf(hover.cell.query) };
-  };
-
-  const nodeAt = (event) => drawn?.nodes.find(({ mark }) => mark.contains(event.target));
-  const tokenOf = (/** @type {Stack} */ stack, { unit }) => tokenIn(stack, unit, store.get());
-  const point = (stack, found) => {
-    const hover = { token: tokenOf(stack, found) };
-    own = { hover, depth: found.depth, unit: found.unit };
-    store.set({ hover });
-  };
-  const leave = () => !drawing && own && store.get().hover === own.hover && store.set({ hover: null });
-  // On the frame: an SVG element that listens for focus would be a place that Tab stops at.
-  frame.addEventListener("pointerover", (event) => {
-    const found = nodeAt(event);
-    if (drawn && found) point(drawn.stack, found);
-    else leave();
-  });
-  frame.addEventListener("pointerleave", leave);
-  frame.addEventListener("focusin", (event) => {
-    const found = nodeAt(event);
-    if (!drawn || !found) return;
-    rove(
-      drawn.nodes.map(({ mark }) => mark),
-      drawn.nodes.indexOf(found),
-    );
-    point(drawn.stack, found);
-  });
-  frame.addEventListener("focusout", leave);
-  frame.addEventListener("click", (event) => {
-    const found = nodeAt(event);
-    if (drawn && found) hold(store, tokenOf(drawn.stack, found), event.ctrlKey || event.metaKey);
-  });
-  frame.addEventListener("keydown", (event) => {
-    const found = nodeAt(event);
-    if (!drawn || !found) return;
-    const next = drawn.plan.stepped(event.key, found, drawn.nodes);
-    if (next) next.mark.focus();
-    else if (event.key === "Enter" || event.key === " ")
-      hold(store, tokenOf(drawn.stack, found), event.ctrlKey || event.metaKey);
-    else if (event.key === "Escape") store.set({ tokens: [] });
-    else return;
-    event.preventDefault();
-  });
-
-  store.subscribe((state) => {
-    const layer = recording.layers[state.layer];
-    if (state.views.includes("graph") && !layer.ready) layer.load().then(() => store.set({})); // which may be none of the graph's
-    soon();
-  });
-  new ResizeObserver(soon).observe(place);
-  return () => ({
-    columns: ["layer", ...PAIR, "share"],
-    rows: drawn ? rowsOf(drawn, recording.sequences[drawn.stack.sequence].tokens) : [],
-  });
-}
-
-/** Where the rollout begins: at what is held in its text, else at the last token. */
-function startsIn(stack, { tokens }) {
-  const held = tokens
-    .filter(({ sequence }) => sequence === stack.sequence)
-    .map(({ index }) => Math.floor(index / stack.size));
-  return held.length ? [...new Set(held)] : [stack.units - 1];
-}
-
-/** The token that stands for a unit: one that is held in it, else its first. */
-function tokenIn({ sequence, size }, unit, { tokens }) {
-  const held = tokens.find((token) => token.sequence === sequence && Math.floor(token.index / size) === unit);
-  return held ?? { sequence, index: unit * size };
-}
-
-/** What units are called: their token; or the place of a block's first token, and the token. */
-function namesOf(recording, { sequence, size, units }) {
-  const { tokens } = recording.sequences[sequence];
-  return Array.from({ length: units }, (_, unit) =>
-    size === 1 ? label(tokens[unit]) : `${unit * size}: ${label(tokens[unit * size])} …`,
-  );
-}
-
-/** The mass at a depth that none of its nodes has. */
-function left({ mass }, units, depth) {
-  return Math.max(0, 1 - units[depth].reduce((sum, unit) => sum + mass[depth][unit], 0));
-}
-
-/** A share as it is written; where no path is, there is nothing. @param {number} mass */
-function shareOf(mass) {
-  return mass === 0 ? "0" : written(mass);
-}
-
-function node({ depth, unit }, rollout, plan, names, starts) {
-  const mass = rollout.mass[depth][unit];
-  const name = `${names[unit]}, ${plan.depthName(depth)}: ${shareOf(mass)}`;
-  const mark = svgElement(
-    "g",
-    { class: "node", role: "button", "aria-label": name, "data-depth": depth, "data-unit": unit, "data-mass": mass },
-    plan.target({ depth, unit }),
-    plan.circle({ depth, unit }, mass, "mass"),
-  );
-  if (depth === rollout.depth && starts.includes(unit)) mark.setAttribute("aria-pressed", "true");
-  return { depth, unit, mark };
-}
-
-/** The edges that are drawn where nothing is pointed at. @param {Drawn} drawn */
-function atRest(drawn) {
-  return edges(drawn, FAINTEST, (...edge) => drawn.rollout.edge(...edge));
-}
-
-/** These edges, and the shares of the input. @param {Drawn} drawn @param {string[]} tokens @returns {import("#export/csv.js").Table["rows"]} */
-function rowsOf(drawn, tokens) {
-  const {
-    stack: { layers, size },
-    rollout,
-    starts,
-  } = drawn;
-  const name = (unit) => tokens[unit * size] + (size > 1 ? " …" : "");
-  const place = (unit) => [unit * size, name(unit)];
-  const begin = starts.length > 1 ? [null, starts.map(name).join(" ")] : place(starts[0]);
-  const given = [...rollout.mass[0].keys()].filter((unit) => rollout.mass[0][unit] > 0);
-  return [
-    ...atRest(drawn).map(({ layer, from, to, mass }) => [layers[layer].name, ...place(from), ...place(to), mass]),
-    ...given.map((unit) => ["all", ...begin, ...place(unit), rollout.mass[0][unit]]),
-  ];
-}
-
-/** The edges between nodes, of each layer the strongest, and all that have `least`. @param {Drawn} drawn @param {number} least @param {(layer: number, from: number, to: number) => number} mass @returns {Edge[]} */
-function edges({ rollout, units }, least, mass) {
-  const found = [];
-  for (let layer = rollout.depth - 1; layer >= 0; layer--) {
-    const all = units[layer + 1].flatMap((from) =>
-      units[layer].map((to) => ({ layer, from, to, mass: mass(layer, from, to) })),
-    );
-    all.sort((a, b) => b.mass - a.mass);
-    found.push(...all.filter(({ mass: passing }, rank) => passing > 0 && (passing >= least || rank < EDGES)));
+class GraphView {
+  /** @param {HTMLElement} place @param {View} view */
+  constructor(place, view) {
+    this.place = place;
+    this.view = view;
+    this.summary = element("p", { class: "graph-summary" });
+    this.status = element("p", { class: "graph-status" });
+    this.svg = svgElement("svg", { class: "layers", role: "group" });
+    this.paths = svgElement("g", { class: "paths" });
+    this.parts = svgElement("g", { class: "parts" });
+    this.frame = element("div", { class: "graph-frame" }, this.svg);
+    this.list = element("div", { class: "shares" });
+    place.append(this.summary, this.status, this.frame, this.list);
+    /** @type {Map<Layer, RolloutMatrix>} */
+    this.matrices = new Map();
+    /** @type {Drawing | null} */
+    this.drawing = null;
+    /** @type {(NodePosition & {hover: State["hover"]}) | null} */
+    this.pointed = null; // the node that is pointed at in this view: a token has one at each depth
+    this.isDrawing = false;
+    this.listen();
   }
-  return found;
-}
 
-/** What is seen, in words. @param {Drawn} drawn */
-function summary({ stack, starts, names }) {
-  const several = starts.length > 1 ? ", on the mean" : "";
-  const begin =
-    starts
-      .slice(0, 4)
-      .map((start) => names[start])
-      .join(" ") + (starts.length > 4 ? " …" : "");
-  const text = ` after ${stack.layers.length} layer${stack.layers.length > 1 ? "s" : ""}${several}: where its parts come from.`;
-  const blocks =
-    stack.size > 1
-      ? ` The text is long: each node is a block of ${stack.size} tokens, named by its first, and mass is taken to be spread evenly within it.`
-      : "";
-  return [element("b", { dir: "auto" }, begin), text + blocks];
-}
+  get stack() {
+    const { recording, state } = this.view;
+    return /** @type {LayerStack} */ (stackOf(recording, state.layer));
+  }
 
-/** The shares of the input, largest first. @param {Drawn} drawn */
-function listed({ stack, rollout, starts, names }) {
-  const largest = rollout.strongest(0, LISTED);
-  const entries = largest.map((unit) => {
-    const bar = element("span", { class: "bar out", "aria-hidden": "true" });
-    bar.style.setProperty("--weight", String(rollout.mass[0][unit]));
-    return element(
-      "li",
-      {},
-      element("span", { class: "name", dir: "auto" }, names[unit]),
-      bar,
-      element("span", { class: "value" }, shareOf(rollout.mass[0][unit])),
+  layers() {
+    return this.stack.layers;
+  }
+
+  paint() {
+    const { view, stack } = this;
+    const next = stack.layers.findIndex((layer) => !this.matrices.has(layer));
+    if (next >= 0) return this.addMatrix(stack, next);
+    const roots = rootsOf(view, stack);
+    const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / FONT_SIZE;
+    const key = [stack.layers[0].name, roots.join(), this.place.clientWidth, scale].join(" ");
+    const isFocused = this.svg.contains(document.activeElement);
+    const isNew = this.drawing?.key !== key;
+    const drawing = this.drawing && !isNew ? this.drawing : this.draw(key, stack, roots, scale);
+    this.drawing = drawing;
+    this.highlight(drawing);
+    if (isNew && isFocused) rootMark(drawing).focus({ preventScroll: true });
+  }
+
+  /** Compute the matrix of a layer, one in each frame, so that the page responds in between. @param {LayerStack} stack @param {number} index */
+  addMatrix({ layers }, index) {
+    const layer = layers[index];
+    this.drawing = null;
+    this.svg.replaceChildren();
+    this.list.replaceChildren();
+    this.status.replaceChildren();
+    this.summary.replaceChildren(`Loading layer ${index + 1} of ${layers.length} …`);
+    if (!layer.head(layer.headIndices.map((_, head) => head))) return; // it is painted again when the layer is loaded
+    this.matrices.set(layer, new RolloutMatrix(layer));
+    this.view.schedulePaint();
+  }
+
+  /** @param {string} key @param {LayerStack} stack @param {number[]} roots @param {number} scale @returns {Drawing} */
+  draw(key, stack, roots, scale) {
+    const width = Math.floor(this.place.clientWidth / scale) - 4;
+    const rollout = new Rollout(
+      stack.layers.map((layer) => /** @type {RolloutMatrix} */ (this.matrices.get(layer))),
+      roots,
     );
-  });
-  const rest = Math.max(0, 1 - largest.reduce((sum, unit) => sum + rollout.mass[0][unit], 0));
-  const title = [
-    "Shares of the input in ",
-    element(
-      "b",
-      { dir: "auto" },
-      starts
-        .slice(0, 4)
-        .map((start) => names[start])
-        .join(" "),
-    ),
-    ` after ${stack.layers.length} layers`,
-  ];
-  const hint =
-    rest >= NONE ? [element("p", { class: "hint" }, `${written(rest)} of ${stack.units - largest.length} others`)] : [];
-  return [element("h4", {}, ...title), element("ol", {}, ...entries), ...hint];
+    const nodes = nodesToDraw(rollout, NODES_PER_LAYER, RolloutLayout.maxColumns(width));
+    const { names, unit } = namesOf(this.view.recording.sequences[stack.sequence], stack);
+    const layout = new RolloutLayout({ nodes, names, layers: stack.layers.map(({ name }) => name), width });
+    const graph = { stack, rollout, roots, names, nodes, unit };
+    const positions = nodes.flatMap((some, depth) => some.toSorted((a, b) => a - b).map((node) => ({ depth, node })));
+    const marks = positions.map((position) => ({ ...position, mark: nodeMark(position, graph, layout) }));
+    const drawing = { ...graph, key, layout, marks };
+    this.isDrawing = true; // replacing what has the focus takes the focus from it
+    this.svg.setAttribute("viewBox", `0 0 ${layout.width} ${layout.height}`);
+    this.svg.setAttribute("width", String(scale * layout.width));
+    this.svg.setAttribute("height", String(scale * layout.height));
+    this.svg.setAttribute("aria-label", labelOf(graph));
+    this.svg.replaceChildren(
+      layout.axes((depth) => notDrawn(graph, depth)),
+      svgElement("g", { class: "edges" }, ...edgesAtRest(graph).map((edge) => layout.edge(edge))),
+      this.paths,
+      svgElement("g", {}, ...marks.map(({ mark }) => mark)),
+      this.parts,
+    );
+    this.isDrawing = false;
+    setTabStop(
+      marks.map(({ mark }) => mark),
+      marks.findIndex(({ mark }) => mark === rootMark(drawing)),
+    );
+    this.list.replaceChildren(...contributions(graph));
+    return drawing;
+  }
+
+  /** Draw the paths through the node that is pointed at over the others. @param {Drawing} drawing */
+  highlight(drawing) {
+    const { layout, rollout, marks } = drawing;
+    const pointed = this.pointedNode(drawing);
+    this.svg.classList.toggle("pointed", pointed !== null);
+    for (const { mark, depth, node } of marks) {
+      mark.classList.toggle("focused", pointed?.depth === depth && pointed.node === node);
+    }
+    for (const mark of this.svg.querySelectorAll(".node-name, .guide")) {
+      mark.classList.toggle("focused", Number(mark.getAttribute("data-node")) === pointed?.node);
+    }
+    this.paths.replaceChildren();
+    this.parts.replaceChildren();
+    this.summary.replaceChildren(...describeRoots(drawing, this.view.state.hide.length > 0));
+    if (!pointed) return this.status.replaceChildren("Point at a node to see the paths through it.");
+    this.status.replaceChildren(...describeNode(drawing, pointed, layout.depthName(pointed.depth)));
+    const share = rollout.flow[pointed.depth][pointed.node];
+    if (share === 0) return;
+    const { flow, edge } = rollout.through(pointed.depth, pointed.node);
+    this.paths.append(
+      ...edgesBetween(drawing.nodes, { ...EDGES, minFlow: MIN_PATH_SHARE * share }, edge).map((each) =>
+        layout.edge(each),
+      ),
+    );
+    this.parts.append(...marks.map((each) => layout.circle(each, flow[each.depth][each.node], "share")));
+  }
+
+  /** The node that is pointed at: here, or in another view, where a row stands for a token after the layer. @param {Drawing} drawing @returns {NodePosition | null} */
+  pointedNode({ stack }) {
+    const { state, layer } = this.view;
+    const { hover } = state;
+    if (!hover) return null;
+    if (this.pointed?.hover === hover) return this.pointed;
+    const nodeOf = (/** @type {number} */ index) => Math.floor(index / stack.blockSize);
+    if (hover.token) {
+      return hover.token.sequence === stack.sequence ? { depth: 0, node: nodeOf(hover.token.index) } : null;
+    }
+    const index = stack.layers.indexOf(layer);
+    return index < 0 || !hover.cell ? null : { depth: index + 1, node: nodeOf(hover.cell.query) };
+  }
+
+  /** On the frame: Tab would stop at an SVG element that listens for focus. */
+  listen() {
+    const { frame, view } = this;
+    const leave = () => {
+      if (!this.isDrawing && this.pointed && view.state.hover === this.pointed.hover) view.set({ hover: null });
+    };
+    /** @type {(event: Event, act: (node: GraphNode, drawing: Drawing) => void) => boolean} */
+    const atNode = ({ target }, act) => {
+      const { drawing } = this;
+      const node = drawing?.marks.find(({ mark }) => mark.contains(/** @type {Node} */ (target)));
+      if (drawing && node) act(node, drawing);
+      return node !== undefined;
+    };
+    frame.addEventListener("pointerover", (event) => {
+      if (!atNode(event, (node, drawing) => this.point(node, drawing))) leave();
+    });
+    frame.addEventListener("pointerleave", leave);
+    frame.addEventListener("focusout", leave);
+    frame.addEventListener("focusin", (event) =>
+      atNode(event, (node, drawing) => {
+        setTabStop(
+          drawing.marks.map(({ mark }) => mark),
+          drawing.marks.indexOf(node),
+        );
+        this.point(node, drawing);
+      }),
+    );
+    frame.addEventListener("click", (event) => atNode(event, (node, drawing) => this.select(node, drawing, event)));
+    frame.addEventListener("keydown", (event) =>
+      atNode(event, (node, drawing) => this.press(node, drawing, event) && event.preventDefault()),
+    );
+  }
+
+  /** @param {GraphNode} node @param {Drawing} drawing */
+  point({ depth, node }, { stack }) {
+    const hover = { token: tokenOf(stack, node, this.view.state) };
+    this.pointed = { hover, depth, node };
+    this.view.set({ hover });
+  }
+
+  /** @param {GraphNode} node @param {Drawing} drawing @param {MouseEvent | KeyboardEvent} event */
+  select({ node }, { stack }, event) {
+    toggleSelection(this.view.store, tokenOf(stack, node, this.view.state), addsToSelection(event));
+  }
+
+  /** @param {GraphNode} node @param {Drawing} drawing @param {KeyboardEvent} event @returns {boolean} whether the key means something */
+  press(node, drawing, event) {
+    const to = drawing.layout.neighbor(event.key, node, drawing.marks);
+    if (to) to.mark.focus();
+    else if (event.key === "Enter" || event.key === " ") this.select(node, drawing, event);
+    else if (event.key === "Escape") this.view.set({ tokens: [] });
+    else return false;
+    return true;
+  }
+
+  table() {
+    if (!this.drawing) return toTable();
+    const tokens = this.view.recording.sequences[this.drawing.stack.sequence].tokens;
+    return toTable(this.drawing, edgesAtRest(this.drawing), tokens);
+  }
+}
+
+/** The nodes from which the rollout starts: those that are selected, or else one that says something. @param {View} view @param {LayerStack} stack */
+function rootsOf({ recording, state }, stack) {
+  const selected = state.tokens.filter(({ sequence }) => sequence === stack.sequence).map(({ index }) => index);
+  const tokens = selected.length ? selected : [initialToken(recording, stack)];
+  return [...new Set(tokens.map((index) => Math.floor(index / stack.blockSize)))];
+}
+
+/** The token of the page's opening, or the last one with a letter or digit. @param {import("#data/recording.js").Recording} recording @param {LayerStack} stack */
+function initialToken({ opening, layers, sequences }, { sequence }) {
+  if (layers[opening.layer].querySequence === sequence) return opening.query;
+  const { display, isSpecial, length } = sequences[sequence];
+  const last = display.findLastIndex((text, index) => !isSpecial[index] && /[\p{L}\p{N}]/u.test(text));
+  return last < 0 ? length - 1 : last;
+}
+
+/** The token that stands for a node: one that is selected in it, or else its first. @param {LayerStack} stack @param {number} node @param {State} state */
+function tokenOf({ sequence, blockSize }, node, { tokens }) {
+  const isInNode = (/** @type {import("#state/store.js").Token} */ token) =>
+    token.sequence === sequence && Math.floor(token.index / blockSize) === node;
+  return tokens.find(isInNode) ?? { sequence, index: node * blockSize };
+}
+
+/** @param {NodePosition} position @param {Graph} graph @param {RolloutLayout} layout */
+function nodeMark({ depth, node }, graph, layout) {
+  const { rollout, roots, names } = graph;
+  const flow = rollout.flow[depth][node];
+  const label = `${names[node]}, ${layout.depthName(depth)}: ${formatFlow(rollout, depth, node)}`;
+  const isRoot = depth === rollout.numLayers && roots.includes(node);
+  return svgElement(
+    "g",
+    {
+      class: "node",
+      role: "button",
+      "aria-label": label,
+      "data-depth": depth,
+      "data-node": node,
+      "data-flow": flow,
+      ...(isRoot && { "aria-pressed": "true" }),
+    },
+    layout.target({ depth, node }),
+    layout.circle({ depth, node }, flow, "flow"),
+  );
+}
+
+/** @param {Drawing} drawing */
+function rootMark({ marks, rollout }) {
+  return /** @type {GraphNode} */ (marks.find(({ depth }) => depth === rollout.numLayers)).mark;
+}
+
+/** The edges where nothing is pointed at. @param {Graph} graph */
+function edgesAtRest(graph) {
+  return edgesBetween(graph.nodes, EDGES, (...edge) => graph.rollout.edge(...edge));
 }

@@ -1,216 +1,215 @@
 // Where the nodes of a rollout stand: a column for each token and a row for each layer; on narrow pages the other way round.
 
-import { written } from "#data/recording.js";
-import { numbersOf } from "#data/rollout.js";
+import { layerNumbers } from "#data/rollout.js";
+import { linkPath } from "#ui/drawing.js";
 import { svgElement } from "#ui/elements.js";
+import { ACROSS, moveInLine } from "#ui/listbox.js";
 
-// Pixels, which are larger where the page has larger letters.
-const NARROW = 440; // below which layers are columns
-const SLOT = [26, 92]; // from token to token, at least and at most
-const LINE = 22; // from token to token where they are rows
-const MOST_LINES = 28;
-const BETWEEN = [34, 62]; // from layer to layer, at least and at most
-const TALL = 560; // that rows of layers share
-const WIDEST = 20; // of an edge with all mass
-const LARGEST = 11; // radius of a node with all mass
-const SMALLEST = 2.5;
-const HIT = 11; // radius in which a node is pointed at
+/**
+ * @typedef {{depth: number, node: number}} NodePosition  Depth 0 is the input, further depths are after a layer.
+ * @typedef {import("#data/rollout.js").Edge} Edge
+ */
+
+// CSS pixels for letters of 16, which grow with the letters.
+const NARROW = 440; // a page below this has layers as columns
+const COLUMN_WIDTH = { min: 26, max: 92 };
+const LINE_HEIGHT = 22;
+const MAX_LINES = 28;
+const LAYER_DISTANCE = { min: 34, max: 62 };
+const NARROW_LAYER_DISTANCE = { min: 24, max: 62 };
+const MAX_HEIGHT = 560; // for which layers move closer
 const MARGIN = { left: 112, right: 20, top: 20 };
-const TURNED = (-50 * Math.PI) / 180;
-const LETTERS = 16; // of a name that are shown
-const LETTER = 7.2; // pixels, about
+const NARROW_TOP = 34;
+const NARROW_FOOT = 124;
+const MAX_EDGE_WIDTH = 20; // of an edge with all of the flow
+const MIN_EDGE_WIDTH = 0.6;
+const MAX_RADIUS = 11; // of a node with all of the flow, and of what a pointer hits
+const MIN_RADIUS = 2.5;
+const NAME_ANGLE = -50; // degrees
+const MAX_LETTERS = 16; // of a name
+const LETTER_WIDTH = 7.2; // about
 
-export class Plan {
-  /** How many tokens have room. */
-  static most(width) {
-    return width < NARROW ? MOST_LINES : Math.max(1, Math.floor((width - MARGIN.left - MARGIN.right) / SLOT[0]));
+/** Places and shapes of nodes, edges and names. */
+export class RolloutLayout {
+  /** How many tokens have room. @param {number} width */
+  static maxColumns(width) {
+    if (width < NARROW) return MAX_LINES;
+    return Math.max(1, Math.floor((width - MARGIN.left - MARGIN.right) / COLUMN_WIDTH.min));
   }
 
-  /** @param {import("#data/rollout.js").Stack} stack @param {number[][]} units  The nodes at each depth. @param {string[]} names @param {number} room  Pixels across. */
-  constructor(stack, units, names, room) {
-    this.depth = stack.layers.length;
-    this.narrow = room < NARROW;
-    this.titles = stack.layers.map(({ name }) => name);
-    this.numbers = numbersOf(this.titles);
-    this.columns = [...new Set(units.flat())].sort((a, b) => a - b);
+  /** @param {{nodes: number[][], names: string[], layers: string[], width: number}} graph  The nodes of each depth; names of all nodes and of the layers; and how wide it may be. */
+  constructor({ nodes, names, layers, width }) {
     this.names = names;
+    this.layers = layers;
+    this.numbers = layerNumbers(layers);
+    this.isNarrow = width < NARROW;
+    /** The nodes that have a column, or a line. */
+    this.columns = [...new Set(nodes.flat())].sort((a, b) => a - b);
     /** @type {Map<number, number>} */
-    this.places = new Map(this.columns.map((unit, place) => [unit, place]));
-    const longest = Math.max(...this.columns.map((unit) => this.short(unit).length)) * LETTER;
-    this.width = 0;
-    this.height = 0;
-    this.head = 0; // what the names of lines take
-    this.foot = 0; // where nodes end
-    this.slot = LINE;
-    this.between = 0;
-    this.turned = false;
-    if (this.narrow) this.layTurned(room, longest);
-    else this.lay(room, longest);
+    this.columnOf = new Map(this.columns.map((node, column) => [node, column]));
+    const letters = Math.max(...this.columns.map((node) => this.shortName(node).length));
+    const graph = { columns: this.columns.length, depth: layers.length, nameWidth: letters * LETTER_WIDTH };
+    const fit = this.isNarrow ? fitLines(width, graph) : fitColumns(width, graph);
+    this.columnWidth = fit.columnWidth;
+    this.layerDistance = fit.layerDistance;
+    this.start = fit.start;
+    this.top = fit.top;
+    this.end = fit.end;
+    this.width = fit.width;
+    this.height = fit.height;
+    this.turnsNames = !this.isNarrow && graph.nameWidth > this.columnWidth - 8;
   }
 
-  /** Which column a token has, or which line. */
-  place(unit) {
-    return this.places.get(unit) ?? 0;
+  /** @param {NodePosition} position @returns {[x: number, y: number]} */
+  pointOf({ depth, node }) {
+    const along = this.start + ((this.columnOf.get(node) ?? 0) + 0.5) * this.columnWidth;
+    const down = this.top + (this.layers.length - depth) * this.layerDistance;
+    return this.isNarrow ? [down, along] : [along, down];
   }
 
-  lay(room, longest) {
-    const count = this.columns.length;
-    this.slot = Math.min(Math.max((room - MARGIN.left - MARGIN.right) / count, SLOT[0]), SLOT[1]);
-    this.between = Math.min(Math.max(TALL / this.depth, BETWEEN[0]), BETWEEN[1]);
-    this.turned = longest > this.slot - 8;
-    this.width = MARGIN.left + MARGIN.right + count * this.slot;
-    this.foot = MARGIN.top + this.depth * this.between;
-    this.height = this.foot + (this.turned ? longest * Math.abs(Math.sin(TURNED)) + 30 : 40);
-  }
-
-  layTurned(room, longest) {
-    this.head = Math.min(longest, 0.36 * room) + 14;
-    this.between = Math.min(Math.max((room - this.head - 2 * HIT) / this.depth, 24), BETWEEN[1]);
-    this.width = this.head + 2 * HIT + this.depth * this.between;
-    this.foot = 34 + this.columns.length * LINE;
-    this.height = this.foot + 92;
-  }
-
-  /** Where a node stands. @returns {[number, number]} */
-  at({ depth, unit }) {
-    const [along, down] = [this.place(unit) + 0.5, this.depth - depth];
-    if (this.narrow) return [this.head + HIT + down * this.between, 34 + along * this.slot];
-    return [MARGIN.left + along * this.slot, MARGIN.top + down * this.between];
-  }
-
-  /** What a depth is called. */
+  /** @param {number} depth */
   depthName(depth) {
     return depth === 0 ? "in the input" : `after layer ${this.numbers[depth - 1]}`;
   }
 
-  short(unit) {
-    const letters = Array.from(this.names[unit]);
-    return letters.length > LETTERS ? `${letters.slice(0, LETTERS - 1).join("")}…` : this.names[unit];
+  /** @param {number} node */
+  shortName(node) {
+    const letters = Array.from(this.names[node]);
+    return letters.length > MAX_LETTERS ? `${letters.slice(0, MAX_LETTERS - 1).join("")}…` : this.names[node];
   }
 
-  circle(node, mass, name) {
-    const [x, y] = this.at(node);
-    return svgElement("circle", {
-      class: name,
-      cx: x,
-      cy: y,
-      r: name === "mass" ? Math.max(SMALLEST, radius(mass)) : radius(mass),
-    });
+  /** A circle whose area is a flow. @param {NodePosition} position @param {number} flow @param {"flow" | "share"} kind  A node's flow is always visible. */
+  circle(position, flow, kind) {
+    const [cx, cy] = this.pointOf(position);
+    const r = MAX_RADIUS * Math.sqrt(flow);
+    return svgElement("circle", { class: kind, cx, cy, r: kind === "flow" ? Math.max(MIN_RADIUS, r) : r });
   }
 
-  /** What is hit by a pointer near a node. */
-  target(node) {
-    const [x, y] = this.at(node);
-    return svgElement("circle", { class: "target", cx: x, cy: y, r: HIT });
+  /** What a pointer near a node hits. @param {NodePosition} position */
+  target(position) {
+    const [cx, cy] = this.pointOf(position);
+    return svgElement("circle", { class: "target", cx, cy, r: MAX_RADIUS });
   }
 
-  /** An edge as wide as its mass. */
-  edge({ layer, from, to, mass }) {
-    const [[a, b], [c, d]] = [this.at({ depth: layer + 1, unit: from }), this.at({ depth: layer, unit: to })];
-    const half = this.narrow ? (c - a) / 2 : (d - b) / 2;
-    const [near, far] = this.narrow
-      ? [`${a + half} ${b}`, `${c - half} ${d}`]
-      : [`${a} ${b + half}`, `${c} ${d - half}`];
+  /** A curve as wide as its flow. @param {Edge} edge */
+  edge({ layer, from, to, flow }) {
+    const ends = [this.pointOf({ depth: layer + 1, node: from }), this.pointOf({ depth: layer, node: to })];
+    const [start, end] = /** @type {[number, number][]} */ (this.isNarrow ? ends.map(([x, y]) => [y, x]) : ends);
     const path = svgElement("path", {
       class: "edge",
-      d: `M${a} ${b}C${near} ${far} ${c} ${d}`,
+      d: linkPath(start, end, this.isNarrow),
       "data-layer": layer,
       "data-from": from,
       "data-to": to,
-      "data-mass": mass,
+      "data-flow": flow,
     });
-    path.style.setProperty("--width", `${Math.max(0.6, WIDEST * mass)}px`);
+    path.style.setProperty("--width", `${Math.max(MIN_EDGE_WIDTH, MAX_EDGE_WIDTH * flow)}px`);
     return path;
   }
 
-  /** The names of tokens and layers, and what of each depth is not drawn. @param {(depth: number) => number} left */
-  axes(left) {
-    const marks = [];
-    for (const unit of this.columns) marks.push(this.line(unit), this.unitName(unit));
-    for (let depth = this.depth; depth >= 0; depth--) marks.push(this.depthMark(depth, left(depth)));
-    return svgElement("g", { "aria-hidden": "true" }, ...marks);
-  }
-
-  line(unit) {
-    const [[a, b], [c, d]] = [this.at({ depth: this.depth, unit }), this.at({ depth: 0, unit })];
-    return svgElement("line", { class: "unit guide", "data-unit": unit, x1: a, y1: b, x2: c, y2: d });
-  }
-
-  unitName(unit) {
-    const [x, y] = this.at({ depth: this.narrow ? this.depth : 0, unit });
-    const title = svgElement("title", {}, this.names[unit]);
-    const name = (attributes) =>
-      svgElement("text", { class: "unit", "data-unit": unit, ...attributes }, title, this.short(unit));
-    if (this.narrow) return name({ x: x - HIT - 6, y: y + 4, "text-anchor": "end" });
-    if (!this.turned) return name({ x, y: y + 28, "text-anchor": "middle" });
-    return name({ transform: `translate(${x + 4} ${y + 18}) rotate(-50)`, "text-anchor": "end" });
-  }
-
-  depthMark(depth, left) {
-    const [x, y] = this.narrow
-      ? [this.head + HIT + (this.depth - depth) * this.between, 14]
-      : [0, MARGIN.top + (this.depth - depth) * this.between];
-    const title = svgElement("title", {}, depth ? this.titles[depth - 1] : "the input of the first layer");
-    const rest = left < 0.0005 ? "all drawn" : `${written(left)} not drawn`;
-    if (this.narrow) {
-      const name = svgElement(
-        "text",
-        { class: "depth", x, y, "text-anchor": "middle" },
-        title,
-        depth ? this.numbers[depth - 1] : "in",
-      );
-      const told = svgElement(
-        "text",
-        {
-          class: "rest",
-          transform: `translate(${x + 4} ${this.foot + 8}) rotate(-90)`,
-          "text-anchor": "end",
-          "data-depth": depth,
-        },
-        rest,
-      );
-      return svgElement("g", {}, name, told);
-    }
-    const name = svgElement(
-      "text",
-      { class: "depth", x, y },
-      title,
-      depth ? `layer ${this.numbers[depth - 1]}` : "input",
+  /** The names of tokens and layers. @param {(depth: number) => string} notDrawn  What is written below the name of a layer. */
+  axes(notDrawn) {
+    const columns = this.columns.flatMap((node) => [this.guide(node), this.nodeName(node)]);
+    const depths = Array.from({ length: this.layers.length + 1 }, (_, depth) =>
+      this.depthLabel(depth, notDrawn(depth)),
     );
-    return svgElement("g", {}, name, svgElement("text", { class: "rest", x, y: y + 13, "data-depth": depth }, rest));
+    const heading = this.isNarrow ? [this.layersHeading()] : [];
+    return svgElement("g", { "aria-hidden": "true" }, ...columns, ...depths, ...heading);
   }
 
-  /** The node that an arrow key leads to. @template {{depth: number, unit: number}} Node @param {Node} from @param {Node[]} nodes @returns {Node | undefined} */
-  stepped(key, from, nodes) {
-    const turned = { ArrowUp: "ArrowLeft", ArrowDown: "ArrowRight", ArrowLeft: "ArrowUp", ArrowRight: "ArrowDown" };
-    const row = (depth) => nodes.filter((node) => node.depth === depth);
-    const nearest = (depth) =>
-      row(depth).sort(
-        (a, b) =>
-          Math.abs(this.place(a.unit) - this.place(from.unit)) - Math.abs(this.place(b.unit) - this.place(from.unit)),
-      )[0];
-    const here = row(from.depth);
-    const to = (step) => here[Math.min(Math.max(here.indexOf(from) + step, 0), here.length - 1)];
-    switch (this.narrow ? (turned[key] ?? key) : key) {
-      case "ArrowLeft":
-        return to(-1);
-      case "ArrowRight":
-        return to(1);
-      case "ArrowUp":
-        return nearest(from.depth + 1) ?? from;
-      case "ArrowDown":
-        return nearest(from.depth - 1) ?? from;
-      case "Home":
-        return here[0];
-      case "End":
-        return here.at(-1);
-      default:
-        return undefined;
+  layersHeading() {
+    return svgElement("text", { class: "depth", x: this.top - MAX_RADIUS - 6, y: 14, "text-anchor": "end" }, "layer");
+  }
+
+  /** The line on which the nodes of a token stand. @param {number} node */
+  guide(node) {
+    const [[x1, y1], [x2, y2]] = [this.pointOf({ depth: this.layers.length, node }), this.pointOf({ depth: 0, node })];
+    return svgElement("line", { class: "guide", "data-node": node, x1, y1, x2, y2 });
+  }
+
+  /** @param {number} node */
+  nodeName(node) {
+    const [x, y] = this.pointOf({ depth: this.isNarrow ? this.layers.length : 0, node });
+    /** @type {import("#ui/elements.js").Attributes} */
+    let place = { x, y: y + 28, "text-anchor": "middle" };
+    if (this.isNarrow) place = { x: x - MAX_RADIUS - 6, y: y + 4, "text-anchor": "end" };
+    else if (this.turnsNames) {
+      place = { transform: `translate(${x + 4} ${y + 18}) rotate(${NAME_ANGLE})`, "text-anchor": "end" };
     }
+    const title = svgElement("title", {}, this.names[node]);
+    return svgElement("text", { class: "node-name", "data-node": node, ...place }, title, this.shortName(node));
+  }
+
+  /** @param {number} depth @param {string} notDrawn */
+  depthLabel(depth, notDrawn) {
+    const at = this.top + (this.layers.length - depth) * this.layerDistance;
+    const short = depth ? this.numbers[depth - 1] : "in";
+    const [name, below] = this.isNarrow
+      ? [
+          { x: at, y: 14, "text-anchor": "middle" },
+          { transform: `translate(${at + 4} ${this.end + 8}) rotate(-90)`, "text-anchor": "end" },
+        ]
+      : [
+          { x: 0, y: at },
+          { x: 0, y: at + 13 },
+        ];
+    const text = this.isNarrow ? short : depth ? `layer ${short}` : "input";
+    const title = svgElement("title", {}, depth ? this.layers[depth - 1] : "the input of the first layer");
+    return svgElement(
+      "g",
+      {},
+      svgElement("text", { class: "depth", ...name }, title, text),
+      svgElement("text", { class: "not-drawn", "data-depth": depth, ...below }, notDrawn),
+    );
+  }
+
+  /** The node to which a key leads, if any. @template {NodePosition} Node @param {string} pressed @param {Node} from @param {Node[]} nodes  In order. @returns {Node | undefined} */
+  neighbor(pressed, from, nodes) {
+    const key = this.isNarrow ? (ACROSS[/** @type {keyof typeof ACROSS} */ (pressed)] ?? pressed) : pressed;
+    const atDepth = (/** @type {number} */ depth) => nodes.filter((node) => node.depth === depth);
+    if (key === "ArrowUp" || key === "ArrowDown") {
+      return this.nearest(from, atDepth(from.depth + (key === "ArrowUp" ? 1 : -1))) ?? from;
+    }
+    const line = atDepth(from.depth);
+    const to = moveInLine(key, line.indexOf(from), line.length);
+    return to === null ? undefined : line[to];
+  }
+
+  /** @template {NodePosition} Node @param {Node} from @param {Node[]} nodes @returns {Node | undefined} */
+  nearest(from, nodes) {
+    const distance = (/** @type {Node} */ { node }) =>
+      Math.abs((this.columnOf.get(node) ?? 0) - (this.columnOf.get(from.node) ?? 0));
+    return nodes.toSorted((a, b) => distance(a) - distance(b))[0];
   }
 }
 
-/** Of a circle whose area is a mass. */
-function radius(mass) {
-  return LARGEST * Math.sqrt(mass);
+/**
+ * @typedef {{columnWidth: number, layerDistance: number, start: number, top: number, end: number, width: number, height: number}} Fit
+ *   `start` is where columns start, `top` the depth after the last layer, `end` where nodes end.
+ */
+
+/** @param {number} room @param {{columns: number, depth: number, nameWidth: number}} graph @returns {Fit} */
+function fitColumns(room, { columns, depth, nameWidth }) {
+  const columnWidth = clamp((room - MARGIN.left - MARGIN.right) / columns, COLUMN_WIDTH);
+  const layerDistance = clamp(MAX_HEIGHT / depth, LAYER_DISTANCE);
+  const width = MARGIN.left + MARGIN.right + columns * columnWidth;
+  const end = MARGIN.top + depth * layerDistance;
+  const turned = nameWidth * Math.abs(Math.sin((NAME_ANGLE * Math.PI) / 180)) + 30;
+  const height = end + (nameWidth > columnWidth - 8 ? turned : 40);
+  return { columnWidth, layerDistance, start: MARGIN.left, top: MARGIN.top, end, width, height };
+}
+
+/** Columns become lines, and layers columns. @param {number} room @param {{columns: number, depth: number, nameWidth: number}} graph @returns {Fit} */
+function fitLines(room, { columns, depth, nameWidth }) {
+  const names = Math.min(nameWidth, 0.36 * room) + 14;
+  const layerDistance = clamp((room - names - 2 * MAX_RADIUS) / depth, NARROW_LAYER_DISTANCE);
+  const width = names + 2 * MAX_RADIUS + depth * layerDistance;
+  const end = NARROW_TOP + columns * LINE_HEIGHT;
+  const [top, height] = [names + MAX_RADIUS, end + NARROW_FOOT];
+  return { columnWidth: LINE_HEIGHT, layerDistance, start: NARROW_TOP, top, end, width, height };
+}
+
+/** @param {number} value @param {{min: number, max: number}} bounds */
+function clamp(value, { min, max }) {
+  return Math.min(Math.max(value, min), max);
 }

@@ -1,39 +1,47 @@
-// Arcs between tokens: their shapes, and how a set of weights is drawn as arcs.
-// All is thought for texts that run from left to right; for texts that stand as columns it is transposed.
+// Draws arcs between tokens. Written for texts that run from left to right; for columns, x and y change places.
 
-import { strongest } from "#data/recording.js";
+import { strongest } from "#data/ranked.js";
 import { position } from "#ui/color.js";
+import { boxOf, cubicPath, linkPath } from "#ui/drawing.js";
 import { svgElement } from "#ui/elements.js";
 
-/** @typedef {{left: number, right: number, top: number, bottom: number}} Box  In CSS pixels. */
+/**
+ * @typedef {import("#data/ranked.js").Entry} Entry
+ * @typedef {import("#ui/drawing.js").Box} Box
+ * @typedef {{queries: HTMLElement[], keys: HTMLElement[], focus: {queries: number[], keys: number[], cell: boolean}, isColumn: boolean, isWrapped: boolean}} Stage
+ *   `queries` and `keys` are the same where both are one text.
+ */
 
 const HEADROOM = 92; // how far an arc may rise above, or hang below, its line of text
+const WRAPPED_HEADROOM = 40; // the same where lines have text above and below
 const LOOP = 7; // half the width of the loop of a token that attends to itself
-const FAR = 160; // CSS pixels between lines, beyond which an arc goes straight across
-const FAINTEST = 0.01; // an arc below this weight is not drawn
+const MIN_WEIGHT = 0.01; // of an arc
 
 /**
  * Draw arcs in place of those that were there.
- * @param {SVGElement} svg  As large as the stage on which the tokens stand.
- * @param {Record<string, import("#data/recording.js").Link[]>} links  By direction: out, in, rest.
- * @param {HTMLElement[]} queries @param {HTMLElement[]} keys  The same where both are one text.
- * @param {{queries: number[], keys: number[], cell: boolean}} focus
- * @param {boolean} columns  Whether the texts stand as columns.
+ * @param {SVGElement} svg  As large as the stage on which the tokens stand. @param {Record<string, Entry[]>} entries  By direction: out, in, rest. @param {Stage} stage
  */
-export function drawArcs(svg, links, queries, keys, focus, columns) {
+export function drawArcs(svg, entries, { queries, keys, focus, isColumn, isWrapped }) {
   const frame = svg.getBoundingClientRect();
+  /** @type {Map<HTMLElement, Box>} */
   const boxes = new Map();
-  const box = (node) => {
-    if (!boxes.has(node)) boxes.set(node, boxOf(node, frame, columns));
-    return boxes.get(node);
+  const box = (/** @type {HTMLElement} */ node) => {
+    const found = boxes.get(node) ?? boxOf(node, frame, isColumn);
+    boxes.set(node, found);
+    return found;
   };
-  const one = queries === keys;
-  const drawn = ({ key, weight }) => weight >= FAINTEST || (focus.cell && key === focus.keys[0]);
+  const isOneText = queries === keys;
+  const headroom = isWrapped ? WRAPPED_HEADROOM : HEADROOM;
+  const isDrawn = (/** @type {Entry} */ { key, weight }) =>
+    weight >= MIN_WEIGHT || (focus.cell && key === focus.keys[0]);
+  /** @type {(direction: string, entry: Entry) => SVGPathElement} */
   const path = (direction, { query, key, weight }) => {
     const [from, to] = [box(queries[query]), box(keys[key])];
-    const kind = !focus.cell ? "" : key === focus.keys[0] ? "chosen" : "beside";
+    const kind = !focus.cell ? "" : key === focus.keys[0] ? "chosen" : "other";
     return svgElement("path", {
-      d: written(one ? bow(from, to, direction === "in") : link(from, to), columns),
+      d: isOneText
+        ? arcPath(from, to, { below: direction === "in", isColumn, headroom })
+        : textLinkPath(from, to, isColumn),
       class: `arc ${direction} ${kind}`,
       "stroke-width": (0.7 + 4.6 * Math.min(weight, 1)).toFixed(2),
       "stroke-opacity": (0.25 + 0.75 * position(weight)).toFixed(3),
@@ -41,68 +49,55 @@ export function drawArcs(svg, links, queries, keys, focus, columns) {
       "data-key": key,
     });
   };
-  // The weakest first, so that the strongest lie on top.
-  const ordered = ([direction, some]) =>
-    strongest(some.filter(drawn))
-      .reverse()
-      .map((one) => path(direction, one));
   svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  svg.replaceChildren(...Object.entries(links).flatMap(ordered));
+  // The weakest first, so that the strongest lie on top.
+  const paths = Object.entries(entries).flatMap(([direction, some]) =>
+    strongest(some.filter(isDrawn))
+      .reverse()
+      .map((entry) => path(direction, entry)),
+  );
+  svg.replaceChildren(...paths);
 }
 
-/** An arc within one text: over it for what a token attends to, under it for what attends to it. @param {Box} from @param {Box} to */
-function bow(from, to, under) {
-  if (Math.abs(from.top - to.top) > FAR) {
-    const [start, end] = [middle(from), middle(to)]; // of lines that lie apart
-    const bend = ((from.top + from.bottom) / 2 + (to.top + to.bottom) / 2) / 2;
-    const [leaves, arrives] = from.top < to.top ? [from.bottom, to.top] : [from.top, to.bottom];
-    return [
-      [start, leaves],
-      [start, bend],
-      [end, bend],
-      [end, arrives],
-    ];
-  }
-  const side = under ? "bottom" : "top";
+/** An arc within one text: above it for what a token attends to, below it for what attends to it. @param {Box} from @param {Box} to @param {{below: boolean, isColumn: boolean, headroom: number}} options */
+function arcPath(from, to, { below, isColumn, headroom }) {
+  if (Math.abs(from.top - to.top) > (from.bottom - from.top) / 2) return betweenLines(from, to, isColumn);
+  const side = below ? "bottom" : "top";
   const own = from === to ? LOOP : 0;
   const [x1, x2] = [middle(from) - own, middle(to) + own];
-  const rise = own ? 20 : Math.min(HEADROOM, 18 + 0.2 * Math.abs(x2 - x1));
+  const rise = own ? 20 : Math.min(headroom, 18 + 0.2 * Math.abs(x2 - x1));
   // A cubic whose handles stand upright reaches three quarters of their height.
-  const handle = under ? Math.max(from.bottom, to.bottom) + rise / 0.75 : Math.min(from.top, to.top) - rise / 0.75;
-  return [
+  const handle = below ? Math.max(from.bottom, to.bottom) + rise / 0.75 : Math.min(from.top, to.top) - rise / 0.75;
+  /** @type {[number, number][]} */
+  const points = [
     [x1, from[side]],
     [x1, handle],
     [x2, handle],
     [x2, to[side]],
   ];
+  return cubicPath(points, isColumn);
 }
 
-/** A line between two texts, from a token of the lower one to a token of the upper one. @param {Box} lower @param {Box} upper */
-function link(lower, upper) {
-  const bend = (lower.top + upper.bottom) / 2;
-  return [
-    [middle(lower), lower.top],
-    [middle(lower), bend],
-    [middle(upper), bend],
-    [middle(upper), upper.bottom],
+/** From a token to one of another line, in the gap between the two. @param {Box} from @param {Box} to @param {boolean} transposed */
+function betweenLines(from, to, transposed) {
+  const [leaves, arrives] = from.top < to.top ? [from.bottom, to.top] : [from.top, to.bottom];
+  const bend = ((from.top + from.bottom) / 2 + (to.top + to.bottom) / 2) / 2;
+  /** @type {[number, number][]} */
+  const points = [
+    [middle(from), leaves],
+    [middle(from), bend],
+    [middle(to), bend],
+    [middle(to), arrives],
   ];
+  return cubicPath(points, transposed);
 }
 
-/** A cubic of four points as an SVG path. */
-function written(points, transposed) {
-  const [start, ...rest] = points.map(([x, y]) =>
-    (transposed ? [y, x] : [x, y]).map((value) => value.toFixed(1)).join(" "),
-  );
-  return `M${start}C${rest.join(" ")}`;
+/** From a token of the lower text to one of the upper. @param {Box} lower @param {Box} upper @param {boolean} transposed */
+function textLinkPath(lower, upper, transposed) {
+  return linkPath([middle(lower), lower.top], [middle(upper), upper.bottom], transposed);
 }
 
-/** @returns {Box} */
-function boxOf(node, frame, transposed) {
-  const { left, right, top, bottom } = node.getBoundingClientRect();
-  const box = { left: left - frame.left, right: right - frame.left, top: top - frame.top, bottom: bottom - frame.top };
-  return transposed ? { left: box.top, right: box.bottom, top: box.left, bottom: box.right } : box;
-}
-
+/** @param {Box} box */
 function middle(box) {
   return (box.left + box.right) / 2;
 }

@@ -1,443 +1,269 @@
-// A translation word by word: the source, the target, and as lines between them which word was translated by which.
+// A translation word by word: source and translation, and lines between them that show which word was translated by which.
 
-import { Alignment, wordOfEach } from "#data/alignment.js";
-import { together } from "#data/combined_heads.js";
-import { hides } from "#data/links.js";
-import { written } from "#data/recording.js";
-import { wordsOf } from "#data/words.js";
-import { ALIGNED } from "#state/store.js";
+import { pairCells, WeightColumn } from "#export/csv.js";
+import { NotSaved, whenLoaded } from "#export/loading.js";
+import { focusedCells, toggleSelection } from "#state/store.js";
+import { oneOf } from "#state/url.js";
 import { position } from "#ui/color.js";
-import { element, svgElement } from "#ui/elements.js";
+import { dropdown, element, svgElement } from "#ui/elements.js";
+import { formatWeight } from "#ui/format.js";
+import { addsToSelection, listen } from "#ui/listbox.js";
+import { listWeights } from "#ui/weight_list.js";
+import { drawLines, linesAtRest, linesOf } from "#views/translation_lines.js";
 
-const AT_REST = 0.1; // where nothing is chosen, a line below this weight is drawn for a word's strongest alone
-const LINES_AT_REST = 3; // of a word
-const MOST_AT_REST = 300; // words of a text whose lines are drawn where nothing is chosen
-const MOST_LINES = 24; // of a word that is chosen
-const FAINTEST = 0.01; // a line below this weight is not drawn
-const NUMBERED = 0.05; // from here on a weight is written beside its word
-const TOLD = 4; // words that are named below
-const MOST_IN_LINE = 60; // words; a longer text stands as a column
+/**
+ * @typedef {import("#data/heads.js").BaseHead} Head
+ * @typedef {import("#data/layer.js").Layer} Layer
+ * @typedef {import("#data/ranked.js").Ranked} Ranked
+ * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @typedef {import("#ui/view.js").View} View
+ * @typedef {{queries: number[], keys: number[]}} Focus  Words of the translation, and of the source.
+ * @typedef {{text: Sequence, node: HTMLElement, list: HTMLElement, words: HTMLElement[], focus: () => void}} Side  A text on the page.
+ */
 
-const CHOICES = {
-  heads: "these heads",
-  layer: "all heads of the layer, their mean",
-  all: "all heads of all layers, their mean",
+const MIN_NUMBERED = 0.05; // of a weight that is written beside its word
+const MAX_LISTED = 4; // words in a sentence, and sentences
+const MAX_WORDS_IN_LINE = 60; // a longer text is a column
+
+const ALIGN_BY = {
+  heads: "the selected heads",
+  layer: "all heads of the layer (mean)",
+  all: "all heads of all cross-attention layers (mean)",
 };
-const ACROSS = { ArrowUp: "ArrowLeft", ArrowDown: "ArrowRight", ArrowLeft: "ArrowUp", ArrowRight: "ArrowDown" };
+const AT_REST = "Point at a word, or go to one with Tab and the arrow keys, to see what it is aligned with.";
+const SELECT_WORDS = "This file does not store the weights between all words: select some words to see their lines.";
 
-export function mountTranslation(place, recording, store) {
-  const cross = recording.layers.filter(({ kind }) => kind === "cross");
-  if (!cross.length) return false;
-  const choice = element(
-    "select",
-    { id: "aligned" },
-    ...ALIGNED.map((value) => element("option", { value }, CHOICES[value])),
-  );
-  const note = element("span", { class: "hint" });
-  const lines = svgElement("svg", { class: "alignment-lines", "aria-hidden": "true" });
-  const stage = element("div", { class: "alignment" }, lines);
-  const told = element("p", { class: "hint told", "aria-live": "polite" });
-  place.append(
-    element(
-      "div",
-      { class: "controls" },
-      element("label", { class: "field", for: "aligned" }, "Aligned by ", choice),
-      note,
-    ),
-    element("div", { class: "scroller" }, stage),
-    told,
-  );
-  choice.addEventListener("change", () => store.set({ aligned: choice.value }));
+/** @type {import("#ui/view.js").ViewDefinition} */
+export default {
+  name: "translation",
+  title: "Translation",
+  help: "The source and its translation, word by word. A line shows how much a word of the translation attended to a word of the source when it was generated: the mean over the subwords of the former, the sum over the subwords of the latter. At first each word has only its strongest lines; point at a word to see all of them, with their weights.",
+  unit: "word",
+  urlFields: { alignBy: { ...oneOf(Object.keys(ALIGN_BY)), name: "align_by" } },
+  isAvailable: ({ layers }) => layers.some(isCross),
+  mount: (place, view) => new TranslationView(place, view),
+};
 
-  /** @type {{name: string, alignment: Alignment | null}} */
-  const made = { name: "", alignment: null }; // what was computed last
-  /** @type {[Text, Text] | []} */
-  let texts = []; // source and target
-  let width = 0; // for which they were last arranged
-  let _asked = 0;
+class TranslationView {
+  /** @param {HTMLElement} place @param {View} view */
+  constructor(place, view) {
+    this.place = place;
+    this.view = view;
+    const options = Object.entries(ALIGN_BY);
+    this.alignBy = dropdown("align-by", "Aligned by ", options, (alignBy) => view.set({ alignBy }));
+    this.layerNames = element("span", { class: "hint" });
+    this.lines = svgElement("svg", { class: "alignment-lines", "aria-hidden": "true" });
+    this.stage = element("div", { class: "alignment" }, this.lines);
+    this.sentence = element("p", { class: "hint alignment-sentence", "aria-live": "polite" });
+    const controls = element("div", { class: "controls" }, this.alignBy.node, this.layerNames);
+    place.append(controls, element("div", { class: "scroller" }, this.stage), this.sentence);
+    /** @type {{source: Side, target: Side} | null} */
+    this.sides = null;
+    this.width = 0; // for which the words were arranged
+    /** @type {{head: Head | null, lines: import("#views/translation_lines.js").Line[]}} */
+    this.atRest = { head: null, lines: [] };
+  }
 
-  /** What is aligned by: the layer that is chosen, or all where it is not of cross-attention. */
-  const chosen = (state) => {
-    const layer = recording.layers[state.layer];
-    const own = layer.kind === "cross" && state.aligned !== "all";
-    const base = layer.kind === "cross" ? layer : cross.at(-1);
-    const alike = ({ querySequence, keySequence }) =>
+  /** What aligns the words: the selected layer, or all layers of cross-attention if it is not one of them. */
+  get alignment() {
+    const { layer, recording, state } = this.view;
+    const cross = recording.layers.filter(isCross);
+    const base = isCross(layer) ? layer : cross[cross.length - 1];
+    const by = isCross(layer) ? state.alignBy : "all";
+    const hasSameTexts = (/** @type {Layer} */ { querySequence, keySequence }) =>
       querySequence === base.querySequence && keySequence === base.keySequence;
-    return {
-      base,
-      own,
-      layers: own ? [base] : cross.filter(alike),
-      heads: own && state.aligned === "heads" ? state.heads : null,
+    return { base, by, layers: by === "all" ? cross.filter(hasSameTexts) : [base] };
+  }
+
+  /** Null while weights are loading. @returns {Head | null} */
+  get head() {
+    const { base, by, layers } = this.alignment;
+    return by === "heads" ? this.view.unit.head(base) : this.view.unit.meanHead(layers);
+  }
+
+  layers() {
+    return this.alignment.layers;
+  }
+
+  update() {
+    const { by, layers } = this.alignment;
+    const { select } = this.alignBy;
+    select.value = by;
+    select.disabled = !isCross(this.view.layer);
+    const names = layers.map(({ name }) => name).join(", ");
+    this.layerNames.textContent = select.disabled ? "The selected head is not a cross-attention head." : names;
+  }
+
+  paint() {
+    const { base } = this.alignment;
+    const sides = this.buildSides(base);
+    this.arrange(sides);
+    const focus = this.focusOn(base);
+    const selected = this.selected(base);
+    mark(sides.source, focus.keys, selected.keys);
+    mark(sides.target, focus.queries, selected.queries);
+    const { head } = this;
+    if (!head) return this.lines.replaceChildren();
+    const ranked = rankedOf(head, focus);
+    const lines = ranked.length ? linesOf(ranked, focus) : this.linesAtRest(head, sides);
+    drawLines(this.lines, lines, { ...sides, focus, isColumn: this.isColumn });
+    if (ranked.length === 1) this.number(ranked[0], focus.queries.length ? sides.source : sides.target);
+    this.sentence.textContent = ranked.length ? describe(head, ranked, focus, sides) : AT_REST;
+  }
+
+  get isColumn() {
+    return this.stage.classList.contains("columns");
+  }
+
+  /** The texts on the page, built again if they are other ones. @param {Layer} base */
+  buildSides({ querySequence, keySequence }) {
+    const { unit, recording } = this.view;
+    const [target, source] = [querySequence, keySequence].map((sequence) => unit.text(recording.sequences[sequence]));
+    if (this.sides?.source.text === source && this.sides.target.text === target) return this.sides;
+    this.sides = {
+      source: this.buildSide(source, keySequence, "source", "Source"),
+      target: this.buildSide(target, querySequence, "target", "Translation"),
     };
-  };
-
-  const lay = (layer) => {
-    texts = [
-      new Text(layer.keySequence, wordsOf(layer.keys), "Source", "source"),
-      new Text(layer.querySequence, wordsOf(layer.queries), "Translation", "target"),
-    ];
-    stage.replaceChildren(lines, ...texts.map(({ node }) => node));
-    for (const [index, text] of texts.entries())
-      listen(store, text, texts[1 - index], () => stage.classList.contains("columns"));
-    made.name = "";
-    width = 0;
-  };
-
-  /** Two lines where each fits into one, else two columns. */
-  const arrange = () => {
-    if (place.clientWidth === width) return;
-    stage.classList.remove("columns");
-    const long = texts.some(({ words }) => words.length > MOST_IN_LINE);
-    const columns =
-      long ||
-      texts.some(
-        ({ options }) => options[options.length - 1].offsetTop > options[0].offsetTop + options[0].offsetHeight / 2,
-      );
-    stage.classList.toggle("columns", columns);
-    for (const { list } of texts) list.setAttribute("aria-orientation", columns ? "vertical" : "horizontal");
-    width = place.clientWidth;
-  };
-
-  /** The alignment, or null while weights are on their way. @returns {Alignment | null} */
-  const alignmentOf = (state, { base, layers, heads }) => {
-    if (!texts.length || !layers.every((layer) => layer.head(heads ?? everyHead(layer)))) return null;
-    const name = [base.name, layers.length, heads, state.hidden].join(" ");
-    if (made.name !== name) {
-      const head = heads ? base.head(heads) : together(layers.flatMap(({ numbers }) => numbers));
-      Object.assign(made, { name, alignment: new Alignment(head, texts[1].words, texts[0].words, hides(base, state)) });
-    }
-    return made.alignment;
-  };
-
-  const paint = () => {
-    _asked = 0;
-    const state = store.get();
-    if (!state.views.includes("translation") || place.clientWidth === 0) return;
-    const what = chosen(state);
-    arrange();
-    for (const text of texts) text.unmark(state.tokens);
-    const alignment = alignmentOf(state, what);
-    if (!texts.length || !alignment) return lines.replaceChildren();
-    const pointed = pointedIn(recording.layers[state.layer], state);
-    const [source, target] = texts.map((text) => text.wordsAt(pointed));
-    texts[0].mark(source);
-    texts[1].mark(target);
-    const found = linksOf(alignment, target, source, MOST_LINES);
-    const both = target.length > 0 && source.length > 0; // one cell, or words of both texts
-    const atRest = !target.length && !source.length;
-    draw(
-      lines,
-      texts,
-      atRest
-        ? what.layers.some(({ header }) => header.form === "remote")
-          ? []
-          : linesAtRest(alignment)
-        : found.filter(({ weight, source: word }) => weight >= FAINTEST || (both && source.includes(word))),
-      both ? source : null,
-    );
-    if (target.length + source.length === 1 || both) number(texts, target.length ? target : source, found);
-    told.textContent = atRest
-      ? "Point at a word, or go there with Tab and the arrow keys, to see what it is aligned with."
-      : sentences(alignment, texts, source, target);
-  };
-  const soon = () => {
-    _asked ||= requestAnimationFrame(paint);
-  };
-
-  store.subscribe((state, before) => {
-    choice.value = state.aligned;
-    if (state.views.includes("translation")) {
-      const { base, own, layers } = chosen(state);
-      const waiting = layers.filter(({ ready }) => !ready);
-      if (waiting.length) Promise.all(waiting.map((layer) => layer.load())).then(() => store.set({}));
-      const old = chosen(before).base;
-      if (!texts.length || base.keySequence !== old.keySequence || base.querySequence !== old.querySequence) lay(base);
-      const elsewhere = recording.layers[state.layer].kind !== "cross";
-      choice.disabled = elsewhere;
-      if (elsewhere) choice.value = "all";
-      note.textContent = elsewhere
-        ? "The head that is chosen is not one of cross-attention."
-        : own
-          ? base.name
-          : layers.map(({ name }) => name).join(", ");
-    }
-    soon();
-  });
-  new ResizeObserver(soon).observe(place);
-  return () => {
-    const state = store.get();
-    const columns = ["target word index", "target word", "source word index", "source word", "weight"];
-    const alignment = alignmentOf(state, chosen(state));
-    if (!alignment) return { columns, rows: [] };
-    const [source, target] = texts.map((text) => text.wordsAt(state.tokens));
-    const found = linksOf(alignment, target.length || source.length ? target : [...alignment.target.keys()], source);
-    const [sources, targets] = texts.map(({ words }) => words.map(({ text }) => text));
-    found.sort((a, b) => a.target - b.target || a.source - b.source);
-    return {
-      columns,
-      rows: found.map(({ target: word, source: other, weight }) => [
-        word,
-        targets[word],
-        other,
-        sources[other],
-        weight,
-      ]),
-    };
-  };
-}
-
-/** One text: a list of its words. */
-class Text {
-  /** @param {number} sequence @param {import("#data/words.js").Word[]} words */
-  constructor(sequence, words, name, side) {
-    this.sequence = sequence;
-    this.words = words;
-    this.wordOf = wordOfEach(words);
-    this.current = 0;
-    this.options = words.map(({ text, special }, index) =>
-      element(
-        "span",
-        {
-          role: "option",
-          class: special ? "word special" : "word",
-          dir: "auto",
-          "data-index": index,
-          "aria-selected": "false",
-          tabindex: index === 0 ? "0" : "-1",
-        },
-        text,
-      ),
-    );
-    this.list = element(
-      "div",
-      { role: "listbox", class: "words", "aria-multiselectable": "true", "aria-label": `${name}, word by word` },
-      ...this.options,
-    );
-    this.node = element(
-      "div",
-      { class: `side ${side}` },
-      element("p", { class: "role", "aria-hidden": "true" }, name),
-      this.list,
-    );
+    this.stage.replaceChildren(this.lines, this.sides.source.node, this.sides.target.node);
+    this.width = 0;
+    return this.sides;
   }
 
-  /** The words that tokens are pieces of. @param {import("#state/store.js").Token[]} tokens */
-  wordsAt(tokens) {
-    return [
-      ...new Set(tokens.filter(({ sequence }) => sequence === this.sequence).map(({ index }) => this.wordOf[index])),
-    ];
-  }
-
-  tokens(word) {
-    return this.words[word].pieces.map((index) => ({ sequence: this.sequence, index }));
-  }
-
-  /** As at rest, with what is held. */
-  unmark(tokens) {
-    const held = new Set(this.wordsAt(tokens));
-    this.options.forEach((node, word) => {
-      node.classList.remove("at");
-      node.removeAttribute("data-weight");
-      node.style.removeProperty("--share");
-      node.setAttribute("aria-selected", String(held.has(word)));
+  /** @param {Sequence} text @param {number} sequence @param {"source" | "target"} side @param {string} title @returns {Side} */
+  buildSide(text, sequence, side, title) {
+    const words = text.display.map((_, index) => wordNode(text, index));
+    const label = `${title}, word by word`;
+    const attributes = { role: "listbox", class: "words", "aria-multiselectable": "true", "aria-label": label };
+    const list = element("div", attributes, ...words);
+    const role = element("p", { class: "role", "aria-hidden": "true" }, title);
+    const { view } = this;
+    const { focus } = listen(list, words, {
+      point: (index) => view.set({ hover: index === null ? null : { token: { sequence, index } } }),
+      select: (index, event) => toggleSelection(view.store, { sequence, index }, addsToSelection(event)),
+      clear: () => view.set({ tokens: [] }),
+      isVertical: () => this.isColumn,
+      toOther: () => this.sides?.[side === "source" ? "target" : "source"].focus(),
     });
+    return { text, node: element("div", { class: `side ${side}` }, role, list), list, words, focus };
   }
 
-  mark(words) {
-    for (const word of words) this.options[word].classList.add("at");
-  }
-}
-
-const everyHead = ({ heads }) => heads.map((_, head) => head);
-
-function listen(store, text, other, inColumns) {
-  const { list, options } = text;
-  const at = (event) => Number(event.target.dataset?.index ?? -1);
-  const point = (word) => store.set({ hover: { token: text.tokens(word)[0] } });
-  const go = (to, { options: all } = text) => all[Math.min(Math.max(to, 0), all.length - 1)].focus();
-  const toggle = (event, word) => holdWord(store, text.tokens(word), event.ctrlKey || event.metaKey);
-  list.addEventListener("pointerover", (event) => at(event) >= 0 && point(at(event)));
-  list.addEventListener("pointerleave", () => store.set({ hover: null }));
-  list.addEventListener("focusout", () => store.set({ hover: null }));
-  list.addEventListener("focusin", (event) => {
-    options[text.current].tabIndex = -1;
-    text.current = at(event);
-    options[text.current].tabIndex = 0;
-    point(text.current);
-  });
-  list.addEventListener("click", (event) => at(event) >= 0 && toggle(event, at(event)));
-  list.addEventListener("keydown", (event) => {
-    const word = at(event);
-    switch (inColumns() ? (ACROSS[event.key] ?? event.key) : event.key) {
-      case "ArrowLeft":
-        go(word - 1);
-        break;
-      case "ArrowRight":
-        go(word + 1);
-        break;
-      case "ArrowUp":
-      case "ArrowDown":
-        go(other.current, other);
-        break;
-      case "Home":
-        go(0);
-        break;
-      case "End":
-        go(options.length - 1);
-        break;
-      case "Enter":
-      case " ":
-        toggle(event, word);
-        break;
-      case "Escape":
-        store.set({ tokens: [] });
-        break;
-      default:
-        return;
+  /** Two lines if each text fits into one, else two columns. @param {{source: Side, target: Side}} sides */
+  arrange({ source, target }) {
+    if (this.place.clientWidth === this.width) return;
+    this.stage.classList.remove("columns");
+    const isLong = (/** @type {Side} */ { words }) => words.length > MAX_WORDS_IN_LINE || lineCount(words) > 1;
+    this.stage.classList.toggle("columns", isLong(source) || isLong(target));
+    for (const { list } of [source, target]) {
+      list.setAttribute("aria-orientation", this.isColumn ? "vertical" : "horizontal");
     }
-    event.preventDefault();
-  });
+    this.width = this.place.clientWidth;
+  }
+
+  /** The words that the pointer or the keyboard is at, in any view, or else those that are selected. @param {Layer} base @returns {Focus} */
+  focusOn(base) {
+    const { layer, state } = this.view;
+    const cell = state.hover?.cell;
+    if (!cell || layer === base) return focusedCells(base, state);
+    const query = { sequence: layer.querySequence, index: cell.query };
+    const key = { sequence: layer.keySequence, index: cell.key };
+    return focusedCells(base, { ...state, hover: null, tokens: [query, key] });
+  }
+
+  /** @param {Layer} base @returns {Focus} */
+  selected(base) {
+    return focusedCells(base, { ...this.view.state, hover: null });
+  }
+
+  /** @param {Head} head @param {{target: Side}} sides */
+  linesAtRest(head, { target }) {
+    if (this.layers().some(({ isRemote }) => isRemote)) return [];
+    if (this.atRest.head !== head) this.atRest = { head, lines: linesAtRest(head, target.text.length) };
+    return this.atRest.lines;
+  }
+
+  /** Tint the words that one word is aligned with, and write the weights beside them. @param {Ranked} ranked @param {Side} side */
+  number({ entries }, { words }) {
+    const isSource = words === this.sides?.source.words;
+    for (const { query, key, weight, error } of entries) {
+      const node = words[isSource ? key : query];
+      node.style.setProperty("--share", position(weight, this.view.state.scale, entries[0].weight).toFixed(3));
+      if (weight >= MIN_NUMBERED) node.setAttribute("data-weight", formatWeight(weight, error));
+    }
+  }
+
+  /** The weights of the selected words, or all. */
+  async table() {
+    const { view } = this;
+    const { base, by, layers } = this.alignment;
+    const { queries: target, keys: source } = view.unit.texts(base);
+    const selected = this.selected(base);
+    const isAll = selected.queries.length + selected.keys.length === 0;
+    if (isAll && layers.some(({ isRemote }) => isRemote)) throw new NotSaved(SELECT_WORDS);
+    const words = isAll ? { queries: [...target.display.keys()], keys: [] } : selected;
+    const head = await whenLoaded(view.recording, () => this.head);
+    await head.fetch(words.queries, words.keys);
+    const ranked = rankedOf(head, words);
+    const heads = by === "heads" ? view.state.heads : layers.flatMap(({ headIndices }) => headIndices);
+    const column = new WeightColumn({ ...view.state, heads, reduce: by === "heads" ? view.state.reduce : "mean" });
+    column.someNotRescaled = ranked.some(({ notRescaled }) => notRescaled);
+    const entries = ranked.flatMap((each) => each.entries).sort((a, b) => a.query - b.query || a.key - b.key);
+    const rows = entries.map((entry) => [...pairCells(target, source, entry), column.round(entry)]);
+    return { columns: ["target word index", "target word", "source word index", "source word", column.name], rows };
+  }
 }
 
-/** Hold all pieces of a word alone, or let them go if they were; with `more`, beside what is held. */
-function holdWord(store, pieces, more) {
-  const { tokens } = store.get();
-  const among = (all, { sequence, index }) => all.some((each) => each.sequence === sequence && each.index === index);
-  const held = pieces.every((piece) => among(tokens, piece));
-  const others = tokens.filter((token) => !among(pieces, token));
-  if (more) store.set({ tokens: held ? others : [...others, ...pieces] });
-  else store.set({ tokens: held && !others.length ? [] : pieces });
+/** @param {Layer} layer */
+function isCross({ kind }) {
+  return kind === "cross";
 }
 
-/** The tokens that are pointed at, in whatever view, or else held. */
-function pointedIn({ querySequence, keySequence }, { hover, tokens }) {
-  if (hover?.cell)
-    return [
-      { sequence: querySequence, index: hover.cell.query },
-      { sequence: keySequence, index: hover.cell.key },
-    ];
-  return hover?.token ? [hover.token] : tokens;
+/** @param {Sequence} text @param {number} index */
+function wordNode({ display, isSpecial }, index) {
+  const kind = isSpecial[index] ? "word special" : "word";
+  const attributes = { role: "option", class: kind, dir: "auto", "data-index": index, "aria-selected": "false" };
+  return element("span", attributes, display[index]);
 }
 
-/** What some target words are aligned with, each with at most so many words; where there are none, some source words. */
-function linksOf(alignment, target, source, most = Infinity) {
-  const first = ({ aligned }) => aligned.slice(0, most);
-  return target.length
-    ? target.flatMap((word) =>
-        first(alignment.row(word)).map((link) => ({
-          target: word,
-          source: link.word,
-          weight: link.weight,
-          direction: "out",
-        })),
-      )
-    : source.flatMap((word) =>
-        first(alignment.column(word)).map((link) => ({
-          target: link.word,
-          source: word,
-          weight: link.weight,
-          direction: "in",
-        })),
-      );
+/** @param {HTMLElement[]} words */
+function lineCount(words) {
+  return new Set(words.map(({ offsetTop }) => offsetTop)).size;
 }
 
-/** For each target word its strongest source words. */
-function linesAtRest(alignment) {
-  if (alignment.target.length > MOST_AT_REST) return [];
-  return alignment.target.flatMap((_, target) =>
-    alignment
-      .row(target)
-      .aligned.filter(({ weight }, rank) => rank === 0 || (rank < LINES_AT_REST && weight >= AT_REST))
-      .map(({ word, weight }) => ({ target, source: word, weight, direction: "rest" })),
+/** Show which words are focused and selected, and nothing else. @param {Side} side @param {number[]} focused @param {number[]} selected */
+function mark({ words }, focused, selected) {
+  for (const [index, node] of words.entries()) {
+    node.classList.toggle("focused", focused.includes(index));
+    node.setAttribute("aria-selected", String(selected.includes(index)));
+    node.removeAttribute("data-weight");
+    node.style.removeProperty("--share");
+  }
+}
+
+/** What words of the translation are aligned with; if there are none, words of the source. @param {Head} head @param {Focus} focus @returns {Ranked[]} */
+function rankedOf(head, { queries, keys }) {
+  const all = queries.length ? queries.map((query) => head.row(query)) : keys.map((key) => head.column(key));
+  return all.map((ranked) => (ranked.loading ? { entries: [], rest: 0, loading: true } : ranked));
+}
+
+/** The focused words as sentences. @param {Head} head @param {Ranked[]} ranked  As `rankedOf` returns them. @param {Focus} focus @param {{source: Side, target: Side}} sides */
+function describe(head, ranked, { queries, keys }, { source, target }) {
+  const [sources, targets] = [source.text.labels, target.text.labels];
+  const cells = queries.flatMap((query) => keys.map((key) => ({ query, key })));
+  const pairs = cells.map(
+    ({ query, key }) => `${targets[query]} – ${sources[key]}: ${describeCell(head, query, key)}.`,
   );
+  const lists = ranked.map((each, index) =>
+    queries.length
+      ? `${targets[queries[index]]}: ${listWeights(each, MAX_LISTED, ({ key }) => sources[key])}.`
+      : `${sources[keys[index]]}: ${listWeights(each, MAX_LISTED, ({ query }) => targets[query], "from")}.`,
+  );
+  return (pairs.length ? pairs : lists).slice(0, MAX_LISTED).join(" ");
 }
 
-/** Draw lines, the strongest on top; `among` are the source words whose lines are meant where others stand beside them. */
-function draw(svg, [source, target], found, among) {
-  const frame = svg.getBoundingClientRect();
-  const columns = svg.parentElement.classList.contains("columns");
-  const box = (node) => {
-    const { left, right, top, bottom } = node.getBoundingClientRect();
-    return { left: left - frame.left, right: right - frame.left, top: top - frame.top, bottom: bottom - frame.top };
-  };
-  const boxes = new Map();
-  const boxOf = (node) => boxes.get(node) ?? boxes.set(node, box(node)).get(node);
-  const path = (link) => {
-    const [from, to] = [boxOf(target.options[link.target]), boxOf(source.options[link.source])];
-    const beside = among && !among.includes(link.source) ? " beside" : "";
-    return svgElement(
-      "path",
-      {
-        d: columns ? across(to, from) : upright(to, from),
-        class: `aligned ${link.direction}${beside}`,
-        "stroke-width": (0.7 + 5.3 * link.weight).toFixed(2),
-        "stroke-opacity": (0.15 + 0.85 * position(link.weight)).toFixed(3),
-        "data-source": link.source,
-        "data-target": link.target,
-        "data-weight": link.weight.toFixed(5),
-      },
-      svgElement(
-        "title",
-        {},
-        `${target.words[link.target].text} – ${source.words[link.source].text}: ${written(link.weight)}`,
-      ),
-    );
-  };
-  svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  svg.replaceChildren(...[...found].sort((a, b) => a.weight - b.weight).map(path));
-}
-
-/** From a word down to one of the line below. */
-function upright(upper, lower) {
-  const [x1, x2] = [(upper.left + upper.right) / 2, (lower.left + lower.right) / 2];
-  const bend = (upper.bottom + lower.top) / 2;
-  return `M${x1.toFixed(1)} ${upper.bottom.toFixed(1)}C${x1.toFixed(1)} ${bend.toFixed(1)} ${x2.toFixed(1)} ${bend.toFixed(1)} ${x2.toFixed(1)} ${lower.top.toFixed(1)}`;
-}
-
-/** From a word of the left column to one of the right. */
-function across(left, right) {
-  const [y1, y2] = [(left.top + left.bottom) / 2, (right.top + right.bottom) / 2];
-  const bend = (left.right + right.left) / 2;
-  return `M${left.right.toFixed(1)} ${y1.toFixed(1)}C${bend.toFixed(1)} ${y1.toFixed(1)} ${bend.toFixed(1)} ${y2.toFixed(1)} ${right.left.toFixed(1)} ${y2.toFixed(1)}`;
-}
-
-/** Write the weights beside the words that one word is aligned with. */
-function number([source, target], words, found) {
-  if (words.length !== 1) return;
-  for (const { weight, direction, ...ends } of found) {
-    const node = direction === "out" ? source.options[ends.source] : target.options[ends.target];
-    node.style.setProperty("--share", position(weight).toFixed(3));
-    if (weight >= NUMBERED) node.setAttribute("data-weight", written(weight));
-  }
-}
-
-/** What the chosen words are aligned with, in words. */
-function sentences(alignment, [source, target], sourceWords, targetWords) {
-  const list = (some, words) =>
-    some
-      .slice(0, TOLD)
-      .map(({ word, weight }) => `${words[word].text} ${written(weight)}`)
-      .join(", ") || "none";
-  const unknown = ({ left, waiting }) =>
-    waiting ? ", reading …" : left >= 0.001 ? `; ${written(left)} on others, which this file does not name` : "";
-  if (targetWords.length && sourceWords.length) {
-    const pairs = targetWords.flatMap((row) =>
-      sourceWords.map((column) => pair(alignment, target.words[row].text, source.words[column].text, row, column)),
-    );
-    return pairs.slice(0, TOLD).join(" ");
-  }
-  const rows = targetWords.map((word) => [target.words[word].text, alignment.row(word), source.words]);
-  const columns = sourceWords.map((word) => [source.words[word].text, alignment.column(word), target.words]);
-  return [...rows, ...columns]
-    .slice(0, TOLD)
-    .map(([text, some, words]) => `${text}: ${list(some.aligned, words)}${unknown(some)}.`)
-    .join(" ");
-}
-
-function pair(alignment, name, other, row, column) {
-  const { aligned, left, waiting } = alignment.row(row);
-  if (waiting) return `${name} – ${other}: reading …`;
-  const weight = aligned.find(({ word }) => word === column)?.weight ?? 0;
-  if (left < 0.001) return `${name} – ${other}: ${written(weight)}.`;
-  return `${name} – ${other}: ${written(weight)} to ${written(Math.min(weight + left, 1))}, as this file does not name all.`;
+/** @param {Head} head @param {number} query @param {number} key */
+function describeCell(head, query, key) {
+  const { state, weight, upperBound, error } = head.cell(query, key);
+  if (state === "known") return formatWeight(weight, error);
+  if (state !== "unknown") return state;
+  return head.isRemote ? "loading …" : `at most ${formatWeight(upperBound, error)}, not stored in this file`;
 }

@@ -1,0 +1,152 @@
+"""How much attention goes to each part of a text, such as the system prompt or the recent tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.analysis.head_scores import Columns
+from regard.analysis.layer import Layer, require_one_sequence
+from regard.analysis.recording import Recording
+from regard.analysis.segment_positions import LayerSegments, Positions, Segments, resolve_segments
+from regard.errors import InvalidArgument, InvalidType
+from regard.ops.masks import Padding, Window
+from regard.ops.measures import Mass, Measure, Received
+
+
+def segment_attention(
+    recording: Recording | Iterable[Layer], segments: Segments | None = None, queries: Positions | None = None
+) -> Columns:
+    """The share of attention that each head gives to the segments of a text.
+
+    The share of segment s is the mean over queries i of Σ_{j ∈ s} P_ij. Padding queries do not count. The shares of a
+    head add up to 1, or to less if its score has sinks. In a decoder a query attends only to the tokens up to its own,
+    so pass `queries` to see what the last tokens attend to.
+
+    Without names, a text of n tokens has these segments, where k = min(64, ⌈n / 10⌉):
+
+    ``first``
+        The first token, which many heads use as a sink.
+    ``recent``
+        In the self-attention of a decoder: the k tokens up to the query, p_i − k < j ≤ p_i, without the first.
+    ``end``
+        Elsewhere: the last k tokens.
+    ``beginning``
+        The k tokens after the first, without those that are recent or the end.
+    ``middle``
+        All others.
+
+    A chat has a segment for each turn instead (`regard.text.chat.chat_turns`), ``system``, ``user``, ``assistant``,
+    without the first token.
+
+    Args:
+        recording: A recording of one sequence, or some of its layers.
+        segments: Tokens by the name of their segment, as a part of the text, ``{"system": "You are helpful."}``, of
+            which every occurrence counts; as a range or slice of positions; or as a list of them. Tokens in none are
+            ``rest``, but in self-attention the first token is ``first``. A layer whose keys lack all of them is left
+            out, such as a decoder if only its source has them. Or ``"positions"`` or ``"turns"``. Default: the turns
+            of a chat if there are some, else positions.
+        queries: Count only these: a part of the text, a range, slice or list of positions, or the name of a segment or
+            turn. Default: all.
+
+    Returns:
+        Columns by name, as ``pandas.DataFrame`` takes them: ``layer``, ``kind``, ``head`` (its index in the model),
+        ``segment``, ``num_tokens`` and ``share``. A row is a segment of a head.
+
+    Raises:
+        InvalidType: If an argument has the wrong type.
+        InvalidArgument: If there is no layer, or a batch of several sequences; or if segments overlap, or the
+            recording lacks the tokens of one or of the queries.
+
+    Memory:
+        O(tokens), in one pass over the weights of each layer.
+
+    Reference:
+        Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks", for the first token.
+
+    Example:
+        >>> import regard
+        >>> from regard.analysis import segment_attention
+        >>> recording = regard.pipelines.Translator.load().record("The cat is small.")
+        >>> table = segment_attention(recording.layers.cross, {"subject": "The cat"})
+        >>> table["segment"][:2], round(sum(table["share"][:2]), 3)
+        (['subject', 'rest'], 1.0)
+    """
+    columns: Columns = {name: [] for name in ("layer", "kind", "head", "segment", "num_tokens", "share")}
+    for resolved in resolve_segments(_as_layers(recording), segments, queries):
+        layer = resolved.layer
+        shares, counts = segment_shares(resolved), segment_sizes(resolved)
+        for number, head in enumerate(layer.head_indices):
+            columns["layer"] += [layer.name] * len(counts)
+            columns["kind"] += [layer.kind] * len(counts)
+            columns["head"] += [head] * len(counts)
+            columns["segment"] += list(counts)
+            columns["num_tokens"] += list(counts.values())
+            columns["share"] += [shares[name][number].item() for name in counts]
+    return columns
+
+
+def _as_layers(recording: Any) -> list[Layer]:
+    layers: Any = recording.layers if isinstance(recording, Recording) else recording
+    layers = list(layers) if isinstance(layers, Iterable) else [layers]
+    if not all(isinstance(layer, Layer) for layer in layers):
+        hint = "; pass its .recording" if hasattr(recording, "recording") else ""
+        raise InvalidType(f"recording: expected a Recording or layers, got {type(recording).__name__}{hint}")
+    if not layers:
+        raise InvalidArgument("recording: expected at least one layer of attention, got none")
+    require_one_sequence(layers)
+    return layers
+
+
+def segment_measures(resolved: LayerSegments) -> dict[str, Measure]:
+    """What `segment_shares` needs of the weights of a layer, by name."""
+    measures: dict[str, Measure] = {"received": Received()}
+    if resolved.num_recent:
+        recent, weights = Window(resolved.num_recent - 1, 0), resolved.layer.weights
+        measures["recent"] = Mass(recent)
+        for name, keys in resolved.keys.items():
+            is_key = torch.zeros(1, weights.shape[3], dtype=torch.bool, device=weights.device)
+            is_key[0, keys] = True
+            measures[f"recent {name}"] = Mass(recent & Padding(is_key))
+    return measures
+
+
+def segment_shares(
+    resolved: LayerSegments, measured: Mapping[str, Any] | None = None
+) -> dict[str, Float[Tensor, " heads"]]:
+    """The share of each segment of a layer by its name, in float64; see `segment_attention`.
+
+    Args:
+        resolved: The segments of a layer.
+        measured: The results of `segment_measures` over all queries, if `resolved` counts all. Default: they are
+            measured.
+    """
+    weights, count = resolved.layer.weights.detach(), len(resolved.queries)
+    if count < weights.shape[2]:
+        weights, measured = weights.at(queries=resolved.queries), None
+    if measured is None:
+        measured = weights.measure(segment_measures(resolved))
+    received = measured["received"][0].cpu().double() / count  # (heads, keys)
+    shares = {name: received[:, keys].sum(1) for name, keys in resolved.keys.items()}
+    if not resolved.num_recent:
+        return shares
+    recent, first, beginning = (
+        measured[name][0].cpu().double().sum(1) / count for name in ("recent", "recent first", "recent beginning")
+    )
+    shares["beginning"] -= beginning
+    shares["recent"] = recent - first
+    shares["middle"] = received.sum(1) - shares["first"] - shares["beginning"] - shares["recent"]
+    return shares
+
+
+def segment_sizes(resolved: LayerSegments) -> dict[str, int]:
+    """The number of tokens of each segment, by their order in the table."""
+    counts = {name: len(keys) for name, keys in resolved.keys.items()}
+    if not resolved.num_recent:
+        return counts
+    others = sum(counts.values()) + resolved.num_recent
+    return counts | {"middle": max(0, resolved.layer.weights.shape[3] - others), "recent": resolved.num_recent}

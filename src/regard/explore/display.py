@@ -1,0 +1,168 @@
+"""Display a recording: `show` opens its page in the browser or in a notebook, which also displays bare recordings."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.analysis import recording as recording_module
+from regard.analysis.recording import Recording
+from regard.errors import InvalidArgument
+from regard.explore.pack import MAX_QKV_BYTES, check, qkv
+from regard.explore.page import page, write_page
+from regard.explore.sketch import plan_sketches
+
+if TYPE_CHECKING:
+    from regard.explore.widget import ExplorerWidget
+    from regard.watching.result import WatchResult
+
+FILE_NAME = "attention.html"
+HEIGHT = 800
+"""Height of a frame in CSS pixels; a longer page scrolls in it."""
+SANDBOX = "allow-scripts allow-downloads"
+"""What the page may do in a frame: run its own scripts and save files. It does not share the notebook's origin."""
+MAX_PREVIEW_BYTES = 20_000_000
+"""Largest page that a notebook displays for a bare recording; notebooks save what they display."""
+BYTES_PER_BLOCK, BYTES_PER_TOP_KEY = 1.0, 2.5
+"""Typical bytes in a page, deflated and in base64, of a block of its maps, and of a named key with its weight."""
+
+
+def show(
+    recording: Recording | WatchResult,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    tokens: Sequence[str] | None = None,
+    target_tokens: Sequence[str] | None = None,
+    compare_with: Recording | None = None,
+) -> Path | ExplorerWidget | HtmlFrame:
+    """Show what attends to what: in a notebook below the cell, elsewhere as a page in the browser.
+
+    Args:
+        recording: A recording of one sequence, or the result of `regard.watch`, whose last recording is shown. Of a
+            batch, select a sequence first: ``regard.show(result.recording.select(1, tokens=tokens))``.
+        path: Where to write the page. Default: nowhere in a notebook, elsewhere ``attention.html`` in a new temporary
+            folder.
+        tokens: The tokens of the sequence. Default: those of the recording; if it has none, numbers.
+        target_tokens: Those of the decoder, in a model with encoder and decoder.
+        compare_with: Another recording, with which the first is compared.
+
+    Returns:
+        In a notebook a widget, whose ``state`` is what the page shows, or an `HtmlFrame` if anywidget is not installed
+        (``pip install 'regard[notebook]'``). Elsewhere the path of the page, so that you can open it yourself if no
+        browser was found.
+
+    Raises:
+        InvalidType: If something is not a recording, or tokens are not a list of tokens.
+        InvalidArgument: If a recording cannot be shown, two cannot be compared, or a layer has another number of
+            tokens; the message has every reason.
+        InvalidFile: If the page cannot be written there.
+    """
+    shown = _one_sequence(recording, tokens, target_tokens)
+    is_notebook = in_notebook()
+    if is_notebook and path is None:
+        return _in_cell(page(shown, compare_with=compare_with))
+    file = write_page(
+        shown, Path(tempfile.mkdtemp(prefix="regard-"), FILE_NAME) if path is None else path, compare_with=compare_with
+    )
+    if is_notebook:
+        return _in_cell(file.read_bytes().decode("utf-8"))
+    webbrowser.open(file.resolve().as_uri())
+    return file
+
+
+def _one_sequence(
+    shown: Recording | WatchResult, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None
+) -> Recording:
+    """The recording, or the last one of a watch, with the names of its tokens."""
+    recording: Any = getattr(shown, "recording", shown)
+    check(recording)
+    if recording is shown and tokens is None and target_tokens is None:
+        return recording
+    return recording.select(tokens=tokens, target_tokens=target_tokens)
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a notebook: in a shell of IPython that has a kernel, or in marimo."""
+    marimo = sys.modules.get("marimo")
+    if marimo is not None and marimo.running_in_notebook():
+        return True
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+def _in_cell(text: str) -> ExplorerWidget | HtmlFrame:
+    if find_spec("anywidget") is None:
+        return HtmlFrame(text)
+    from regard.explore.widget import ExplorerWidget
+
+    return ExplorerWidget(html=text)
+
+
+@dataclass(frozen=True)
+class HtmlFrame:
+    """A page that notebooks display in a sandboxed frame, where there is no widget.
+
+    Args:
+        html: A whole HTML document.
+        height: Height of the frame in CSS pixels.
+    """
+
+    html: str
+    height: int = HEIGHT
+
+    def __repr__(self) -> str:
+        return f"HtmlFrame({len(self.html):,} characters)"
+
+    def _repr_html_(self) -> str:
+        style = f"display: block; width: 100%; height: {self.height}px; border: 0"
+        return (
+            f'<iframe title="What attends to what" sandbox="{SANDBOX}" style="{style}" '
+            f'srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+
+def notebook_html(recording: Recording) -> str:
+    """The HTML that a notebook displays for a bare recording: its page in a frame.
+
+    If the page would be large, or the recording cannot be shown, as one of a batch, the HTML says what to do.
+    """
+    try:
+        check(recording)
+        size = estimate_page_bytes(recording)
+        if size <= MAX_PREVIEW_BYTES:
+            return HtmlFrame(page(recording))._repr_html_()
+    except InvalidArgument as error:
+        return f"<p>{escape(str(error))}</p>"
+    return (
+        f"<p>A recording of {len(recording.layers)} layers, whose page takes about {size / 1e6:,.0f} MB: "
+        "<code>regard.show(recording)</code> shows it, <code>regard.show(recording, path)</code> writes it.</p>"
+    )
+
+
+def estimate_page_bytes(recording: Recording) -> float:
+    """The size of a page, to within a factor of about 2, without computing any weights.
+
+    How well weights compress depends on the model: it is least where they are spread evenly.
+    """
+    plans = plan_sketches([layer.weights.shape for layer in recording.layers])
+    blocks = top_keys = 0
+    for layer, plan in zip(recording.layers, plans, strict=True):
+        _, heads, queries, keys = layer.weights.shape
+        for size in (1,) if plan is None else plan.levels:
+            blocks += heads * -(-queries // size) * -(-keys // size)
+        top_keys += 0 if plan is None else heads * queries * plan.top_k
+    qkv_bytes = sum(4 * part.numel() for layer in recording.layers for part in qkv(layer).values())
+    qkv_bytes = qkv_bytes * 4 / 3 if qkv_bytes <= MAX_QKV_BYTES else 0
+    return BYTES_PER_BLOCK * blocks + BYTES_PER_TOP_KEY * top_keys + qkv_bytes
+
+
+recording_module.html_preview = notebook_html  # analysis does not import what displays it

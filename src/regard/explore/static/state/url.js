@@ -1,0 +1,224 @@
+// The state as a URL fragment, such as `layer=encoder.0&head=3&token=source.5`, and kept in step with the address or the notebook.
+
+import { REDUCTIONS } from "#data/combined_heads.js";
+import { HIDE_OPTIONS } from "#data/hidden_keys.js";
+import { PALETTES, SCALES } from "#ui/color.js";
+
+/**
+ * @typedef {import("#data/recording.js").Recording} Recording
+ * @typedef {import("#state/store.js").State} State
+ * @typedef {import("#state/store.js").Store} Store
+ * @typedef {import("#state/store.js").Token} Token
+ */
+/**
+ * A field of the state: its name in the URL, its value at first, and how it is written and read; `read` returns undefined for what does not exist.
+ * @template Value
+ * @typedef {{name?: string, initial: Value | ((recording: Recording) => Value), write(value: Value, recording: Recording, state: State): string | null,
+ *   read(text: string, recording: Recording, state: State): Value | undefined}} Field
+ */
+/** @typedef {Record<string, Field<any>>} Fields */
+
+export const THEMES = ["auto", "light", "dark"];
+const PAUSE = 200; // ms; browsers refuse an address that changes with every key stroke
+
+/** @param {string[]} options @returns {Field<string>} */
+export const oneOf = (options) => ({
+  initial: options[0],
+  write: (value) => value,
+  read: (text) => (options.includes(text) ? text : undefined),
+});
+
+/** @param {string[]} options @returns {Field<string[]>} */
+export const someOf = (options) => ({
+  initial: [],
+  write: (values) => values.join(","),
+  read(text) {
+    const found = text.split(",").filter((value) => options.includes(value));
+    return found.length > 0 || text === "" ? found : undefined;
+  },
+});
+
+/** @type {Field<boolean>} */
+export const flag = {
+  initial: false,
+  write: (on) => (on ? "1" : null),
+  read: (text) => (text === "1" ? true : undefined),
+};
+
+/** A number from 0 to 1. @param {number} initial @returns {Field<number>} */
+export const fraction = (initial) => ({
+  initial,
+  write: String,
+  read: (text) => (text !== "" && Number(text) >= 0 && Number(text) <= 1 ? Number(text) : undefined),
+});
+
+/** A whole number, or null. @type {Field<number | null>} */
+export const count = {
+  initial: null,
+  write: (number) => (number === null ? null : String(number)),
+  read: (text) => (/^\d+$/.test(text) ? Number(text) : undefined),
+};
+
+/** @type {Fields} */
+const PAGE_FIELDS = {
+  layer: {
+    initial: (/** @type {Recording} */ { opening }) => opening.layer,
+    write: (layer, { layers }) => layers[layer].name,
+    read: (text, { layers }) => found(layers.findIndex(({ name }) => name === text)),
+  },
+  heads: {
+    name: "head",
+    initial: (/** @type {Recording} */ { opening }) => [opening.head],
+    write: (heads, { layers }, { layer }) =>
+      heads.map((/** @type {number} */ head) => layers[layer].headIndices[head]).join(","),
+    read(text, { layers }, { layer }) {
+      const heads = text
+        .split(",")
+        .map((each) => layers[layer].headIndices.indexOf(/^\d+$/.test(each) ? Number(each) : -1));
+      return heads.includes(-1) ? undefined : [...new Set(heads)];
+    },
+  },
+  tokens: {
+    name: "token",
+    initial: [],
+    write: (tokens, { sequences }) =>
+      tokens.map((/** @type {Token} */ { sequence, index }) => `${sequences[sequence].role}.${index}`).join(","),
+    read: (text, recording) => text.split(",").flatMap((each) => readToken(each, recording) ?? []),
+  },
+  region: {
+    initial: null,
+    write: (region) => region && [...region.queries, ...region.keys].join("."),
+    read(text, { layers }, { layer }) {
+      const { queries, keys } = layers[layer];
+      if (!/^\d+(\.\d+){3}$/.test(text)) return undefined;
+      const [top, bottom, left, right] = text.split(".").map(Number);
+      const exists = top <= bottom && left <= right && bottom < queries.length && right < keys.length;
+      return exists ? { queries: [top, bottom], keys: [left, right] } : undefined;
+    },
+  },
+  reduce: oneOf(REDUCTIONS),
+  scale: oneOf(SCALES),
+  palette: oneOf(PALETTES),
+  hide: someOf(HIDE_OPTIONS),
+  rescale: flag,
+  mergeWords: { ...flag, name: "merge_words" },
+  sort: {
+    initial: "order",
+    write: (sort) => sort,
+    read: (text, { layers }) => (text === "selection" || Object.hasOwn(layers[0].scores, text) ? text : undefined),
+  },
+  minScore: { ...fraction(0), name: "min_score" },
+  theme: oneOf(THEMES),
+};
+
+/** The fields of the page and of its views. @param {{name: string, urlFields?: Fields}[]} views @param {(recording: Recording) => string[]} open  The views that are open at first. @returns {Fields} */
+export function fieldsOf(views, open) {
+  return {
+    ...PAGE_FIELDS,
+    views: { ...someOf(views.map(({ name }) => name)), initial: open },
+    ...Object.assign({}, ...views.map(({ urlFields }) => urlFields ?? {})),
+  };
+}
+
+/** What a newcomer sees. @param {Recording} recording @param {Fields} fields @returns {State} */
+export function defaultState(recording, fields) {
+  const values = Object.entries(fields).map(([name, { initial }]) => [
+    name,
+    typeof initial === "function" ? initial(recording) : initial,
+  ]);
+  return { ...Object.fromEntries(values), hover: null };
+}
+
+/** The fields that differ from the default, and always the head. @param {State} state @param {Recording} recording @param {Fields} fields */
+export function toFragment(state, recording, fields) {
+  const parameters = new URLSearchParams();
+  const initial = defaultState(recording, fields);
+  for (const [field, { name = field, write }] of Object.entries(fields)) {
+    const text = write(state[field], recording, state);
+    const always = field === "layer" || field === "heads";
+    if (text !== null && (always || text !== write(initial[field], recording, initial))) parameters.set(name, text);
+  }
+  return parameters.toString().replaceAll("%2C", ",");
+}
+
+/** The state of a fragment; what it does not name, or what does not exist, is as in the default. @param {string} fragment @param {Recording} recording @param {Fields} fields @returns {State} */
+export function fromFragment(fragment, recording, fields) {
+  const parameters = new URLSearchParams(fragment.replace(/^#/, ""));
+  const state = defaultState(recording, fields);
+  for (const [field, { name = field, read }] of Object.entries(fields)) {
+    const text = parameters.get(name);
+    const value = text === null ? undefined : read(text, recording, state);
+    if (value !== undefined) state[field] = value;
+    if (field === "layer" && state.layer !== recording.opening.layer) {
+      state.heads = [lowestEntropyHead(recording.layers[state.layer])];
+    }
+  }
+  return state;
+}
+
+/** @param {import("#data/layer.js").Layer} layer */
+function lowestEntropyHead({ scores, headIndices }) {
+  const entropies = headIndices.map((_, head) => scores.entropy?.[head] ?? Infinity);
+  return entropies.indexOf(Math.min(...entropies));
+}
+
+/** Keep the address and the store the same, both ways. @param {Store} store @param {Recording} recording @param {Fields} fields */
+export function bindAddress(store, recording, fields, place = window) {
+  let timer = 0;
+  const write = () => place.history.replaceState(null, "", `#${toFragment(store.get(), recording, fields)}`);
+  store.subscribe((state, before) => {
+    if (state === before || toFragment(state, recording, fields) === toFragment(before, recording, fields)) return;
+    clearTimeout(timer);
+    timer = setTimeout(write, PAUSE);
+  });
+  place.addEventListener("hashchange", () => {
+    store.set(fromFragment(place.location.hash, recording, fields));
+    write();
+  });
+  if (place.location.hash) write(); // without what the link named and is not here
+}
+
+/** Whether this page is in a frame's `srcdoc`, as in a notebook. Such a page has no address. */
+export function inFrame(place = window) {
+  return place.location.protocol === "about:";
+}
+
+/** Keep the state of the notebook's widget and the store the same, both ways; and report the height of the page. @param {Store} store @param {Recording} recording @param {Fields} fields */
+export function bindNotebook(store, recording, fields, place = window) {
+  // A sandboxed frame does not know its parent's origin, so messages go to any; they hold a fragment and a height.
+  const send = (/** @type {object} */ message) => place.parent.postMessage({ regard: message }, "*");
+  let sent = toFragment(store.get(), recording, fields);
+  let timer = 0;
+  store.subscribe((state, before) => {
+    if (state === before) return;
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const fragment = toFragment(store.get(), recording, fields);
+      if (fragment === sent) return;
+      sent = fragment;
+      send({ state: sent });
+    }, PAUSE / 2);
+  });
+  place.addEventListener("message", ({ source, data }) => {
+    const fragment = data?.regard?.state;
+    if (source !== place.parent || typeof fragment !== "string" || fragment === sent) return;
+    sent = fragment; // if something in it does not exist, the state that is sent back differs
+    store.set({ ...fromFragment(fragment, recording, fields), hover: null });
+  });
+  const { body } = place.document;
+  new ResizeObserver(() => send({ height: Math.ceil(body.getBoundingClientRect().height) })).observe(body);
+  send({ ready: true });
+}
+
+/** @param {number} index */
+function found(index) {
+  return index < 0 ? undefined : index;
+}
+
+/** @param {string} name  Such as `source.5`. @param {Recording} recording @returns {Token | null} */
+function readToken(name, { sequences }) {
+  const dot = name.lastIndexOf(".");
+  const index = /^\d+$/.test(name.slice(dot + 1)) ? Number(name.slice(dot + 1)) : -1;
+  const sequence = sequences.findIndex(({ role }) => role === name.slice(0, dot));
+  return sequence >= 0 && index >= 0 && index < sequences[sequence].length ? { sequence, index } : null;
+}

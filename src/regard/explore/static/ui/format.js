@@ -1,0 +1,48 @@
+// Numbers and texts as the page writes them.
+
+const INVISIBLE = /[\u202a-\u202e\u2066-\u2069]|(?!\s)\p{Cc}/gu; // turns the order of what follows, or controls
+
+/** The decimals that are true of a number with some error, from one to three. @param {number} error */
+function trueDecimals(error) {
+  return Math.min(3, Math.max(1, Math.floor(-Math.log10(2 * error) + 1e-9)));
+}
+
+/** A number with some decimals. A half is rounded to the even digit, as Python does: 1/16 is 0.062. @param {number} number @param {number} decimals */
+function toFixed(number, decimals) {
+  const text = number.toFixed(decimals); // a half is rounded up
+  const isHalf = (number * 2 ** (decimals + 1)) % 2 === 1; // only odd multiples of this power of 2 are halves of 10 ** -decimals
+  return isHalf && Number(text.at(-1)) % 2 === 1 ? (number - 10 ** -decimals / 4).toFixed(decimals) : text;
+}
+
+/** A weight with the digits that are true: exact ones have three, or four below 0.1. @param {number} weight @param {number} error  How far it may be from the exact one. */
+export function formatWeight(weight, error = 0) {
+  const decimals = error > 0 ? trueDecimals(error) : weight >= 0.1 ? 3 : 4;
+  const smallest = 10 ** -decimals;
+  return weight < smallest / 2 ? `< ${smallest.toFixed(decimals)}` : toFixed(weight, decimals);
+}
+
+/** A number with the digits that are true, four decimals at most, and a true minus sign. @param {number} value @param {number} error  How far it may be from the exact one. */
+export function formatNumber(value, error = 0) {
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  const text = Math.abs(value).toFixed(error > 0 ? trueDecimals(error) : 4);
+  return value < 0 && Number(text) !== 0 ? `−${text}` : text;
+}
+
+/** Whether a weight, with its error, is written as more than `< 0.001`. @param {{weight: number, error: number}} weight */
+export function isVisible({ weight, error }) {
+  return weight >= 0.0005 && weight > error;
+}
+
+/** A number with its sign before its text. @param {number} value @param {string} text */
+export function signed(value, text) {
+  return value > 0 ? `+${text}` : value < 0 ? `−${text}` : text;
+}
+
+/** A text with the code or picture of every character that is invisible and controls what stands around it. @param {string} text */
+export function escapeInvisible(text) {
+  return text.replace(INVISIBLE, (character) => {
+    const code = character.codePointAt(0) ?? 0;
+    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+    return code === 0x7f ? "␡" : `⟨${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
+}

@@ -1,0 +1,70 @@
+// The headings: what the page shows, of which model, and which head is selected.
+
+import { element } from "#ui/elements.js";
+import { escapeInvisible } from "#ui/format.js";
+
+/** @typedef {import("#data/recording.js").Recording} Recording */
+
+const KINDS = {
+  encoder: { title: "Encoder", note: "Each row is a source token; it attends to the source tokens in the columns." },
+  decoder: {
+    title: "Decoder",
+    note: "Each row is a decoding step, labeled with the token that it wrote; it attends to the tokens in the columns, which it had read by then.",
+  },
+  cross: {
+    title: "Cross-attention",
+    note: "Each row is a decoding step, labeled with the token that it wrote; it attends to the source tokens in the columns.",
+  },
+};
+const READING = {
+  encoder: KINDS.encoder.note,
+  decoder: "Each row is a token; it attends to itself and to the tokens before it, in the columns.",
+  cross: "Each row is a token that the decoder read; it attends to the source tokens in the columns.",
+};
+
+/** @param {(id: string) => HTMLElement} find @param {Recording} recording @param {import("#state/store.js").Store} store */
+export function mountHeader(find, recording, store) {
+  find("model").textContent = escapeInvisible(recording.model);
+  find("title").textContent = escapeInvisible(recording.title || recording.model);
+  for (const [role, text] of Object.entries(recording.texts)) {
+    if (text === recording.title) continue;
+    const term = element("dt", {}, escapeInvisible(role));
+    find("texts").append(term, element("dd", { dir: "auto" }, escapeInvisible(text)));
+  }
+  find("precision").textContent = precisionNote(recording);
+  find("reason").textContent = openingNote(recording);
+  store.subscribe((state) => {
+    find("server-lost").hidden = !recording.disconnected;
+    const { opening } = recording;
+    find("reason").hidden = state.layer !== opening.layer || state.heads.join() !== String(opening.head);
+    const layer = recording.layers[state.layer];
+    const { title, note } = KINDS[layer.kind];
+    const writes = layer.queries.role === "written";
+    find("head-heading").replaceChildren(title, element("span", { class: "head-name" }, headName(layer, state)));
+    find("head-note").textContent = writes ? note : READING[layer.kind];
+  });
+}
+
+/** Why the page opens on this head and, if it opens on a text, a word to start with. @param {Recording} recording */
+function openingNote({ opening, layers, texts, compareWith }) {
+  if (compareWith || "image" in texts) return opening.reason;
+  const { wordOf, wordTexts } = layers[opening.layer].queries;
+  const word = escapeInvisible(wordTexts[wordOf[opening.query]]);
+  return `${opening.reason} Start with the text: point at “${word}” to see what it attends to.`;
+}
+
+/** @param {import("#data/layer.js").Layer} layer @param {import("#state/store.js").State} state */
+function headName({ name, headIndices }, { heads, reduce }) {
+  const indices = heads.map((head) => headIndices[head]).join(", ");
+  return heads.length > 1 ? `${name}, ${reduce} of heads ${indices}` : `${name}, head ${indices}`;
+}
+
+/** How exact the numbers on the page are. @param {Recording} recording */
+function precisionNote({ dtype, isServed, precision, isReduced }) {
+  const model = `The model computed in ${dtype}.`;
+  if (isServed) return `${model} Every number is computed exactly by the server.`;
+  const stored = `Stored weights are within ${precision.toFixed(5)} of the exact ones; numbers are shown only to the digits that are certain.`;
+  const reduced =
+    "A long text is stored as maps of block means and the strongest keys of each row; whatever is not stored is marked.";
+  return [model, stored, ...(isReduced ? [reduced] : [])].join(" ");
+}

@@ -1,0 +1,92 @@
+// How weights are shown: how several heads are combined, the color scale, and which keys are hidden.
+
+import { REDUCTIONS } from "#data/combined_heads.js";
+import { HIDE_OPTIONS } from "#data/hidden_keys.js";
+import { PALETTES, SCALES } from "#ui/color.js";
+import { dropdown, element, hint } from "#ui/elements.js";
+
+/**
+ * @typedef {import("#data/recording.js").Recording} Recording
+ * @typedef {import("#state/store.js").Store} Store
+ */
+
+const NAMES = {
+  sqrt: "square root",
+  log: "logarithm",
+  row_max: "row maximum",
+  first: "the first token",
+  special: "special tokens",
+};
+const nameOf = (/** @type {string} */ value) => NAMES[/** @type {keyof typeof NAMES} */ (value)] ?? value;
+
+/** @param {HTMLElement} place @param {Recording} recording @param {Store} store */
+export function mountOptions(place, recording, store) {
+  const reduce = choice("reduce", "Combine heads ", REDUCTIONS, store);
+  const hide = HIDE_OPTIONS.map((name) => hideBox(name, store));
+  place.append(
+    reduce,
+    choice("scale", "Scale ", SCALES, store),
+    choice("palette", "Colors ", PALETTES, store),
+    element("fieldset", { class: "field" }, element("legend", {}, "Hide"), ...hide, rescaleBox(store)),
+    notes(recording, store),
+  );
+  store.subscribe(({ heads }) => {
+    reduce.hidden = heads.length === 1;
+  });
+}
+
+/** @param {string} field @param {string} label @param {string[]} values @param {Store} store */
+function choice(field, label, values, store) {
+  const options = values.map((value) => /** @type {[string, string]} */ ([value, nameOf(value)]));
+  const { select, node } = dropdown(field, label, options, (value) => store.set({ [field]: value }));
+  store.subscribe((state) => {
+    select.value = state[field];
+  });
+  return node;
+}
+
+/** @param {string} name @param {Store} store */
+function hideBox(name, store) {
+  const box = element("input", { type: "checkbox" });
+  box.addEventListener("change", () => {
+    const { hide } = store.get();
+    store.set({ hide: HIDE_OPTIONS.filter((each) => (each === name ? box.checked : hide.includes(each))) });
+  });
+  store.subscribe(({ hide }) => {
+    box.checked = hide.includes(name);
+  });
+  return element("label", {}, box, ` ${nameOf(name)}`);
+}
+
+/** @param {Store} store */
+function rescaleBox(store) {
+  const box = element("input", { type: "checkbox" });
+  box.addEventListener("change", () => store.set({ rescale: box.checked }));
+  store.subscribe(({ hide, rescale }) => {
+    box.checked = rescale;
+    box.disabled = hide.length === 0;
+  });
+  return element("label", {}, box, " rescale the rest");
+}
+
+/** Notes that say how the weights on the page differ from the model's weights between tokens. @param {Recording} recording @param {Store} store */
+function notes(recording, store) {
+  const place = element("div", { class: "legend-notes" });
+  store.subscribe(({ layer, hide, rescale, mergeWords }) => {
+    const { isDense, isRemote } = recording.layers[layer];
+    const isRescaled = hide.length > 0 && rescale;
+    const sentences = [
+      mergeWords &&
+        "Words: the sum over the subwords of the word attended to, the mean over the subwords of the word that attends.",
+      mergeWords && !isDense && "The stored map has tokens, so the matrix shows tokens, not words.",
+      isRescaled && "Rescaled: the remaining weights of a row are divided by 1 minus the hidden weight.",
+      isRescaled && !isDense && "Blocks are not rescaled.",
+      isRescaled &&
+        !isDense &&
+        !isRemote &&
+        "Rows are not rescaled if their hidden weights are not stored in this file.",
+    ];
+    place.replaceChildren(...sentences.filter((sentence) => typeof sentence === "string").map(hint));
+  });
+  return place;
+}

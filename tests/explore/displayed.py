@@ -1,0 +1,56 @@
+"""The numbers that a page displays, computed from the dense weights in float64."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from regard.analysis.layer import Layer
+from regard.text.tokens import is_special
+from regard.text.words import word_indices
+
+
+def displayed_weights(
+    layer: Layer,
+    heads: Sequence[int],
+    *,
+    reduce: str = "mean",
+    hide: Sequence[str] = (),
+    rescale: bool = False,
+    words: bool = False,
+) -> np.ndarray:
+    """The weights that a page displays, (queries, keys) of tokens or words; NaN where masked or hidden."""
+    dense = layer.weights.dense()[0, list(heads)].double().numpy()
+    allowed = np.broadcast_to(layer.weights.scores.dense()[0, list(heads)].numpy() > -np.inf, dense.shape).any(0)
+    weights = dense.mean(0)
+    hidden = np.array(
+        [(k == 0 and "first" in hide) or ("special" in hide and is_special(t)) for k, t in enumerate(layer.key_tokens)]
+    )
+    if rescale:
+        share = 1 - weights[:, hidden].sum(1, keepdims=True)
+        weights = np.where(share > 0.001, weights / np.where(share > 0.001, share, 1), weights)
+    visible = allowed & ~hidden
+    if words:
+        rows, columns = (one_hot(word_indices(tokens)) for tokens in (layer.query_tokens, layer.key_tokens))
+        weights = (rows / rows.sum(1, keepdims=True)) @ np.where(visible, weights, 0) @ columns.T
+        visible = (rows @ visible @ columns.T) > 0
+    if reduce == "sum":
+        weights = weights * len(heads)
+    return np.where(visible, weights, np.nan)
+
+
+def one_hot(indices: Sequence[int]) -> np.ndarray:
+    """(words, tokens)."""
+    return (np.arange(max(indices) + 1)[:, None] == np.array(indices)).astype(float)
+
+
+def assert_printed(text: str, exact: float, error: float = 0.0) -> None:
+    """A printed number has only true digits: it is the exact number rounded, which may itself be off by an error."""
+    bound = re.fullmatch(r"< (0\.0*1)", text)
+    if bound:
+        assert exact <= float(bound[1]) / 2 + error, (text, exact)
+        return
+    decimals = len(text.partition(".")[2])
+    assert abs(float(text.replace("−", "-")) - exact) <= 0.5000001 * 10.0**-decimals + error, (text, exact)

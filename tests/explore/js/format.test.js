@@ -1,0 +1,81 @@
+// Numbers as they are printed: with the digits that are true of them.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { escapeInvisible, formatWeight, isVisible, signed } from "../../../src/regard/explore/static/ui/format.js";
+import { PRECISION, random } from "./fixtures.js";
+
+test("an exact weight has three decimals, or four below 0.1", () => {
+  const weights = [1, 0.5, 0.1234567, 0.0123456, 0.00005, 0.00004, 0];
+  const printed = ["1.000", "0.500", "0.123", "0.0123", "0.0001", "< 0.0001", "< 0.0001"];
+  assert.deepEqual(
+    weights.map((weight) => formatWeight(weight)),
+    printed,
+  );
+  assert.equal(formatWeight(0.099996), "0.1000");
+});
+
+test("a stored weight has three decimals, and small ones are not zero", () => {
+  const printed = [1, 0.0123456, 0.0006, 0.0004, 0].map((weight) => formatWeight(weight, PRECISION));
+  assert.deepEqual(printed, ["1.000", "0.012", "0.001", "< 0.001", "< 0.001"]);
+});
+
+test("a weight has as many decimals as its error allows, and at least one", () => {
+  for (const [error, text] of [
+    [0.0005, "0.346"],
+    [0.00051, "0.35"],
+    [0.005, "0.35"],
+    [0.006, "0.3"],
+    [0.05, "0.3"],
+    [0.4, "0.3"],
+  ]) {
+    assert.equal(formatWeight(0.3456, error), text, String(error));
+  }
+  assert.equal(formatWeight(0.004, 0.004), "< 0.01");
+  assert.equal(formatWeight(0.02, 0.03), "< 0.1");
+});
+
+test("what is printed is within a unit of the last decimal of any number within the error", () => {
+  const next = random(5);
+  for (let count = 0; count < 5000; count++) {
+    const [exact, error] = [next(), 0.05 * next() ** 4];
+    const text = formatWeight(Math.max(0, exact + error * (2 * next() - 1)), error);
+    const unit = 10 ** -text.split(".")[1].length;
+    if (text.startsWith("<")) assert.ok(exact <= unit);
+    else assert.ok(Math.abs(Number(text) - exact) <= unit + 1e-12, `${text} for ${exact} ± ${error}`);
+  }
+});
+
+test("a half is rounded to the even digit, as in Python", () => {
+  // f"{k / 16:.3f}" and f"{k / 32:.4f}", computed by Python
+  const sixteenths = "0.062 0.125 0.188 0.250 0.312 0.375 0.438 0.500 0.562 0.625 0.688 0.750 0.812 0.875 0.938 1.000";
+  const printed = Array.from({ length: 16 }, (_, index) => formatWeight((index + 1) / 16, PRECISION)).join(" ");
+  assert.equal(printed, sixteenths);
+  assert.deepEqual(
+    [1, 2, 3].map((count) => formatWeight(count / 32)),
+    ["0.0312", "0.0625", "0.0938"],
+  );
+  assert.equal(formatWeight(0.1875), "0.188");
+  assert.equal(formatWeight(0.3125), "0.312");
+});
+
+test("a weight is visible if it is more than nothing and than its error", () => {
+  assert.equal(isVisible({ weight: 0.0005, error: PRECISION }), true);
+  assert.equal(isVisible({ weight: 0.0004, error: 0 }), false);
+  assert.equal(isVisible({ weight: 0.01, error: 0.01 }), false);
+});
+
+test("a difference has its sign", () => {
+  assert.deepEqual(
+    [0.5, -0.5, 0].map((value) => signed(value, "0.500")),
+    ["+0.500", "−0.500", "0.500"],
+  );
+});
+
+test("a text is as it is, except for what reverses it and for controls", () => {
+  assert.equal(escapeInvisible("a \u202egnp.exe\u2066\x1b[2J\x7f\x00"), "a ⟨202E⟩gnp.exe⟨2066⟩␛[2J␡␀");
+  for (const text of ["سلام دنیا", "می\u200cخواهم", "שלום\u200f!", "👩‍👩‍👧", "one\ntwo\tthree", "", "ab"]) {
+    assert.equal(escapeInvisible(text), text);
+  }
+});

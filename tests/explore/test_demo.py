@@ -1,0 +1,55 @@
+"""The link that `make demo` prints answers “Where does “it” look?”."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from explore.opened import choose, layer_of, token
+from regard.analysis.opening import opening_head, opening_token
+from regard.pipelines import Translator
+from regard.text import group_into_words
+
+MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text("utf-8")
+SENTENCE = re.search(r'regard show "(.*)"$', MAKEFILE, re.MULTILINE)[1]
+FRAGMENT = re.search(r"^IT := (.*)$", MAKEFILE, re.MULTILINE)[1]
+FIELDS = dict(field.split("=") for field in FRAGMENT.split("&"))
+
+
+@pytest.fixture(scope="module")
+def translation():
+    return Translator.load().record(SENTENCE)
+
+
+def test_the_link_of_the_demo_selects_it_and_a_head_that_looks_from_it_to_the_animal(translation):
+    layer = layer_of(translation, FIELDS["layer"])
+    role, _, index = FIELDS["token"].partition(".")
+    assert (role, layer.query_tokens[int(index)]) == ("source", "▁it")
+    row = layer.weights.at(heads=int(FIELDS["head"]), queries=int(index)).dense().flatten()
+    words = {word: row[positions].sum().item() for word, positions in group_into_words(layer.key_tokens)}
+    assert max(words, key=words.__getitem__) == "animal"
+
+
+def test_the_link_of_the_demo_opens_the_ranked_thumbnails(translation, open_page):
+    page = open_page(translation, f"#{FRAGMENT}")
+    question = page.get_by_role("button", name="Where does “it” look?")
+    expect(question).to_have_attribute("aria-pressed", "true")
+    layers = translation.layers.by_kind("encoder")
+    expect(page.locator(".captioned")).to_have_count(sum(layer.weights.shape[1] for layer in layers))
+    expect(page.locator(".head-name")).to_have_text(f"{FIELDS['layer']}, head {FIELDS['head']}")
+    expect(token(page, 0, int(FIELDS["token"].partition(".")[2]))).to_have_attribute("aria-selected", "true")
+
+
+def test_the_opening_sentence_names_a_word_and_is_about_the_head_that_is_selected(translation, open_page):
+    page = open_page(translation)
+    opening = opening_head(translation)
+    layer = translation.layers[opening.layer]
+    row = opening_token(layer, opening.head)
+    word = next(word for word, positions in group_into_words(layer.query_tokens) if row in positions)
+    reason = page.locator("#reason")
+    expect(reason).to_have_text(f"{opening.reason} Start with the text: point at “{word}” to see what it attends to.")
+    choose(page, "encoder.0, head 0")
+    expect(reason).to_be_hidden()

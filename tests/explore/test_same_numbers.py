@@ -1,0 +1,181 @@
+"""Rows, columns, regions and rankings on a page equal Python's numbers: from a file, from a server, in every unit."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from explore import served
+from explore.displayed import assert_printed, displayed_weights
+from explore.opened import settle
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
+from regard.explore.page import write_page
+from regard.text.words import word_indices
+
+pytestmark = pytest.mark.browser
+
+TOKENS = (
+    "<s>",
+    "▁The",
+    "▁ani",
+    "mal",
+    "▁didn",
+    "'",
+    "t",
+    "▁cross",
+    "▁the",
+    "▁street",
+    ",",
+    "▁it",
+    "▁was",
+    "▁too",
+    "▁ti",
+    "red",
+    ".",
+    "</s>",
+)
+LONG = ("<s>", *(f"▁word{n // 2}" if n % 2 == 0 else "ly" for n in range(598)), "</s>")
+
+
+def recording_of(kind: str) -> Recording:
+    """A layer of two heads, whose rows the page computes (exact), has stored (stored), or loads in parts (long)."""
+    tokens = LONG if kind == "long" else TOKENS
+    generator = torch.Generator().manual_seed(3)
+    query, key = (torch.randn(1, 2, len(tokens), 16, generator=generator) for _ in range(2))
+    score = regard.SoftCap(regard.ScaledDotProduct(), 20.0) if kind == "stored" else None
+    weights = regard.weights(2 * query, key, score=score, mask=regard.Causal())
+    return Recording("A text", "a model", (Layer("decoder.0", "decoder", weights, tokens, tokens),))
+
+
+@pytest.fixture(scope="module", params=["exact file", "stored file", "exact server", "long server"])
+def source(request, tmp_path_factory):
+    """A recording, the address of its page, and how far a stored weight may be from the exact one."""
+    kind, place = request.param.split()
+    recording = recording_of(kind)
+    if place == "server":
+        with served.served(recording) as address:
+            yield recording, address, 0.0
+    else:
+        path = write_page(recording, tmp_path_factory.mktemp("page") / "page.html")
+        yield recording, path.as_uri(), 1 / 6000 if kind == "stored" else 0.0
+
+
+OPTIONS = {
+    "plain": {},
+    "hidden": {"hide": ("first", "special")},
+    "rescaled": {"hide": ("first",), "rescale": True},
+    "words": {"words": True},
+    "hidden words": {"words": True, "hide": ("first", "special")},
+    "rescaled words": {"words": True, "hide": ("first", "special"), "rescale": True},
+    "mean": {"heads": (0, 1)},
+    "sum": {"heads": (0, 1), "reduce": "sum", "hide": ("first",)},
+}
+
+
+def fragment_of(heads=(0,), reduce="mean", hide=(), rescale=False, words=False, **more: str) -> str:
+    fields = {"layer": "decoder.0", "head": ",".join(map(str, heads)), "reduce": reduce, "hide": ",".join(hide)}
+    fields |= {"rescale": "1"} if rescale else {}
+    fields |= {"merge_words": "1"} if words else {}
+    return "#" + "&".join(f"{name}={value}" for name, value in {**fields, **more}.items())
+
+
+@pytest.fixture(scope="module")
+def tab(browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert errors == []
+
+
+def opened(tab, address: str, fragment: str):
+    tab.goto("about:blank")
+    tab.goto(address + fragment)
+    tab.wait_for_selector(".panel")
+    wait_until_loaded(tab)
+    return tab
+
+
+def wait_until_loaded(tab) -> None:
+    settle(tab)
+    tab.wait_for_function("() => !/Loading|loading/.test(document.querySelector('#details').textContent)")
+    settle(tab)
+
+
+def listed(tab, panel: int) -> list[tuple[str, str]]:
+    """The names and the printed numbers of a list."""
+    entries = tab.locator(".panel").nth(panel).locator("li")
+    names, values = (entries.locator(part).all_text_contents() for part in (".name", ".value"))
+    return list(zip(names, values, strict=True))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_rows_columns_and_rankings(tab, source, name):
+    recording, address, precision = source
+    options = OPTIONS[name]
+    layer = recording.layers[0]
+    heads = options.get("heads", (0,))
+    exact = displayed_weights(layer, heads, **{k: v for k, v in options.items() if k != "heads"})
+    # The token, and its position among words.
+    token = len(layer.query_tokens) - 3
+
+    at = word_indices(layer.query_tokens)[token] if options.get("words") else token
+    page = opened(tab, address, fragment_of(**options, token=f"source.{token}"))
+    slack = 8 * precision * len(heads)
+    for panel, line in ((0, exact[at]), (1, exact[:, at])):
+        line = np.where(np.isnan(line), -1, line)
+        order = np.argsort(-line, kind="stable")
+        order = order[line[order] >= 0][:8]
+        entries = listed(page, panel)
+        assert len(entries) == len(order)
+        for (_, text), index in zip(entries, order, strict=True):
+            assert_printed(text, line[index], slack)
+
+
+@pytest.mark.parametrize("name", ["plain", "hidden", "rescaled", "words", "rescaled words", "mean", "sum"])
+def test_region(tab, source, name):
+    recording, address, precision = source
+    options = OPTIONS[name]
+    layer = recording.layers[0]
+    heads = options.get("heads", (0,))
+    exact = displayed_weights(layer, heads, **{k: v for k, v in options.items() if k != "heads"})
+    last = len(layer.query_tokens) - 1
+    top, bottom, left, right = last - 5, last - 1, 0, last - 4
+    page = opened(tab, address, fragment_of(**options, region=f"{top}.{bottom}.{left}.{right}"))
+    if options.get("words"):
+        words = word_indices(layer.query_tokens)
+        top, bottom, left, right = words[top], words[bottom], words[left], words[right]
+    expected = np.nansum(exact[top : bottom + 1, left : right + 1])
+    cells = (bottom - top + 1) * (right - left + 1)
+    assert_printed(listed(page, 0)[0][1], expected, precision * 4 * cells)
+
+
+@pytest.mark.parametrize("name", ["plain", "rescaled", "hidden words", "sum"])
+def test_csv(tab, source, name):
+    recording, address, precision = source
+    options = OPTIONS[name]
+    layer = recording.layers[0]
+    heads = options.get("heads", (0,))
+    exact = displayed_weights(layer, heads, **{k: v for k, v in options.items() if k != "heads"})
+    token = 7
+    page = opened(tab, address, fragment_of(**options, token=f"source.{token}"))
+    with page.expect_download() as download:
+        page.locator("section.view:visible").first.get_by_role("button", name="as CSV").click()
+    text = download.value.path().read_bytes().decode("utf-8-sig")
+    rows = list(csv.reader(io.StringIO(text, newline="")))[1:]
+
+    at = word_indices(layer.query_tokens)[token] if options.get("words") else token
+    found = {(int(row[0]), int(row[2])): float(row[4]) for row in rows}
+    wanted = {(q, k) for q, k in np.argwhere(~np.isnan(exact)).tolist() if at in (q, k)}
+    assert set(found) == wanted
+    for (query, key), weight in found.items():
+        assert weight == pytest.approx(exact[query, key], rel=6e-6, abs=1e-8 if precision == 0 else 8 * precision)
