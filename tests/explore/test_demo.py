@@ -53,3 +53,19 @@ def test_the_opening_sentence_names_a_word_and_is_about_the_head_that_is_selecte
     expect(reason).to_have_text(f"{opening.reason} Start with the text: point at “{word}” to see what it attends to.")
     choose(page, "encoder.0, head 0")
     expect(reason).to_be_hidden()
+
+
+def test_the_captions_of_ranked_thumbnails_are_the_words_that_get_most(translation, open_page):
+    page = open_page(translation, f"#{FRAGMENT}")
+    expect(page.locator(".captioned").first).to_be_visible()
+    captions = [text.split("\n") for text in page.locator(".captioned .caption").all_text_contents()]
+    index = int(FIELDS["token"].partition(".")[2])
+    best = []
+    for layer in translation.layers.by_kind("encoder"):
+        words = [(word, at) for word, at in group_into_words(layer.key_tokens) if word.isalpha() or "'" in word]
+        for row in layer.weights.at(queries=index).dense()[0, :, 0].double():
+            sums = {word + str(at): (row[at].sum().item(), word) for word, at in words if index not in at}
+            best.append(max(sums.values()))
+    best.sort(reverse=True)
+    assert [float(weight) for _, weight in captions] == pytest.approx([weight for weight, _ in best], abs=0.5001e-3)
+    assert [word for word, _ in captions] == [word for _, word in best]

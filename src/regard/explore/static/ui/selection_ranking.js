@@ -62,15 +62,24 @@ export function rankHead(unit, layer, head, [from, to]) {
     const known = row.entries.reduce((sum, entry) => sum + (to.indices.includes(entry.key) ? entry.weight : 0), 0);
     return { score: known, text: formatWeight(known, upperBound - known), strip }; // the rest is not stored
   }
-  const isOwn = layer.querySequence === layer.keySequence;
-  const isOther = (/** @type {number} */ key) => !(isOwn && from.indices.includes(key)) && !layer.keys.isSpecial[key];
-  const largest = row.entries.find(({ key }) => isOther(key) && WORD.test(display[key]));
+  const largest = largestWord(layer, row.entries, from);
   if (!largest) return { score: 0, text: "–", strip };
-  return {
-    score: largest.weight,
-    text: `${display[largest.key]}\n${formatWeight(largest.weight, largest.error)}`,
-    strip,
-  };
+  return { score: largest.weight, text: `${largest.name}\n${formatWeight(largest.weight, largest.error)}`, strip };
+}
+
+/** The word that gets most of a row, other than the one that attends. @param {Layer} layer @param {import("#data/ranked.js").Entry[]} entries @param {Word} from */
+function largestWord({ querySequence, keySequence, keys }, entries, from) {
+  const own = querySequence === keySequence ? keys.wordOf[from.indices[0]] : -1;
+  /** @type {Map<number, {name: string, weight: number, error: number}>} */
+  const words = new Map();
+  for (const { key, weight, error } of entries) {
+    const index = keys.wordOf[key];
+    const name = keys.wordTexts[index];
+    if (index === own || keys.isSpecial[key] || !WORD.test(name)) continue;
+    const word = words.get(index) ?? { name, weight: 0, error: 0 };
+    words.set(index, { name, weight: word.weight + weight, error: word.error + error });
+  }
+  return [...words.values()].sort((a, b) => b.weight - a.weight).at(0);
 }
 
 /** A row as a picture. @param {import("#data/ranked.js").Entry[]} entries @param {number} count @returns {Blocks} */
