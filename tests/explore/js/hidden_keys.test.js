@@ -220,3 +220,37 @@ function checkSketch(head, weights, options) {
     }
   }
 }
+
+const SINK = [Array.from({ length: 4 }, () => [0.5, 0.1, 0.1, 0.1, 0.1, 0.1])]; // only the first key is stored
+const hideKeys = (layer, keys, rescale = false) => {
+  const hidden = layer.keys.tokens.map((_, key) => keys.includes(key));
+  return new HiddenKeysHead(layer.head([0]), hidden, { rescale, queries: layer.queries.length });
+};
+
+test("blocks of a sketch leave out what is known of hidden keys", async () => {
+  const layer = await sketchLayer(SINK, { levels: [3], k: 1 });
+  const { blocks } = hideKeys(layer, [0]);
+  near(blocks.at(0, 0), 0.2, 2 * PRECISION);
+  near(blocks.at(0, 1), 0.3, 2 * PRECISION);
+  near(blocks.at(1, 0), 0.2, 2 * PRECISION); // a block of one row
+  assert.equal(hideKeys(layer, []).blocks.at(0, 0), layer.head([0]).blocks.at(0, 0));
+  assert.ok(Number.isNaN(hideKeys(layer, [0, 1, 2]).blocks.at(0, 0))); // all of its keys
+  const all = await sketchLayer([[[0.9997, 0.0003, 0, 0]]], { levels: [2], k: 1 });
+  assert.equal(hideKeys(all, [0]).blocks.at(0, 0), 0); // what rounding leaves is nothing
+});
+
+test("a region of a sketch counts visible keys, rescaled if they are", async () => {
+  const layer = await sketchLayer(SINK, { levels: [3], k: 1 });
+  for (const [keys, sum] of /** @type {[[number, number], number][]} */ ([
+    [[0, 2], 0.8],
+    [[1, 1], 0.4],
+    [[0, 5], 2],
+    [[4, 5], 0.8],
+  ])) {
+    const region = hideKeys(layer, [0]).regionSum([0, 3], keys);
+    assert.equal(region.approximate, true);
+    near(region.sum, sum, 0.01, keys.join());
+    near(hideKeys(layer, [0], true).regionSum([0, 3], keys).sum, 2 * sum, 0.02, keys.join());
+  }
+  assert.deepEqual(hideKeys(layer, [0]).regionSum([0, 3], [0, 0]), { sum: 0, error: 0, approximate: false });
+});

@@ -222,6 +222,18 @@ test("tiles of hidden keys are clear and the others rescaled, wherever they begi
   );
 });
 
+test("what was drawn before the hidden weights were there is drawn again", async () => {
+  const fresh = makeRecording();
+  const state = { layer: 0, heads: [0], reduce: "mean", hide: ["first"], rescale: true, tokens: [] };
+  const units = new Units(fresh, createStore({ region: null, hover: null, zoom: null, ...state }));
+  const head = await loaded(() => units.tokens.head(fresh.layers[0]));
+  assert.equal(head.isLoading, true);
+  const before = head.blocks;
+  await loaded(() => (head.isLoading ? null : true));
+  assert.notEqual(head.blocks, before); // canvases are kept by this object
+  assert.equal(head.blocks, head.blocks);
+});
+
 test("thumbnails and head scores come after the first picture", async () => {
   await recording.thumbnailsLoaded;
   assert.deepEqual(

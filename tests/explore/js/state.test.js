@@ -361,6 +361,9 @@ test("a unit has the heads that the state chooses, each once", async () => {
   const sum = units.words.head(layer);
   store.set({ hide: ["special"] });
   assert.notEqual(units.words.head(layer), sum);
+  const rescaled = units.words.head(layer);
+  store.set({ rescale: false });
+  assert.notEqual(units.words.head(layer), rescaled);
   assert.deepEqual(units.tokens.hidden(layer), source.isSpecial);
   assert.deepEqual(units.words.hidden(layer), [false, false, false, false, true]);
   store.set({ hide: ["first"] });
