@@ -103,16 +103,10 @@ def _as_layers(recording: Any) -> list[Layer]:
 
 
 def segment_measures(resolved: LayerSegments) -> dict[str, Measure]:
-    """What `segment_shares` needs of the weights of a layer, by name."""
-    measures: dict[str, Measure] = {"received": Received()}
-    if resolved.num_recent:
-        recent, weights = Window(resolved.num_recent - 1, 0), resolved.layer.weights
-        measures["recent"] = Mass(recent)
-        for name, keys in resolved.keys.items():
-            is_key = torch.zeros(1, weights.shape[3], dtype=torch.bool, device=weights.device)
-            is_key[0, keys] = True
-            measures[f"recent {name}"] = Mass(recent & Padding(is_key))
-    return measures
+    """What `segment_shares` needs of all weights of a layer, by name."""
+    if not resolved.num_recent:
+        return {"received": Received()}
+    return {"received": Received(), "recent": Mass(Window(resolved.num_recent - 1, 0))}
 
 
 def segment_shares(
@@ -134,13 +128,28 @@ def segment_shares(
     shares = {name: received[:, keys].sum(1) for name, keys in resolved.keys.items()}
     if not resolved.num_recent:
         return shares
-    recent, first, beginning = (
-        measured[name][0].cpu().double().sum(1) / count for name in ("recent", "recent first", "recent beginning")
-    )
-    shares["beginning"] -= beginning
-    shares["recent"] = recent - first
+    overlaps = _recent_sums(resolved)
+    recent = measured["recent"][0].cpu().double().sum(1) / count
+    shares["beginning"] -= overlaps["beginning"] / count
+    shares["recent"] = recent - overlaps["first"] / count
     shares["middle"] = received.sum(1) - shares["first"] - shares["beginning"] - shares["recent"]
     return shares
+
+
+def _recent_sums(resolved: LayerSegments) -> dict[str, Float[Tensor, " heads"]]:
+    """By segment, the attention of all queries to those of its keys that are recent; only early queries have some."""
+    weights, queries = resolved.layer.weights.detach(), resolved.queries
+    last = max(key for keys in resolved.keys.values() for key in keys)
+    queries = queries[queries + weights.request.offset < last + resolved.num_recent]
+    if not len(queries):
+        return {name: torch.zeros(weights.shape[1], dtype=torch.float64) for name in resolved.keys}
+    measures = {}
+    for name, keys in resolved.keys.items():
+        is_key = torch.zeros(1, weights.shape[3], dtype=torch.bool, device=weights.device)
+        is_key[0, keys] = True
+        measures[name] = Mass(Window(resolved.num_recent - 1, 0) & Padding(is_key))
+    sums = weights.at(queries=queries).measure(measures)
+    return {name: mass[0].cpu().double().sum(1) for name, mass in sums.items()}
 
 
 def segment_sizes(resolved: LayerSegments) -> dict[str, int]:

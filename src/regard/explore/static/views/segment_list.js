@@ -6,7 +6,6 @@ import { listen, setTabStop } from "#ui/listbox.js";
 
 /**
  * @typedef {import("#data/layer.js").Segment} Segment
- * @typedef {{text: string, label: string}} Row  What stands before the bar, and what a screen reader says.
  */
 
 const ERROR = 0.0005; // shares are printed with three decimals
@@ -15,14 +14,13 @@ const MAX_RANGES = 3; // that the legend lists
 
 /** Rows to choose from, which are filled when their shares are loaded. */
 export class SegmentList {
-  /** @param {string} name @param {Row[]} rows @param {(row: number, event: MouseEvent | KeyboardEvent) => void} select */
+  /** @param {string} name @param {string[]} rows  Names of layers or heads. @param {(row: number, event: MouseEvent | KeyboardEvent) => void} select */
   constructor(name, rows, select) {
-    this.rows = rows;
-    this.options = rows.map(({ text, label }, index) =>
+    this.options = rows.map((row, index) =>
       element(
         "div",
-        { role: "option", class: "segment-row", "data-index": index, "aria-label": label, "aria-selected": "false" },
-        element("span", { class: "name", title: text, dir: "auto" }, text),
+        { role: "option", class: "segment-row", "data-index": index, "aria-selected": "false" },
+        element("span", { class: "name", title: row, dir: "auto" }, row),
         element("span", { class: "hint" }, "Loading …"),
       ),
     );
@@ -47,10 +45,15 @@ export class SegmentList {
     if (!segments.length) return this.showMessage(index, "All queries are padding.");
     const numbers = shares.map((share) => formatWeight(share, ERROR));
     const name = /** @type {Element} */ (this.options[index].firstChild);
-    const cells = numbers.map((number) => element("span", { class: "value" }, number));
+    const cells = segments.map((segment, place) =>
+      element(
+        "span",
+        { class: "value" },
+        element("span", { class: "visually-hidden" }, `${segment.name} `),
+        numbers[place],
+      ),
+    );
     this.options[index].replaceChildren(name, stackedBar(segments, shares, numbers), ...cells);
-    const spoken = segments.map((segment, place) => `${segment.name} ${numbers[place]}`).join(", ");
-    this.options[index].setAttribute("aria-label", `${this.rows[index].label}: ${spoken}`);
   }
 
   /** @param {Segment[]} segments */

@@ -33,9 +33,8 @@ class SegmentsView {
     this.view = view;
     this.overview = groupLayers(view.recording.layers).map(({ title, indices }) => {
       const { layers } = view.recording;
-      const list = new SegmentList(`Layers: ${title}`, layerRows(layers, indices), (row) =>
-        this.selectLayer(indices[row]),
-      );
+      const names = indices.map((index) => layers[index].name);
+      const list = new SegmentList(`Layers: ${title}`, names, (row) => this.selectLayer(indices[row]));
       return { title, indices, list };
     });
     this.note = element("p", { class: "note" });
@@ -98,8 +97,8 @@ class SegmentsView {
   listHeads(segments) {
     const { layer } = this.view;
     if (!segments.length) return this.heads.replaceChildren(hint("All queries of this layer are padding."));
-    const names = layer.headIndices.map((head) => ({ text: `head ${head}`, label: `${layer.name}, head ${head}` }));
-    const rows = [...names, { text: "mean", label: `${layer.name}, mean over heads` }];
+    const names = layer.headIndices.map((head) => `head ${head}`);
+    const rows = [...names, "mean of heads"];
     this.headList = new SegmentList(`Heads of ${layer.name}`, rows, (row, event) => this.selectHead(row, event));
     for (const head of layer.headIndices.keys()) {
       const shares = segments.map(({ shares }) => shares[head]);
@@ -151,9 +150,4 @@ function groupLayers(layers) {
     groups.set(name, group);
   }
   return [...groups.values()];
-}
-
-/** @param {Layer[]} layers @param {number[]} indices */
-function layerRows(layers, indices) {
-  return indices.map((index) => ({ text: layers[index].name, label: `${layers[index].name}, mean over heads` }));
 }
