@@ -2,7 +2,7 @@
 
 /** How the shades are spread: by the square root of a weight, evenly, by its logarithm, or by the strongest of its row. */
 export const SCALES = ["sqrt", "linear", "log", "row_max"];
-/** What the shades run through. In each, lightness alone tells weights apart: for the color-blind, and in gray. */
+/** What the shades run through. In each, lightness alone distinguishes weights, for the color-blind and in gray. */
 export const PALETTES = ["blues", "oranges", "greys"];
 export const LOG_MIN = 1e-4; // where the logarithmic scale begins
 
@@ -159,7 +159,7 @@ function toRgb([lightness, a, b]) {
   );
 }
 
-/** From −1 over no difference, which is the page itself, to +1: blue and orange are told apart by the color-blind. @type {{light: [number, number, number][], dark: [number, number, number][]}} */
+/** From −1 over no difference, which is the page itself, to +1: the color-blind can distinguish blue and orange. @type {{light: [number, number, number][], dark: [number, number, number][]}} */
 const DIFFERENCE = {
   light: [
     [0.3, 0.115, 262],
