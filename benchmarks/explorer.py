@@ -36,7 +36,7 @@ from timing import report, seconds
 import regard
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
-from regard.explore.page import write_page
+from regard.explore.html_page import write_html
 from regard.explore.server import bind
 from watching import SEED, VOCAB, bert, forward
 
@@ -140,7 +140,7 @@ def memory_of_writing(tokens: int) -> float:
         weights = regard.weights(*(torch.randn(1, 12, tokens, 64) for _ in range(2)))
         layers.append(Layer(f"encoder.{index}", "encoder", weights, names, names))
     with tempfile.TemporaryDirectory() as folder:
-        return peak_megabytes(lambda: write_page(Recording("", "", tuple(layers)), Path(folder) / "page.html"))
+        return peak_megabytes(lambda: write_html(Recording("", "", tuple(layers)), Path(folder) / "page.html"))
 
 
 def measure_bertviz(launch: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def main() -> None:
             for scale in SCALES:
                 recording, forward_seconds = record(tokens, scale)
                 file = Path(folder) / "page.html"
-                ratio = seconds(partial(write_page, recording, file)) / forward_seconds
+                ratio = seconds(partial(write_html, recording, file)) / forward_seconds
                 writing.setdefault(f"time relative to the forward pass: writing the page, {tokens}", []).append(ratio)
                 sizes.append(file.stat().st_size / 1e6)
             megabytes[str(tokens)] = round(max(sizes), 2)

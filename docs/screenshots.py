@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from regard.analysis.recording import Recording
 from regard.cli.models import load_any
-from regard.explore.page import write_page
+from regard.explore.html_page import write_html
 from regard.explore.trace_html import write_trace_html
 from regard.watching import TransformersModel
 
@@ -173,7 +173,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, browser() as chromium:
         addresses = {}
         for name, (recording, other) in recordings().items():
-            write_page(recording, Path(folder) / f"{name}.html", compare_with=other)
+            write_html(recording, Path(folder) / f"{name}.html", compare_with=other)
             addresses[name] = (Path(folder) / f"{name}.html").as_uri()
         trace = translator().trace(TIRED)
         addresses["trace"] = write_trace_html(trace, Path(folder) / "trace.html", head=2, query="it").as_uri()

@@ -112,7 +112,7 @@ def test_packages_export_their_public_names(name):
 
 @pytest.mark.parametrize("first", ["regard.show", "regard.explore.display", "regard.explore.server"])
 def test_names_of_explore_are_functions_whatever_is_imported_first(first):
-    names = ["show", "write_page", "serve", "attention_table"]
+    names = ["show", "write_html", "serve", "attention_table"]
     code = f"""
 import importlib, regard
 {first if first == "regard.show" else f"importlib.import_module('{first}')"}

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import regard
-from explore import served
+from explore import serving
 from explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
-from regard.explore.page import write_page
+from regard.explore.html_page import write_html
 from regard.ops.weight_matrix import WeightMatrix
 
 SOURCE = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>")
@@ -61,12 +61,12 @@ def recording_of(
 
 @pytest.fixture(scope="module")
 def long_recording() -> Recording:
-    return served.recording_of()
+    return serving.recording_of()
 
 
 @pytest.fixture(scope="module")
 def address(long_recording) -> Iterator[str]:
-    with served.served(long_recording) as found:
+    with serving.served(long_recording) as found:
         yield found
 
 
@@ -113,7 +113,7 @@ class Watched:
 
 @pytest.fixture
 def open_file(browser, tmp_path) -> Iterator[Callable]:
-    """Open a page as a file, without a network; at the end, nothing was asked for, nothing went wrong."""
+    """Open a page as a file, without a network; at the end, nothing was requested, and nothing went wrong."""
     contexts, watched = [], Watched()
 
     def open_it(path: Path, fragment: str = "", width: int = 1280, height: int = 900, **options):
@@ -135,7 +135,6 @@ def open_file(browser, tmp_path) -> Iterator[Callable]:
     for context in contexts:
         context.close()
     assert watched.complaints == []
-    # The page itself; its modules are blob: URLs that it makes.
     elsewhere = [
         url for url in watched.requests if urlsplit(url).scheme != "data" and not url.startswith(tmp_path.as_uri())
     ]
@@ -148,7 +147,7 @@ def open_page(open_file, tmp_path) -> Callable:
     """Open a recording's page in the same way."""
 
     def open_it(recording: Recording, *place, **options):
-        page = open_file(write_page(recording, tmp_path / "attention.html"), *place, **options)
+        page = open_file(write_html(recording, tmp_path / "attention.html"), *place, **options)
         page.wait_for_selector(".panel")
         return page
 
@@ -160,7 +159,7 @@ def open_pair(open_file, tmp_path):
     """Open the page of two recordings, and wait until all heads are compared."""
 
     def open_it(a, b, *place, ranked=True, **options):
-        opened = open_file(write_page(a, tmp_path / "compare.html", compare_with=b), *place, **options)
+        opened = open_file(write_html(a, tmp_path / "compare.html", compare_with=b), *place, **options)
         opened.wait_for_selector(".compare-panel.a canvas[data-cell]")
         if ranked:
             opened.wait_for_selector(".compare-entry")

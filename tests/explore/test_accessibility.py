@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import settle
+from explore.page_actions import settle
 from explore.test_javascript import missing
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording

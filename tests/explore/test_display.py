@@ -1,4 +1,4 @@
-"""Where a recording is shown: in the browser, or in the notebook that asks."""
+"""`regard.show`: in the browser or in a notebook."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.explore.display import SANDBOX, HtmlFrame, estimate_page_bytes, in_notebook
+from regard.explore.html_page import to_html
 from regard.explore.pack import pack
-from regard.explore.page import page
 
 
 @pytest.fixture
 def opened(monkeypatch, tmp_path):
-    """What browsers were asked to open; temporary folders lie in the test's own."""
-    asked = []
-    monkeypatch.setattr("webbrowser.open", lambda url: asked.append(url) or True)
+    """The URLs that a browser opened; temporary folders are in the test's folder."""
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return asked
+    return opened
 
 
 @pytest.fixture
 def notebook(monkeypatch):
-    """A notebook, as far as it can be told from here."""
+    """A notebook, as far as `in_notebook` can know."""
     ipython = pytest.importorskip("IPython")
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setattr(ipython, "get_ipython", lambda: shell)
@@ -43,7 +43,7 @@ def notebook(monkeypatch):
 def test_a_page_is_written_and_opened(recording, opened, tmp_path):
     path = regard.show(recording, tmp_path / "a page.html")
     assert path == tmp_path / "a page.html"
-    assert path.read_text("utf-8") == page(recording)
+    assert path.read_text("utf-8") == to_html(recording)
     assert opened == [path.as_uri()]
     assert "a%20page.html" in opened[0]
 
@@ -59,7 +59,7 @@ def test_without_a_path_it_lies_in_a_temporary_folder(recording, opened, tmp_pat
 def test_two_are_compared(recording, make_recording, opened, tmp_path):
     other = make_recording(("a", "b"), ("c",), title="Another title")
     path = regard.show(recording, str(tmp_path / "both.html"), compare_with=other)
-    assert path.read_text("utf-8") == page(recording, compare_with=other)
+    assert path.read_text("utf-8") == to_html(recording, compare_with=other)
     with pytest.raises(InvalidType, match="compare_with: expected a Recording"):
         regard.show(recording, compare_with=tmp_path)
 
@@ -77,12 +77,12 @@ def test_the_last_recording_of_a_watch_is_shown(opened, tmp_path):
         model(torch.randn(1, 3, 8))
     tokens = ["x", "y", "z"]
     path = regard.show(result, tmp_path / "a.html", tokens=tokens)
-    assert path.read_text("utf-8") == page(result.recording.select(tokens=tokens))
+    assert path.read_text("utf-8") == to_html(result.recording.select(tokens=tokens))
     assert opened == [path.as_uri()]
     first = result.recordings[0].select()
     both = regard.show(result, tmp_path / "b.html", tokens=tokens, compare_with=first)
-    assert both.read_text("utf-8") == page(result.recording.select(tokens=tokens), compare_with=first)
-    assert regard.show(result, tmp_path / "c.html").read_text("utf-8") == page(result.recording)
+    assert both.read_text("utf-8") == to_html(result.recording.select(tokens=tokens), compare_with=first)
+    assert regard.show(result, tmp_path / "c.html").read_text("utf-8") == to_html(result.recording)
     with pytest.raises(InvalidArgument, match="tokens: expected 3 tokens for self_attn, got 2"):
         regard.show(result, tmp_path / "d.html", tokens=["x", "y"])
 
@@ -99,13 +99,13 @@ def test_of_a_batch_one_sequence_is_selected_first(opened, tmp_path):
     assert opened == []
     one = result.recording.select(1)
     path = regard.show(one, tmp_path / "a.html", tokens=tokens)
-    assert path.read_text("utf-8") == page(result.recording.select(1, tokens=tokens))
+    assert path.read_text("utf-8") == to_html(result.recording.select(1, tokens=tokens))
 
 
 def test_a_target_has_tokens_of_its_own(opened, make_recording, tmp_path):
     recording = make_recording(("a", "b"), ("c", "d", "e"))
     path = regard.show(recording, tmp_path / "a.html", tokens=["v", "w"], target_tokens=["x", "y", "z"])
-    assert path.read_text("utf-8") == page(recording.select(tokens=["v", "w"], target_tokens=["x", "y", "z"]))
+    assert path.read_text("utf-8") == to_html(recording.select(tokens=["v", "w"], target_tokens=["x", "y", "z"]))
 
 
 @pytest.mark.parametrize("wrong", [3, None, "run.regard"])
@@ -119,11 +119,11 @@ def test_in_a_notebook_it_is_a_widget(recording, make_recording, notebook, opene
     pytest.importorskip("anywidget")
     other = make_recording(title="Another title")
     widget = regard.show(recording, compare_with=other)
-    assert widget.html == page(recording, compare_with=other)
+    assert widget.html == to_html(recording, compare_with=other)
     assert widget.state == ""
     assert "application/vnd.jupyter.widget-view+json" in widget._repr_mimebundle_()[0]
     widget = regard.show(recording, tmp_path / "a.html")
-    assert (tmp_path / "a.html").read_text("utf-8") == widget.html == page(recording)
+    assert (tmp_path / "a.html").read_text("utf-8") == widget.html == to_html(recording)
     assert opened == []
 
 
@@ -142,7 +142,7 @@ def test_marimo_is_a_notebook(monkeypatch):
 def test_without_anywidget_it_is_a_frame(recording, notebook, opened, monkeypatch):
     monkeypatch.setattr("regard.explore.display.find_spec", lambda name: None)
     shown = regard.show(recording)
-    assert shown == HtmlFrame(page(recording))
+    assert shown == HtmlFrame(to_html(recording))
     assert len(repr(shown)) < 100
 
 
@@ -161,7 +161,7 @@ def test_a_recording_is_a_sandboxed_frame_and_nothing_else(make_recording):
     recording = make_recording(title="\"></iframe><script>alert('x')</script>&quot;")
     ((tag, attributes),) = Frames(recording._repr_html_()).found
     assert tag == "iframe"
-    assert attributes["srcdoc"] == page(recording)
+    assert attributes["srcdoc"] == to_html(recording)
     assert attributes["sandbox"] == SANDBOX
     assert "same-origin" not in SANDBOX
 
@@ -175,7 +175,7 @@ def packed(monkeypatch):
         calls.append(recording)
         return pack(recording, *others)
 
-    monkeypatch.setattr("regard.explore.page.pack", count)
+    monkeypatch.setattr("regard.explore.html_page.pack", count)
     return calls
 
 
@@ -227,8 +227,8 @@ def test_the_size_of_a_page_is_estimated_to_a_factor_of_2(heads, tokens, layers,
             for index in range(layers)
         ],
     )
-    without_data = len(page(Recording("", "", [Layer("a", "encoder", regard.weights(*torch.zeros(2, 1, 1, 1, 1)))])))
-    assert 0.5 < estimate_page_bytes(recording) / (len(page(recording)) - without_data) < 2
+    without_data = len(to_html(Recording("", "", [Layer("a", "encoder", regard.weights(*torch.zeros(2, 1, 1, 1, 1)))])))
+    assert 0.5 < estimate_page_bytes(recording) / (len(to_html(recording)) - without_data) < 2
 
 
 def test_a_batch_says_why_it_is_not_shown(make_recording):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from explore.served import served
+from explore.serving import served
 from explore.test_javascript import HERE, missing
 from regard.analysis.opening import opening_head
-from regard.explore import page as page_module
+from regard.explore import static_files
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.search(r"^```js\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)[1]
@@ -22,10 +22,10 @@ TITLE, HELP = (re.search(rf'^  {name}: "(.*)",$', EXAMPLE, re.MULTILINE)[1] for 
 
 @pytest.fixture
 def static(tmp_path, monkeypatch) -> Path:
-    """A copy of the page's folder, with the example as one more view; pages are made from it."""
+    """A copy of the page's folder, with the example as one more view; pages are built from it."""
     folder = tmp_path / "static"
-    shutil.copytree(page_module.STATIC, folder)
-    monkeypatch.setattr(page_module, "STATIC", folder)
+    shutil.copytree(static_files.STATIC, folder)
+    monkeypatch.setattr(static_files, "STATIC", folder)
     (folder / "views/first_row.js").write_text(EXAMPLE, "utf-8")
     index = folder / "views/index.js"
     lines = index.read_text("utf-8").replace("VIEWS = [", "VIEWS = [firstRow, ")

@@ -10,14 +10,14 @@ import pytest
 import regard
 from explore.comparison_cases import PAIRS, TOKENS_A, TOKENS_B, encoder_recording, exact_weights
 from explore.saved_files import SVG, bars, boxes_of, rows_of, saved, texts
-from regard.explore.page import write_page
+from regard.explore.html_page import write_html
 
 pytestmark = pytest.mark.browser
 
 
 def test_the_svg_has_bars_and_the_rows_that_are_wholly_in_sight(open_file, tmp_path):
     a, b = (encoder_recording(tokens, seed, heads=6, layers=7) for seed, tokens in enumerate((TOKENS_A, TOKENS_B)))
-    opened = open_file(write_page(a, tmp_path / "compare.html", compare_with=b))
+    opened = open_file(write_html(a, tmp_path / "compare.html", compare_with=b))
     opened.wait_for_selector(".compare-entry:nth-child(42)")
     opened.locator(".compare-list").evaluate("node => node.scrollTop = 10")
     button = opened.locator("section.view:has(#compare)").get_by_role("button", name="as SVG")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import layer_of, settle
+from explore.page_actions import layer_of, settle
 from explore.saved_files import SVG, bars, boxes_of, saved, texts
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
@@ -111,11 +111,11 @@ def test_a_png_is_the_view_at_twice_its_size(open_page, recording, view, scheme)
     page = open_page(recording, "#layer=encoder.1&head=0&token=source.1", color_scheme=scheme)
     name, data = saved(page, view, "PNG")
     assert name == f"regard-encoder.1-head-0-{view}.png"
-    seen = page.evaluate(PIXELS, list(data))
+    visible = page.evaluate(PIXELS, list(data))
     svg = ElementTree.fromstring(saved(page, view, "SVG")[1])
-    assert (seen["width"], seen["height"]) == (2 * int(svg.get("width")), 2 * int(svg.get("height")))
-    assert seen["colors"] > 100
-    assert seen["most"] < 0.95  # no blank
+    assert (visible["width"], visible["height"]) == (2 * int(svg.get("width")), 2 * int(svg.get("height")))
+    assert visible["colors"] > 100
+    assert visible["most"] < 0.95  # no blank
 
 
 def test_a_view_that_scrolls_is_saved_as_it_is_seen(open_page):
@@ -126,7 +126,7 @@ def test_a_view_that_scrolls_is_saved_as_it_is_seen(open_page):
     )
     settle(page)
     page.locator(".scroller").evaluate("node => node.scrollTop = 400")
-    seen = page.locator(".token").evaluate_all(
+    visible = page.locator(".token").evaluate_all(
         """nodes => {
             const frame = document.querySelector(".scroller").getBoundingClientRect();
             const inside = box => box.bottom > frame.top && box.top < frame.bottom;
@@ -135,8 +135,8 @@ def test_a_view_that_scrolls_is_saved_as_it_is_seen(open_page):
     )
     found = texts(ElementTree.fromstring(saved(page, "text", "SVG")[1]))
     assert 20 < len(found) < 400
-    assert set(seen) >= set(found)
-    assert len(set(seen) - set(found)) < 30  # those whose letters are not seen, but their margin
+    assert set(visible) >= set(found)
+    assert len(set(visible) - set(found)) < 30  # those whose letters are not seen, but their margin
 
 
 def test_characters_that_xml_forbids_break_no_file(open_page):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.explore.page import modules
+from regard.explore.static_files import module_sources
 
 HERE = Path(__file__).parent / "js"
 STATIC = Path(__file__).parents[2] / "src/regard/explore/static"
@@ -72,8 +72,10 @@ def test_every_module_is_type_checked_strictly():
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    """Biome checks this too, but it is not everywhere; `modules` puts each module behind those that it imports."""
-    imports = {name: set(re.findall(r'from "#([\w/]+\.js)"', source)) for name, source in modules().items()}
+    """Biome checks this too, but is not installed everywhere; each module is after those that it imports."""
+    imports = {
+        name: set(re.findall(r'from "#([\w/]+\.js)"', source)) for name, source in module_sources("main.js").items()
+    }
     assert list(TopologicalSorter(imports).static_order())[-1] == "main.js"
     positions = {name: position for position, name in enumerate(imports)}
     assert all(positions[other] < positions[name] for name, others in imports.items() for other in others)

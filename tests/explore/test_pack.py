@@ -15,8 +15,8 @@ from regard.analysis.head_scores import head_scores
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
+from regard.explore.html_page import to_html
 from regard.explore.pack import pack
-from regard.explore.page import page
 from regard.text import display_tokens, word_indices
 
 STRANGE = ("</script>", '"', "\\", "\x00\x1b", "\u202e", "\U0001f469\u200d\U0001f467", "\ud800", "", "ß" * 10_000)
@@ -80,7 +80,7 @@ def test_tokens_and_texts_are_stored_as_they_are():
     header = json.loads(json.dumps(pack(recording)[0]))
     assert tuple(header["sequences"][0]["tokens"]) == STRANGE
     assert (header["title"], header["model"], header["texts"]) == ("t", "m", {"source": "</script>"})
-    header, _ = read_page(page(recording))
+    header, _ = read_page(to_html(recording))
     assert tuple(header["sequences"][0]["tokens"]) == STRANGE
 
 

@@ -22,8 +22,8 @@ from explore.page_cases import PRECISION, decimals, long_weights, one_layer, ran
 from explore.page_reader import integers, read_layer, read_page
 from regard.analysis.recording import Recording
 from regard.explore import page_format
+from regard.explore.html_page import static, to_html, write_html
 from regard.explore.pack import pack
-from regard.explore.page import page, static, write_page
 from regard.explore.page_format import (
     FORMAT_VERSION,
     MASKED_CODE,
@@ -261,7 +261,7 @@ def test_the_limits_in_the_document_are_those_of_the_code(document):
 def test_the_example_reads_a_page(document, recording, tmp_path, monkeypatch, capsys):
     (example,) = re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)
     assert len(example.splitlines()) <= 15
-    write_page(recording, tmp_path / "attention.html")
+    write_html(recording, tmp_path / "attention.html")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(example, "docs/page_format.md", "exec"), names)
@@ -275,7 +275,7 @@ def test_the_example_reads_a_page(document, recording, tmp_path, monkeypatch, ca
 def test_a_page_holds_what_was_packed(recording, make_recording):
     other = make_recording(decoders=0, source=("▁a", "</s>"))
     header, blocks = pack(recording, other)
-    assert read_page(page(recording, compare_with=other)) == (json.loads(json.dumps(header)), blocks)
+    assert read_page(to_html(recording, compare_with=other)) == (json.loads(json.dumps(header)), blocks)
     for number in range(len(recording.layers)):
         read_layer(header, blocks, number)
     read_layer(header["compare_with"], blocks[1 + len(recording.layers) :])

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import regard
-from explore import served
-from explore.displayed import assert_printed, displayed_weights
-from explore.opened import settle
+from explore import serving
+from explore.displayed_weights import assert_printed, displayed_weights
+from explore.page_actions import settle
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
-from regard.explore.page import write_page
+from regard.explore.html_page import write_html
 from regard.text.words import word_indices
 
 pytestmark = pytest.mark.browser
@@ -59,10 +59,10 @@ def source(request, tmp_path_factory):
     kind, place = request.param.split()
     recording = recording_of(kind)
     if place == "server":
-        with served.served(recording) as address:
+        with serving.served(recording) as address:
             yield recording, address, 0.0
     else:
-        path = write_page(recording, tmp_path_factory.mktemp("page") / "page.html")
+        path = write_html(recording, tmp_path_factory.mktemp("page") / "page.html")
         yield recording, path.as_uri(), 1 / 6000 if kind == "stored" else 0.0
 
 

@@ -18,7 +18,7 @@ import safetensors.numpy
 import torch
 
 import regard
-from explore.served import get, served
+from explore.serving import get, served
 from regard.analysis.head_scores import HEAD_SCORES, head_scores
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
@@ -80,8 +80,8 @@ def test_thumbnails_and_scores(address, long_recording):
     scores = json.loads(get(f"{address}scores/0/2")[1])
     assert list(scores) == list(HEAD_SCORES)
     assert scores["duplicate_token"] is None  # no word comes twice
-    told = {name: score for name, score in scores.items() if score is not None}
-    assert told == pytest.approx({name: expected[name][row] for name in told}, abs=1e-4)
+    known = {name: score for name, score in scores.items() if score is not None}
+    assert known == pytest.approx({name: expected[name][row] for name in known}, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from explore.page_cases import (
     twelve_layers,
 )
 from explore.page_reader import StoredLayer, ranked, read_layer, read_thumbnails
+from regard.explore.html_page import to_html
 from regard.explore.pack import pack
-from regard.explore.page import page
 from regard.explore.sketch import MAX_LEVEL_SIZE, MAX_MAP_SIZE, MAX_VALUES, THUMBNAIL, SketchPlan, plan_sketches
 from regard.ops.weight_matrix import WeightMatrix
 
@@ -236,7 +236,7 @@ def test_thumbnails_are_small_and_within_a_step_of_their_scale(tokens):
 def test_twelve_layers_of_twelve_heads_at_128_tokens_take_less_than_four_megabytes():
     recording = twelve_layers(128)
     assert plan_sketches([layer.weights.shape for layer in recording.layers]) == [None] * 12  # every weight is there
-    assert len(page(recording)) < 4_000_000
+    assert len(to_html(recording)) < 4_000_000
 
 
 def test_the_order_of_ties_takes_little_room():

@@ -18,7 +18,7 @@ from regard.explore import terminal
 
 SOURCE = ("▁The", "▁ani", "mal", "▁slept", ".", "</s>")
 WRITTEN = ("▁Das", "▁Tier", "▁schl", "ief", ".", "</s>")
-# Rows: the two steps that wrote "schlief" differ, so that their mean can be told from either.
+# Rows: the two steps that wrote "schlief" differ, so that their mean differs from either.
 SHARES = torch.tensor(
     [
         [0.80, 0.05, 0.05, 0.05, 0.025, 0.025],
@@ -167,6 +167,6 @@ def test_a_recording_without_layers_is_refused():
 
 
 def test_an_unknown_layer_is_refused_and_the_nearest_named(translated):
-    told = r"layer: expected one of .*cross.0, cross.1.*, got 'cross1', did you mean 'cross.1'\?"
-    with pytest.raises(InvalidArgument, match=told):
+    message = r"layer: expected one of .*cross.0, cross.1.*, got 'cross1', did you mean 'cross.1'\?"
+    with pytest.raises(InvalidArgument, match=message):
         table(translated, "cross1")

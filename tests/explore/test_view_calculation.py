@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import regard
-from explore.displayed import assert_printed
-from explore.opened import layer_of, point_at
+from explore.displayed_weights import assert_printed
+from explore.page_actions import layer_of, point_at
 from explore.saved_files import pages_of, rows_of, saved
-from explore.served import served
+from explore.serving import served
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.explore import pack
@@ -189,8 +189,8 @@ def test_no_number_is_cut_wherever_a_table_is_scrolled(open_page, width, feature
             const [start, end] = [frame.left + names, frame.left + node.clientWidth];
             const isCut = ({left, right}) => [start, end].some(edge => left < edge - 1 && right > edge + 1);
             const cells = [...node.querySelectorAll('td')].map(cell => cell.getBoundingClientRect());
-            const seen = cells.filter(({left, right}) => right > start && left < end);
-            resolve([seen.length, cells.filter(isCut).length]);
+            const visible = cells.filter(({left, right}) => right > start && left < end);
+            resolve([visible.length, cells.filter(isCut).length]);
         }, 80));
     }"""
     sheets = page.locator(".sheet").element_handles()
@@ -198,8 +198,8 @@ def test_no_number_is_cut_wherever_a_table_is_scrolled(open_page, width, feature
     assert page.locator(".sheet.scrolls").count() >= (2 if width == 400 or features == 64 else 0)
     for sheet in sheets:
         for left in (0, 100, 333, 100_000):
-            seen, cells = page.evaluate(cut, [sheet, left])
-            assert (seen > 0, cells) == (True, 0), left
+            visible, cells = page.evaluate(cut, [sheet, left])
+            assert (visible > 0, cells) == (True, 0), left
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

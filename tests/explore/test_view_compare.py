@@ -12,12 +12,12 @@ from playwright.sync_api import expect
 
 import regard
 from explore.comparison_cases import PAIRS, TOKENS_A, TOKENS_B, encoder_recording, exact_weights, stored_weights
-from explore.displayed import assert_printed, displayed_weights
+from explore.displayed_weights import assert_printed, displayed_weights
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
+from regard.explore.html_page import to_html
 from regard.explore.pack import pack
-from regard.explore.page import page
 from regard.explore.page_format import PRECISION, dequantize, quantize
 
 pytestmark = pytest.mark.browser
@@ -90,11 +90,11 @@ def test_what_cannot_be_compared_is_refused(pair):
     with pytest.raises(
         InvalidArgument, match=r"compare_with: expected a layer with the name or kind \(encoder\) .* got decoder"
     ):
-        page(a, compare_with=Recording("", "", (decoder,)))
+        to_html(a, compare_with=Recording("", "", (decoder,)))
     with pytest.raises(InvalidArgument, match="compare_with: expected at least one layer"):
-        page(a, compare_with=Recording("", "", ()))
+        to_html(a, compare_with=Recording("", "", ()))
     with pytest.raises(InvalidType, match="compare_with: expected a Recording, got str"):
-        page(a, compare_with="other.regard")
+        to_html(a, compare_with="other.regard")
 
 
 def test_one_recording_has_no_such_view(open_page, pair):

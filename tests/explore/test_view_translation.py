@@ -11,8 +11,8 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.opened import layer_of, settle, token
-from explore.served import served
+from explore.page_actions import layer_of, settle, token
+from explore.serving import served
 from regard.analysis import align, word_weights
 from regard.pipelines import Translator
 
@@ -42,7 +42,7 @@ def word(page, side: str, text: str):
 
 
 def lines(page) -> dict[tuple[str, str], float]:
-    """The weights of the lines that are drawn, by source and target word; words are told apart by their text."""
+    """The weights of the lines that are drawn, by source and target word; words are identified by their text."""
     settle(page)
     return {
         (source, target): weight
@@ -58,7 +58,7 @@ def lines(page) -> dict[tuple[str, str], float]:
 
 
 def numbers(page, side: str) -> dict[str, str]:
-    """The weights beside the words of one side, by word."""
+    """The weights next to the words of one side, by word."""
     settle(page)
     nodes = page.locator(f".side.{side} .word[data-weight]")
     return dict(nodes.evaluate_all("nodes => nodes.map(node => [node.textContent, node.dataset.weight])"))
@@ -115,9 +115,9 @@ def test_pointing_at_a_word_shows_its_alignment(open_page, recording, fragment, 
         assert {source: weight for (source, _), weight in drawn.items() if source != "</s>"} == {
             source: near(weight) for source, weight in weights.items() if weight >= MIN_WEIGHT
         }
-        beside = numbers(page, "source")
-        beside.pop("</s>", None)
-        assert beside == {source: written(weight) for source, weight in weights.items() if weight >= 0.05}
+        numbers_shown = numbers(page, "source")
+        numbers_shown.pop("</s>", None)
+        assert numbers_shown == {source: written(weight) for source, weight in weights.items() if weight >= 0.05}
 
 
 def test_pointing_at_a_source_word_shows_which_words_it_was_translated_by(open_page, recording):
@@ -159,13 +159,13 @@ def test_weights_that_the_page_stores_have_the_digits_that_are_true(open_page, r
     exact = align(recording, {"cross.1": [1]})
     for row, target in enumerate(exact.target):
         word(page, "target", target).hover()
-        beside = numbers(page, "source")
+        numbers_shown = numbers(page, "source")
         for column, source in enumerate(exact.source):
             weight = exact.weights[row, column].item()
-            if source in beside and source != "tired" and target != "müde":  # of one token each
-                assert beside[source] == f"{weight:.3f}"
-            elif source in beside:
-                assert abs(float(beside[source]) - weight) <= 2 / 6000 + 0.0005
+            if source in numbers_shown and source != "tired" and target != "müde":  # of one token each
+                assert numbers_shown[source] == f"{weight:.3f}"
+            elif source in numbers_shown:
+                assert abs(float(numbers_shown[source]) - weight) <= 2 / 6000 + 0.0005
             else:
                 assert weight < 0.0505
 

@@ -1,4 +1,4 @@
-"""The page in a notebook: the widget's front end in a real Chromium, with as much of a notebook as it asks for."""
+"""The page in a notebook: the widget's front end in a real Chromium, with as much of a notebook as it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from regard.explore.display import SANDBOX, HtmlFrame
-from regard.explore.page import page, static
+from regard.explore.html_page import static, to_html
 
 pytestmark = pytest.mark.browser
 
@@ -18,7 +18,7 @@ NOTEBOOK = """
 <!doctype html><meta charset="utf-8"><title>A notebook</title><body style="margin: 0"><div id="cell"></div>
 <script type="module">
 const esm = document.getElementById("esm").textContent;
-const made = await import(URL.createObjectURL(new Blob([esm], {type: "text/javascript"})));
+const module = await import(URL.createObjectURL(new Blob([esm], {type: "text/javascript"})));
 const traits = JSON.parse(document.getElementById("traits").textContent);
 const listeners = [];
 window.saved = [];
@@ -34,14 +34,14 @@ window.model = {
   tell: (name) => listeners.filter(([event]) => event === `change:${name}`).forEach(([, listener]) => listener()),
 };
 window.listeners = listeners;
-window.end = made.default.render({ model: window.model, el: document.getElementById("cell") });
+window.end = module.default.render({ model: window.model, el: document.getElementById("cell") });
 </script>
 """
 
 
 @pytest.fixture
 def open_widget(open_file, tmp_path):
-    """The widget's front end in a page that stands for a notebook, and the frame that it made."""
+    """The widget's front end in a page in place of a notebook, and the frame that it adds."""
 
     def open_it(text: str, state: str = "", height: int = 800, views: int = 1, **options):
         traits = json.dumps({"html": text, "state": state, "height": height}).replace("<", "\\u003c")
@@ -64,7 +64,7 @@ def state_of(notebook) -> str:
 
 
 def test_the_page_is_in_the_frame_and_works(open_widget, recording):
-    notebook, frame = open_widget(page(recording))
+    notebook, frame = open_widget(to_html(recording))
     expect(frame.locator("h1")).to_have_text("A title")
     expect(frame.locator(".thumbnail canvas")).to_have_count(sum(layer.weights.shape[1] for layer in recording.layers))
     frame.locator(".token").first.click()
@@ -73,7 +73,7 @@ def test_the_page_is_in_the_frame_and_works(open_widget, recording):
 
 
 def test_what_is_chosen_in_the_page_is_the_state(open_widget, recording):
-    notebook, frame = open_widget(page(recording))
+    notebook, frame = open_widget(to_html(recording))
     assert state_of(notebook) == ""  # nothing was chosen yet
     frame.locator(".thumbnail").nth(4).click()
     expect(frame.locator(".head-name")).to_have_text("encoder.1, head 1")
@@ -83,7 +83,7 @@ def test_what_is_chosen_in_the_page_is_the_state(open_widget, recording):
 
 
 def test_a_state_that_is_set_is_shown(open_widget, recording):
-    notebook, frame = open_widget(page(recording), "layer=decoder.1&head=2")
+    notebook, frame = open_widget(to_html(recording), "layer=decoder.1&head=2")
     expect(frame.locator(".head-name")).to_have_text("decoder.1, head 2")
     notebook.evaluate("model.set('state', 'layer=encoder.0&head=0&token=source.3')")
     expect(frame.locator(".head-name")).to_have_text("encoder.0, head 0")
@@ -98,13 +98,13 @@ def test_a_state_that_is_set_is_shown(open_widget, recording):
 
 def test_two_recordings_are_compared_in_a_frame(open_widget, recording, make_recording):
     other = make_recording(("▁The", "▁cat", "</s>"), title="Another title")
-    _, frame = open_widget(page(recording, compare_with=other))
+    _, frame = open_widget(to_html(recording, compare_with=other))
     expect(frame.locator(".compare-panel.b figcaption")).to_contain_text("Another title")
     expect(frame.locator(".compare-panel.difference canvas[data-cell]")).to_be_visible()
 
 
 def test_the_frame_is_as_high_as_the_page_up_to_a_bound(open_widget, recording):
-    notebook, _ = open_widget(page(recording), height=500)
+    notebook, _ = open_widget(to_html(recording), height=500)
     assert notebook.locator("iframe").bounding_box()["height"] == 500
     notebook.evaluate("model.set('height', 9000)")
     notebook.wait_for_timeout(400)
@@ -116,7 +116,7 @@ def test_the_frame_is_as_high_as_the_page_up_to_a_bound(open_widget, recording):
 
 def test_the_page_reaches_nothing_of_the_notebook(open_widget, recording):
     """The frame is sandboxed, without the notebook's origin; messages of others are not heard."""
-    notebook, frame = open_widget(page(recording))
+    notebook, frame = open_widget(to_html(recording))
     assert notebook.locator("iframe").get_attribute("sandbox") == SANDBOX == "allow-scripts allow-downloads"
     inside = notebook.frames[1]
     assert inside.evaluate("window.origin") == "null"
@@ -132,7 +132,7 @@ def test_the_page_reaches_nothing_of_the_notebook(open_widget, recording):
 
 
 def test_a_view_that_is_closed_hears_nothing_more(open_widget, recording):
-    notebook, frame = open_widget(page(recording))
+    notebook, frame = open_widget(to_html(recording))
     assert notebook.evaluate("listeners.length") == 3
     notebook.evaluate("end()")
     assert notebook.evaluate("listeners.length") == 0
@@ -149,7 +149,7 @@ def test_hostile_tokens_run_nothing_in_a_notebook(open_widget, make_recording):
         "&quot;",
     )
     recording = make_recording(tokens, tokens, title="</title><script>alert(1)</script>")
-    _, frame = open_widget(page(recording))
+    _, frame = open_widget(to_html(recording))
     assert "<img src=x" in frame.locator(".token").nth(1).inner_text()
 
 
@@ -170,7 +170,7 @@ def test_the_widget_is_what_anywidget_takes(recording):
     anywidget = pytest.importorskip("anywidget")
     from regard.explore.widget import ExplorerWidget
 
-    widget = ExplorerWidget(html=page(recording))
+    widget = ExplorerWidget(html=to_html(recording))
     assert isinstance(widget, anywidget.AnyWidget)
     sent = widget.get_state()
     assert sent["_esm"] == static("widget.mjs")

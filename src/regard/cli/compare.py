@@ -34,14 +34,14 @@ def compare(
     """
     check_suffix(output, PAGE_SUFFIXES)
     import regard
-    from regard.explore import write_page
+    from regard.explore import write_html
 
     left, right = regard.load(first), regard.load(second)
     if (left.title, left.model_name) == (right.title, right.model_name):  # file names tell them apart
         left = left.replace(model_name=f"{left.model_name} {first.name}".strip())
         right = right.replace(model_name=f"{right.model_name} {second.name}".strip())
     try:
-        write_page(left, output, compare_with=right)
+        write_html(left, output, compare_with=right)
     except InvalidArgument as error:
         message = str(error)
         path = second if message.startswith("compare_with: ") else first

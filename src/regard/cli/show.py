@@ -129,7 +129,7 @@ def _show(
     from rich.console import Console
 
     from regard.analysis import save_table, word_weights
-    from regard.explore import attention_table, write_page
+    from regard.explore import attention_table, write_html
     from regard.explore.terminal import token_tables
     from regard.text.display import escape_controls
 
@@ -145,7 +145,7 @@ def _show(
         save_table(words.columns(token), output)
         label = "Weights"
     else:
-        write_page(recording, output)
+        write_html(recording, output)
     console = Console()
     for heading in (None if source.line is None else source.origin, recording.texts.get("translation")):
         if heading:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from regard.analysis import recording as recording_module
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
+from regard.explore.html_page import to_html, write_html
 from regard.explore.pack import MAX_QKV_BYTES, check, qkv
-from regard.explore.page import page, write_page
 from regard.explore.sketch import plan_sketches
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def show(
     """Show what attends to what: in a notebook below the cell, elsewhere as a page in the browser.
 
     Args:
-        recording: A recording of one sequence, or the result of `regard.watch`, whose last recording is shown. Of a
+        recording: A recording of one sequence, or the result of `regard.watch`, whose last recording is result. Of a
             batch, select a sequence first: ``regard.show(result.recording.select(1, tokens=tokens))``.
         path: Where to write the page. Default: nowhere in a notebook, elsewhere ``attention.html`` in a new temporary
             folder.
@@ -65,12 +65,14 @@ def show(
             tokens; the message has every reason.
         InvalidFile: If the page cannot be written there.
     """
-    shown = _one_sequence(recording, tokens, target_tokens)
+    selected = _one_sequence(recording, tokens, target_tokens)
     is_notebook = in_notebook()
     if is_notebook and path is None:
-        return _in_cell(page(shown, compare_with=compare_with))
-    file = write_page(
-        shown, Path(tempfile.mkdtemp(prefix="regard-"), FILE_NAME) if path is None else path, compare_with=compare_with
+        return _in_cell(to_html(selected, compare_with=compare_with))
+    file = write_html(
+        selected,
+        Path(tempfile.mkdtemp(prefix="regard-"), FILE_NAME) if path is None else path,
+        compare_with=compare_with,
     )
     if is_notebook:
         return _in_cell(file.read_bytes().decode("utf-8"))
@@ -79,12 +81,12 @@ def show(
 
 
 def _one_sequence(
-    shown: Recording | WatchResult, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None
+    result: Recording | WatchResult, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None
 ) -> Recording:
     """The recording, or the last one of a watch, with the names of its tokens."""
-    recording: Any = getattr(shown, "recording", shown)
+    recording: Any = getattr(result, "recording", result)
     check(recording)
-    if recording is shown and tokens is None and target_tokens is None:
+    if recording is result and tokens is None and target_tokens is None:
         return recording
     return recording.select(tokens=tokens, target_tokens=target_tokens)
 
@@ -139,7 +141,7 @@ def notebook_html(recording: Recording) -> str:
         check(recording)
         size = estimate_page_bytes(recording)
         if size <= MAX_PREVIEW_BYTES:
-            return HtmlFrame(page(recording))._repr_html_()
+            return HtmlFrame(to_html(recording))._repr_html_()
     except InvalidArgument as error:
         return f"<p>{escape(str(error))}</p>"
     return (

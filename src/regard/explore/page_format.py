@@ -48,7 +48,7 @@ class SequenceHeader(TypedDict):
     special: list[int]
     """The positions of special tokens."""
     spaces: list[int]
-    """The positions before which a space stands."""
+    """The positions that have a space before them."""
 
 
 class SegmentHeader(TypedDict):
@@ -164,7 +164,7 @@ def quantize(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
     """The code of each weight, in int16.
 
     The code of a weight w is 3000 w, rounded to the nearest integer and a half to the odd one. So for a float32 w,
-    ``f"{code / 3000:.3f}" == f"{w:.3f}"``: the third decimal changes where 3000 w lies halfway between two codes, and
+    ``f"{code / 3000:.3f}" == f"{w:.3f}"``: the third decimal changes where 3000 w is halfway between two codes, and
     exactly there Python rounds to the even digit, as in 0.062 for 1/16.
 
     Args:

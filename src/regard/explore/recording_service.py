@@ -1,4 +1,4 @@
-"""Any part of a recording on demand: the rows, columns, tiles and sums that a page from `regard serve` asks for."""
+"""Any part of a recording on demand: the rows, columns, tiles and sums that a page from `regard serve` requests."""
 
 from __future__ import annotations
 

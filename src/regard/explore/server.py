@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidArgument, MissingExtra
-from regard.explore.page import document
+from regard.explore.html_page import render_html
 from regard.explore.recording_service import RecordingService
 
 try:
@@ -132,7 +132,7 @@ def create_app(recording: Recording, token: str) -> Starlette:
     region = f"region/{head}/{{top:index}}/{{bottom:index}}/{{left:index}}/{{right:index}}"
 
     def page(request: Request) -> Response:
-        return HTMLResponse(document(service.header, [], "'self'").encode("utf-8", "xmlcharrefreplace"))
+        return HTMLResponse(render_html(service.header, [], "'self'").encode("utf-8", "xmlcharrefreplace"))
 
     def respond_with(compute: Callable[..., Any]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:

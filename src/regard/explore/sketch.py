@@ -45,7 +45,7 @@ class SketchPlan:
     """How coarse the sketch of a layer is.
 
     Args:
-        block_size: The number of queries and keys that a cell of the map stands for.
+        block_size: The number of queries and keys that a cell of the map covers.
         top_k: The number of keys that are stored for each row.
         finer_sizes: The block sizes of the finer maps, each half of the one before.
     """
@@ -113,7 +113,7 @@ class LayerData:
     Args:
         blocks: (heads, rows, columns) The attention of a query to a block of keys, averaged over a block of queries.
         allowed: (1 or heads, rows, columns) False where the mask excludes a whole block.
-        row_counts: (rows,) The number of queries that each row of blocks stands for.
+        row_counts: (rows,) The number of queries that each row of blocks covers.
         header: The fields of the layer's header.
         tensors: The tensors of the layer's block.
     """

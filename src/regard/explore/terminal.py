@@ -148,11 +148,11 @@ class _Picture:
         self.note = _share_of_attention(words)
         self.query_heading = "written" if words.is_cross else "word"
         rows = [index for index, word in enumerate(words.query_words) if not is_special(word)]
-        kept = [index for index, word in enumerate(words.key_words) if not is_special(word)]
+        columns = [index for index, word in enumerate(words.key_words) if not is_special(word)]
         self.rows = [words.query_words[index] for index in rows]
-        self.columns = [words.key_words[index] for index in kept]
+        self.columns = [words.key_words[index] for index in columns]
         weights = words.weights[rows]
-        self.weights = weights[:, kept]
+        self.weights = weights[:, columns]
         special: dict[str, float] = {}  # a text can have several [SEP]
         for index, word in enumerate(words.key_words):
             if is_special(word):

@@ -33,14 +33,14 @@ def figure_html(table: NumberTable, view: View, number: int) -> str:
         number: The index of the table on the page.
     """
     lines = view.lines(table)
-    ranges, shown = scales(table, lines), [line for line in lines if line.is_shown]
+    ranges, visible = scales(table, lines), [line for line in lines if line.is_shown]
     count = max(len(line.features) for line in lines)
     headings = "".join(map(_heading, table.columns))
     headings += "".join(f'<th scope="col">{entry}</th>' for entry in range(min(count, MAX_COLUMNS)))
-    rows = [_row(table, line, ranges) for line in shown]
-    hidden = len(lines) - len(shown)
+    rows = [_row(table, line, ranges) for line in visible]
+    hidden = len(lines) - len(visible)
     if hidden and table.each in ("dim", "feature"):
-        rows.insert(len(shown) - len(table.tail), '<tr class="gap"><td>⋮</td></tr>')
+        rows.insert(len(visible) - len(table.tail), '<tr class="gap"><td>⋮</td></tr>')
     caption = f"<figcaption>{filled_html(view, table.caption)}</figcaption>" if table.caption else ""
     kind = "features" if table.axis else "list"
     body = "\n".join(rows)

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.explore.page import hash_of, static
+from regard.explore.static_files import hash_of, module_scripts, static
 from regard.explore.token_labels import token_labels
 from regard.explore.trace_figures import figure_html, filled_html
 from regard.explore.trace_numbers import TraceNumbers, page_numbers
@@ -74,8 +74,9 @@ def trace_html(trace: Trace, *, head: int | None = None, query: int | str | None
         "tables": [asdict(table) for screen in screens for table in screen.tables],
         "steps": numbers.pack(),
     }
-    style, script, title = static("styles/trace.css"), _script(), escape(trace.title)
-    policy = f"default-src 'none'; script-src {hash_of(script)}; style-src {hash_of(style)}; img-src data:"
+    style, scripts, title = static("styles/trace.css"), module_scripts("trace/main.js").values(), escape(trace.title)
+    hashes = " ".join(map(hash_of, scripts))
+    policy = f"default-src 'none'; script-src {hashes}; style-src {hash_of(style)}; img-src data:"
     contents = "\n".join(
         f'<li><a href="#{screen.slug}"><span class="number">{number}</span> {escape(screen.title)}</a></li>'
         for number, screen in enumerate(screens, 1)
@@ -108,16 +109,10 @@ def trace_html(trace: Trace, *, head: int | None = None, query: int | str | None
 </main>
 <footer><p>{LEGEND}</p></footer>
 <script type="application/json" id="trace">{_inert(data)}</script>
-<script type="module">{script}</script>
+{"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>
 """
-
-
-def _script() -> str:
-    """The modules of the page as one, which a hash in its policy allows: without imports and exports."""
-    source = "\n".join(static(f"trace/{name}.js") for name in ("numbers", "tables", "main"))
-    return re.sub(r"^import \{[^}]*\} from .*;\n|^export (?=const|function)", "", source, flags=re.MULTILINE)
 
 
 def _labels(trace: Trace) -> dict[str, tuple[str, ...]]:

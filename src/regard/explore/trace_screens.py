@@ -194,8 +194,8 @@ def _projections(parts: _Parts) -> Iterator[Screen]:
         "x of “{query}” times the weights: the sum of each column" + (", with the bias," if bias else "") + " is q"
     )
     table = _product(parts, caption, "x", "input", weight, bias, Row("q", "query"), limit=8)
-    shown = "norm weight" in parts or "token embedding" not in parts
-    names = ("query", "W_Q") if shown else ("input", "query", "W_Q")
+    has_norm = "norm weight" in parts or "token embedding" not in parts
+    names = ("query", "W_Q") if has_norm else ("input", "query", "W_Q")
     yield parts.screen("query", "Query", names, table, reading=_first_feature(parts, "input", weight, bias, "query"))
     roles = (("key", "Key", "U" if is_additive else "W_K", parts.first("b" if is_additive else "b_K")),
              ("value", "Value", "W_V", parts.first("b_V")))  # fmt: skip
@@ -225,7 +225,7 @@ def _projections(parts: _Parts) -> Iterator[Screen]:
 def _product(
     parts: _Parts, caption: str, letter: str, source: str, weight: str, bias: str, result: Row, limit: int
 ) -> NumberTable:
-    """A row vector times a matrix: the vector as a column, the matrix beside it, the sums below."""
+    """A row vector times a matrix: the vector as a column, the matrix next to it, the sums below."""
     tail = (*([Row("bias", bias)] if bias else []), Row(result.label, result.source, is_result=True))
     return NumberTable(caption, "dim", (Column(letter, source),), each="feature", source=weight, limit=limit, tail=tail,
                        follows_key=result.source != "query")  # fmt: skip
@@ -234,8 +234,8 @@ def _product(
 def _first_feature(parts: _Parts, source: str, weight: str, bias: str, result: str) -> str:
     """How the first feature of a product of a vector and a matrix is computed."""
     count = parts.size(source, "feature")
-    shown = range(count if count <= 3 else 2)
-    terms = [f"{{#({source}|feature={i}}} · {{#({weight}|feature={i},dim=0}}" for i in shown]
+    features = range(count if count <= 3 else 2)
+    terms = [f"{{#({source}|feature={i}}} · {{#({weight}|feature={i},dim=0}}" for i in features]
     terms += ["…"] if count > 3 else []
     terms += [f"{{#({bias}|dim=0}}"] if bias else []
     return f"Its first feature is {' + '.join(terms)} = {{#{result}|dim=0}}."

@@ -91,11 +91,11 @@ class View:
         sources = tuple(column.source for column in table.columns)
         count = self.numbers.size(table.source or sources[0], table.each)
         labels = self.labels.get(table.each, range(count))
-        shown = self._shown(table, count)
+        visible = self._visible_entries(table, count)
         for entry in range(count):
             kind = "own" * (table.each == "token" and entry == self.query)
             numbers = self._evaluate(table, sources, table.source, {**index, table.each: entry})
-            yield Line(str(labels[entry]), sources, *numbers, kind=kind, is_entry=True, is_shown=entry in shown)
+            yield Line(str(labels[entry]), sources, *numbers, kind=kind, is_entry=True, is_shown=entry in visible)
 
     def _evaluate(
         self, table: NumberTable, sources: Sequence[str], source: str, index: Mapping[str, int]
@@ -103,7 +103,7 @@ class View:
         columns = [float(self.numbers.values(each, index)) if each else None for each in sources]
         return columns, source, self.numbers.values(source, index, table.axis).tolist() if source else []
 
-    def _shown(self, table: NumberTable, count: int) -> set[int]:
+    def _visible_entries(self, table: NumberTable, count: int) -> set[int]:
         """The rows that a closed table shows: the first features, or the keys with the largest weights."""
         if count <= table.limit + SLACK:
             return set(range(count))

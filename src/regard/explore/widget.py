@@ -6,14 +6,14 @@ import anywidget
 import traitlets
 
 from regard.explore.display import HEIGHT
-from regard.explore.page import static
+from regard.explore.static_files import static
 
 
 class ExplorerWidget(anywidget.AnyWidget):
     """The page in a sandboxed frame; its `state` and what the page shows follow each other.
 
     Args:
-        html: A whole HTML document, as `regard.explore.page.page` returns it.
+        html: A whole HTML document, as `regard.explore.html_page.to_html` returns it.
         state: What the page shows, as its address has it after ``#``: ``layer=encoder.0&head=3``.
         height: Maximum height of the frame in CSS pixels; a longer page scrolls in it.
 

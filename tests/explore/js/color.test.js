@@ -27,12 +27,12 @@ function luminance(color) {
 for (const palette of PALETTES) {
   for (const theme of THEMES) {
     test(`${palette}, ${theme}: luminance rises or falls from the page to the strongest, all the way`, () => {
-      const seen = shades(palette, theme).map(luminance);
-      assert.equal(seen.length, 256);
+      const luminances = shades(palette, theme).map(luminance);
+      assert.equal(luminances.length, 256);
       const sign = theme === "light" ? -1 : 1;
-      for (let index = 8; index < seen.length; index += 8)
-        assert.ok(sign * (seen[index] - seen[index - 8]) > 0, String(index));
-      const [least, most] = [Math.min(...seen), Math.max(...seen)];
+      for (let index = 8; index < luminances.length; index += 8)
+        assert.ok(sign * (luminances[index] - luminances[index - 8]) > 0, String(index));
+      const [least, most] = [Math.min(...luminances), Math.max(...luminances)];
       assert.ok((most + 0.05) / (least + 0.05) > 9, "the strongest stands out from none");
       for (const color of shades(palette, theme))
         for (const value of color) assert.ok(Number.isInteger(value) && value >= 0 && value <= 255);

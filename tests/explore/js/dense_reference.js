@@ -8,7 +8,7 @@ import { restAfter } from "../../../src/regard/explore/static/data/ranked.js";
 
 const add = (/** @type {number[]} */ numbers) => numbers.reduce((sum, number) => sum + (number || 0), 0);
 
-/** The mean or sum of heads, without hidden keys, rescaled if asked for, between words. @param {number[][][]} heads @param {{reduce?: string, hidden?: boolean[], rescale?: boolean, queryWords?: number[], keyWords?: number[]}} options @returns {Reference} */
+/** The mean or sum of heads, without hidden keys, rescaled on request, between words. @param {number[][][]} heads @param {{reduce?: string, hidden?: boolean[], rescale?: boolean, queryWords?: number[], keyWords?: number[]}} options @returns {Reference} */
 export function reference(heads, { reduce = "mean", hidden, rescale = false, queryWords, keyWords } = {}) {
   const numHeads = reduce === "sum" ? heads.length : 1;
   const keys = heads[0][0].map((_, key) => key);

@@ -29,7 +29,7 @@ for (const [rows, columns] of [
   [5, 4096],
   [16384, 3],
 ]) {
-  test(`${rows} × ${columns} cells are seen whole`, () => {
+  test(`${rows} × ${columns} cells are all visible`, () => {
     const layout = fit(rows, columns);
     assert.ok(layout.left + columns * layout.cell <= room.width + 1);
     assert.ok(
@@ -104,8 +104,8 @@ test("a zoom beyond the edges shows the edges", () => {
   ]) {
     const layout = fit(1000, 1000, { zoom: { query, key, cell: 20 } });
     assert.ok(layout.row >= 0 && layout.column >= 0);
-    assert.ok(layout.row + layout.seen.height / layout.cell <= 1000 + 1e-9);
-    assert.ok(layout.column + layout.seen.width / layout.cell <= 1000 + 1e-9);
+    assert.ok(layout.row + layout.viewport.height / layout.cell <= 1000 + 1e-9);
+    assert.ok(layout.column + layout.viewport.width / layout.cell <= 1000 + 1e-9);
   }
 });
 

@@ -155,7 +155,7 @@ test("of the requests of one kind only the latest waits", async () => {
   );
 });
 
-test("several rows or columns are requested together, and views are told once", async () => {
+test("several rows or columns are requested together, and views are notified once", async () => {
   const fresh = makeRecording();
   const head = await loaded(() => fresh.layers[0].head([0]));
   let updates = 0;
@@ -243,7 +243,7 @@ test("thumbnails and head scores come after the first picture", async () => {
   assert.deepEqual(layer.scores.entropy, [0, 1]);
 });
 
-test("a server that does not respond leaves what is loaded, and the page is told", async () => {
+test("a server that does not respond leaves what is loaded, and the page is notified", async () => {
   const fresh = makeRecording();
   const head = await loaded(() => fresh.layers[0].head([0]));
   await loaded(() => (head.row(1).loading ? null : true));

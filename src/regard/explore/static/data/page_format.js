@@ -19,7 +19,10 @@ export const THUMBNAIL_WEIGHTS = Float32Array.from({ length: 256 }, (_, code) =>
 
 /** Decode and inflate a block of the page. @param {string} base64 @returns {Promise<ArrayBuffer>} */
 export function inflateBase64(base64) {
-  return inflate(Uint8Array.from(atob(base64.trim()), (character) => character.charCodeAt(0)));
+  const text = atob(base64.trim());
+  const bytes = new Uint8Array(text.length); // Uint8Array.from with a function takes ten times as long
+  for (let index = 0; index < text.length; index++) bytes[index] = text.charCodeAt(index);
+  return inflate(bytes);
 }
 
 /** @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<ArrayBuffer>} */

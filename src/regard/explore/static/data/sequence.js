@@ -2,7 +2,7 @@
 
 /**
  * @typedef {{role: string, tokens: string[], display: string[], words: number[], word_texts?: string[], special: number[], spaces: number[]}} SequenceHeader
- *   `special` are positions of special tokens, `spaces` positions before which a space stands.
+ *   `special` are positions of special tokens, `spaces` positions that have a space before them.
  */
 
 const MAX_LENGTH = 32; // characters of a label
@@ -21,10 +21,10 @@ export class Sequence {
     /** @type {boolean[]} */
     this.isSpecial = Array(tokens.length).fill(false);
     for (const index of special) this.isSpecial[index] = true;
-    /** @type {boolean[]} Whether a space stands before each token. */
+    /** @type {boolean[]} Whether each token has a space before it. */
     this.hasSpace = Array(tokens.length).fill(false);
     for (const index of spaces) this.hasSpace[index] = true;
-    /** What stands for each token outside the text; a subword that continues a word has a dot before it. */
+    /** How each token is displayed outside the text; a subword that continues a word has a dot before it. */
     this.labels = display.map((text, index) => (continues(words, index) ? "·" : "") + shorten(text));
     /** @type {WordSequence | null} */
     this.cachedWords = null;

@@ -91,7 +91,7 @@ class Drawing {
 
   /** A group that is clipped to a box. @param {Box} box @param {SVGElement} parent @returns {Target} */
   clip(box, parent) {
-    const id = `seen-${++this.numClips}`;
+    const id = `clip-${++this.numClips}`;
     const group = svgElement("g", { "clip-path": `url(#${id})` });
     parent.append(svgElement("clipPath", { id }, svgElement("rect", rectAttributes(box))), group);
     return { box, parent: group };
@@ -189,7 +189,7 @@ function addBackgrounds(style, box, add) {
       if (!isTransparent(stops[0])) add(coveredPart(box, size), fillOf(stops[0]));
       continue;
     }
-    // A gradient of several colors stands for stripes, from top to bottom.
+    // A gradient of several colors draws stripes, from top to bottom.
     const height = (box.bottom - box.top) / stops.length;
     for (const [index, stop] of stops.entries()) {
       const top = box.top + index * height;
@@ -240,7 +240,7 @@ function textNode(text, box, style) {
   return node;
 }
 
-/** What an element contains, with what lies behind the rest first. @param {Element} node */
+/** What an element contains, in drawing order. @param {Element} node */
 function paintingOrder(node) {
   const isBehind = (/** @type {Node} */ child) =>
     child instanceof Element && Number(getComputedStyle(child).zIndex) < 0;

@@ -1,4 +1,4 @@
-// The state as a URL fragment, such as `layer=encoder.0&head=3&token=source.5`, and kept in step with the address or the notebook.
+// The state as a URL fragment, such as `layer=encoder.0&head=3&token=source.5`, synchronized with the address or the notebook.
 
 import { REDUCTIONS } from "#data/combined_heads.js";
 import { HIDE_OPTIONS } from "#data/hidden_keys.js";

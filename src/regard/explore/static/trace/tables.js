@@ -41,12 +41,12 @@ function linesOf(table) {
     isShown: true,
   });
   const count = table.each === "" ? 0 : sizeOf(table.source || own[0], table.each);
-  const shown = shownEntries(table, count);
+  const entries = shownEntries(table, count);
   const each = Array.from({ length: count }, (_, at) => ({
     ...evaluated(String(page.labels[table.each]?.[at] ?? at), own, table.source, { ...index, [table.each]: at }),
     kind: table.each === "token" && at === state.query ? "own" : "",
     isEntry: true,
-    isShown: shown.has(at),
+    isShown: entries.has(at),
   }));
   return [...table.rows.map(fixed), ...each, ...table.tail.map(fixed)];
 }
@@ -92,10 +92,10 @@ function shade(number, scale, power = 1) {
 
 /** @param {string} tag @param {{[name: string]: string}} [attributes] @param {...(Node | string)} children */
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) if (value !== "") made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== "") node.setAttribute(name, value);
+  node.append(...children);
+  return node;
 }
 
 /** @param {number} width @param {{kind: string, x: number, width: number}[]} parts */
@@ -170,11 +170,11 @@ export function draw(figure) {
   const table = page.tables[number];
   const lines = linesOf(table);
   const scales = scalesOf(lines);
-  const shown = lines.filter(({ isShown }) => isShown);
+  const initial = lines.filter(({ isShown }) => isShown);
   const count = Math.max(...lines.map(({ features }) => features.length));
   const isOpen = state.opened.has(number);
   const fit = /** @type {HTMLElement} */ (figure.querySelector(".fit"));
-  fit.replaceChildren(block(table, isOpen ? lines : shown, lines.length, scales, 0, Math.min(count, MAX_SHOWN)));
+  fit.replaceChildren(block(table, isOpen ? lines : initial, lines.length, scales, 0, Math.min(count, MAX_SHOWN)));
   const visible = Math.min(count, columnsIn(fit));
   if (isOpen && visible > 0) {
     const starts = Array.from({ length: Math.ceil(count / visible) }, (_, i) => i * visible);

@@ -56,9 +56,9 @@ const STOPS = {
 };
 const SHADES = 256;
 /** @type {Map<string, Triple[]>} */
-const tables = new Map(); // made once for each palette and theme
+const tables = new Map(); // built once for each palette and theme
 
-/** Where a weight stands on a scale, 0 to 1. @param {number} weight @param {string} scale @param {number} largest  The largest weight of its row. */
+/** The position of a weight on a scale, 0 to 1. @param {number} weight @param {string} scale @param {number} largest  The largest weight of its row. */
 export function position(weight, scale = "sqrt", largest = 1) {
   const bounded = Math.min(Math.max(scale === "row_max" ? weight / largest || 0 : weight, 0), 1);
   if (scale === "linear" || scale === "row_max") return bounded;

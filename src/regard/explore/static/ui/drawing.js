@@ -1,4 +1,4 @@
-// What several views draw: hatching, curves, canvases with sharp pixels, and tips beside a cell.
+// What several views draw: hatching, curves, canvases with sharp pixels, and tips next to a cell.
 
 /** @typedef {{left: number, right: number, top: number, bottom: number}} Box  In CSS pixels. */
 
@@ -59,7 +59,7 @@ export function boxOf(node, frame, transposed = false) {
 }
 
 /**
- * Put a tip beside a cell, to its right and below if there is room, so that neither its row nor its column is covered.
+ * Put a tip next to a cell, to its right and below if there is room, so that neither its row nor its column is covered.
  * @param {HTMLElement} tip @param {Box} cell  In pixels of what the tip is placed in. @param {{width: number, height: number}} room
  */
 export function placeTip(tip, cell, room) {

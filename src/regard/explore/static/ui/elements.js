@@ -29,9 +29,9 @@ function fill(node, attributes, children) {
 
 /** A button with a text and, if the text does not say it all, a name. @param {string} text @param {string} name @param {(event: MouseEvent) => void} act */
 export function button(text, name, act) {
-  const made = element("button", { type: "button", "aria-label": name, title: name }, text);
-  made.addEventListener("click", act);
-  return made;
+  const node = element("button", { type: "button", "aria-label": name, title: name }, text);
+  node.addEventListener("click", act);
+  return node;
 }
 
 /** A list of options with a label. @param {string} id @param {string} label @param {[value: string, text: string][]} options @param {(value: string) => void} choose */
@@ -43,9 +43,9 @@ export function dropdown(id, label, options, choose) {
 
 /** A bar as long as a weight. @param {number} weight @param {"out" | "in"} direction */
 export function bar(weight, direction) {
-  const made = element("span", { class: `bar ${direction}`, "aria-hidden": "true" });
-  made.style.setProperty("--weight", String(Math.min(weight, 1)));
-  return made;
+  const node = element("span", { class: `bar ${direction}`, "aria-hidden": "true" });
+  node.style.setProperty("--weight", String(Math.min(weight, 1)));
+  return node;
 }
 
 /** A sentence in grey. @param {string} text */

@@ -38,7 +38,7 @@ export function signed(value, text) {
   return value > 0 ? `+${text}` : value < 0 ? `−${text}` : text;
 }
 
-/** A text with the code or picture of every character that is invisible and controls what stands around it. @param {string} text */
+/** A text with the code or picture of every character that is invisible and controls the text around it. @param {string} text */
 export function escapeInvisible(text) {
   return text.replace(INVISIBLE, (character) => {
     const code = character.codePointAt(0) ?? 0;

@@ -89,10 +89,10 @@ class HeadGrid {
     if (name !== this.arranged) this.arrange(state);
     this.arranged = name;
     this.draw(state);
-    const shown = this.rows.flat().map(({ cell }) => cell);
+    const cells = this.rows.flat().map(({ cell }) => cell);
     const selected = state.heads.map((head) => this.thumbnails[state.layer][head].cell);
-    setTabStop(shown, Math.max(shown.indexOf(selected[0]), 0));
-    for (const cell of shown) cell.setAttribute("aria-selected", String(selected.includes(cell)));
+    setTabStop(cells, Math.max(cells.indexOf(selected[0]), 0));
+    for (const cell of cells) cell.setAttribute("aria-selected", String(selected.includes(cell)));
   }
 
   /** @param {State} state */

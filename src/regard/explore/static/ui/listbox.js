@@ -49,7 +49,7 @@ export function moveInGrid(key, { row, column }, { columns, page = 1 }) {
  * @param {HTMLElement} list @param {HTMLElement[]} options  Each with its index as `data-index`.
  * @param {{point(index: number | null): void, select(index: number, event: MouseEvent | KeyboardEvent): void, clear(): void, isVertical?(): boolean,
  *   toOther?(): void, moved?(index: number, event: KeyboardEvent): void, press?(event: KeyboardEvent, index: number): boolean}} actions
- *   `point`: the pointer or the keyboard is at an option, or at none. `toOther`: go to the list beside this one.
+ *   `point`: the pointer or the keyboard is at an option, or at none. `toOther`: go to the other list.
  *   `moved`: an arrow key leads to an option. `press`: another key; whether it was handled.
  */
 export function listen(list, options, { point, select, clear, isVertical, toOther, moved, press }) {

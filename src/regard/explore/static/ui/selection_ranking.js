@@ -10,7 +10,7 @@ import { formatWeight } from "#ui/format.js";
  * @typedef {import("#state/store.js").State} State
  * @typedef {import("#state/store.js").Token} Token
  * @typedef {{sequence: number, indices: number[], name: string}} Word  Selected tokens of one word.
- * @typedef {{score: number, text: string, strip: Blocks}} RankedHead  `strip` is the row, `text` stands below it.
+ * @typedef {{score: number, text: string, strip: Blocks}} RankedHead  `strip` is the row, `text` is written below it.
  */
 
 const WORD = /[\p{L}\p{N}]/u;

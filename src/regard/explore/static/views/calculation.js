@@ -13,7 +13,7 @@ import { fitTable } from "#views/calculation_table.js";
  * @typedef {import("#data/sequence.js").Sequence} Sequence
  * @typedef {import("#export/csv.js").Table} Table
  * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#views/calculation_steps.js").Shown} Shown
+ * @typedef {import("#views/calculation_steps.js").StepInputs} StepInputs
  */
 
 const NUM_KEYS = 12; // rows of a table, unless the reader wants all
@@ -47,8 +47,8 @@ class CalculationView {
     this.query = ""; // that is calculated: its layer, head and position
     this.drawn = ""; // what the tables were drawn for
     this.width = 0; // for which they were fitted
-    /** @type {Shown | null} */
-    this.shown = null;
+    /** @type {StepInputs | null} */
+    this.inputs = null;
     this.key = -1; // whose score is split
   }
 
@@ -95,7 +95,7 @@ class CalculationView {
       `Show all ${numFeatures} features`,
       `Show ${NUM_FEATURES} features`,
     ]);
-    this.shown = {
+    this.inputs = {
       layer,
       isServed: recording.isServed,
       steps,
@@ -110,7 +110,7 @@ class CalculationView {
     };
     const isEmpty = rows.length === 0 && steps.rest === 0;
     const empty = hint("Every key of this query is masked, so nothing is computed.");
-    this.stage.replaceChildren(...(isEmpty ? [empty] : stepNodes(this.shown, this.key)));
+    this.stage.replaceChildren(...(isEmpty ? [empty] : stepNodes(this.inputs, this.key)));
     this.width = 0;
   }
 
@@ -124,8 +124,8 @@ class CalculationView {
   select(key) {
     const split = this.stage.querySelector(".step:nth-child(4)");
     this.key = key;
-    if (!this.shown || !split || this.shown.steps.source === "weights") return;
-    split.replaceWith(featureNode(this.shown, key));
+    if (!this.inputs || !split || this.inputs.steps.source === "weights") return;
+    split.replaceWith(featureNode(this.inputs, key));
     this.width = 0;
     this.fit();
     this.markRows();
@@ -143,7 +143,7 @@ class CalculationView {
   markRows() {
     const { hover } = this.view.state;
     const focused = hover?.cell && hover.cell.query === currentQuery(this.view) ? hover.cell.key : -1;
-    const isSplit = this.shown?.steps.source !== "weights";
+    const isSplit = this.inputs?.steps.source !== "weights";
     for (const row of this.stage.querySelectorAll("tr[data-key]")) {
       const key = Number(row.getAttribute("data-key"));
       row.classList.toggle("focused", key === focused);

@@ -11,7 +11,7 @@ import { numberCell, stepTable, textCell } from "#views/calculation_table.js";
  * @typedef {import("#views/calculation_table.js").Cell} Cell
  * @typedef {import("#views/calculation_table.js").Line} Line
  * @typedef {{layer: import("#data/layer.js").Layer, isServed: boolean, steps: Steps, drawn: Row[], queryName: string, numFeatures: number,
- *   nameOf: (key: number) => string, actions: import("#views/calculation_table.js").RowActions}} Shown
+ *   nameOf: (key: number) => string, actions: import("#views/calculation_table.js").RowActions}} StepInputs
  *   `drawn` are the rows that have a line in each table, `numFeatures` is how many features of a vector are listed.
  * @typedef {{title: string, formula: string, note: string, table?: HTMLElement}} Step
  */
@@ -20,24 +20,24 @@ const MAX_FEATURES = 12; // listed in the split of a score
 const LONG_TEXT = 1024; // keys
 const MAX_SCORE_ERROR = 0.5; // beyond, only the upper bound of a score is printed
 
-/** @param {Shown} shown @param {number} key  The key whose score is split. @returns {HTMLElement[]} */
-export function stepNodes(shown, key) {
-  const { source, query } = shown.steps;
+/** @param {StepInputs} inputs @param {number} key  The key whose score is split. @returns {HTMLElement[]} */
+export function stepNodes(inputs, key) {
+  const { source, query } = inputs.steps;
   const steps = [];
-  if (query) steps.push(queryStep(shown, query));
-  if (source !== "weights") steps.push(productStep(shown), scaleStep(shown), featureStep(shown, key));
-  if (source !== "qk") steps.push(sourceNote(shown));
-  steps.push(source === "qk" ? softmaxStep(shown) : weightStep(shown));
-  if (query) steps.push(valueStep(shown));
+  if (query) steps.push(queryStep(inputs, query));
+  if (source !== "weights") steps.push(productStep(inputs), scaleStep(inputs), featureStep(inputs, key));
+  if (source !== "qk") steps.push(sourceNote(inputs));
+  steps.push(source === "qk" ? softmaxStep(inputs) : weightStep(inputs));
+  if (query) steps.push(valueStep(inputs));
   return steps.map((step, index) => stepNode(step, index + 1));
 }
 
-/** The step that splits a score, which is the fourth. @param {Shown} shown @param {number} key */
-export function featureNode(shown, key) {
-  return stepNode(featureStep(shown, key), 4);
+/** The step that splits a score, which is the fourth. @param {StepInputs} inputs @param {number} key */
+export function featureNode(inputs, key) {
+  return stepNode(featureStep(inputs, key), 4);
 }
 
-/** @param {Shown} shown @param {Float32Array} vector @returns {Step} */
+/** @param {StepInputs} inputs @param {Float32Array} vector @returns {Step} */
 function queryStep({ queryName, numFeatures, actions }, vector) {
   return {
     title: "Query",
@@ -54,9 +54,9 @@ function queryStep({ queryName, numFeatures, actions }, vector) {
   };
 }
 
-/** @param {Shown} shown @returns {Step} */
-function productStep(shown) {
-  const { steps, drawn, numFeatures, nameOf, actions } = shown;
+/** @param {StepInputs} inputs @returns {Step} */
+function productStep(inputs) {
+  const { steps, drawn, numFeatures, nameOf, actions } = inputs;
   const length = steps.query?.length ?? 0;
   const lines = drawn.map(({ key, product, vector }) => ({
     key,
@@ -68,16 +68,16 @@ function productStep(shown) {
     formula: "q · k_{j} = Σ_{f} q_{f} k_{jf}",
     note: "The keys that the query may attend to, strongest first: their product with the query, then their features.",
     table: stepTable(
-      { columns: ["q · k", ...featureNames(length, numFeatures)], lines, foot: moreLine(shown, []), shadedFrom: 1 },
+      { columns: ["q · k", ...featureNames(length, numFeatures)], lines, foot: moreLine(inputs, []), shadedFrom: 1 },
       actions,
     ),
   };
 }
 
-/** @param {Shown} shown @returns {Step} */
-function scaleStep(shown) {
-  const { drawn, nameOf, actions } = shown;
-  const { scale, isRoot, length } = scaleOf(shown);
+/** @param {StepInputs} inputs @returns {Step} */
+function scaleStep(inputs) {
+  const { drawn, nameOf, actions } = inputs;
+  const { scale, isRoot, length } = scaleOf(inputs);
   const lines = drawn.map(({ key, product, scaled }) => ({
     key,
     name: nameOf(key),
@@ -87,21 +87,21 @@ function scaleStep(shown) {
     title: "Scale",
     formula: isRoot ? `s_{j} = q · k_{j} / √d = q · k_{j} / √${length}` : `s_{j} = ${formatNumber(scale)} · q · k_{j}`,
     note: isRoot ? `The same as ${formatNumber(scale)} · q · k_{j}.` : "",
-    table: stepTable({ columns: ["q · k", "s"], lines, foot: moreLine(shown, []) }, actions),
+    table: stepTable({ columns: ["q · k", "s"], lines, foot: moreLine(inputs, []) }, actions),
   };
 }
 
-/** @param {Shown} shown */
+/** @param {StepInputs} inputs */
 function scaleOf({ layer, steps }) {
   const { scale } = layer.header;
   const length = steps.query?.length ?? 0;
   return { scale, length, isRoot: Math.abs(scale * Math.sqrt(length) - 1) < 1e-6 };
 }
 
-/** What each feature adds to the score of a key. @param {Shown} shown @param {number} key @returns {Step} */
-function featureStep(shown, key) {
-  const { steps, nameOf, actions } = shown;
-  const { scale, isRoot, length } = scaleOf(shown);
+/** What each feature adds to the score of a key. @param {StepInputs} inputs @param {number} key @returns {Step} */
+function featureStep(inputs, key) {
+  const { steps, nameOf, actions } = inputs;
+  const { scale, isRoot, length } = scaleOf(inputs);
   const row = steps.rows.find((each) => each.key === key) ?? steps.rows[0];
   const parts = scoreByFeature(steps, row, scale);
   const order = parts.map((_, feature) => feature).sort((a, b) => Math.abs(parts[b]) - Math.abs(parts[a]));
@@ -139,7 +139,7 @@ function signedBar(share) {
   return element("span", { class: "signed-bar", "aria-hidden": "true" }, bar);
 }
 
-/** Why the weights are not computed from the products. @param {Shown} shown @returns {Step} */
+/** Why the weights are not computed from the products. @param {StepInputs} inputs @returns {Step} */
 function sourceNote({ layer, isServed, steps }) {
   const { score } = layer.header;
   const then = "The next step starts from the weights, which determine the scores up to a constant.";
@@ -164,9 +164,9 @@ function sourceNote({ layer, isServed, steps }) {
   };
 }
 
-/** @param {Shown} shown @returns {Step} */
-function softmaxStep(shown) {
-  const { steps, drawn, nameOf, actions } = shown;
+/** @param {StepInputs} inputs @returns {Step} */
+function softmaxStep(inputs) {
+  const { steps, drawn, nameOf, actions } = inputs;
   const { rows, maxScore, sum } = steps;
   const lines = drawn.map(({ key, scaled, score, exp, weight }) => ({
     key,
@@ -183,15 +183,15 @@ function softmaxStep(shown) {
     formula: "w_{j} = exp(s_{j} − max s) / Σ_{i} exp(s_{i} − max s)",
     note: `max s = ${formatNumber(maxScore)}.`,
     table: stepTable(
-      { columns: ["s", "s − max s", "exp", "weight"], lines, foot: [...moreLine(shown, more), all] },
+      { columns: ["s", "s − max s", "exp", "weight"], lines, foot: [...moreLine(inputs, more), all] },
       actions,
     ),
   };
 }
 
-/** What follows from the weights alone. @param {Shown} shown @returns {Step} */
-function weightStep(shown) {
-  const { layer, steps, drawn, nameOf, actions } = shown;
+/** What follows from the weights alone. @param {StepInputs} inputs @returns {Step} */
+function weightStep(inputs) {
+  const { layer, steps, drawn, nameOf, actions } = inputs;
   const lines = drawn.map((row) => ({
     key: row.key,
     name: nameOf(row.key),
@@ -204,11 +204,11 @@ function weightStep(shown) {
   const all = sum(steps.rows);
   const precision = steps.rows[0]?.weight.error;
   const stored = precision
-    ? ` Weights are stored to within ${precision.toFixed(5)}, and numbers are shown only to the digits that are certain.`
+    ? ` Weights are stored to within ${precision.toFixed(5)}, and numbers are inputs only to the digits that are certain.`
     : "";
   const rest = { value: steps.rest, error: layer.precision };
   const foot = [
-    ...moreLine(shown, [textCell(""), weightCell(sum(steps.rows.slice(drawn.length)))]),
+    ...moreLine(inputs, [textCell(""), weightCell(sum(steps.rows.slice(drawn.length)))]),
     ...(steps.isComplete ? [] : [{ name: "keys that are not stored", cells: [textCell(""), weightCell(rest)] }]),
     { name: "Σ", cells: [textCell(""), numberCell(all.value + steps.rest, all.error)] },
   ];
@@ -232,9 +232,9 @@ function weightCell({ value, error }) {
   return error > 0 ? textCell(formatWeight(value, error)) : numberCell(value);
 }
 
-/** @param {Shown} shown @returns {Step} */
-function valueStep(shown) {
-  const { steps, drawn, numFeatures, nameOf, actions } = shown;
+/** @param {StepInputs} inputs @returns {Step} */
+function valueStep(inputs) {
+  const { steps, drawn, numFeatures, nameOf, actions } = inputs;
   const { rows } = steps;
   const [title, formula] = ["Values by weight", "o = Σ_{j} w_{j} v_{j}"];
   if (!rows[0]?.value) {
@@ -244,7 +244,7 @@ function valueStep(shown) {
   const cells = (/** @type {Row[]} */ some) => featureCells(weightedValues(some), numFeatures);
   const lines = drawn.map((row) => ({ key: row.key, name: nameOf(row.key), cells: cells([row]) }));
   const foot = [
-    ...moreLine(shown, rows.length > drawn.length ? cells(rows.slice(drawn.length)) : []),
+    ...moreLine(inputs, rows.length > drawn.length ? cells(rows.slice(drawn.length)) : []),
     ...(steps.isComplete ? [{ name: "output", cells: cells(rows) }] : []),
   ];
   const sum = steps.isComplete
@@ -258,7 +258,7 @@ function valueStep(shown) {
   };
 }
 
-/** A line for the keys that have none. @param {Shown} shown @param {Cell[]} cells @returns {Line[]} */
+/** A line for the keys that have none. @param {StepInputs} inputs @param {Cell[]} cells @returns {Line[]} */
 function moreLine({ steps, drawn }, cells) {
   const count = steps.rows.length - drawn.length;
   return count ? [{ name: `${count} more`, cells }] : [];

@@ -5,7 +5,7 @@ import { formatNumber } from "#ui/format.js";
 import { listen } from "#ui/listbox.js";
 
 /**
- * @typedef {{text: string, value?: number, node?: Node}} Cell  `value` is what the shade stands for; `node` is shown instead of the text.
+ * @typedef {{text: string, value?: number, node?: Node}} Cell  `value` is what the shade represents; `node` is shown instead of the text.
  * @typedef {{name: string, key?: number, cells: Cell[], span?: number}} Line
  *   With a key it can be selected. `span`: how many columns the name of a line of the foot takes.
  * @typedef {{columns: string[], lines: Line[], foot?: Line[], shadedFrom?: number}} TableContent

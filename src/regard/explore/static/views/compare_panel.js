@@ -18,7 +18,7 @@ import { cellAt, fitMatrix } from "#views/matrix_layout.js";
  */
 
 const MAX_HEIGHT = 0.7; // of the window
-const MIN_SIGNED = 10; // CSS pixels of a block, from which on a sign stands in it
+const MIN_SIGNED = 10; // CSS pixels of a block, from which on it has a sign
 const MIN_DIFFERENCE = 0.01; // that has a sign
 /** @typedef {keyof typeof NAMES} PanelName */
 export const NAMES = { a: "A", b: "B", difference: "B − A" };
@@ -118,7 +118,7 @@ export class Panel {
   }
 }
 
-/** A sign in every block that has room for it, so that it does not take color to tell more from less. @param {any} context @param {Layout} layout @param {Drawing} drawing */
+/** A sign in every block that has room for it, so that more and less can be told apart without color. @param {any} context @param {Layout} layout @param {Drawing} drawing */
 function drawSigns(context, { left, top, cell }, { head, state, style }) {
   const difference = /** @type {Difference} */ (head);
   const { blocks } = difference;

@@ -24,7 +24,7 @@ export function initialViews({ compareWith, texts }) {
 /**
  * Mount the views that a recording has, each with a button that opens and closes it.
  * @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/unit.js").Units} units
- * @param {(definition: import("#ui/view.js").ViewDefinition, view: View, painter: import("#ui/view.js").Painter) => Node | string} tools  What stands at the end of a view's head.
+ * @param {(definition: import("#ui/view.js").ViewDefinition, view: View, painter: import("#ui/view.js").Painter) => Node | string} tools  What to put at the end of a view's head.
  */
 export function mountViews(place, recording, units, tools) {
   const { store } = units;

@@ -127,10 +127,10 @@ class MatrixView {
     return /** @type {Layout} */ (this.layout);
   }
 
-  /** @param {number} factor @param {[x: number, y: number]} [at]  Default: the middle of what is seen. */
+  /** @param {number} factor @param {[x: number, y: number]} [at]  Default: the middle of what is viewport. */
   zoomBy(factor, at) {
     const layout = this.latestLayout();
-    const [x, y] = at ?? [layout.left + layout.seen.width / 2, layout.top + layout.seen.height / 2];
+    const [x, y] = at ?? [layout.left + layout.viewport.width / 2, layout.top + layout.viewport.height / 2];
     this.view.set({ zoom: zoomAt(layout, factor, x, y) });
   }
 
@@ -284,7 +284,7 @@ class MatrixView {
 
   /** Move a zoomed matrix until a cell is in sight. @param {CellPosition} cell @param {Layout} layout */
   scrollTo({ query, key }, layout) {
-    const [high, wide] = [layout.seen.height / layout.cell, layout.seen.width / layout.cell];
+    const [high, wide] = [layout.viewport.height / layout.cell, layout.viewport.width / layout.cell];
     const row = clamp(layout.row, query + 1 - high, query);
     const column = clamp(layout.column, key + 1 - wide, key);
     if (row === layout.row && column === layout.column) return;
@@ -292,7 +292,7 @@ class MatrixView {
   }
 }
 
-/** The token that a place in the matrix stands for: its row's, or its column's above the rows. @param {{querySequence: number, keySequence: number}} layer @param {Spot} spot */
+/** The token of a place in the matrix: its row's, or its column's above the rows. @param {{querySequence: number, keySequence: number}} layer @param {Spot} spot */
 export function tokenAt(layer, { query, key }) {
   if (query !== null) return { sequence: layer.querySequence, index: query };
   return key === null ? null : { sequence: layer.keySequence, index: key };
@@ -305,7 +305,7 @@ export function clampCell({ query, key }, { rows, columns }) {
 
 /** The cell to which a key leads; null if it leads nowhere. @param {string} key @param {CellPosition} at @param {Layout} layout */
 export function neighborCell(key, at, layout) {
-  const page = Math.max(Math.floor(layout.seen.height / layout.cell) - 1, 1);
+  const page = Math.max(Math.floor(layout.viewport.height / layout.cell) - 1, 1);
   const to = moveInGrid(key, { row: at.query, column: at.key }, { columns: layout.columns, page });
   return to && clampCell({ query: to.row, key: to.column }, layout);
 }

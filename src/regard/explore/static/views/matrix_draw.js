@@ -41,7 +41,7 @@ function drawsKnownCells({ isDense, isRemote }, cell) {
 function drawAll(context, map, layout, drawing) {
   context.save();
   context.beginPath();
-  context.rect(layout.left - 1, layout.top - 1, layout.seen.width + 2, layout.seen.height + 2);
+  context.rect(layout.left - 1, layout.top - 1, layout.viewport.width + 2, layout.viewport.height + 2);
   context.clip();
   drawBlocks(context, map, layout, drawing);
   drawMasked(context, layout, drawing);
@@ -68,7 +68,7 @@ function tileCanvas(blocks, state) {
 }
 
 /** @param {any} context @param {HTMLCanvasElement} map @param {Layout} layout @param {Drawing} drawing */
-function drawBlocks(context, map, { left, top, cell, row, column, rows, columns, seen }, { head, state }) {
+function drawBlocks(context, map, { left, top, cell, row, column, rows, columns, viewport }, { head, state }) {
   const { size } = head.blocks;
   context.imageSmoothingEnabled = size * cell < 1;
   context.globalAlpha = drawsKnownCells(head, cell) ? 0.35 : 1;
@@ -78,7 +78,7 @@ function drawBlocks(context, map, { left, top, cell, row, column, rows, columns,
   context.rect(left - column * cell, top - row * cell, columns * cell, rows * cell);
   context.clip();
   context.drawImage(map, left - column * cell, top - row * cell, map.width * size * cell, map.height * size * cell);
-  const end = { row: row + seen.height / cell, column: column + seen.width / cell };
+  const end = { row: row + viewport.height / cell, column: column + viewport.width / cell };
   for (const tile of head.tiles(cell, { row, column }, end)) {
     const side = tile.blocks.size * cell;
     const [x, y] = [left + (tile.column - column) * cell, top + (tile.row - row) * cell];
@@ -91,9 +91,9 @@ function drawBlocks(context, map, { left, top, cell, row, column, rows, columns,
 }
 
 /** The strongest cells of a sketch. @param {any} context @param {Layout} layout @param {Drawing} drawing */
-function drawKnownCells(context, { left, top, cell, row, column, seen, rows }, { head, state }) {
+function drawKnownCells(context, { left, top, cell, row, column, viewport, rows }, { head, state }) {
   const theme = themeOf(state);
-  const last = Math.min(Math.ceil(row + seen.height / cell), rows);
+  const last = Math.min(Math.ceil(row + viewport.height / cell), rows);
   for (let query = Math.floor(row); query < last; query++) {
     const { entries } = head.row(query);
     for (const { key, weight } of entries) {
@@ -105,15 +105,15 @@ function drawKnownCells(context, { left, top, cell, row, column, seen, rows }, {
 }
 
 /** @param {any} context @param {Layout} layout @param {CSSStyleDeclaration} style */
-function drawGaps(context, { left, top, cell, row, column, seen }, style) {
+function drawGaps(context, { left, top, cell, row, column, viewport }, style) {
   context.beginPath();
-  for (let y = top - (row % 1) * cell; y <= top + seen.height + 1; y += cell) {
+  for (let y = top - (row % 1) * cell; y <= top + viewport.height + 1; y += cell) {
     context.moveTo(left, y - 0.5);
-    context.lineTo(left + seen.width, y - 0.5);
+    context.lineTo(left + viewport.width, y - 0.5);
   }
-  for (let x = left - (column % 1) * cell; x <= left + seen.width + 1; x += cell) {
+  for (let x = left - (column % 1) * cell; x <= left + viewport.width + 1; x += cell) {
     context.moveTo(x - 0.5, top);
-    context.lineTo(x - 0.5, top + seen.height);
+    context.lineTo(x - 0.5, top + viewport.height);
   }
   context.strokeStyle = style.getPropertyValue("--page");
   context.lineWidth = 1;
@@ -122,7 +122,7 @@ function drawGaps(context, { left, top, cell, row, column, seen }, style) {
 
 /** Hatch what the mask excludes, across the bounds of cells, so that it looks like one area. @param {any} context @param {Layout} layout @param {Drawing} drawing */
 function drawMasked(context, layout, { head, style }) {
-  const { left, top, cell, row, column, rows, columns, seen } = layout;
+  const { left, top, cell, row, column, rows, columns, viewport } = layout;
   const single = cell >= MIN_CELL; // else whole blocks
   const { blocks } = head;
   const size = single ? 1 : blocks.size;
@@ -131,7 +131,7 @@ function drawMasked(context, layout, { head, style }) {
     single ? head.isMasked(y, x) : Number.isNaN(blocks.at(y, x));
   /** @type {(from: number, length: number, count: number) => number} */
   const end = (from, length, count) => Math.min(Math.ceil((from + length / cell) / size), Math.ceil(count / size));
-  const [lastRow, lastColumn] = [end(row, seen.height, rows), end(column, seen.width, columns)];
+  const [lastRow, lastColumn] = [end(row, viewport.height, rows), end(column, viewport.width, columns)];
   context.save();
   context.beginPath();
   for (let y = Math.floor(row / size); y < lastRow; y++) {
@@ -142,40 +142,40 @@ function drawMasked(context, layout, { head, style }) {
     }
   }
   context.clip();
-  if (drawsKnownCells(head, cell)) context.clearRect(left, top, seen.width, seen.height); // blocks are masked in part
-  hatch(context, seenBox(layout), { color: style.getPropertyValue("--hatch") });
+  if (drawsKnownCells(head, cell)) context.clearRect(left, top, viewport.width, viewport.height); // blocks are masked in part
+  hatch(context, viewportBox(layout), { color: style.getPropertyValue("--hatch") });
   context.restore();
 }
 
 /** @param {Layout} layout */
-function seenBox({ left, top, seen }) {
-  return { left, top, right: left + seen.width, bottom: top + seen.height };
+function viewportBox({ left, top, viewport }) {
+  return { left, top, right: left + viewport.width, bottom: top + viewport.height };
 }
 
 /** Blank the columns of hidden keys, and hatch them faintly, the other way round than what is masked. @param {any} context @param {Layout} layout @param {Drawing} drawing */
 function drawHidden(context, layout, { head, hidden, style }) {
-  const { left, top, cell, column, columns, seen } = layout;
+  const { left, top, cell, column, columns, viewport } = layout;
   if (!hidden.includes(true)) return;
   const size = cell >= MIN_CELL ? 1 : head.blocks.size;
   const isHidden = (/** @type {number} */ block) => hidden.slice(block * size, (block + 1) * size).every(Boolean);
   context.save();
   context.beginPath();
-  const last = Math.min(Math.ceil((column + seen.width / cell) / size), Math.ceil(columns / size));
+  const last = Math.min(Math.ceil((column + viewport.width / cell) / size), Math.ceil(columns / size));
   for (let block = Math.floor(column / size); block < last; block++) {
-    if (isHidden(block)) context.rect(left + (block * size - column) * cell, top, size * cell, seen.height);
+    if (isHidden(block)) context.rect(left + (block * size - column) * cell, top, size * cell, viewport.height);
   }
   context.clip();
-  context.clearRect(left, top, seen.width, seen.height);
-  hatch(context, seenBox(layout), { color: style.getPropertyValue("--hairline"), rising: false });
+  context.clearRect(left, top, viewport.width, viewport.height);
+  hatch(context, viewportBox(layout), { color: style.getPropertyValue("--hairline"), rising: false });
   context.restore();
 }
 
 /** @param {any} context @param {Layout} layout @param {Drawing} drawing */
 function drawLabels(context, layout, { focus, rows, columns, style }) {
-  const { left, top, cell, row, column, gap, named, angle, seen } = layout;
+  const { left, top, cell, row, column, gap, named, angle, viewport } = layout;
   const half = (cell - gap) / 2;
   const [out, into] = ["--out", "--in"].map((name) => style.getPropertyValue(name));
-  for (const { text, chosen, index } of labelsToDraw(rows, focus.queries, row, seen.height, layout)) {
+  for (const { text, chosen, index } of labelsToDraw(rows, focus.queries, row, viewport.height, layout)) {
     const color = chosen ? out : style.getPropertyValue("--label");
     drawLabel(context, text, layout, {
       x: left - 8,
@@ -185,7 +185,7 @@ function drawLabels(context, layout, { focus, rows, columns, style }) {
       align: "right",
     });
   }
-  for (const { text, chosen, index } of labelsToDraw(columns, focus.keys, column, seen.width, layout)) {
+  for (const { text, chosen, index } of labelsToDraw(columns, focus.keys, column, viewport.width, layout)) {
     const color = chosen ? into : style.getPropertyValue("--label");
     const place = { x: left + (index - column) * cell + half, y: top - 8, turn: named ? -angle : 0 };
     drawLabel(context, text, layout, { ...place, color, chosen, align: named ? "left" : "center" });

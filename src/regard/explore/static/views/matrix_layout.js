@@ -1,4 +1,4 @@
-// Where the matrix and its labels stand on the canvas, and which part of it is seen.
+// Where the matrix and its labels stand on the canvas, and which part of it is viewport.
 
 const MAX_CELL = 2.4; // rem of a cell that is not zoomed
 const MAX_ZOOM = 48; // CSS pixels of a cell at most
@@ -10,9 +10,9 @@ const MAX_LABEL = 9; // rem
 
 /**
  * @typedef {{left: number, top: number, cell: number, fit: number, gap: number, width: number, height: number, row: number, column: number,
- *   rows: number, columns: number, font: string, angle: number, every: number, named: boolean, seen: {width: number, height: number}}} Layout
- *   `left` and `top` are where the matrix begins on the canvas; `row` and `column` are the first that is seen there, in parts of cells;
- *   `rows` and `columns` are how many there are; of `every` labels one is written, as a token where `named`; `seen` is the size of what is seen of the matrix; `fit` is the cell with which all of it is seen.
+ *   rows: number, columns: number, font: string, angle: number, every: number, named: boolean, viewport: {width: number, height: number}}} Layout
+ *   `left` and `top` are where the matrix begins on the canvas; `row` and `column` are the first that is viewport there, in parts of cells;
+ *   `rows` and `columns` are how many there are; of `every` labels one is written, as a token where `named`; `viewport` is the size of what is viewport of the matrix; `fit` is the cell with which all of it is viewport.
  */
 
 /**
@@ -43,7 +43,7 @@ export function fitMatrix(context, rows, columns, { width, height, rem, family, 
     if (fit * rows.length > room.height) fit = Math.max(Math.min(fit, room.height / rows.length), Math.min(fit, 6));
     if (fit >= 6) fit = Math.floor(fit);
     cell = zoom ? clamp(zoom.cell, Math.min(fit, MAX_ZOOM), MAX_ZOOM) : fit;
-    const seen = {
+    const viewport = {
       width: Math.min(cell * columns.length, zoom ? room.width : Infinity),
       height: Math.min(cell * rows.length, zoom ? Math.max(room.height, fit * rows.length) : Infinity),
     };
@@ -53,38 +53,38 @@ export function fitMatrix(context, rows, columns, { width, height, rem, family, 
       cell,
       fit,
       gap: cell >= 14 ? 1 : 0,
-      width: Math.ceil(left + Math.min(seen.width + beyond + 2, Math.max(room.width, seen.width))),
-      height: Math.ceil(top + seen.height + 2),
-      row: zoom ? clamp(zoom.query + 0.5 - seen.height / cell / 2, 0, rows.length - seen.height / cell) : 0,
-      column: zoom ? clamp(zoom.key + 0.5 - seen.width / cell / 2, 0, columns.length - seen.width / cell) : 0,
+      width: Math.ceil(left + Math.min(viewport.width + beyond + 2, Math.max(room.width, viewport.width))),
+      height: Math.ceil(top + viewport.height + 2),
+      row: zoom ? clamp(zoom.query + 0.5 - viewport.height / cell / 2, 0, rows.length - viewport.height / cell) : 0,
+      column: zoom ? clamp(zoom.key + 0.5 - viewport.width / cell / 2, 0, columns.length - viewport.width / cell) : 0,
       rows: rows.length,
       columns: columns.length,
       font: `${size}px ${family}`,
       angle,
       every: named ? Math.ceil(LABEL_HEIGHT / cell) : labelStep(cell),
       named,
-      seen,
+      viewport,
     };
   }
   return /** @type {Layout} */ (layout);
 }
 
 /** The row and the column at a point of the canvas; null where there is none. @param {Layout} layout @param {number} x @param {number} y */
-export function cellAt({ left, top, cell, row, column, rows, columns, seen }, x, y) {
+export function cellAt({ left, top, cell, row, column, rows, columns, viewport }, x, y) {
   const query = Math.floor(row + (y - top) / cell);
   const key = Math.floor(column + (x - left) / cell);
   return {
-    query: y >= top && y < top + seen.height && query < rows ? query : null,
-    key: x >= left && x < left + seen.width && key < columns ? key : null,
+    query: y >= top && y < top + viewport.height && query < rows ? query : null,
+    key: x >= left && x < left + viewport.width && key < columns ? key : null,
   };
 }
 
-/** The zoom by a factor that keeps the cell under a point where it is; null where all is seen. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {import("#state/store.js").Zoom | null} */
+/** The zoom by a factor that keeps the cell under a point where it is; null where all is viewport. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {import("#state/store.js").Zoom | null} */
 export function zoomAt(layout, factor, x, y) {
   const cell = clamp(layout.cell * factor, layout.fit, MAX_ZOOM);
   if (cell <= layout.fit) return null;
   const [query, key] = [layout.row + (y - layout.top) / layout.cell, layout.column + (x - layout.left) / layout.cell];
-  const room = { width: Math.max(layout.width - layout.left, layout.seen.width), height: layout.seen.height };
+  const room = { width: Math.max(layout.width - layout.left, layout.viewport.width), height: layout.viewport.height };
   return {
     query: query - (y - layout.top) / cell + room.height / cell / 2 - 0.5,
     key: key - (x - layout.left) / cell + room.width / cell / 2 - 0.5,
@@ -94,7 +94,7 @@ export function zoomAt(layout, factor, x, y) {
 
 /** The zoom after the matrix was drawn aside by some pixels. @param {Layout} layout @param {number} x @param {number} y @returns {import("#state/store.js").Zoom} */
 export function panBy(layout, x, y) {
-  const [high, wide] = [layout.seen.height / layout.cell, layout.seen.width / layout.cell];
+  const [high, wide] = [layout.viewport.height / layout.cell, layout.viewport.width / layout.cell];
   return {
     query: clamp(layout.row - y / layout.cell, 0, layout.rows - high) + high / 2 - 0.5,
     key: clamp(layout.column - x / layout.cell, 0, layout.columns - wide) + wide / 2 - 0.5,

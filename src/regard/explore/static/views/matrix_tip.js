@@ -1,4 +1,4 @@
-// What is written beside a cell of the matrix.
+// The text of the tip next to a cell of the matrix.
 
 import { rankOf } from "#data/ranked.js";
 import { element } from "#ui/elements.js";

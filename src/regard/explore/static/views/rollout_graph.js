@@ -32,7 +32,7 @@ import {
 const NODES_PER_LAYER = 8;
 const EDGES = { perLayer: 8, minFlow: 0.004 }; // that are drawn
 const MIN_PATH_SHARE = 0.02; // of the flow through a node, on an edge of its paths
-const FONT_SIZE = 16; // CSS pixels for which the layout is made
+const FONT_SIZE = 16; // CSS pixels for which the layout is computed
 
 /** @type {import("#ui/view.js").ViewDefinition} */
 export default {
@@ -166,7 +166,7 @@ class GraphView {
     this.parts.append(...marks.map((each) => layout.circle(each, flow[each.depth][each.node], "share")));
   }
 
-  /** The node that is pointed at: here, or in another view, where a row stands for a token after the layer. @param {Drawing} drawing @returns {NodePosition | null} */
+  /** The node that is pointed at: here, or in another view, where a row is a token after the layer. @param {Drawing} drawing @returns {NodePosition | null} */
   pointedNode({ stack }) {
     const { state, layer } = this.view;
     const { hover } = state;
@@ -257,7 +257,7 @@ function initialToken({ opening, layers, sequences }, { sequence }) {
   return last < 0 ? length - 1 : last;
 }
 
-/** The token that stands for a node: one that is selected in it, or else its first. @param {LayerStack} stack @param {number} node @param {State} state */
+/** The token that represents a node: one that is selected in it, or else its first. @param {LayerStack} stack @param {number} node @param {State} state */
 function tokenOf({ sequence, blockSize }, node, { tokens }) {
   const isInNode = (/** @type {import("#state/store.js").Token} */ token) =>
     token.sequence === sequence && Math.floor(token.index / blockSize) === node;

@@ -18,7 +18,7 @@ const MAX_LISTED = 12; // contributions
 const MAX_NAMED = 4; // roots
 const MIN_REST = 0.0005; // a smaller one is rounding
 
-/** What nodes are called, a block by its first token and where that stands; and what they are. @param {import("#data/sequence.js").Sequence} text @param {LayerStack} stack */
+/** What nodes are called, a block by its first token and its position; and what they are. @param {import("#data/sequence.js").Sequence} text @param {LayerStack} stack */
 export function namesOf(text, { blockSize, numNodes }) {
   const names = Array.from({ length: numNodes }, (_, node) => {
     const first = node * blockSize;

@@ -46,7 +46,7 @@ class TextView {
     /** @type {TextNodes[]} the keys before the queries, or one where they are the same text */
     this.texts = [];
     /** @type {Sequence[]} */
-    this.shown = [];
+    this.sequences = [];
     /** @type {Set<HTMLElement>} tokens that look other than at rest */
     this.marked = new Set();
     this.width = 0; // for which the texts were arranged
@@ -61,7 +61,7 @@ class TextView {
   paint() {
     const { view } = this;
     const texts = [...new Set([view.keys, view.queries])];
-    if (texts.length !== this.shown.length || texts.some((text, index) => text !== this.shown[index]))
+    if (texts.length !== this.sequences.length || texts.some((text, index) => text !== this.sequences[index]))
       this.build(texts);
     this.arrange();
     this.unmark();
@@ -74,7 +74,7 @@ class TextView {
   /** @param {Sequence[]} texts */
   build(texts) {
     const { layer } = this.view;
-    this.shown = texts;
+    this.sequences = texts;
     this.marked.clear();
     this.stage.classList.toggle("one", texts.length === 1);
     this.stage.replaceChildren(this.arcs);
@@ -126,7 +126,7 @@ class TextView {
     return this.stage.classList.contains("columns");
   }
 
-  /** Let the texts run as lines if they need few of them, else stand as columns; long ones run on and scroll. */
+  /** Let the texts run as lines if they need few of them, else as columns; long ones run on and scroll. */
   arrange() {
     if (this.place.clientWidth === this.width) return;
     this.stage.classList.remove("columns", "wrapped", "long");
@@ -221,14 +221,14 @@ function wordAround({ hasSpace, length }, { sequence, index }) {
 
 /** @param {Sequence} text @param {number} index */
 function tokenNode(text, index) {
-  const shown = text.display[index];
+  const label = text.display[index];
   /** @type {Record<string, string>} */
-  const title = shown.endsWith("…") ? { title: text.tokens[index].slice(0, MAX_TITLE) } : {};
+  const title = label.endsWith("…") ? { title: text.tokens[index].slice(0, MAX_TITLE) } : {};
   const kind = text.isSpecial[index] ? "token special" : "token";
   return element(
     "span",
     { role: "option", class: kind, dir: "auto", "data-index": index, "aria-selected": "false", ...title },
-    shown,
+    label,
   );
 }
 

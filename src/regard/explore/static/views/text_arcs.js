@@ -19,7 +19,7 @@ const MIN_WEIGHT = 0.01; // of an arc
 
 /**
  * Draw arcs in place of those that were there.
- * @param {SVGElement} svg  As large as the stage on which the tokens stand. @param {Record<string, Entry[]>} entries  By direction: out, in, rest. @param {Stage} stage
+ * @param {SVGElement} svg  As large as the stage on which the tokens are. @param {Record<string, Entry[]>} entries  By direction: out, in, rest. @param {Stage} stage
  */
 export function drawArcs(svg, entries, { queries, keys, focus, isColumn, isWrapped }) {
   const frame = svg.getBoundingClientRect();
@@ -50,7 +50,7 @@ export function drawArcs(svg, entries, { queries, keys, focus, isColumn, isWrapp
     });
   };
   svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  // The weakest first, so that the strongest lie on top.
+  // The weakest first, so that the strongest are on top.
   const paths = Object.entries(entries).flatMap(([direction, some]) =>
     strongest(some.filter(isDrawn))
       .reverse()

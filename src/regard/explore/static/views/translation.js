@@ -21,7 +21,7 @@ import { drawLines, linesAtRest, linesOf } from "#views/translation_lines.js";
  * @typedef {{text: Sequence, node: HTMLElement, list: HTMLElement, words: HTMLElement[], focus: () => void}} Side  A text on the page.
  */
 
-const MIN_NUMBERED = 0.05; // of a weight that is written beside its word
+const MIN_NUMBERED = 0.05; // smallest weight that is written next to its word
 const MAX_LISTED = 4; // words in a sentence, and sentences
 const MAX_WORDS_IN_LINE = 60; // a longer text is a column
 
@@ -181,7 +181,7 @@ class TranslationView {
     return this.atRest.lines;
   }
 
-  /** Tint the words that one word is aligned with, and write the weights beside them. @param {Ranked} ranked @param {Side} side */
+  /** Tint the words that one word is aligned with, and write the weights next to them. @param {Ranked} ranked @param {Side} side */
   number({ entries }, { words }) {
     const isSource = words === this.sides?.source.words;
     for (const { query, key, weight, error } of entries) {

@@ -55,7 +55,7 @@ function strongestKeys(head, query) {
 
 /**
  * Draw lines in place of those that were there, the strongest on top.
- * @param {SVGElement} svg  As large as what the words stand on. @param {Line[]} lines
+ * @param {SVGElement} svg  As large as the node that contains the words. @param {Line[]} lines
  * @param {{source: Side, target: Side, focus: Focus, isColumn: boolean}} stage
  */
 export function drawLines(svg, lines, { source, target, focus, isColumn }) {

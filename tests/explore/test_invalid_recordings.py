@@ -1,4 +1,4 @@
-"""Recordings made by hand: the constructor names everything that is wrong with them, and a page what it cannot show."""
+"""Invalid recordings: the constructor names everything that is wrong with them, and a page what it cannot show."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import regard
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
+from regard.explore.html_page import to_html, write_html
 from regard.explore.pack import pack
-from regard.explore.page import page, write_page
 from regard.explore.recording_service import RecordingService
 
 WEIGHTS = regard.weights(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8))
 BATCH = regard.weights(torch.zeros(4, 2, 3, 8), torch.zeros(4, 2, 3, 8))
 
 
-def made(**changes: Any) -> Recording:
+def recording_with(**changes: Any) -> Recording:
     """A recording of one layer, of which some is changed: what is an argument of `Layer` in the layer, else its own."""
     tokens = ("a", "b", "c")
     of_layer = {name: changes.pop(name) for name in list(changes) if name in inspect.signature(Layer).parameters}
@@ -79,12 +79,12 @@ def made(**changes: Any) -> Recording:
 )
 def test_what_is_wrong_is_named_when_a_recording_is_made(changes, error, said):
     with pytest.raises(error, match=re.escape(said)):
-        made(**changes)
+        recording_with(**changes)
 
 
 def test_all_that_is_of_another_type_is_named_at_once():
     with pytest.raises(InvalidType) as caught:
-        made(title=None, model_name=3, query_tokens=(1, 2, 3), head_indices=2)
+        recording_with(title=None, model_name=3, query_tokens=(1, 2, 3), head_indices=2)
     names = ("title:", "model_name:", "query_tokens:", "head_indices:")
     assert [name in str(caught.value) for name in names] == [True] * 4
 
@@ -101,13 +101,13 @@ def test_all_that_is_of_another_type_is_named_at_once():
 )
 def test_what_cannot_be_shown_is_named_before_a_page_is_made(changes, said, tmp_path):
     with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(said)}$"):
-        write_page(made(**changes), tmp_path / "a.html")
+        write_html(recording_with(**changes), tmp_path / "a.html")
     with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(said)}$"):
-        RecordingService(made(**changes))
+        RecordingService(recording_with(**changes))
     with pytest.raises(
         InvalidArgument, match=f"^compare_with: {re.escape(said.replace('recording.', 'compare_with.'))}$"
     ):
-        page(made(), compare_with=made(**changes))
+        to_html(recording_with(), compare_with=recording_with(**changes))
     assert not list(tmp_path.iterdir())
 
 
@@ -115,22 +115,22 @@ def test_what_is_no_recording_is_named():
     with pytest.raises(InvalidType, match=r"^recording: expected a Recording, got int$"):
         pack(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidType, match=r"^compare_with: expected a Recording, got int$"):
-        pack(made(), 3)  # pyright: ignore[reportArgumentType]
+        pack(recording_with(), 3)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_path_that_is_none_is_named(monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     with pytest.raises(InvalidType, match=r"path: expected str or os\.PathLike, the file to write, got 3"):
-        regard.show(made(), 3)  # pyright: ignore[reportArgumentType]
+        regard.show(recording_with(), 3)  # pyright: ignore[reportArgumentType]
     assert opened == []
 
 
 @pytest.mark.parametrize("indices", [(3, 5), [3, 5], None])
 def test_indices_of_heads_may_be_a_list_too(indices):
-    assert pack(made(head_indices=indices))[0]["layers"][0]["heads"] == (list(indices) if indices else [0, 1])
+    assert pack(recording_with(head_indices=indices))[0]["layers"][0]["heads"] == (list(indices) if indices else [0, 1])
 
 
 def test_tokens_may_be_a_list_or_be_left_out():
-    told, _ = pack(made(query_tokens=["a", "b", "c"], key_tokens=None))
-    assert [each["tokens"] for each in told["sequences"]] == [["a", "b", "c"], ["1", "2", "3"]]
+    header, _ = pack(recording_with(query_tokens=["a", "b", "c"], key_tokens=None))
+    assert [each["tokens"] for each in header["sequences"]] == [["a", "b", "c"], ["1", "2", "3"]]

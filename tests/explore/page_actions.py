@@ -32,10 +32,10 @@ def layer_of(recording: Recording, name: str) -> Layer:
 
 
 def place_of(page) -> dict[str, float]:
-    """Where the matrix stands on its canvas: left, top, the side of a cell, and the row and column seen first."""
+    """The position of the matrix on its canvas: left, top, the side of a cell, and the first visible row and column."""
     settle(page)
-    told = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
-    return {name: float(value) for name, value in told.items()}
+    dataset = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
+    return {name: float(value) for name, value in dataset.items()}
 
 
 def spot(page, query: int, key: int) -> tuple[float, float]:
@@ -74,7 +74,7 @@ def number_of(text: str) -> float:
 
 
 def spoken(page) -> str:
-    """What a screen reader is told of what is pointed at."""
+    """What a screen reader says about what is pointed at."""
     settle(page)
     return page.locator("#details [role=status]").text_content()
 

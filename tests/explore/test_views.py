@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import arcs, as_shown, choose, layer_of, point_at, settle, spoken, token, values
+from explore.page_actions import arcs, as_shown, choose, layer_of, point_at, settle, spoken, token, values
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 
@@ -31,8 +31,8 @@ def test_the_value_on_hover_is_the_tensors(open_page, recording, name, head, cel
         point_at(page, query, key)
         assert values(page, ".tip .value") == [as_shown(exact[query, key].item())]
         rank = 1 + int((exact[query] > exact[query, key]).sum())
-        seen = query + 1 if layer.kind == "decoder" else len(layer.key_tokens)
-        assert page.locator(".tip .rank").text_content() == f"rank {rank} of {seen} in its row"
+        allowed = query + 1 if layer.kind == "decoder" else len(layer.key_tokens)
+        assert page.locator(".tip .rank").text_content() == f"rank {rank} of {allowed} in its row"
 
 
 def test_the_tip_covers_neither_the_row_nor_the_column_of_its_cell(open_page, recording):

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-import regard.explore.page as page_module
 from regard.errors import InvalidFile
-from regard.explore.page import modules, page, write_page
+from regard.explore import static_files
+from regard.explore.html_page import to_html, write_html
+from regard.explore.static_files import module_scripts
 
-STATIC = Path(page_module.__file__).parent / "static"
+STATIC = Path(static_files.__file__).parent / "static"
 
 
 class Scripts(HTMLParser):
@@ -54,20 +55,20 @@ def sha256(text: str) -> str:
 
 def test_thirty_tokens_fit_in_less_than_a_megabyte(make_recording, tmp_path):
     tokens = tuple(f"▁wörtchen{index}" for index in range(30))
-    path = write_page(make_recording(tokens, tokens, encoders=4, decoders=3, heads=8), tmp_path / "a.html")
+    path = write_html(make_recording(tokens, tokens, encoders=4, decoders=3, heads=8), tmp_path / "a.html")
     assert path.stat().st_size < 1_000_000
     largest = make_recording(tokens, tokens, encoders=12, decoders=12, heads=16)
-    assert write_page(largest, tmp_path / "b.html").stat().st_size < 3_500_000
+    assert write_html(largest, tmp_path / "b.html").stat().st_size < 3_500_000
     smallest = make_recording(("▁a",), ("▁a",), encoders=1, decoders=0, heads=1)
-    assert write_page(smallest, tmp_path / "c.html").stat().st_size < 250_000
+    assert write_html(smallest, tmp_path / "c.html").stat().st_size < 250_000
 
 
 def test_the_policy_allows_what_is_in_the_page_and_nothing_else(recording):
-    scripts = Scripts(page(recording))
+    scripts = Scripts(to_html(recording))
     rules = dict(rule.strip().split(" ", 1) for rule in scripts.policy.split(";"))
     run = [text for tag, attributes, text in scripts.found if tag == "script" and "type" not in attributes]
     style = [text for tag, _, text in scripts.found if tag == "style"]
-    assert set(rules["script-src"].split()) == {"'strict-dynamic'", *map(sha256, run)}
+    assert rules["script-src"].split() == [sha256(text) for text in (*run, *stored_scripts(scripts).values())]
     assert rules["style-src"].split() == [*map(sha256, style)]
     del rules["script-src"], rules["style-src"]
     assert rules == {
@@ -79,27 +80,43 @@ def test_the_policy_allows_what_is_in_the_page_and_nothing_else(recording):
     }
 
 
-def test_the_page_holds_every_module_as_it_is_after_those_that_it_imports(recording):
-    (block,) = [text for _, attributes, text in Scripts(page(recording)).found if attributes.get("id") == "modules"]
-    sources = json.loads(zlib.decompress(base64.b64decode(block)))
+def stored_scripts(scripts: Scripts) -> dict[str, str]:
+    """What boot.js runs, by name."""
+    (block,) = [text for _, attributes, text in scripts.found if attributes.get("id") == "modules"]
+    return json.loads(zlib.decompress(base64.b64decode(block)))
+
+
+def test_the_page_has_every_module_after_those_that_it_imports(recording):
+    names = list(stored_scripts(Scripts(to_html(recording))))
     files = {str(path.relative_to(STATIC)): path.read_text("utf-8") for path in STATIC.rglob("*.js")}
-    del files["boot.js"]
-    files = {name: source for name, source in files.items() if not name.startswith("trace/")}  # of another page
-    assert sources == files
-    names = list(sources)
-    for name, source in sources.items():
-        for other in re.findall(r'from "#([^"]+)"', source):
+    assert set(names) == {name for name in files if name != "boot.js" and not name.startswith("trace/")}
+    for name in names:
+        for other in re.findall(r'from "#([^"]+)"', files[name]):
             assert names.index(other) < names.index(name)
 
 
+@pytest.mark.parametrize("entry", ["main.js", "trace/main.js"])
+def test_a_script_is_its_module_line_by_line(entry):
+    for name, script in module_scripts(entry).items():
+        source, lines = (STATIC / name).read_text("utf-8").splitlines(), script.splitlines()
+        assert lines[0].endswith(source[0])
+        assert not [line for line in lines if re.match(r"(import|export)\b", line)]
+        changed = [line for line, other in zip(source[1:], lines[1 : len(source)], strict=True) if line != other]
+        assert all(re.match(r'(import|export) |.*\} from "#|  \w+ as \w+,$', line) for line in changed)
+        assert lines[-1] == f"//# sourceURL=regard/{name}"
+
+
 def test_no_address_leads_out_of_the_page(recording):
-    text = page(recording) + "".join(modules().values())
-    names = {"http://www.w3.org/2000/svg", "http://www.w3.org/XML/1998/namespace"}  # of namespaces, which nobody asks
+    text = to_html(recording) + "".join(module_scripts("main.js").values())
+    names = {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/XML/1998/namespace",
+    }  # of namespaces, which are not requested
     assert set(re.findall(r"(?:https?:)?//[\w.]+\.\w+[^\s'\"<)]*", text)) == names
 
 
 def test_a_title_is_text(make_recording):
-    text = page(make_recording(title="</title><script>alert(1)</script> & {{boot}} {{weights}}"))
+    text = to_html(make_recording(title="</title><script>alert(1)</script> & {{boot}} {{weights}}"))
     assert (
         "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; &amp; {{boot}} {{weights}} · Regard</title>" in text
     )
@@ -108,33 +125,33 @@ def test_a_title_is_text(make_recording):
 
 def test_no_token_can_end_the_block_that_holds_it(make_recording):
     tokens = ("</script", "</script >", "<!--", "<script>", "&lt;", "</s>")
-    scripts = Scripts(page(make_recording(tokens, tokens)))
+    scripts = Scripts(to_html(make_recording(tokens, tokens)))
     (block,) = [text for _, attributes, text in scripts.found if attributes.get("id") == "recording"]
     assert not set("<>&") & set(block)
     assert tuple(json.loads(block)["sequences"][0]["tokens"]) == tokens
 
 
 def test_a_lone_surrogate_is_no_obstacle(make_recording, tmp_path):
-    path = write_page(make_recording(title="\ud800", source=("\ud800", "</s>")), tmp_path / "a.html")
+    path = write_html(make_recording(title="\ud800", source=("\ud800", "</s>")), tmp_path / "a.html")
     assert b'"tokens": ["\\ud800", ' in path.read_bytes()
 
 
 def test_the_page_is_a_file_like_any_other(recording, tmp_path):
     mask = os.umask(0o022)
     try:
-        path = write_page(recording, str(tmp_path / "attention.html"))
+        path = write_html(recording, str(tmp_path / "attention.html"))
     finally:
         os.umask(mask)
     assert path == tmp_path / "attention.html"
     assert path.stat().st_mode & 0o777 == 0o644
-    assert path.read_text("utf-8") == page(recording)
+    assert path.read_text("utf-8") == to_html(recording)
 
 
 def test_whoever_reads_the_old_page_is_not_disturbed(recording, tmp_path):
     path = tmp_path / "attention.html"
     path.write_text("the old page")
     with path.open() as reader:
-        write_page(recording, path)
+        write_html(recording, path)
         assert reader.read() == "the old page"
 
 
@@ -143,19 +160,19 @@ def test_what_is_no_file_is_written_into_and_a_link_stays(recording, tmp_path):
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit(pipe.read_text, "utf-8")
-        write_page(recording, pipe)
-        assert read.result(timeout=10) == page(recording)
+        write_html(recording, pipe)
+        assert read.result(timeout=10) == to_html(recording)
     assert pipe.is_fifo()
     (tmp_path / "link").symlink_to(tmp_path / "a.html")
-    assert write_page(recording, tmp_path / "link") == tmp_path / "link"
+    assert write_html(recording, tmp_path / "link") == tmp_path / "link"
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "a.html").read_text("utf-8") == page(recording)
+    assert (tmp_path / "a.html").read_text("utf-8") == to_html(recording)
 
 
 def test_a_place_that_is_not_there_is_named(recording, tmp_path):
     path = tmp_path / "nowhere" / "attention.html"
     with pytest.raises(InvalidFile, match=re.escape(f"{path}: could not be written: there is no folder")):
-        write_page(recording, path)
+        write_html(recording, path)
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import arcs, as_shown, layer_of, point_at, settle, spoken, token, values
+from explore.page_actions import arcs, as_shown, layer_of, point_at, settle, spoken, token, values
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 
@@ -54,14 +54,14 @@ def test_a_cell_that_the_file_does_not_name_is_said_to_be_unknown(open_page, lon
     page = open_page(long_recording, f"#layer=decoder.0&head=1&{NEAR}")
     point_at(page, 200, key)
     assert page.locator(".tip .value").count() == 0
-    told = page.locator(".tip .rank").all_text_contents()
-    assert told[0].startswith("not stored in this file: at most 0.")
-    most = float(told[0].rpartition(" ")[2])
+    ranks = page.locator(".tip .rank").all_text_contents()
+    assert ranks[0].startswith("not stored in this file: at most 0.")
+    most = float(ranks[0].rpartition(" ")[2])
     assert row[key].item() <= most * 1.01 + 1e-4
     assert most == as_shown(row.topk(16).values[-1].item())
-    assert "to the 2 keys around it, averaged over 2 rows" in told[1]
+    assert "to the 2 keys around it, averaged over 2 rows" in ranks[1]
     square = layer_of(long_recording, "decoder.0").weights[0, 1, 200:202, key // 2 * 2 : key // 2 * 2 + 2]
-    assert float(told[1].partition(" ")[0]) == as_shown(square.sum(1).mean().item())
+    assert float(ranks[1].partition(" ")[0]) == as_shown(square.sum(1).mean().item())
     assert "at most" in spoken(page)
     assert "the exact weight is not stored in this file" in spoken(page)
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidType
 from regard.explore.pack import pack
+from regard.explore.static_files import hash_of, module_scripts, static, style_sheet
 from regard.files import atomic_write
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
 
-_IMPORT = re.compile(r'^(?:import [^;]*?|\} from )"#([\w/]+\.js)";', re.MULTILINE)
-_CSS_IMPORT = re.compile(r'^@import "(\w+)\.css";$', re.MULTILINE)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
-STATIC = files("regard.explore") / "static"
-"""The folder of the page's template, styles and modules."""
 
 
-def write_page(recording: Recording, path: str | os.PathLike[str], *, compare_with: Recording | None = None) -> Path:
+def write_html(recording: Recording, path: str | os.PathLike[str], *, compare_with: Recording | None = None) -> Path:
     """Write a recording as one HTML file that shows what attends to what.
 
     The file is written whole or not at all (see :func:`regard.files.atomic_write`).
@@ -56,23 +51,23 @@ def write_page(recording: Recording, path: str | os.PathLike[str], *, compare_wi
         >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> recording = Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, ("a",), ("b", "c")),))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_page(recording, Path(folder) / "attention.html").name
+        ...     write_html(recording, Path(folder) / "attention.html").name
         'attention.html'
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidType(f"path: expected str or os.PathLike, the file to write, got {path!r:.80}")
-    content = page(recording, compare_with=compare_with).encode("utf-8", "xmlcharrefreplace")
+    content = to_html(recording, compare_with=compare_with).encode("utf-8", "xmlcharrefreplace")
     with atomic_write(path) as file:
         file.write(content)
     return Path(path)
 
 
-def page(recording: Recording, *, compare_with: Recording | None = None) -> str:
+def to_html(recording: Recording, *, compare_with: Recording | None = None) -> str:
     """Make the text of the page: a template with its style, its modules and the recording's data.
 
     The modules of ``static/`` go into one deflated block, the recording into others; browsers run none of these. One
-    script, ``boot.js``, turns the modules into ``blob:`` URLs. The Content-Security-Policy allows that script and the
-    style of this file by their hashes, and no connection.
+    script, ``boot.js``, inflates the modules and inserts them as scripts. The Content-Security-Policy allows all
+    scripts and the style by their hashes, and no connection.
 
     Args:
         recording: What to show.
@@ -85,17 +80,16 @@ def page(recording: Recording, *, compare_with: Recording | None = None) -> str:
         InvalidArgument: If the recording cannot be shown, with every reason.
     """
     header, blocks = pack(recording, compare_with)
-    return document(header, blocks)
+    return render_html(header, blocks)
 
 
-def document(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str = "'none'") -> str:
+def render_html(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str = "'none'") -> str:
     """The page of metadata and blocks, which may load more from `connect`, a source of its Content-Security-Policy."""
-    style, boot = style_sheet("page"), static("boot.js")
+    style, boot, scripts = style_sheet("page"), static("boot.js"), module_scripts("main.js")
     policy = "; ".join(
         [
             "default-src 'none'",
-            # boot.js inserts the first module's script element; what a trusted script inserts is trusted in turn.
-            f"script-src 'strict-dynamic' {hash_of(boot)}",
+            f"script-src {' '.join(map(hash_of, (boot, *scripts.values())))}",
             f"style-src {hash_of(style)}",
             "img-src data:",
             f"connect-src {connect}",
@@ -107,38 +101,13 @@ def document(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str = 
         "policy": policy,
         "title": html.escape(header["title"] or header["model"]),
         "style": style,
-        "modules": _base64(zlib.compress(json.dumps(modules()).encode("utf-8"), 9)),
+        "modules": _base64(zlib.compress(json.dumps(scripts).encode("utf-8"))),
         "recording": _inert(header),
         "blocks": "\n".join(map(_block, range(len(blocks)), blocks)),
         "boot": boot,
     }
     # One pass over the template: what is put in is never looked through for places again.
     return _PLACE.sub(lambda place: parts[place[1]], static("index.html"))
-
-
-def static(name: str) -> str:
-    """The text of a file in ``static/``. Read on each call, so that a served page shows an edit on reload."""
-    return (STATIC / name).read_text(encoding="utf-8")
-
-
-def style_sheet(name: str) -> str:
-    """A style sheet of ``static/styles``, with those that it imports in their places."""
-    return _CSS_IMPORT.sub(lambda place: style_sheet(place[1]), static(f"styles/{name}.css"))
-
-
-def modules() -> dict[str, str]:
-    """The sources of the page's modules by name, each after those that it imports; ``main.js`` is the last."""
-    found: dict[str, str] = {}
-
-    def visit(name: str) -> None:
-        source = static(name)
-        for other in _IMPORT.findall(source):
-            if other not in found:
-                visit(other)
-        found[name] = source
-
-    visit("main.js")
-    return found
 
 
 def _block(number: int, data: bytes) -> str:
@@ -148,11 +117,6 @@ def _block(number: int, data: bytes) -> str:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def hash_of(source: str) -> str:
-    """Name an inline script or style in a Content-Security-Policy."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode('utf-8')).digest()).decode('ascii')}'"
 
 
 def _inert(value: Mapping[str, Any]) -> str:

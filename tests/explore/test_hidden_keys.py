@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from explore.opened import arcs, layer_of, number_of, point_at, settle, token
+from explore.page_actions import arcs, layer_of, number_of, point_at, settle, token
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 
@@ -197,8 +197,8 @@ def test_of_a_sketch_rows_are_rescaled_where_what_is_left_out_is_known(open_page
     for key, weight in row.items():
         assert weight == pytest.approx((weights[0, 600, key] / rest).item(), rel=0.03, abs=1e-3)
     left = (1 - weights[0, 600].topk(16).values.sum()) / rest
-    told = page.locator(".panel").first.locator(".hint", has_text="on others").inner_text()
-    assert float(told.split()[0]) == pytest.approx(left.item(), rel=0.05)
+    note = page.locator(".panel").first.locator(".hint", has_text="on others").inner_text()
+    assert float(note.split()[0]) == pytest.approx(left.item(), rel=0.05)
     query = int((~known[1, 500:]).nonzero()[0]) + 500
     page = open_page(sinking, f"#head=1&hide=first&rescale=1&token=source.{query}")
     assert "Some rows are not rescaled" in page.locator(".panel").first.inner_text()

@@ -1,4 +1,4 @@
-"""A recording on a server, as tests ask it."""
+"""A recording on a server, and requests to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = TOKENS[:5]
 
 
 def recording_of() -> Recording:
-    """Layers that are asked for piece by piece, and one that is sent whole."""
+    """Layers that are requested in parts, and one that is sent whole."""
     torch.manual_seed(0)
     long = regard.weights(3 * torch.randn(1, 4, 600, 8), torch.randn(1, 2, 600, 8), mask=regard.Causal())
     second = regard.weights(torch.randn(1, 2, 600, 8), torch.randn(1, 2, 600, 8), mask=regard.Causal())

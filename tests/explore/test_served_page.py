@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from explore.served import served
+from explore.serving import served
 from regard.analysis.head_scores import head_scores
 
 
 @pytest.fixture
 def open_served(browser, address) -> Iterator:
-    """The served page, which may ask this server alone and does nothing wrong."""
+    """The served page, which may request this server alone and does nothing wrong."""
     complaints: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     root = address.rpartition("/")[0]
@@ -21,7 +21,7 @@ def open_served(browser, address) -> Iterator:
     def open_it(fragment: str = ""):
         page = context.new_page()
         page.set_default_timeout(30_000)
-        context.route(lambda url: not url.startswith((root, "data:", "blob:")), lambda route: route.abort())
+        context.route(lambda url: not url.startswith((root, "data:")), lambda route: route.abort())
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address + fragment)
@@ -67,8 +67,8 @@ def test_served_heads_are_sorted_by_what_they_do(open_served, long_recording):
     page.get_by_text("The number is the entropy in nats").wait_for()
     heads = head_scores(long_recording)
     page.locator(".captioned").nth(len(heads["head"]) - 1).wait_for()
-    told = page.locator(".captioned .caption").all_text_contents()
-    assert [float(each) for each in told] == pytest.approx(sorted(heads["entropy"], reverse=True), abs=0.0051)
+    printed = page.locator(".captioned .caption").all_text_contents()
+    assert [float(each) for each in printed] == pytest.approx(sorted(heads["entropy"], reverse=True), abs=0.0051)
     assert (
         page.locator("p.hint", has_text="entropy")
         .text_content()
@@ -89,8 +89,8 @@ def test_the_graph_of_a_served_text_is_that_of_rollout(open_served, long_recordi
         heads = long_recording.layers[index].weights.dense()[0].mean(0)
         blocks = heads.unflatten(0, (150, 4)).mean(1).unflatten(1, (150, 4)).sum(2)
         shares = 0.5 * shares + 0.5 * shares @ blocks
-    told = [float(text) for text in page.locator("#graph .shares .value").all_inner_texts()]
-    assert told == pytest.approx(shares.topk(len(told)).values.tolist(), rel=0.02, abs=1e-4)
+    printed = [float(text) for text in page.locator("#graph .shares .value").all_inner_texts()]
+    assert printed == pytest.approx(shares.topk(len(printed)).values.tolist(), rel=0.02, abs=1e-4)
 
 
 def test_the_sum_of_a_region_is_exact(open_served, long_recording):
@@ -101,16 +101,16 @@ def test_the_sum_of_a_region_is_exact(open_served, long_recording):
 
 
 def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
-    asked: list[str] = []
+    requested: list[str] = []
     with served(long_recording) as found:
         page = browser.new_page()
         page.goto(found + "#layer=long&head=1&views=matrix&sort=entropy")
-        page.locator(".captioned").nth(7).wait_for()  # the last that it asks for by itself
+        page.locator(".captioned").nth(7).wait_for()  # the last that it requests by itself
         assert page.get_by_role("alert").count() == 0
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requested.append(request.url))
     page.evaluate("location.hash = '#layer=long&head=3&zoom=300,290,20&views=matrix&token=source.500'")
     page.get_by_role("alert").wait_for()
     page.wait_for_timeout(1000)
-    assert 0 < len(asked) < 8
+    assert 0 < len(requested) < 8
     assert "attends to nothing" not in page.locator("#details").text_content()
     page.close()

@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.opened import arcs, layer_of, number_of, point_at, token
+from explore.page_actions import arcs, layer_of, number_of, point_at, token
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.ops.measures import GroupPool
@@ -33,8 +33,8 @@ def summed(exact: float, rounding: float = 1e-6):
 
 def grouped(weights, queries: list[int], keys: list[int]) -> torch.Tensor:
     """(heads, query words, key words)."""
-    asked = {"words": GroupPool(torch.tensor(queries), torch.tensor(keys))}
-    return weights.detach().measure(asked)["words"][0]
+    measures = {"words": GroupPool(torch.tensor(queries), torch.tensor(keys))}
+    return weights.detach().measure(measures)["words"][0]
 
 
 def saved(page) -> dict[tuple[int, int], float]:
@@ -189,8 +189,8 @@ def test_of_a_sketch_words_are_the_sums_of_the_links_that_are_known(open_page, l
         assert weight == pytest.approx(exact.item(), abs=0.012)  # what is not stored may add to it
     assert {key for query, key in cells if query == 300} >= set((of_word > 3e-4).nonzero().flatten().tolist())
     left = 1 - of_word.sum().item()
-    told = page.locator(".panel").first.locator(".hint").last.inner_text()
-    assert float(told.split()[0]) == pytest.approx(left, abs=0.051)
+    note = page.locator(".panel").first.locator(".hint").last.inner_text()
+    assert float(note.split()[0]) == pytest.approx(left, abs=0.051)
     assert page.locator(".panel").nth(1).locator(".hint").last.inner_text().startswith("about ")
 
 

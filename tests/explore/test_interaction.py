@@ -9,7 +9,19 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.opened import arcs, as_shown, choose, layer_of, place_of, point_at, settle, spoken, spot, token, values
+from explore.page_actions import (
+    arcs,
+    as_shown,
+    choose,
+    layer_of,
+    place_of,
+    point_at,
+    settle,
+    spoken,
+    spot,
+    token,
+    values,
+)
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 
