@@ -9,6 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,13 +102,18 @@ def render_html(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str
         "policy": policy,
         "title": html.escape(header["title"] or header["model"]),
         "style": style,
-        "modules": _base64(zlib.compress(json.dumps(scripts).encode("utf-8"))),
+        "modules": _deflated(json.dumps(scripts)),
         "recording": _inert(header),
         "blocks": "\n".join(map(_block, range(len(blocks)), blocks)),
         "boot": boot,
     }
     # One pass over the template: what is put in is never looked through for places again.
     return _PLACE.sub(lambda place: parts[place[1]], static("index.html"))
+
+
+@lru_cache(maxsize=1)  # a server builds its page for each request
+def _deflated(text: str) -> str:
+    return _base64(zlib.compress(text.encode("utf-8")))
 
 
 def _block(number: int, data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from functools import lru_cache
 from importlib.resources import files
 
 STATIC = files("regard.explore") / "static"
@@ -51,11 +52,13 @@ def module_scripts(entry: str) -> dict[str, str]:
     return {name: _script(name, source) for name, source in module_sources(entry).items()}
 
 
+@lru_cache(maxsize=256)
 def hash_of(source: str) -> str:
     """Name an inline script or style in a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode('utf-8')).digest()).decode('ascii')}'"
 
 
+@lru_cache(maxsize=256)  # a server builds its page for each request
 def _script(name: str, source: str) -> str:
     exports: list[str] = []
 
