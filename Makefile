@@ -33,9 +33,9 @@ format: .venv/ready
 	$(BIN)/ruff check --fix
 	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome check --write --log-level=warn; fi
 
-# Takes docs/screenshots anew; needs Chromium.
+# Takes docs/screenshots again; needs Chromium.
 screenshots: .venv/ready
-	$(BIN)/python docs/screenshots.py
+	$(BIN)/python tools/screenshots.py
 
 # Writes down the versions that .venv holds, to be tested and committed together.
 pins: .venv/ready

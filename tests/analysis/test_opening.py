@@ -102,6 +102,15 @@ def test_cross_attention_comes_first_and_neighbors_count_there():
     assert opening_token(cross, 1) == max(of_rows, key=of_rows.__getitem__) == 1  # of three that are alike, the first
 
 
+def test_patches_of_an_image_are_not_called_words():
+    tokens = ("[CLS]", *(f"{row},{column}" for row in range(2) for column in range(4)))
+    recording = Recording("", "", [layer_of(torch.stack([CONNECTED]), tokens=tokens)])
+    reason = opening_head(recording).reason
+    assert "connects patches that are not neighbors" in reason
+    assert "a patch gives its" in reason
+    assert "word" not in reason
+
+
 def test_neighbors_count_if_there_is_nothing_else():
     tokens = ("[CLS]", "▁thank", "▁you", ".", "[SEP]")
     heads = torch.stack([one_hot([0] * 5, 5), one_hot([0, 2, 1, 3, 4], 5, 0.5)])

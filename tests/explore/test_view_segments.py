@@ -262,10 +262,14 @@ def test_nothing_is_wider_than_the_page(open_page, recording, width):
     page = open_page(recording, "#views=segments&layer=decoder.0&head=0&token=source.9", width=width)
     head_lines(page, "decoder.0")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    names = page.locator(".segment-row .name").evaluate_all(
-        "all => all.map(each => each.scrollWidth - each.clientWidth)"
-    )
-    assert max(names) <= 0  # none is cut off
+    for texts in (".segment-row .name", ".segment-values > *", ".segment-table"):
+        cut = page.locator(texts).evaluate_all("all => all.map(each => each.scrollWidth - each.clientWidth)")
+        assert max(cut) <= 0, texts
+    below = """all => all.map((row) => {
+        const left = (node) => [...node.querySelector(".segment-values").children].map((each) => each.offsetLeft);
+        return String(left(row)) === String(left(row.closest(".segment-table").querySelector(".segment-header")));
+    })"""
+    assert all(page.locator(".segment-row").evaluate_all(below))  # each number is below its name
     bars = page.locator(".segment-bar").evaluate_all("all => all.map(bar => bar.getBoundingClientRect().width)")
     assert min(bars) >= 40
 

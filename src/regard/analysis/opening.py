@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,9 +79,10 @@ def opening_head(recording: Recording) -> OpeningHead:
         number, head = _largest(contrasts)
         contrast = contrasts[number][head].item()
         if contrast >= MIN_CONTRAST:
-            what = "words" if neighbors or layers[number].kind == "cross" else "words that are not neighbors"
-            reason = f"connects {what} most clearly of {count} heads: on average, a word gives its strongest key "
-            reason += f"{contrast:.2f} more attention than other words do."
+            unit, units = ("patch", "patches") if _is_image(layers[number]) else ("word", "words")
+            what = units if neighbors or layers[number].kind == "cross" else f"{units} that are not neighbors"
+            reason = f"connects {what} most clearly of {count} heads: on average, a {unit} gives its strongest key "
+            reason += f"{contrast:.2f} more attention than other {units} do."
             break
     else:
         rows = [_sample(torch.arange(layer.weights.shape[2])) for layer in layers]
@@ -167,6 +169,12 @@ def _words(layer: Layer) -> tuple[Int[Tensor, " queries"], Bool[Tensor, " keys"]
 @lru_cache(4)  # layers have the same tokens
 def _are_words(tokens: tuple[str, ...]) -> list[bool]:
     return [not is_special(token) and any(map(str.isalnum, token)) for token in tokens]
+
+
+def _is_image(layer: Layer) -> bool:
+    """Whether the keys are patches, named ``row,column``, and special tokens."""
+    tokens = layer.key_tokens or ("",)
+    return all(is_special(token) or re.fullmatch(r"\d+,\d+", token) for token in tokens)
 
 
 def _sample(rows: Int[Tensor, " rows"]) -> Int[Tensor, " sample"]:

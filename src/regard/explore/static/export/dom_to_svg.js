@@ -91,7 +91,7 @@ class Drawing {
 
   /** A group that is clipped to a box. @param {Box} box @param {SVGElement} parent @returns {Target} */
   clip(box, parent) {
-    const id = `clip-${++this.numClips}`;
+    const id = `view-${++this.numClips}`;
     const group = svgElement("g", { "clip-path": `url(#${id})` });
     parent.append(svgElement("clipPath", { id }, svgElement("rect", rectAttributes(box))), group);
     return { box, parent: group };

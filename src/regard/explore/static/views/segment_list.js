@@ -53,16 +53,24 @@ export class SegmentList {
         numbers[place],
       ),
     );
-    this.options[index].replaceChildren(name, stackedBar(segments, shares, numbers), ...cells);
+    this.options[index].replaceChildren(
+      name,
+      stackedBar(segments, shares, numbers),
+      element("span", { class: "segment-values" }, ...cells),
+    );
   }
 
   /** @param {Segment[]} segments */
   fillHeader(segments) {
     this.node.style.setProperty("--segments", String(segments.length));
     const names = segments.map(({ name }, index) =>
-      element("span", { class: "segment-name", title: name }, swatch(index), element("span", { dir: "auto" }, name)),
+      element("span", { class: "segment-name", title: name }, swatch(index), element("bdi", {}, name)),
     );
-    this.header.replaceChildren(element("span"), element("span"), ...names);
+    this.header.replaceChildren(
+      element("span"),
+      element("span"),
+      element("span", { class: "segment-values" }, ...names),
+    );
   }
 
   /** @param {number} index @param {string} text */

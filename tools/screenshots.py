@@ -1,13 +1,15 @@
-"""Screenshots of each view of the explorer: light and dark, 400, 1280 and 2560 pixels wide, into docs/screenshots.
+"""Screenshots of each view of the explorer.
 
-What is shown is real: the bundled translator, MiniLM, and a Vision Transformer that is trained here, in seconds, on
+The models are the bundled translator, MiniLM, and a Vision Transformer that is trained here, in seconds, on
 scikit-learn's digits.
 
-Run: ``make screenshots``
+Run: ``make screenshots`` for the pictures of the documentation, 1280 pixels wide; ``tools/screenshots.py --all FOLDER``
+for all views in light and dark, 400, 1280 and 2560 pixels wide.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
 import tempfile
@@ -30,7 +32,7 @@ from regard.explore.html_page import write_html
 from regard.explore.trace_html import write_trace_html
 from regard.watching import TransformersModel
 
-FOLDER = Path(__file__).parent / "screenshots"
+FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SIZES = {400: 860, 1280: 860, 2560: 1440}
 """Height of the window by its width."""
@@ -57,9 +59,9 @@ ADDRESS = (  # Abraham Lincoln, Gettysburg, 19 November 1863
 
 @dataclass(frozen=True)
 class Shot:
-    """What is in a picture: a recording, where in it, and which part of the page; None: what is in the window."""
+    """A picture of a recording's page: at which fragment, and which part; None for what is in the window."""
 
-    recorded: str
+    recording: str
     fragment: str
     part: str | None
 
@@ -72,6 +74,7 @@ SHOTS = {
     "translation": Shot("translation", "views=translation&align_by=all", None),
     "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),
     "graph": Shot("sentence", "views=graph&layer=encoder.3&head=1&token=source.10", None),
+    "segments": Shot("speech", "views=segments&layer=encoder.2&head=1", None),
     "calculation": Shot("sentence", "views=calculation&layer=encoder.3&head=1&token=source.10", None),
     "compare": Shot("pair", "views=compare&layer=encoder.2", None),
     "image": Shot("image", "views=image", None),
@@ -90,7 +93,7 @@ def minilm() -> Any:
 
 
 def digit() -> Recording:
-    """A digit, as a Vision Transformer sees it that was trained for a moment; 1,500 digits teach it."""
+    """A digit, as seen by a Vision Transformer that is trained for a moment on 1,500 digits."""
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
     torch.manual_seed(0)
@@ -120,7 +123,7 @@ def digit() -> Recording:
     model.eval()
     with torch.no_grad():
         right = model(pixel_values=large[1500:]).logits.argmax(-1) == digits[1500:]
-    print(f"{100 * right.float().mean():.0f} % of 297 other digits are told right")
+    print(f"{100 * right.float().mean():.0f} % of 297 other digits are classified correctly")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "digit.png"
         array = (16 * pictures[1502].reshape(8, 8)).clip(max=255).astype("uint8")
@@ -149,7 +152,7 @@ def browser() -> Iterator[Any]:
         yield playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
 
 
-def taken(page: Any, address: str, shot: Shot) -> Image.Image:
+def take(page: Any, address: str, shot: Shot) -> Image.Image:
     """A picture of a page, or of a part of it."""
     page.goto("about:blank")
     page.goto(f"{address}#{shot.fragment}")
@@ -168,8 +171,14 @@ def taken(page: Any, address: str, shot: Shot) -> Image.Image:
 
 
 def main() -> None:
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="write all themes and widths to this folder")
+    target = parser.parse_args().all
+    themes, widths = (("light",), (1280,)) if target is None else (("light", "dark"), tuple(SIZES))
+    if target is None:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        target = FOLDER
+    target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, browser() as chromium:
         addresses = {}
         for name, (recording, other) in recordings().items():
@@ -177,11 +186,11 @@ def main() -> None:
             addresses[name] = (Path(folder) / f"{name}.html").as_uri()
         trace = translator().trace(TIRED)
         addresses["trace"] = write_trace_html(trace, Path(folder) / "trace.html", head=2, query="it").as_uri()
-        wanted = [(theme, width, name) for theme in ("light", "dark") for width in SIZES for name in SHOTS]
-        for theme, width, name in track(wanted, description="Taking pictures"):
+        shots = [(theme, width, name) for theme in themes for width in widths for name in SHOTS]
+        for theme, width, name in track(shots, description="Taking pictures"):
             page = chromium.new_page(viewport={"width": width, "height": SIZES[width]}, color_scheme=theme)
-            picture = taken(page, addresses[SHOTS[name].recorded], SHOTS[name])
-            picture.save(FOLDER / f"{name}-{theme}-{width}.webp", lossless=True, method=6)
+            picture = take(page, addresses[SHOTS[name].recording], SHOTS[name])
+            picture.save(target / f"{name}-{theme}-{width}.webp", lossless=True, method=6)
             page.close()
 
 
