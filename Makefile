@@ -6,7 +6,7 @@ SCRIPTS := tests/explore/js
 
 IT := layer=encoder.2&head=0&token=source.9&sort=selection
 
-.PHONY: demo test test-all check format screenshots pins model clean
+.PHONY: demo test test-all check format docs screenshots pins model clean
 
 demo: .venv/installed
 	@$(BIN)/regard show "The animal didn't cross the street because it was too tired."
@@ -32,6 +32,11 @@ format: .venv/ready
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome check --write --log-level=warn; fi
+
+# Builds the documentation into build/site; index.html opens from disk.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open build/site/index.html"
 
 # Takes docs/screenshots again; needs Chromium.
 screenshots: .venv/ready

@@ -2,7 +2,7 @@
 
 The public names are listed in ``__init__.pyi`` and loaded when they are first used: ``import regard`` imports no torch.
 
-Example:
+Examples:
     >>> import regard, torch
     >>> query, key, value = torch.randn(3, 1, 8, 256, 64).unbind()
     >>> att = regard.attend(query, key, value, mask=regard.Causal(), measure=["entropy"])

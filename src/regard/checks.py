@@ -26,7 +26,7 @@ class Checks:
     ``argument: expected X, got Y; do Z``. The error is `InvalidType` if any argument has a wrong type, else
     `InvalidArgument`.
 
-    Example:
+    Examples:
         >>> from regard.checks import Checks
         >>> with Checks() as checks:
         ...     _ = checks.integer("num_heads", 0, low=1)
@@ -211,7 +211,7 @@ def as_device(device: Any) -> torch.device:
 def describe(value: Any) -> str:
     """A tensor as dtype and shape, a named tuple of tensors by its fields; anything else as the name of its type.
 
-    Example:
+    Examples:
         >>> import torch
         >>> describe(torch.zeros(2, 3))
         'float32 (2, 3)'

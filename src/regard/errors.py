@@ -105,7 +105,7 @@ def require(module: str, *, extra: str, needed_by: str) -> Any:
     Raises:
         MissingExtra: If the package is not installed.
 
-    Example:
+    Examples:
         >>> require("scipy.sparse", extra="graph", needed_by="to_csr").csr_array
         <class 'scipy.sparse._csr.csr_array'>
     """
@@ -120,7 +120,7 @@ def require(module: str, *, extra: str, needed_by: str) -> Any:
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """The closest choice as a hint, ``", did you mean 'entropy'?"``, or nothing if none is close.
 
-    Example:
+    Examples:
         >>> did_you_mean("entropi", ["entropy", "received"])
         ", did you mean 'entropy'?"
     """

@@ -48,7 +48,7 @@ def atomic_write(
         InvalidFile: If the file cannot be opened, written or renamed. An existing file stays, and no partial file is
             left. Errors that the block itself raises propagate unchanged.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with atomic_write(f"{folder}/a.txt", text=True) as file:
@@ -94,7 +94,7 @@ def atomic_folder(folder: str | os.PathLike[str], *, remove: Sequence[str] = ())
         InvalidFile: If the folder cannot be created or a file cannot be flushed or renamed. Nothing changes if writing
             fails. Errors that the block itself raises propagate unchanged.
 
-    Example:
+    Examples:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with atomic_folder(folder) as staging:
         ...         (staging / "a.txt").write_text("whole")

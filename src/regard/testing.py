@@ -52,7 +52,7 @@ def check(
         RuleMismatch: At the first difference; the message names the result, the shape, the dtype and the mask.
         InvalidArgument: If the rule does not fit a shape.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> from regard.ops.masks import Mask
         >>> class Strided(Mask):

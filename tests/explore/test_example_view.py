@@ -1,4 +1,4 @@
-"""A view is one file: the example of CONTRIBUTING works on a page, and a served page shows an edited file on reload."""
+"""A view is one file: the example of the documentation works, and a served page shows an edited file on reload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from regard.analysis.opening import opening_head
 from regard.explore import static_files
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = re.search(r"^```js\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)[1]
+VIEWS = ROOT / "docs" / "extending" / "views.md"
+EXAMPLE = re.search(r"^```js\n(.*?)^```$", VIEWS.read_text("utf-8"), re.DOTALL | re.MULTILINE)[1]
 TITLE, HELP = (re.search(rf'^  {name}: "(.*)",$', EXAMPLE, re.MULTILINE)[1] for name in ("title", "help"))
 
 

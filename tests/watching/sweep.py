@@ -410,7 +410,7 @@ def main() -> None:
     """Sweep, and write the page if each is exact or refused, in time; timm is needed for those that are built on it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--minutes", type=float, default=9.5, help="how long it may take")
-    parser.add_argument("--page", type=Path, default=Path(__file__).parents[2] / "docs" / "watching.md")
+    parser.add_argument("--page", type=Path, default=Path(__file__).parents[2] / "docs" / "supported_models.md")
     options = parser.parse_args()
     tiny.quiet()
     torch.set_num_threads(1)

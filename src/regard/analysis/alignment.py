@@ -77,7 +77,7 @@ def align(
         Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", section 5.2.1;
         Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models".
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis import align
         >>> recording = regard.pipelines.Translator.load().record("The cat is small.", "Die Katze ist klein.")

@@ -40,7 +40,7 @@ def pagerank(
     Reference:
         Brin and Page 1998, "The Anatomy of a Large-Scale Hypertextual Web Search Engine", section 2.1.1.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(*torch.zeros(2, 1, 4, 300, 8).unbind(), mask=regard.Causal())
         >>> regard.analysis.pagerank(W)[0, 0].argmax()
@@ -88,7 +88,7 @@ def to_csr(weights: WeightMatrix, threshold: float = 0.01) -> SparseWeights:
     Memory:
         O(keys + weights above the threshold): it computes blocks of rows.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4), mask=regard.Causal())
         >>> sparse = regard.analysis.to_csr(W, threshold=0.6)
@@ -123,7 +123,7 @@ def to_networkx(weights: WeightMatrix, threshold: float = 0.01, tokens: Sequence
     Memory:
         O(keys + weights above the threshold).
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4), mask=regard.Causal())
         >>> graph = regard.analysis.to_networkx(W, tokens=["a", "cat"])

@@ -97,7 +97,7 @@ def head_scores(
     Reference:
         Clark et al. 2019, "What Does BERT Look At?"; Olsson et al. 2022, "In-context Learning and Induction Heads".
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis import head_scores
         >>> scores = head_scores(regard.pipelines.Translator.load().record("Thank you."))
@@ -151,7 +151,7 @@ def rank_heads(scores: Columns, by: str) -> list[int]:
 def as_score_tensors(scores: Columns) -> dict[str, Float[Tensor, "layers heads"]]:
     """Head scores as tensors (layers, heads), by name: one row for each layer, in order; NaN where there is no head.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis import as_score_tensors, head_scores
         >>> scores = as_score_tensors(head_scores(regard.pipelines.Translator.load().record("Thank you.")))
@@ -188,7 +188,7 @@ def repeated_random_tokens(ids: Sequence[int], length: int, seed: int = 0) -> li
         length: Number of tokens in each half. They are distinct if there are enough ids.
         seed: Seed of the random numbers.
 
-    Example:
+    Examples:
         >>> repeated_random_tokens(range(100), 3)
         [44, 19, 93, 44, 19, 93]
     """

@@ -43,7 +43,7 @@ class OpeningHead:
 def opening_head(recording: Recording) -> OpeningHead:
     """The head in which different words attend most clearly to different words.
 
-    It has the largest mean over the words i of max_j contrast_ij over words j ∈ C_i, where::
+    It has the largest mean over the words i of max_j contrast_ij over words j ∈ C_i, where:
 
         contrast_ij = P_ij − mean of P_kj over the other words k
 
@@ -62,7 +62,7 @@ def opening_head(recording: Recording) -> OpeningHead:
     Memory:
         O(tokens): at most 32 rows of each head are read.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis.opening import opening_head
         >>> recording = regard.pipelines.Translator.load().record("The cat is small.")
@@ -111,7 +111,7 @@ def opening_token(layer: Layer, head: int) -> int:
     Memory:
         O(tokens): at most 32 rows are read.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis.opening import opening_token
         >>> layer = regard.pipelines.Translator.load().record("The cat is small.").layers.cross[2]

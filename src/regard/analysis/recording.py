@@ -102,7 +102,7 @@ class Recording:
             InvalidArgument: If there are several sequences and none is selected, if a layer has another number of
                 tokens, or if a watch kept only measures.
 
-        Example:
+        Examples:
             >>> import regard, torch, transformers
             >>> config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
             >>> with regard.watch(transformers.BertModel(config).eval()) as result:

@@ -86,7 +86,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
         InvalidFile: If it is missing, damaged, of a newer version, or not a recording, or if it names a class that is
             not defined in this process.
 
-    Example:
+    Examples:
         >>> import regard, tempfile
         >>> recording = regard.pipelines.Translator.load().record("Thank you.")
         >>> with tempfile.TemporaryDirectory() as folder:

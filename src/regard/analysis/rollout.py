@@ -56,7 +56,7 @@ def rollout(
     Reference:
         Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> layers = [regard.weights(*torch.randn(2, 1, 4, 50, 8).unbind()) for _ in range(6)]
         >>> regard.analysis.rollout(layers, queries=[0, 49]).shape
@@ -119,7 +119,7 @@ def flow(
     Reference:
         Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 4.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> layers = [regard.weights(*torch.randn(2, 1, 2, 4, 8).unbind()) for _ in range(2)]
         >>> regard.analysis.flow(layers, queries=0).shape

@@ -68,7 +68,7 @@ def segment_attention(
     Reference:
         Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks", for the first token.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis import segment_attention
         >>> recording = regard.pipelines.Translator.load().record("The cat is small.")

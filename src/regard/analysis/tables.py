@@ -41,7 +41,7 @@ def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] 
     Memory:
         O(queries * k) per head.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis import edge_table
         >>> table = edge_table(regard.pipelines.Translator.load().record("Thank you."), k=1)

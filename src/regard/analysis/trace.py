@@ -40,7 +40,7 @@ class Trace:
         title: What was traced.
         steps: The steps in order.
 
-    Example:
+    Examples:
         >>> import regard
         >>> trace = regard.trace()
         >>> trace["scaled scores"].shape

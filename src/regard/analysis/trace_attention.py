@@ -63,7 +63,7 @@ def trace(
         InvalidArgument: If shapes do not fit; every problem is in the message.
         InvalidType: If an argument is not a table of numbers.
 
-    Example:
+    Examples:
         >>> import regard
         >>> regard.trace()["output"][0, 0]
         tensor([0.9852, 1.7417, 0.7565], dtype=torch.float64)
@@ -138,7 +138,7 @@ def trace_layer(
             elements.
         InvalidType: If the layer has another type.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> layer = regard.nn.MultiHeadAttention(8, 2)
         >>> x = torch.randn(1, 3, 8)

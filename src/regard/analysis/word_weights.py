@@ -104,7 +104,7 @@ def word_weights(recording: Recording, layer: str | None = None, *, merge: bool 
     Memory:
         O(query words * key words).
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.analysis import word_weights
         >>> words = word_weights(regard.pipelines.Translator.load().record("Thank you."), "cross.2")

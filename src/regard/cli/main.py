@@ -55,7 +55,7 @@ class Command(TyperCommand):
 def name_options(message: str, options: Mapping[str, str]) -> str:
     """Replace names of arguments in an error message by the options of the command.
 
-    Example:
+    Examples:
         >>> name_options("top_k: expected an int of at least 1, got 0", {"top_k": "--top-k"})
         '--top-k: expected an int of at least 1, got 0'
     """

@@ -239,7 +239,7 @@ def split(rows: np.ndarray, size: int) -> list[np.ndarray]:
 def padding_fraction(source_lengths: np.ndarray, target_lengths: np.ndarray, batches: Sequence[np.ndarray]) -> float:
     """The fraction of padding in all tokens of batches of pairs, on both sides, from 0 to 1.
 
-    Example:
+    Examples:
         >>> lengths = np.array([3, 1])
         >>> padding_fraction(lengths, lengths, [np.array([0, 1])])
         0.25
@@ -258,7 +258,7 @@ def pad_batch(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, 
     Raises:
         InvalidArgument: If there are no sequences.
 
-    Example:
+    Examples:
         >>> pad_batch([[5, 6, 7], [8]], pad_id=0)
         (tensor([[5, 6, 7],
                 [8, 0, 0]]), tensor([3, 1]))

@@ -137,7 +137,7 @@ class BlockLoader(ResumableLoader):
         InvalidArgument: If a size is not positive.
         InvalidFile: If the stream is too short for one block in training.
 
-    Example:
+    Examples:
         >>> loader = BlockLoader(TokenStream(np.arange(8), 8), block_size=3, batch_size=2)
         >>> [batch.input_ids.tolist() for batch in loader]
         [[[0, 1, 2], [3, 4, 5]], [[6]]]

@@ -165,7 +165,7 @@ def encoder_batch(
     Raises:
         InvalidArgument: If there are no sequences.
 
-    Example:
+    Examples:
         >>> encoder_batch([[5, 6], [8]])
         (tensor([[5, 6, 2],
                 [8, 2, 0]]), tensor([3, 2]))

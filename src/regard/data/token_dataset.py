@@ -124,7 +124,7 @@ def _open(folder: Path, name: str) -> TokenDataset:
 def chunked(items: Iterable[Item], size: int = CHUNK_SIZE) -> Iterator[list[Item]]:
     """Lists of ``size`` items each, except the last.
 
-    Example:
+    Examples:
         >>> list(chunked("abc", 2))
         [['a', 'b'], ['c']]
     """

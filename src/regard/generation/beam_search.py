@@ -42,12 +42,12 @@ def beam_search(
 
     Args:
         model: A GPT or an encoder-decoder in evaluation mode.
-        input_ids: (sentences, tokens), as for :func:`greedy`.
-        lengths: (sentences,), as for :func:`greedy`.
+        input_ids: (sentences, tokens), as for `greedy`.
+        lengths: (sentences,), as for `greedy`.
         beam: Number of unfinished sequences per sentence, from 1 to 1000.
         nbest: Number of sequences to return per sentence, at most beam.
         length_penalty: The exponent above, from 0 to 10.
-        max_new_tokens: Maximum number of new tokens, including EOS. Default: as for :func:`greedy`.
+        max_new_tokens: Maximum number of new tokens, including EOS. Default: as for `greedy`.
         min_new_tokens: Minimum number of new tokens, excluding EOS.
         cache: False recomputes all tokens at each step.
 
@@ -63,7 +63,7 @@ def beam_search(
         Graves 2012, "Sequence transduction with recurrent neural networks", section 2.5 (beam search, scores divided by
         length). Candidates and the end of the search are those of transformers' ``generate``.
 
-    Example:
+    Examples:
         >>> from regard.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
         >>> results = beam_search(model, torch.randint(3, 100, (2, 7)), beam=4, nbest=3, max_new_tokens=5)

@@ -46,7 +46,7 @@ def greedy(
         InvalidType: If an argument has a wrong type.
         InvalidArgument: If an argument has a wrong value, or if the model returns NaN.
 
-    Example:
+    Examples:
         >>> from regard.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
         >>> len(greedy(model, torch.randint(3, 100, (2, 7)), max_new_tokens=5))

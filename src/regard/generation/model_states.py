@@ -16,7 +16,7 @@ from regard.models.inputs import check_ids, check_lengths
 
 
 class EncoderDecoderState(DecodingState[EncoderDecoder]):
-    """State of a batch of target sequences; :func:`start_decoding` checks the arguments."""
+    """State of a batch of target sequences; `start_decoding` checks the arguments."""
 
     def __init__(self, model: EncoderDecoder, input_ids: Tensor, lengths: Tensor | None, **options: Any) -> None:
         config = model.config
@@ -35,7 +35,7 @@ class EncoderDecoderState(DecodingState[EncoderDecoder]):
 
 
 class CausalState(DecodingState[GPT]):
-    """State of a batch of prompts and their continuations; :func:`start_decoding` checks the arguments.
+    """State of a batch of prompts and their continuations; `start_decoding` checks the arguments.
 
     Prompts are padded on the left, so that the next token has the same index in all rows. Beyond its max_seq_len the
     model reads the last max_seq_len tokens of each row without a cache, as nanoGPT does.
@@ -78,7 +78,7 @@ def start_decoding(
 ) -> DecodingState:
     """Check the arguments of a search and return the state of its batch before the first step.
 
-    Arguments are those of :func:`regard.generation.greedy`, plus ``num_beams``, the number of rows per sentence.
+    Arguments are those of `regard.generation.greedy`, plus ``num_beams``, the number of rows per sentence.
 
     Raises:
         InvalidType: If an argument has a wrong type.

@@ -19,7 +19,7 @@ TEMPERATURE_RANGE = 1e-30, 1e30  # beyond these the quotient may overflow float3
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Parameters of :func:`sample`, with its defaults.
+    """Parameters of `sample`, with its defaults.
 
     With an int as seed, equal calls return equal samples; a generator keeps its state between calls.
 
@@ -69,14 +69,14 @@ def sample(
 
     Args:
         model: A GPT or an encoder-decoder in evaluation mode.
-        input_ids: (sentences, tokens), as for :func:`greedy`.
-        lengths: (sentences,), as for :func:`greedy`.
+        input_ids: (sentences, tokens), as for `greedy`.
+        lengths: (sentences,), as for `greedy`.
         temperature: Below 1 sharpens the distribution, above 1 flattens it.
         top_k: Sample from this number of most probable tokens. Default: all.
         top_p: Sample from the fewest most probable tokens whose total probability is at least this. Default: all.
         seed: An int returns the same samples for the same batch; a generator keeps its state between calls. Default:
             torch's global generator.
-        max_new_tokens: Maximum number of new tokens, including EOS. Default: as for :func:`greedy`.
+        max_new_tokens: Maximum number of new tokens, including EOS. Default: as for `greedy`.
         min_new_tokens: Minimum number of new tokens, excluding EOS.
 
     Returns:
@@ -90,7 +90,7 @@ def sample(
         Fan et al. 2018, "Hierarchical neural story generation" (top_k); Holtzman et al. 2020, "The curious case of
         neural text degeneration" (top_p).
 
-    Example:
+    Examples:
         >>> from regard.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
         >>> len(sample(model, torch.randint(3, 100, (2, 7)), top_k=5, seed=1, max_new_tokens=5))
@@ -137,7 +137,7 @@ def filter_top_k_top_p(logits: Tensor, top_k: int | None, top_p: float | None) -
 
     Exactly top_k tokens are kept, also among equal logits; top_k = 1 keeps that of ``argmax``.
 
-    Example:
+    Examples:
         >>> filter_top_k_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), top_k=None, top_p=0.7).exp()
         tensor([[0.5000, 0.3000, 0.0000]])
     """

@@ -24,7 +24,7 @@ def classification_metrics(confusion: Tensor) -> dict[str, float]:
         InvalidType: If it is not a tensor.
         InvalidArgument: If it is not a square matrix, or there are no texts.
 
-    Example:
+    Examples:
         >>> import torch
         >>> classification_metrics(torch.tensor([[3, 1], [0, 4]]))
         {'accuracy': 87.5, 'f1': 87.3...}

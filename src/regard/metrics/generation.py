@@ -41,7 +41,7 @@ def generation_metrics(texts: Sequence[str], references: Sequence[str] | None = 
         InvalidArgument: If there are fewer than two texts, none has words, or the number of references differs.
         MissingExtra: If rouge-score is not installed.
 
-    Example:
+    Examples:
         >>> metrics = generation_metrics(["the cat sat", "the cat ran"], ["a cat sat", "a cat ran"])
         >>> metrics["distinct_1"], round(metrics["rouge_1"], 1)
         (0.666..., 66.7)

@@ -57,7 +57,7 @@ def corpus_scores(
     Reference:
         Post 2018, "A Call for Clarity in Reporting BLEU Scores".
 
-    Example:
+    Examples:
         >>> round(corpus_scores(["Hallo , Welt !"], [["Hallo, Welt!", "Grüß Gott!"]], ["bleu"])["bleu"].score)
         100
     """

@@ -40,9 +40,9 @@ CLASSIFIERS: tuple[Head, ...] = ("sequence_classification", "token_classificatio
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(TransformerLayerConfig):
-    """Configuration of a :class:`Bert`; the defaults are BERT base.
+    """Configuration of a `Bert`; the defaults are BERT base.
 
-    The fields of :class:`~regard.models.TransformerLayerConfig`, and:
+    The fields of `regard.models.TransformerLayerConfig`, and:
 
     Args:
         vocab_size: Size of the vocabulary.
@@ -62,7 +62,7 @@ class BertConfig(TransformerLayerConfig):
     Raises:
         InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
 
-    Example:
+    Examples:
         >>> BertConfig(30522, head="sequence_classification", labels=("bad", "good")).num_layers
         12
     """
@@ -100,7 +100,7 @@ class BertConfig(TransformerLayerConfig):
 
 
 class BertOutput(NamedTuple):
-    """The output of a :class:`Bert`."""
+    """The output of a `Bert`."""
 
     last_hidden_state: Tensor
     """(batch, tokens, d_model)"""
@@ -138,7 +138,7 @@ class Bert(nn.Module):
         Devlin et al. 2019, "BERT: Pre-training of deep bidirectional Transformers for language understanding"; Reimers
         and Gurevych 2019, "Sentence-BERT" (sentence embeddings).
 
-    Example:
+    Examples:
         >>> import torch
         >>> config = BertConfig(100, d_model=16, num_heads=4, num_layers=2, d_ff=32, head="masked_lm")
         >>> model, input_ids = Bert(config).eval(), torch.randint(100, (2, 7))
@@ -178,12 +178,12 @@ class Bert(nn.Module):
         """Copy the encoder into a model with another head, which is initialized unless it is the same.
 
         Args:
-            head: As in :class:`BertConfig`.
-            labels: As in :class:`BertConfig`.
+            head: As in `BertConfig`.
+            labels: As in `BertConfig`.
             changes: Other fields of the configuration that change no weights, as ``dropout``.
 
         Raises:
-            InvalidArgument: As :class:`BertConfig`, or if a field changes the weights of the encoder.
+            InvalidArgument: As `BertConfig`, or if a field changes the weights of the encoder.
         """
         other = Bert(replace(self.config, head=head, labels=tuple(labels), **changes))
         own, new = dict(self.named_parameters()), dict(other.named_parameters())
@@ -208,7 +208,7 @@ class Bert(nn.Module):
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The last hidden states (batch, tokens, d_model) and the attention of each layer.
 
-        Arguments and errors are those of :meth:`forward`.
+        Arguments and errors are those of `forward`.
         """
         config = self.config
         checks = Checks()
@@ -231,7 +231,7 @@ class Bert(nn.Module):
         return hidden, attentions
 
     def forward_head(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The logits or embeddings of the head, as in :class:`BertOutput`; the hidden states if there is no head."""
+        """The logits or embeddings of the head, as in `BertOutput`; the hidden states if there is no head."""
         config = self.config
         if self.mlm_head is not None:
             return self.mlm_head(hidden)
@@ -290,7 +290,7 @@ class Bert(nn.Module):
 
         Args:
             input_ids: (batch, tokens), token ids, some of them masked.
-            lengths: As for :meth:`forward`.
+            lengths: As for `forward`.
             labels: (batch, tokens), the original ids of the tokens to predict, -100 elsewhere.
             label_smoothing: Probability that is spread evenly over the vocabulary.
             count_correct: Whether to count correct predictions.

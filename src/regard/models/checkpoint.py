@@ -91,7 +91,7 @@ def save_model(
             everything that the format of transformers cannot express.
         InvalidFile: If the folder cannot be created or written to.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32))
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
     """Load a model from a folder, in evaluation mode and on the CPU, with float32 weights.
 
     Args:
-        folder: As :func:`save_model` writes it, or a checkpoint of Hugging Face's transformers: a BERT, RoBERTa, GPT-2,
+        folder: As `save_model` writes it, or a checkpoint of Hugging Face's transformers: a BERT, RoBERTa, GPT-2,
             Llama, Mistral, Qwen2 or Marian, in safetensors or torch's own files, whole or sharded.
         expected: Class that the model must have, such as `Bert`. Default: any.
 
@@ -175,7 +175,7 @@ def load_config(folder: str | os.PathLike[str], expected: type[Any] | None = Non
     """Load the configuration of a model from a folder, without building the model.
 
     Args:
-        folder: As for :func:`load_model`.
+        folder: As for `load_model`.
         expected: Class that the model must have, such as `Bert`. Default: any.
 
     Returns:
@@ -186,7 +186,7 @@ def load_config(folder: str | os.PathLike[str], expected: type[Any] | None = Non
         InvalidCheckpoint: If a file is missing or damaged, the architecture is unknown or not the expected one, or a
             field is invalid.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_model(folder, Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)))
@@ -238,7 +238,7 @@ def _find_files(folder: Path) -> list[Path]:
 def kind_of(model: type[Any]) -> str:
     """What messages call a model of a class.
 
-    Example:
+    Examples:
         >>> kind_of(Transformer)
         'an encoder-decoder'
     """

@@ -97,7 +97,7 @@ class EncoderDecoder(nn.Module, ABC):
     @property
     @abstractmethod
     def memory_dim(self) -> int:
-        """Size of the hidden states that :meth:`encode` returns."""
+        """Size of the hidden states that `encode` returns."""
 
     @property
     @abstractmethod
@@ -106,7 +106,7 @@ class EncoderDecoder(nn.Module, ABC):
 
     @abstractmethod
     def new_cache(self) -> Cache:
-        """An empty cache for :meth:`decode`."""
+        """An empty cache for `decode`."""
 
     @abstractmethod
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
@@ -121,7 +121,7 @@ class EncoderDecoder(nn.Module, ABC):
     def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
         """Compute the memory that the decoder attends to, (batch, source, memory_dim).
 
-        Arguments and errors are those of :meth:`forward`.
+        Arguments and errors are those of `forward`.
         """
         self._check_source(src, src_lengths)
         return self._encode(src, src_lengths)[0]
@@ -129,14 +129,14 @@ class EncoderDecoder(nn.Module, ABC):
     def decode(self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: Any = None) -> Tensor:
         """Compute the hidden states of the decoder, (rows, target, d_model), which ``lm_head`` maps to logits.
 
-        Errors are those of :meth:`forward`.
+        Errors are those of `forward`.
 
         Args:
             tgt: (rows, target), token ids; with a cache only the tokens that it does not hold yet.
             memory: (sentences, source, memory_dim). The number of rows is a multiple of the number of sentences; rows
                 of one sentence are adjacent.
-            src_lengths: (sentences,), as for :meth:`encode`.
-            cache: As from :meth:`new_cache`; it grows by the tokens of this call.
+            src_lengths: (sentences,), as for `encode`.
+            cache: As from `new_cache`; it grows by the tokens of this call.
         """
         self._check_target(tgt, memory, src_lengths)
         return self._decode(tgt, memory, src_lengths, cache)[0]
@@ -146,7 +146,7 @@ class EncoderDecoder(nn.Module, ABC):
     ) -> tuple[Tensor, Attentions]:
         """The last hidden states (batch, target, d_model) and the attention of each layer.
 
-        Arguments and errors are those of :meth:`forward`.
+        Arguments and errors are those of `forward`.
         """
         self._check_source(src, src_lengths)
         memory, encoder = self._encode(src, src_lengths)

@@ -47,7 +47,7 @@ class GATConfig:
 
 
 class GATOutput(NamedTuple):
-    """Output of :class:`GAT`."""
+    """Output of `GAT`."""
 
     logits: Tensor
     """(nodes, classes)"""
@@ -65,7 +65,7 @@ class GAT(nn.Module):
 
     Reference: Veličković et al. 2018, "Graph Attention Networks", section 3.3 (transductive learning).
 
-    Example:
+    Examples:
         >>> import torch
         >>> from regard import Neighbours
         >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))

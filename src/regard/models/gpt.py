@@ -23,9 +23,9 @@ from regard.ops.masks import Mask, Padding, Window
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(TransformerLayerConfig):
-    """Configuration of a :class:`GPT`; the defaults are the smallest GPT-2.
+    """Configuration of a `GPT`; the defaults are the smallest GPT-2.
 
-    The fields of :class:`~regard.models.TransformerLayerConfig`, and:
+    The fields of `regard.models.TransformerLayerConfig`, and:
 
     Args:
         vocab_size: Size of the vocabulary.
@@ -42,7 +42,7 @@ class GPTConfig(TransformerLayerConfig):
     Raises:
         InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
 
-    Example:
+    Examples:
         >>> GPTConfig(50257).num_layers, GPTConfig.llama(32000, d_model=2048, num_heads=16).norm
         (12, 'rms_norm')
     """
@@ -101,7 +101,7 @@ class GPTConfig(TransformerLayerConfig):
 
 
 class GPTOutput(NamedTuple):
-    """The output of a :class:`GPT`."""
+    """The output of a `GPT`."""
 
     logits: Tensor
     """(batch, tokens, vocab_size)"""
@@ -122,7 +122,7 @@ class GPT(nn.Module):
         Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3; Touvron et al. 2023,
         "LLaMA: Open and efficient foundation language models".
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = GPT(GPTConfig(100, d_model=16, num_heads=4, num_layers=2, d_ff=32)).eval()
         >>> output = model(torch.randint(100, (2, 7)), output_attentions=True)
@@ -152,7 +152,7 @@ class GPT(nn.Module):
         return {f"decoder.{number}": layer.self_attention for number, layer in enumerate(self.decoder.layers)}
 
     def new_cache(self) -> DecoderCache:
-        """An empty cache for :meth:`forward_features`."""
+        """An empty cache for `forward_features`."""
         return DecoderCache(self.config.num_layers)
 
     def forward_features(
@@ -165,7 +165,7 @@ class GPT(nn.Module):
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The last hidden states (batch, tokens, d_model) and the attention of each layer.
 
-        Arguments and errors are those of :meth:`forward`; with a `cache` from :meth:`new_cache`, ``input_ids`` are only
+        Arguments and errors are those of `forward`; with a `cache` from `new_cache`, ``input_ids`` are only
         the tokens that it does not hold yet, and it grows by them.
         """
         cached = cache.length if cache else 0

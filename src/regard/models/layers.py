@@ -117,7 +117,7 @@ def scale_rope_frequencies(frequencies: Sequence[float], scaling: Mapping[str, f
 
     Reference: Grattafiori et al. 2024, "The Llama 3 herd of models"; the rule is that of its code.
 
-    Example:
+    Examples:
         >>> scale_rope_frequencies([1.0, 0.01], {"factor": 4.0})
         [0.25, 0.0025]
     """
@@ -141,7 +141,7 @@ class LMHead(Linear):
     ) -> TokenLoss:
         """The cross-entropy of hidden states (..., d_model) and labels (...), without storing the logits.
 
-        Arguments and errors are those of :func:`regard.nn.linear_cross_entropy`.
+        Arguments and errors are those of `regard.nn.linear_cross_entropy`.
         """
         return linear_cross_entropy(
             hidden.flatten(0, -2),

@@ -31,7 +31,7 @@ class RNNSearchConfig(EncoderDecoderConfig):
         d_attention: Size of the attention's hidden layer. Default: hidden_size.
         dropout: Dropout rate for the embeddings, the encoder's output and the decoder's output.
         max_seq_len: Maximum length of generated sequences, in tokens.
-        tie_embeddings: Which weights are shared, as in :class:`regard.models.TransformerConfig`; ``"none"`` in the
+        tie_embeddings: Which weights are shared, as in `regard.models.TransformerConfig`; ``"none"`` in the
             paper.
         pad_id: Padding token id.
         bos_id: Token id that starts the decoder's input.
@@ -40,7 +40,7 @@ class RNNSearchConfig(EncoderDecoderConfig):
     Raises:
         InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
 
-    Example:
+    Examples:
         >>> RNNSearchConfig(30000).hidden_size
         1000
     """
@@ -79,10 +79,10 @@ class RNNSearch(EncoderDecoder):
 
     Maxout takes the maximum of each pair of adjacent units. The paper's output layer reads sᵢ in the text and sᵢ₋₁ in
     the appendix; here it reads sᵢ. The GRUs are torch's: the reset gate applies after the matrix product, r ∘ (U s), in
-    the paper before it. Training, translation and recording work as for :class:`regard.models.Transformer`.
+    the paper before it. Training, translation and recording work as for `regard.models.Transformer`.
 
     Initialization: recurrent matrices are orthogonal, the attention's weights as in
-    :class:`regard.nn.AdditiveAttention`, all other matrices from Xavier's uniform distribution, embeddings from
+    `regard.nn.AdditiveAttention`, all other matrices from Xavier's uniform distribution, embeddings from
     N(0, 1 / d_model), biases 0.
 
     Args:
@@ -92,7 +92,7 @@ class RNNSearch(EncoderDecoder):
         Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", section 3
         and appendix A.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = RNNSearch(RNNSearchConfig(100, d_model=16, hidden_size=12)).eval()
         >>> src, tgt = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 5))
@@ -137,7 +137,7 @@ class RNNSearch(EncoderDecoder):
         return {"cross.0": self.attention}
 
     def new_cache(self) -> RecurrentCache:
-        """An empty cache for :meth:`decode`."""
+        """An empty cache for `decode`."""
         return RecurrentCache()
 
     def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
@@ -189,7 +189,7 @@ def _parameters_as(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 class RecurrentCache:
-    """State of the decoder between steps: a :class:`regard.nn.cache.Cache`, with one row per beam."""
+    """State of the decoder between steps: a `regard.nn.cache.Cache`, with one row per beam."""
 
     def __init__(self) -> None:
         self.length = 0

@@ -41,7 +41,7 @@ class SaganConfig:
         InvalidArgument: If a size is out of range or of the wrong type, image_size is not a power of two,
             attention_size is not the size of a feature map, or 8 does not divide the channels of that feature map.
 
-    Example:
+    Examples:
         >>> SaganConfig(image_size=32, num_classes=10, attention_size=16).sizes
         (4, 8, 16, 32)
     """
@@ -77,7 +77,7 @@ class SaganConfig:
 
 
 class GeneratorOutput(NamedTuple):
-    """Output of :class:`SaganGenerator`."""
+    """Output of `SaganGenerator`."""
 
     images: Tensor
     """(batch, image_channels, image_size, image_size), from −1 to 1"""
@@ -86,7 +86,7 @@ class GeneratorOutput(NamedTuple):
 
 
 class DiscriminatorOutput(NamedTuple):
-    """Output of :class:`SaganDiscriminator`."""
+    """Output of `SaganDiscriminator`."""
 
     scores: Tensor
     """(batch,): unbounded, higher for images that look real"""
@@ -107,7 +107,7 @@ class SaganGenerator(nn.Module):
     Reference: Zhang et al. 2019, "Self-Attention Generative Adversarial Networks", sections 3, 4; de Vries et al. 2017,
     "Modulating early visual processing by language" (class-conditional batch normalization).
 
-    Example:
+    Examples:
         >>> import torch
         >>> config = SaganConfig(image_size=8, image_channels=1, num_classes=10, base_channels=8, attention_size=8)
         >>> output = SaganGenerator(config)(torch.randn(2, 128), torch.tensor([3, 7]))
@@ -149,7 +149,7 @@ class SaganGenerator(nn.Module):
         """Generate an image of each class from latent vectors drawn from N(0, 1).
 
         Args:
-            labels: (batch,), as for :meth:`forward`, whose output and errors these are.
+            labels: (batch,), as for `forward`, whose output and errors these are.
             generator: Random number generator on the labels' device. Default: torch's global one.
         """
         shape = (len(labels), self.config.latent_dim)
@@ -169,10 +169,10 @@ class SaganDiscriminator(nn.Module):
     Args:
         config: Sizes.
 
-    Reference: Zhang et al. 2019, as for :class:`SaganGenerator`; Miyato et al. 2018, "Spectral normalization for
+    Reference: Zhang et al. 2019, as for `SaganGenerator`; Miyato et al. 2018, "Spectral normalization for
     generative adversarial networks"; Miyato and Koyama 2018, "cGANs with projection discriminator".
 
-    Example:
+    Examples:
         >>> import torch
         >>> config = SaganConfig(image_size=8, image_channels=1, num_classes=10, base_channels=8, attention_size=8)
         >>> SaganDiscriminator(config)(torch.randn(2, 1, 8, 8), torch.tensor([3, 7])).scores.shape
@@ -224,7 +224,7 @@ def discriminator_loss(real: Tensor, fake: Tensor) -> Tensor:
 
 
 def generator_loss(fake: Tensor) -> Tensor:
-    """Hinge loss of the generator, a scalar: −mean fake; arguments and reference as for :func:`discriminator_loss`."""
+    """Hinge loss of the generator, a scalar: −mean fake; arguments and reference as for `discriminator_loss`."""
     return -fake.mean()
 
 

@@ -23,9 +23,9 @@ from regard.ops.masks import Padding
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(TransformerLayerConfig, EncoderDecoderConfig):
-    """Configuration of a :class:`Transformer`; the defaults are the base model of the paper.
+    """Configuration of a `Transformer`; the defaults are the base model of the paper.
 
-    The fields of :class:`~regard.models.TransformerLayerConfig`, and:
+    The fields of `regard.models.TransformerLayerConfig`, and:
 
     Args:
         vocab_size: Size of the source vocabulary, or of the vocabulary of both sides.
@@ -46,7 +46,7 @@ class TransformerConfig(TransformerLayerConfig, EncoderDecoderConfig):
     Raises:
         InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
 
-    Example:
+    Examples:
         >>> TransformerConfig(8000, d_model=256, num_heads=4).num_encoder_layers
         6
     """
@@ -87,7 +87,7 @@ class Transformer(EncoderDecoder):
         Vaswani et al. 2017, "Attention is all you need"; Press and Wolf 2017, "Using the output embedding to improve
         language models" (tied embeddings).
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)).eval()
         >>> src, tgt = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 5))
@@ -128,7 +128,7 @@ class Transformer(EncoderDecoder):
         return layers | {f"cross.{number}": layer.cross_attention for number, layer in enumerate(self.decoder.layers)}
 
     def new_cache(self) -> DecoderCache:
-        """An empty cache for :meth:`decode`."""
+        """An empty cache for `decode`."""
         cache_class = DecoderCache if self.config.positions in POSITIONS_IN_ATTENTION else SharedBeamCache
         return cache_class(self.config.num_decoder_layers)
 

@@ -95,7 +95,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 def init_empty_weights() -> Iterator[None]:
     """Build models whose tensors have shapes but no memory, without drawing random numbers.
 
-    Example:
+    Examples:
         >>> with init_empty_weights():
         ...     nn.Linear(2, 3).weight.device
         device(type='meta')

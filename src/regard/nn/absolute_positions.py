@@ -96,7 +96,7 @@ class SinusoidalPositions(GrowingTable, AbsolutePositions):
 
     Reference: Vaswani et al. 2017, section 3.5.
 
-    Example:
+    Examples:
         >>> import torch
         >>> SinusoidalPositions(4)(torch.zeros(1, 2, 4))
         tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
@@ -128,7 +128,7 @@ class LearnedPositions(AbsolutePositions):
 
     Reference: Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> LearnedPositions(8, 16)(torch.zeros(2, 5, 8), offset=3).shape
         torch.Size([2, 5, 8])
@@ -159,7 +159,7 @@ class LearnedPositions(AbsolutePositions):
 class NoPositions(nn.Module):
     """Return x unchanged: the mask of a decoder or positions inside attention encode the order of tokens.
 
-    Example:
+    Examples:
         >>> import torch
         >>> NoPositions()(torch.ones(1, 1, 2))
         tensor([[[1., 1.]]])

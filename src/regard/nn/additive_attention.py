@@ -36,7 +36,7 @@ class AdditiveAttention(nn.Module):
     Reference: Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate",
     equations 5 and 6, appendices A.1.2 and B.1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> attention = AdditiveAttention(query_size=6, key_size=8, d_attention=5)
         >>> attended = attention(torch.randn(2, 3, 6), torch.randn(2, 4, 8))
@@ -74,7 +74,7 @@ class AdditiveAttention(nn.Module):
         Args:
             query: (batch, queries, query_size).
             key: (batch, keys, key_size).
-            mask: As in :func:`regard.attend`: True means may attend.
+            mask: As in `regard.attend`: True means may attend.
             projected_key: ``project_key(key)``, to compute it once for many calls. Default: computed in this call.
 
         Returns:
@@ -93,7 +93,7 @@ class AdditiveAttention(nn.Module):
         mask: MaskLike | None = None,
         projected_key: Float[Tensor, "batch 1 keys d_attention"] | None = None,
     ) -> WeightMatrix:
-        """The weights of :meth:`forward` without its output; computed when read."""
+        """The weights of `forward` without its output; computed when read."""
         projected_query, projected_key = self._project(query, key, projected_key)
         return weights(projected_query, projected_key, mask=mask, score=Additive(self.v))
 

@@ -39,7 +39,7 @@ def entropy_loss(
 
     Reference: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", section 3.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8))  # entropy log 4 = 1.386
         >>> regard.nn.entropy_loss(W, ceiling=1.0)
@@ -71,7 +71,7 @@ def alignment_loss(
 
     Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 3.3.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(torch.zeros(1, 1, 2, 8), torch.zeros(1, 1, 4, 8))
         >>> regard.nn.alignment_loss(W, torch.tensor([[3, -1]]))  # log 4
@@ -111,7 +111,7 @@ def coverage_loss(
 
     Reference: Xu et al. 2015, "Show, Attend and Tell", equation 14 (doubly stochastic attention).
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 2, 8))  # each key receives 2
         >>> regard.nn.coverage_loss(W)
@@ -144,7 +144,7 @@ def kl_divergence_loss(
 
     Reference: Kullback and Leibler 1951, "On Information and Sufficiency"; Wang et al. 2020, "MiniLM", equation 3.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(*torch.randn(2, 1, 2, 5, 8).unbind())
         >>> bool(regard.nn.kl_divergence_loss(W, W).abs() < 1e-6)

@@ -52,7 +52,7 @@ class KVCache:
         InvalidType: If the capacity is not an int.
         InvalidArgument: If the capacity is below 1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> cache = KVCache()
         >>> step = torch.ones(3, 2, 1, 4)
@@ -172,7 +172,7 @@ class DecoderCache(Cache):
     Args:
         num_layers: Number of decoder layers.
 
-    Example:
+    Examples:
         >>> cache = DecoderCache(3)
         >>> cache.length, len(cache.layers)
         (0, 3)

@@ -12,7 +12,7 @@ from regard.ops.dropout import dropout
 class Dropout(nn.Module):
     """Zero each element with probability p in training, and scale the others by 1 / (1 − p).
 
-    On a CPU, the random numbers of :func:`regard.ops.dropout.dropout` are several times cheaper than those of
+    On a CPU, the random numbers of `regard.ops.dropout.dropout` are several times cheaper than those of
     ``torch.nn.Dropout``.
 
     Args:
@@ -24,7 +24,7 @@ class Dropout(nn.Module):
 
     Reference: Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting".
 
-    Example:
+    Examples:
         >>> import torch
         >>> Dropout(0.1).eval()(torch.ones(2, 3)).shape
         torch.Size([2, 3])

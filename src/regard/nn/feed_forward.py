@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
 
     Reference: Vaswani et al. 2017, eq. 2; Shazeer 2020, "GLU variants improve Transformer", eq. 6 (gated).
 
-    Example:
+    Examples:
         >>> import torch
         >>> FeedForward(8, 32)(torch.ones(2, 5, 8)).shape
         torch.Size([2, 5, 8])

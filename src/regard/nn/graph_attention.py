@@ -41,7 +41,7 @@ class GraphAttention(nn.Module):
 
     Reference: Veličković et al. 2018, "Graph Attention Networks", equations 1 to 6.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from regard import Neighbours
         >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))

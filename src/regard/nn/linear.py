@@ -16,7 +16,7 @@ from regard.ops.matmul import linear
 class Linear(nn.Linear):
     """y = x Wᵀ + b: ``torch.nn.Linear`` that uses oneDNN on a CPU when it is faster and no gradient is needed.
 
-    Example:
+    Examples:
         >>> import torch
         >>> Linear(4, 3)(torch.ones(2, 5, 4)).shape
         torch.Size([2, 5, 3])

@@ -20,7 +20,7 @@ GPU_BLOCK = 2**26
 
 
 class TokenLoss(NamedTuple):
-    """Scalars returned by :func:`linear_cross_entropy`; only ``loss`` has a gradient."""
+    """Scalars returned by `linear_cross_entropy`; only ``loss`` has a gradient."""
 
     loss: Float[Tensor, ""]
     """Mean cross-entropy with label smoothing."""
@@ -67,7 +67,7 @@ def linear_cross_entropy(
     Reference: Szegedy et al. 2016, "Rethinking the Inception architecture", section 7 (label smoothing); Wijmans et al.
     2024, "Cut your losses in large-vocabulary language models" (cross-entropy without stored logits).
 
-    Example:
+    Examples:
         >>> import torch
         >>> hidden, weight = torch.zeros(3, 8), torch.zeros(4, 8)
         >>> loss, nll, num_tokens = linear_cross_entropy(hidden, weight, torch.tensor([1, 3, 0]), ignore_index=0)

@@ -1,4 +1,4 @@
-"""Multi-head attention: projections around :func:`regard.attend`."""
+"""Multi-head attention: projections around `regard.attend`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MultiHeadAttention(nn.Module):
 
     Reference: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA" (num_kv_heads < num_heads).
 
-    Example:
+    Examples:
         >>> import torch
         >>> attended = MultiHeadAttention(16, 4)(torch.randn(2, 5, 16))
         >>> attended.output.shape, attended.weights.shape
@@ -103,11 +103,11 @@ class MultiHeadAttention(nn.Module):
             query: (batch, queries, d_model).
             key: (batch, keys, d_model). Default: self-attention.
             value: (batch, keys, d_model). Default: key.
-            mask: As in :func:`regard.attend`.
-            measure: As in :func:`regard.attend`.
+            mask: As in `regard.attend`.
+            measure: As in `regard.attend`.
             cache: In self-attention a `KVCache`, to which the keys and values of this call are appended; in
                 cross-attention a `CrossAttentionCache`, which the first call fills and later calls read.
-            offset: Position of the first query, as in :func:`regard.attend`. Default: after the cached keys.
+            offset: Position of the first query, as in `regard.attend`. Default: after the cached keys.
 
         Returns:
             AttentionOutput: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).

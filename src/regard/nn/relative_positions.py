@@ -21,7 +21,7 @@ _HISTOGRAM = "weights by distance"  # name of the measure that `RelativePosition
 
 
 class AttentionPositions(nn.Module):
-    """Base class of position encodings that `MultiHeadAttention` calls instead of :func:`regard.attend`.
+    """Base class of position encodings that `MultiHeadAttention` calls instead of `regard.attend`.
 
     Key j is token j, and the queries are the last tokens. With a cache, each row therefore needs its own keys.
     """
@@ -41,7 +41,7 @@ class AttentionPositions(nn.Module):
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         **options: Any,
     ) -> AttentionOutput:
-        """Attend as :func:`regard.attend`, with its options except ``score``."""
+        """Attend as `regard.attend`, with its options except ``score``."""
         bias = self.score_bias()
         return attend(query, key, value, score=None if bias is None else ScaledDotProduct() + bias, **options)
 
@@ -65,7 +65,7 @@ class RelativePositions(AttentionPositions):
 
     Reference: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from regard.nn import MultiHeadAttention
         >>> layer = MultiHeadAttention(16, 4, positions=RelativePositions(4, max_distance=3))
@@ -107,13 +107,13 @@ class RelativePositions(AttentionPositions):
 
 
 class RotaryPositions(GrowingTable, AttentionPositions):
-    """Rotate pairs of features of queries and keys by angles proportional to the position; see :func:`regard.rotary`.
+    """Rotate pairs of features of queries and keys by angles proportional to the position; see `regard.rotary`.
 
     With n frequencies, the pairs are (0, n), (1, n + 1), ..., as in Llama. Angles are computed in float64 and stored
     in float32; converting the model to another dtype converts them too.
 
     Args:
-        frequencies: Angle between neighbouring tokens for each pair, in radians, as from :func:`rotary_frequencies`.
+        frequencies: Angle between neighbouring tokens for each pair, in radians, as from `rotary_frequencies`.
             The first 2n features of each head are rotated.
 
     Raises:
@@ -123,7 +123,7 @@ class RotaryPositions(GrowingTable, AttentionPositions):
 
     Reference: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equations 15 and 34.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from regard import rotary
         >>> x = torch.randn(1, 2, 5, 8)
@@ -171,7 +171,7 @@ class AlibiPositions(AttentionPositions):
     Reference: Press, Smith, Lewis 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
     Extrapolation", section 3.
 
-    Example:
+    Examples:
         >>> AlibiPositions(2).slopes
         tensor([0.0625, 0.0039])
     """
@@ -212,7 +212,7 @@ class T5Positions(AttentionPositions):
     Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
     section 2.1.
 
-    Example:
+    Examples:
         >>> T5Positions(4, bidirectional=True).weight.shape
         torch.Size([32, 4])
     """
@@ -247,7 +247,7 @@ def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
         InvalidType: If dims is not an int or base is not a number.
         InvalidArgument: If dims is odd or below 2, or base is not above 0.
 
-    Example:
+    Examples:
         >>> rotary_frequencies(4)
         [1.0, 0.01]
     """

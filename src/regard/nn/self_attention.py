@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
 
     Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
 
-    Example:
+    Examples:
         Train the layer to output the features of the first of three tokens for all of them, and print the first row of
         each projection before and after:
 

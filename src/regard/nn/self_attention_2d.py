@@ -35,7 +35,7 @@ class SelfAttention2d(nn.Module):
     Reference: Zhang, Goodfellow, Metaxas, Odena 2019, "Self-Attention Generative Adversarial Networks", equations 1 to
     3; Miyato et al. 2018, "Spectral normalization for generative adversarial networks".
 
-    Example:
+    Examples:
         >>> import torch
         >>> x = torch.randn(2, 16, 5, 7)
         >>> attended = SelfAttention2d(16)(x)

@@ -41,7 +41,7 @@ class Residual(nn.Module):
     Reference: Vaswani et al. 2017, sections 3.1 and 5.4 (post-norm); Xiong et al. 2020, "On Layer Normalization in the
     Transformer Architecture" (pre-norm).
 
-    Example:
+    Examples:
         >>> import torch
         >>> residual, x = Residual(8), torch.ones(2, 5, 8)
         >>> residual.add_and_norm(x, torch.tanh(residual.pre_norm(x))).shape
@@ -87,7 +87,7 @@ class TransformerLayer(nn.Module):
 
     Reference: Vaswani et al. 2017, section 3.1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from regard.nn import FeedForward, MultiHeadAttention
         >>> attention, cross_attention = MultiHeadAttention(16, 4), MultiHeadAttention(16, 4)
@@ -185,7 +185,7 @@ class TransformerStack(nn.Module):
     Raises:
         InvalidArgument: If there is no layer, or layers differ.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from regard.nn import FeedForward, MultiHeadAttention
         >>> layers = [TransformerLayer(MultiHeadAttention(16, 4), FeedForward(16, 64)) for _ in range(2)]

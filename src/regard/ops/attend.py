@@ -100,7 +100,7 @@ def attend(
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need", equation 1.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> query, key, value = torch.randn(3, 1, 8, 100, 64).unbind(0)
         >>> att = regard.attend(query, key, value, mask=regard.Causal(), measure=["entropy", regard.TopK(4)])
@@ -151,7 +151,7 @@ def weights(
         InvalidArgument: If shapes, dtypes, devices or head counts do not fit; every problem is in the message.
         InvalidType: If an argument has a wrong type.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(torch.randn(1, 8, 5000, 64), torch.randn(1, 8, 5000, 64))
         >>> W[0, 3, 120].shape, W.entropy().shape

@@ -33,7 +33,7 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
         InvalidArgument: If p is not in this range.
         InvalidType: If p is not a number.
 
-    Example:
+    Examples:
         >>> import torch
         >>> _ = torch.manual_seed(0)
         >>> kept = dropout(torch.ones(1000, 100), 0.25)

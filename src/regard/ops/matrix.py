@@ -93,7 +93,7 @@ class Matrix:
             InvalidArgument: If an index is out of range or nothing is selected.
             InvalidType: If it is not an index.
 
-        Example:
+        Examples:
             >>> import regard, torch
             >>> W = regard.weights(torch.randn(2, 8, 50, 16), torch.randn(2, 8, 50, 16))
             >>> W.at(batch=0, heads=[3, 5], queries=slice(10)).shape

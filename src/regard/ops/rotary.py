@@ -41,7 +41,7 @@ def rotary(
     Reference:
         Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equations 15 and 34.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).unbind()
         >>> at = torch.tensor([[0], [3], [5], [8]])

@@ -124,7 +124,7 @@ class Encoder:
     A compiled or exported program can hold that as the arguments of one operator. A number is kept apart because it may
     be a symbol while a program is traced.
 
-    Example:
+    Examples:
         >>> import torch
         >>> encoder = Encoder()
         >>> encoder.encode({"a": torch.ones(2), "b": (1.5, None)})

@@ -35,7 +35,7 @@ class WeightMatrix(Matrix):
     The weights of a watched model know which queries are padding (`valid_queries`): these add nothing to `received`,
     nor to losses. Their rows stay what the model computed.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 8, 2000, 64).unbind(0)
         >>> W = regard.weights(query, key, mask=regard.Causal())
@@ -72,7 +72,7 @@ class WeightMatrix(Matrix):
         Memory:
             O(queries + keys), forward and backward.
 
-        Example:
+        Examples:
             >>> import regard, torch
             >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
             >>> {name: tuple(result.shape) for name, result in W.measure("entropy", "received").items()}
@@ -124,7 +124,7 @@ class WeightMatrix(Matrix):
         Memory:
             O(queries * columns + keys).
 
-        Example:
+        Examples:
             >>> import regard, torch
             >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
             >>> torch.allclose(W.columns([3, 5]), W[..., [3, 5]])
@@ -192,7 +192,7 @@ class WeightMatrix(Matrix):
             InvalidArgument: If this is not one head of one batch entry; select it by ``W.at(batch=0, heads=3)``.
             MissingExtra: If SciPy is not installed.
 
-        Example:
+        Examples:
             >>> import regard, torch
             >>> from scipy.sparse.linalg import svds
             >>> _ = torch.manual_seed(0)
@@ -258,7 +258,7 @@ class Transposed:
         Memory:
             O(queries + keys * k). It takes about twice the time of `WeightMatrix.topk`.
 
-        Example:
+        Examples:
             >>> import regard, torch
             >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
             >>> torch.allclose(W.mT.topk(3).values, W.dense().mT.topk(3).values)

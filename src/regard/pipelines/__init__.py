@@ -35,7 +35,7 @@ def load(
     """Load a model with its tokenizer as the pipeline for its architecture.
 
     Args:
-        folder: As for :meth:`Translator.load`, :meth:`Generator.load` and :meth:`TextEncoder.load`.
+        folder: As for `Translator.load`, `Generator.load` and `TextEncoder.load`.
             Default: the bundled translator.
         dtype: Compute dtype.
         device: Device of the model.

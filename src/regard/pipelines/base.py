@@ -76,8 +76,8 @@ class Pipeline(ABC, Generic[ModelT]):
         """Load a model and its tokenizer from a folder.
 
         Args:
-            folder: As :func:`regard.models.save_model` writes it, or a checkpoint of Hugging Face's transformers.
-            dtype: Compute dtype: float32, bfloat16, float16 or float64. :func:`regard.pipelines.fastest_dtype` can
+            folder: As `regard.models.save_model` writes it, or a checkpoint of Hugging Face's transformers.
+            dtype: Compute dtype: float32, bfloat16, float16 or float64. `regard.pipelines.fastest_dtype` can
                 be faster than float32.
             device: Device of the model, such as ``"cuda"``.
 

@@ -27,7 +27,7 @@ class ConfidenceModel:
         length_weight: Weight of the number of tokens.
         threshold: Confidence below which a translation is not reliable.
 
-    Example:
+    Examples:
         >>> confidence = ConfidenceModel(intercept=2.8, log_prob_weight=9.0, length_weight=0.0, threshold=0.5)
         >>> [round(confidence(log_prob, 10), 2) for log_prob in (-1.0, -5.0)]
         [0.87, 0.15]

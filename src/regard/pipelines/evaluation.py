@@ -116,15 +116,15 @@ def evaluate_translation(
         translator: A translator, its folder, or None for the bundled model.
         sources: Sentences to translate.
         references: At least one reference per sentence. `read_test_pairs` reads both from a file.
-        beam: As for :meth:`Translator.translate`.
-        tokenize: As for :func:`regard.metrics.corpus_scores`.
+        beam: As for `Translator.translate`.
+        tokenize: As for `regard.metrics.corpus_scores`.
         progress: Called with the number of sentences that were translated since the last call.
 
     Raises:
-        InvalidType: As :meth:`Translator.translate` and :func:`regard.metrics.corpus_scores`.
+        InvalidType: As `Translator.translate` and `regard.metrics.corpus_scores`.
         InvalidArgument: As those, before anything is translated.
 
-    Example:
+    Examples:
         >>> scores = evaluate_translation(None, ["Thank you."], [["Danke.", "Vielen Dank."]])
         >>> scores.references, scores.translations
         (2, ('Danke!',))
@@ -146,7 +146,7 @@ def evaluate_translation(
 def score_translations(
     translations: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str = "13a"
 ) -> TranslationScores:
-    """Score translations of any system; arguments and errors are those of :func:`regard.metrics.corpus_scores`."""
+    """Score translations of any system; arguments and errors are those of `regard.metrics.corpus_scores`."""
     scores = corpus_scores(translations, references, tokenize=tokenize)
     num_references = sum(map(len, references))
     return TranslationScores(len(translations), num_references, **scores, translations=tuple(translations))
@@ -185,7 +185,7 @@ def evaluate_masked_lm(encoder: TextEncoder | Folder, texts: Sequence[str] | Pat
         texts: At least one text, or the `Path` of a file with one text per line; empty lines are skipped.
 
     Raises:
-        InvalidArgument: If there is no text, or as :meth:`TextEncoder.masked_lm_score`.
+        InvalidArgument: If there is no text, or as `TextEncoder.masked_lm_score`.
     """
     encoder = _as_pipeline(TextEncoder, encoder)
     name = str(texts) if isinstance(texts, Path) else "texts"
@@ -250,7 +250,7 @@ def evaluate_generated(texts: Sequence[str] | Path, references: Sequence[str] | 
         references: One reference per text, in the same forms. Default: none.
 
     Returns:
-        The metrics of :func:`regard.metrics.generation_metrics`, and ``signature``, as of sacreBLEU.
+        The metrics of `regard.metrics.generation_metrics`, and ``signature``, as of sacreBLEU.
     """
     texts = _read_texts(texts) if isinstance(texts, Path) else texts
     references = _read_texts(references) if isinstance(references, Path) else references

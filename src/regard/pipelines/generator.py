@@ -78,7 +78,7 @@ class Generator(SelfAttentionPipeline[GPT]):
             min_new_tokens: Minimum number of tokens to add, without EOS.
             sampling: Sample tokens. Default: the most probable token at each step.
             beam: Number of beams of a beam search; 1 is greedy.
-            length_penalty: As for :func:`regard.generation.beam_search`.
+            length_penalty: As for `regard.generation.beam_search`.
 
         Returns:
             The text after each prompt.
@@ -120,19 +120,19 @@ class Generator(SelfAttentionPipeline[GPT]):
     def stream(
         self, prompt: str, *, max_new_tokens: int = MAX_NEW_TOKENS, sampling: SamplingParams | None = None
     ) -> Iterator[str]:
-        """Continue a prompt and yield the text while it is generated; together it is the text of :meth:`generate`.
+        """Continue a prompt and yield the text while it is generated; together it is the text of `generate`.
 
         Args:
-            prompt: As for :meth:`generate`.
-            max_new_tokens: As for :meth:`generate`.
-            sampling: As for :meth:`generate`.
+            prompt: As for `generate`.
+            max_new_tokens: As for `generate`.
+            sampling: As for `generate`.
 
         Yields:
             Parts of the text, each of whole characters.
 
         Raises:
-            InvalidType: As :meth:`generate`.
-            InvalidArgument: As :meth:`generate`.
+            InvalidType: As `generate`.
+            InvalidArgument: As `generate`.
         """
         check_sampling(sampling)
         check_texts([prompt], names=["prompt"])

@@ -11,7 +11,7 @@ SENTENCE = re.compile(r"\S.*?(?:[.!?…。！？][\"'”’»)\]]*(?=\s)|$)", re
 def split_sentences(line: str) -> list[str]:
     """Split a line after the punctuation that ends a sentence.
 
-    Example:
+    Examples:
         >>> split_sentences('"Stay!" he said. Then he left')
         ['"Stay!"', 'he said.', 'Then he left']
     """
@@ -21,7 +21,7 @@ def split_sentences(line: str) -> list[str]:
 def pack(sentences: Sequence[list[int]], max_tokens: int) -> Iterator[list[int]]:
     """Concatenate consecutive sentences up to a number of tokens; a longer sentence stays alone.
 
-    Example:
+    Examples:
         >>> list(pack([[1, 2], [3, 4], [5, 6]], max_tokens=5))
         [[1, 2, 3, 4], [5, 6]]
     """
@@ -46,7 +46,7 @@ def batches_by_length(lengths: Sequence[int], max_tokens: int, extra: int = 0) -
     Yields:
         Indices of the sequences of a batch.
 
-    Example:
+    Examples:
         >>> list(batches_by_length([3, 9, 4, 1], max_tokens=12))
         [[1], [2, 0, 3]]
     """

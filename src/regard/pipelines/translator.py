@@ -118,9 +118,9 @@ class Translator(Pipeline[EncoderDecoder]):
 
         Args:
             lines: Texts; the translation of an empty line is empty.
-            beam: As for :func:`regard.generation.beam_search`. Default: 5.
+            beam: As for `regard.generation.beam_search`. Default: 5.
             nbest: Number of translations of each line.
-            length_penalty: As for :func:`regard.generation.beam_search`. Default: 1.
+            length_penalty: As for `regard.generation.beam_search`. Default: 1.
             sampling: Sample translations. Default: beam search.
             line_names: Name of each line in error messages. Default: ``lines[0]``, ``lines[1]``, ...
 

@@ -21,7 +21,7 @@ class BaseTokenizer(ABC):
     """Text to token ids and back. Methods have the names of transformers.
 
     Args:
-        files: The content of the tokenizer's files, by name; :meth:`save` writes them unchanged.
+        files: The content of the tokenizer's files, by name; `save` writes them unchanged.
     """
 
     required_files: ClassVar[tuple[str, ...]]

@@ -11,7 +11,7 @@ BYTE_DECODER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + index): byt
 def decode_entry(entry: str) -> bytes | None:
     """The bytes of an entry; None if it has characters that stand for no byte.
 
-    Example:
+    Examples:
         >>> decode_entry("ĠcafÃ©").decode()
         ' café'
     """

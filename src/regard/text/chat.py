@@ -38,7 +38,7 @@ def chat_turns(tokens: Sequence[str]) -> dict[str, range]:
         The positions of each turn by its role; roles with several turns are numbered, ``user 1``, ``user 2``. Tokens
         before the first turn are in none. Empty if there is no turn, or a role has no name.
 
-    Example:
+    Examples:
         >>> chat_turns(["<s>", "<|im_start|>", "user", "\n", "Hi", "<|im_end|>", "\n", "<|im_start|>", "assistant"])
         {'user': range(1, 7), 'assistant': range(7, 9)}
     """

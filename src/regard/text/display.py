@@ -33,7 +33,7 @@ def display_tokens(tokens: Sequence[str], max_length: int | None = MAX_LENGTH) -
         tokens: Tokens of a text in order, of any tokenizer.
         max_length: Characters of a displayed token; longer ones end with ``…``. None: no limit.
 
-    Example:
+    Examples:
         >>> display_tokens(["Ġna", "Ã¯", "ve", "Ċ", "<|endoftext|>"]), display_tokens(["▁a", "▁", "<0x09>", "\u202e"])
         (['na', 'ï', 've', '↵', '<|endoftext|>'], ['a', '␣', '⇥', '⟨202E⟩'])
     """
@@ -43,7 +43,7 @@ def display_tokens(tokens: Sequence[str], max_length: int | None = MAX_LENGTH) -
 def display_token(token: str) -> str:
     """A token as it is displayed; `display_tokens` knows better how it is spelled if it has the other tokens.
 
-    Example:
+    Examples:
         >>> display_token("ĠcafÃ©"), display_token("▁"), display_token("Ċ")
         ('café', '␣', '↵')
     """
@@ -55,7 +55,7 @@ def escape_invisible(text: str) -> str:
 
     Joiners stay, unless there is nothing else.
 
-    Example:
+    Examples:
         >>> escape_invisible("a\tb\x1b[2J\u202e")
         'a⇥b␛[2J⟨202E⟩'
     """
@@ -65,7 +65,7 @@ def escape_invisible(text: str) -> str:
 def escape_controls(text: str) -> str:
     r"""Running text in which only characters that control a terminal or change the order of text are escaped.
 
-    Example:
+    Examples:
         >>> escape_controls("a \u202egnp.exe\n\x1b[2J")
         'a ⟨202E⟩gnp.exe\n␛[2J'
     """

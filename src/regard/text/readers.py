@@ -150,7 +150,7 @@ def read_labeled_texts(files: Sequence[str | Path]) -> Iterator[tuple[str, str, 
 def group_references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Group the targets of each source, in order; pairs with an empty side are skipped.
 
-    Example:
+    Examples:
         >>> group_references([("hi", "hallo"), ("bye", "tschüs"), ("hi", "grüß dich"), ("", "leer")])
         {'hi': ['hallo', 'grüß dich'], 'bye': ['tschüs']}
     """

@@ -30,7 +30,7 @@ def find_tokens(tokens: Sequence[str], text: str) -> list[range]:
         The positions of the tokens of each occurrence, with those that it shares with the text around it: the last
         token of ``Stop.`` may be ``.\n``.
 
-    Example:
+    Examples:
         >>> find_tokens(["▁The", "▁ti", "red", "▁cat", "▁was", "▁tired", ".", "</s>"], "tired")
         [range(1, 3), range(5, 6)]
     """

@@ -59,7 +59,7 @@ class Tokenizer(BaseTokenizer):
     Raises:
         InvalidFile: If a file is damaged.
 
-    Example:
+    Examples:
         >>> tokenizer = train_bpe(["the cat sat", "the cat ran"], vocab_size=270)
         >>> tokenizer.decode(tokenizer.encode(["the cat\n ☃"]))
         ['the cat\n ☃']
@@ -190,7 +190,7 @@ def train_translation_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     Reference:
         Sennrich, Haddow, Birch 2016, "Neural Machine Translation of Rare Words with Subword Units".
 
-    Example:
+    Examples:
         >>> tokenizer = train_translation_bpe(["the cat sat", "die Katze saß"], vocab_size=270)
         >>> tokenizer.decode(tokenizer.encode(["the  cat </s> ☃ "]))
         ['the cat </s> ☃']
@@ -215,7 +215,7 @@ def train_char(texts: Iterable[str], *, sample_by: SampleBy | None = None) -> To
         InvalidType: If texts are not an iterable of str.
         InvalidArgument: If a text has lone surrogates, or ``sample_by`` is unknown.
 
-    Example:
+    Examples:
         >>> tokenizer = train_char(["to be"])
         >>> tokenizer.vocab_size, tokenizer.encode(["bot"])
         (9, [[5, 7, 8]])

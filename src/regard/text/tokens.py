@@ -32,7 +32,7 @@ def is_special(token: str) -> bool:
     Such are ``<s>``, ``<extra_id_0>`` and ``<start_of_turn>``; ``[CLS]``, ``[INST]`` and ``[unused12]``;
     ``<|im_start|>`` and ``<｜end▁of▁sentence｜>``; ``>>deu<<``.
 
-    Example:
+    Examples:
         >>> [token for token in ["<s>", "▁a", "<0xC3>", "[SEP]", "<|eot_id|>"] if is_special(token)]
         ['<s>', '[SEP]', '<|eot_id|>']
     """
@@ -56,7 +56,7 @@ def normalize_tokens(tokens: Sequence[str]) -> list[str]:
         tokens: Tokens of a text in order: those of `BaseTokenizer.convert_ids_to_tokens`, or entries of a vocabulary as
             transformers' ``convert_ids_to_tokens`` returns them.
 
-    Example:
+    Examples:
         >>> normalize_tokens(["ĠcafÃ©", "s", "Ċ"]), normalize_tokens(["[CLS]", "un", "##related"])
         (['▁café', 's', '\n'], ['[CLS]', '▁un', 'related'])
     """
@@ -70,7 +70,7 @@ def normalize_tokens(tokens: Sequence[str]) -> list[str]:
 def token_bytes(token: str) -> bytes:
     r"""The UTF-8 bytes of a token of `normalize_tokens`.
 
-    Example:
+    Examples:
         >>> token_bytes("▁a"), token_bytes("<0xC3>")
         (b' a', b'\xc3')
     """

@@ -63,7 +63,7 @@ def as_sequences(sequences: Any) -> list[list[int]]:
 def surrogate_errors(named: Iterable[tuple[str, str]]) -> list[str]:
     r"""One message for each text with a lone surrogate, which bytes become when they are decoded wrongly.
 
-    Example:
+    Examples:
         >>> surrogate_errors([("line 1", "a\ud800")])
         ["line 1: expected Unicode text, got the lone surrogate '\\ud800' at character 2; decode its bytes again"]
     """

@@ -38,7 +38,7 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
         The words in order, each with the positions of its tokens. A special token is one word. Each position is in
         exactly one word, and those of a word are neighbors. What is invisible in a word is escaped.
 
-    Example:
+    Examples:
         >>> group_into_words(["▁did", "n", "'t", "▁cross", ".", "</s>"])
         [("didn't", [0, 1, 2]), ('cross', [3]), ('.', [4]), ('</s>', [5])]
         >>> group_into_words(["[CLS]", "un", "##related", "[SEP]"])
@@ -71,7 +71,7 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
 def word_indices(tokens: Sequence[str]) -> list[int]:
     """The index of each token's word among those of `group_into_words`, (tokens,).
 
-    Example:
+    Examples:
         >>> word_indices(["<s>", "▁well", "-", "known", "▁cat", "s", ".", "</s>"])
         [0, 1, 1, 1, 2, 2, 3, 4]
     """
@@ -81,7 +81,7 @@ def word_indices(tokens: Sequence[str]) -> list[int]:
 def label_tokens(tokens: Sequence[str]) -> list[str]:
     """Tokens as `display_tokens` shows them, with a dot before what continues a word, for tables and axes.
 
-    Example:
+    Examples:
         >>> label_tokens(["▁ti", "red", "ness", ".", "</s>"])
         ['ti', '·red', '·ness', '.', '</s>']
     """
@@ -94,7 +94,7 @@ def label_tokens(tokens: Sequence[str]) -> list[str]:
 def white_space_word_indices(tokens: Sequence[str]) -> list[int]:
     """The index of each token's word, for words that white space separates; -1 for tokens that begin or end a text.
 
-    Example:
+    Examples:
         >>> white_space_word_indices(["<s>", "well", "-", "known", "▁cat", "s", "</s>"])
         [-1, 0, 0, 0, 1, 1, -1]
     """

@@ -160,7 +160,7 @@ def lr_factor(step: int, config: OptimizerConfig, max_steps: int) -> float:
         Vaswani et al. 2017, eq. 3, with the peak instead of d_model; Loshchilov and Hutter 2017, "SGDR", eq. 5
         (cosine).
 
-    Example:
+    Examples:
         >>> config = OptimizerConfig(warmup_steps=2, lr_schedule="linear", min_lr_ratio=0.1)
         >>> [round(lr_factor(step, config, 12), 2) for step in (0, 1, 2, 7, 12)]
         [0.5, 1.0, 1.0, 0.55, 0.1]

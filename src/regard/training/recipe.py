@@ -46,7 +46,7 @@ PERCENTAGES = ("accuracy", "f1")
 class Recipe(Section, ABC):
     """A training: data, tokenizer, model, optimizer, and what is validated and saved.
 
-    :func:`load_recipe` and :meth:`from_dict` make one, of the task's subclass, which adds the model and its own keys.
+    `load_recipe` and `from_dict` make one, of the task's subclass, which adds the model and its own keys.
     """
 
     target_unit: ClassVar[str] = "tokens"
@@ -82,7 +82,7 @@ class Recipe(Section, ABC):
             InvalidRecipe: With every key that is unknown, missing or invalid.
             InvalidCheckpoint: If the pretrained model cannot be read.
 
-        Example:
+        Examples:
             >>> trainer = {"max_step": 9, "max_steps": 9}
             >>> Recipe.from_dict({"output_dir": "r", "data": {"train": "a.tsv"}, "trainer": trainer})
             Traceback (most recent call last):

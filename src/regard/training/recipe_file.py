@@ -52,7 +52,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         path: A file, a run folder, whose ``recipe.yaml`` is read, or the name of a bundled recipe, such as
             ``"tatoeba-en-de"``, unless there is a file of that name. The ``data.folder`` of a bundled recipe is
             relative to the folder of the bundled recipes; with ``--data.train`` it is the working directory.
-        overrides: Keys and values, ``--section.key value``, as for :func:`apply_overrides`.
+        overrides: Keys and values, ``--section.key value``, as for `apply_overrides`.
 
     Returns:
         The recipe.
@@ -127,7 +127,7 @@ def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         InvalidType: If the overrides are not a sequence of str.
         InvalidRecipe: If an override has another form, or its section is a value.
 
-    Example:
+    Examples:
         >>> apply_overrides({"trainer": {"max_steps": 9}}, ["--trainer.max_steps", "100", "--data.train=[a.en, a.de]"])
         {'trainer': {'max_steps': 100}, 'data': {'train': ['a.en', 'a.de']}}
     """
@@ -172,7 +172,7 @@ def write_recipe(recipe: Recipe) -> None:
 
 
 def is_copy(path: Path) -> bool:
-    """Whether :func:`write_recipe` wrote a file, so that it can be overwritten."""
+    """Whether `write_recipe` wrote a file, so that it can be overwritten."""
     try:
         return path.read_text(encoding="utf-8") == _to_yaml(load_recipe(path))
     except (InvalidFile, InvalidRecipe):

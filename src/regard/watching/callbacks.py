@@ -38,7 +38,7 @@ def trainer_callback(every_n_steps: int = 100) -> TrainerCallback:
         InvalidArgument: If it is below 1.
         MissingExtra: If transformers is not installed.
 
-    Example:
+    Examples:
         >>> import regard
         >>> callback = regard.watching.trainer_callback(every_n_steps=50)  # Trainer(..., callbacks=[callback])
     """
@@ -83,7 +83,7 @@ def lightning_callback(every_n_steps: int = 100) -> Callback:
         InvalidArgument: If it is below 1.
         MissingExtra: If Lightning is not installed.
 
-    Example:
+    Examples:
         >>> import regard
         >>> callback = regard.watching.lightning_callback(every_n_steps=50)  # Trainer(..., callbacks=[callback])
     """

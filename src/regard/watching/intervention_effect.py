@@ -73,7 +73,7 @@ def intervention_effect(
         InvalidArgument: If there is no intervention, the model is in training mode, or it returns neither logits nor
             hidden states for its tokens; and as `watch`.
 
-    Example:
+    Examples:
         >>> import regard, torch, transformers
         >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=99)
         >>> model = transformers.GPT2LMHeadModel(config).eval()

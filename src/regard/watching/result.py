@@ -71,7 +71,7 @@ class WatchResult:
         Memory:
             O(layers * batch * heads * tokens²).
 
-        Example:
+        Examples:
             >>> import regard, torch, transformers
             >>> config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
             >>> with regard.watch(transformers.BertModel(config).eval()) as result:

@@ -78,7 +78,7 @@ def watch(
     - Assisted generation and prompt lookup discard tokens, which starts a new recording. A generation of n tokens has
       n − 1 more rows than the prompt, because the last token is written but not read.
 
-    Example:
+    Examples:
         >>> import regard, torch, transformers
         >>> config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=99)
         >>> model = transformers.BertModel(config).eval()

@@ -201,7 +201,7 @@ class MaskMod(Mask):
         Every cell is computed, forbidden ones too. Combine it with a mask that knows its range, as in
         ``Window(256, 0) & mask_mod``, to compute that range only.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 4, 8)
         >>> W = regard.weights(x, x, mask=lambda b, h, q_idx, kv_idx: (q_idx - kv_idx) % 2 == 0)

@@ -79,7 +79,7 @@ def from_block_mask(block_mask: BlockMask) -> FlexBlockMask:
     Raises:
         InvalidType: If it is something else.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> from torch.nn.attention.flex_attention import create_block_mask
         >>> block_mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 200, 200, device="cpu")
@@ -141,7 +141,7 @@ def to_block_mask(mask: MaskLike, shape: Shape, offset: int | None = None, **opt
         InvalidArgument: If the mask does not fit the shape.
         InvalidType: If shape or offset are not integers, or the mask is not one.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.ops.masks import to_block_mask
         >>> to_block_mask(regard.Window(64, 0), (1, 1, 512, 512)).sparsity()
@@ -167,7 +167,7 @@ def to_dense(
         InvalidArgument: If the mask does not fit the shape.
         InvalidType: If shape or offset are not integers, or the mask is not one.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.ops.masks import to_dense
         >>> to_dense(regard.Causal(), (1, 1, 2, 3))[0, 0].tolist()

@@ -27,7 +27,7 @@ class Documents(Mask):
     Memory:
         Where the tokens of a document are adjacent, a block of queries computes its own documents only.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 4, 8)
         >>> regard.weights(x, x, mask=regard.Documents(torch.tensor([0, 0, 0, 1])) & regard.Causal())[0, 0]

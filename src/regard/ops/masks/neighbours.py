@@ -35,7 +35,7 @@ class Neighbours(Mask):
     Reference:
         Veličković et al. 2018, "Graph Attention Networks", section 2.1.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 3, 4)
         >>> graph = regard.Neighbours(torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 0]))
@@ -84,7 +84,7 @@ class Neighbours(Mask):
             InvalidType: If it is not an integer tensor.
             InvalidArgument: If its shape is not (2, edges).
 
-        Example:
+        Examples:
             >>> import regard, torch
             >>> edge_index = torch.tensor([[0, 1], [2, 2]])  # 0 → 2, 1 → 2
             >>> graph = regard.Neighbours.from_edge_index(edge_index)

@@ -22,7 +22,7 @@ class Padding(Mask):
     Raises:
         InvalidType: If it is neither.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.ones(2, 1, 3, 4)
         >>> regard.weights(x, x, mask=regard.Padding(torch.tensor([1, 2])))[:, 0, 0]

@@ -25,7 +25,7 @@ class Prefix(Mask):
         Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
         figure 4 ("causal with prefix").
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 3, 4)
         >>> regard.weights(x, x, mask=regard.Prefix(2))[0, 0]

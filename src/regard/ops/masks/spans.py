@@ -29,7 +29,7 @@ class Spans(Mask):
     Memory:
         O(queries * spans).
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> starts, stops = torch.tensor([[0], [1]]), torch.tensor([[2], [4]])
         >>> x = torch.ones(1, 1, 4, 8)
@@ -114,7 +114,7 @@ def to_spans(
     Memory:
         O(queries), and one block of the mask at a time.
 
-    Example:
+    Examples:
         >>> import regard
         >>> from regard.ops.masks import to_spans
         >>> to_spans(regard.Causal(), (2, 8, 3, 3)).stops.tolist()

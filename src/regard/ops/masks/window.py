@@ -27,7 +27,7 @@ class Window(Mask):
     Memory:
         Computes O(queries * (left + right + rows per block)) scores.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 4, 8)
         >>> regard.weights(x, x, mask=regard.Window(1, 0))[0, 0]
@@ -81,7 +81,7 @@ class Causal(Window):
     Memory:
         With as many queries as keys, half of the scores are computed.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 3, 4)
         >>> regard.weights(x, x, mask=regard.Causal())[0, 0]

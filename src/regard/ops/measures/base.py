@@ -188,7 +188,7 @@ class Measure(Rule):
         needs_all_keys: Whether blocks must hold every key. False allows them to leave out keys that no row of the block
             may attend to. A subclass that overrides `compute` gets True, the default, again.
 
-    Example:
+    Examples:
         The weight that each query gives to itself:
 
         >>> import regard, torch

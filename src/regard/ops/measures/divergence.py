@@ -41,7 +41,7 @@ class KLDivergence(Measure, name="kl_divergence"):
     Reference:
         Kullback and Leibler 1951, "On Information and Sufficiency".
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> W = regard.weights(*torch.randn(2, 1, 2, 5, 8).unbind())
         >>> divergence = W.measure(regard.KLDivergence(W))["kl_divergence"]

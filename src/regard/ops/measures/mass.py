@@ -22,7 +22,7 @@ class Mass(Measure):
         mask: Any mask that `attend` takes. Its tensors have the shape of the matrix that is measured; positions are
             those of the queries, also after `WeightMatrix.at`.
 
-    Example:
+    Examples:
         How much of each row is on the same token, here and elsewhere:
 
         >>> import regard, torch

@@ -45,7 +45,7 @@ class Additive(Score):
         Bahdanau, Cho, Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", appendix
         A.1.2; Veličković et al. 2018, "Graph Attention Networks", equation 3.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 2, 5, 4).unbind()
         >>> score = regard.Additive(torch.ones(4), activation="tanh")

@@ -24,7 +24,7 @@ class Bias(Score):
     Args:
         tensor: Broadcastable to (batch, heads, queries, keys). −∞ forbids a cell.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 2, 5, 4).unbind()
         >>> bias = torch.randn(2, 5, 5)
@@ -60,7 +60,7 @@ class Alibi(Score):
         Press, Smith, Lewis 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
         Extrapolation", section 3.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> x = torch.zeros(1, 2, 3, 4)
         >>> regard.weights(x, x, score=regard.ScaledDotProduct() + regard.Alibi.for_heads(2)).scores[0, :, 2]

@@ -40,7 +40,7 @@ class Bilinear(Score):
         Luong, Pham, Manning 2015, "Effective Approaches to Attention-based Neural Machine Translation", equation 8,
         which calls it "general"; torch calls such a map `torch.nn.Bilinear`.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> query, key = torch.randn(2, 1, 2, 5, 4).unbind()
         >>> W = regard.weights(query, key, score=regard.Bilinear(torch.eye(4)))

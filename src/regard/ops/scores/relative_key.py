@@ -27,7 +27,7 @@ class RelativeKey(Score):
         Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", equations 3 to 5;
         transformers calls it ``relative_key``.
 
-    Example:
+    Examples:
         >>> import regard, torch
         >>> query, key, value = torch.randn(3, 1, 2, 5, 4).unbind()
         >>> on_keys, on_values = torch.randn(2, 7, 4)  # k = 3

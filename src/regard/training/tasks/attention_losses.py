@@ -66,7 +66,7 @@ class AttentionLossConfig(Section):
 
 
 class EntropyLossConfig(AttentionLossConfig):
-    """Keeps the entropy of rows within bounds; see :func:`regard.nn.entropy_loss`."""
+    """Keeps the entropy of rows within bounds; see `regard.nn.entropy_loss`."""
 
     floor: float | None = None
     """Lower bound in nats."""
@@ -85,14 +85,14 @@ class EntropyLossConfig(AttentionLossConfig):
 
 
 class CoverageLossConfig(AttentionLossConfig):
-    """Makes keys receive equal attention; see :func:`regard.nn.coverage_loss`."""
+    """Makes keys receive equal attention; see `regard.nn.coverage_loss`."""
 
     def loss(self, weights: WeightMatrix, inputs: LossInputs) -> Tensor:
         return coverage_loss(weights, row_weights=inputs.queries, key_weights=inputs.keys)
 
 
 class AlignmentLossConfig(AttentionLossConfig):
-    """Teaches cross-attention heads the word alignment; see :func:`regard.nn.alignment_loss`."""
+    """Teaches cross-attention heads the word alignment; see `regard.nn.alignment_loss`."""
 
     kind: Literal["cross"] = "cross"
     """Cross-attention."""
@@ -114,7 +114,7 @@ class AlignmentLossConfig(AttentionLossConfig):
 
 
 class KLDivergenceLossConfig(AttentionLossConfig):
-    """Makes attention follow that of another model; see :func:`regard.nn.kl_divergence_loss`."""
+    """Makes attention follow that of another model; see `regard.nn.kl_divergence_loss`."""
 
     layers: Indices | None = (-1,)
     """Layer indices, the same in both models; negative ones count from the end."""

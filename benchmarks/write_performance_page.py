@@ -1,0 +1,141 @@
+"""Write docs/performance.md from benchmarks/results.
+
+Run: ``python benchmarks/write_performance_page.py``
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks/results", ROOT / "docs/performance.md"
+RELATIVE, SPEEDUP = "time relative to ", "speedup over "
+
+TEXT = """# What measures cost
+
+Medians of ratios, measured on two CPU cores with {capability}: 8 heads of 64, 4,096 queries and keys, float32; both
+functions run in turn in one process. `python benchmarks/attention_measures.py` measures again,
+`python benchmarks/write_performance_page.py` writes this page, and `benchmarks/results` has the ratio of every round.
+
+SDPA multiplies with MKL. Regard computes scores with oneDNN on AMD CPUs with AVX-512, where it takes half the time, and
+with MKL elsewhere; this machine used {matmul}. With MKL alone, the output with entropy and received took {mkl:.2f}
+times as long as SDPA, with {matmul} {onednn:.2f} times.
+
+## Measures in one pass with the output
+
+SDPA (`scaled_dot_product_attention`) computes the output alone. Dense PyTorch computes scores, softmax, output and the
+same measures, and holds the matrix of 537 MB. "Four" is entropy, received, max and mean_distance in one pass.
+
+| measure | time relative to SDPA (lower is better) | speedup over dense PyTorch (higher is better) |
+|---|---|---|
+{measures}
+
+## Masks, gradients, graphs
+
+| | compared with | relative time (lower is better) |
+|---|---|---|
+{relative}
+
+A window takes twice as long for twice as many keys: its cost is linear.
+
+| | compared with | speedup (higher is better) |
+|---|---|---|
+{speedup}
+
+## Memory
+
+Peak memory above the inputs in MB (lower is better): output with entropy and received, 8 heads. The last column is the
+size of the weight matrix, which is not stored.
+
+| keys | forward | forward and backward | weight matrix |
+|---|---|---|---|
+{memory}
+
+## The explorer
+
+12 layers of 12 heads in headless Chromium on two CPU cores with AVX-512, in milliseconds (lower is better): time until
+the first matrix is drawn, response to a pointer on a cell, and time per frame while the matrix is zoomed
+(`python benchmarks/explorer.py`). BertViz shows the same weights in the same browser; its pages load libraries from the
+network, here from the disk.
+
+| tokens | | MB | first picture | pointer | frame |
+|---|---|---|---|---|---|
+{explorer}
+
+Writing the page of 4,096 tokens takes {writing:.1f} times as long as the forward pass of BERT base. Its memory above
+the recording: {writing_memory} tokens.
+"""
+
+
+def page() -> str:
+    """The page, from the result files."""
+    attention, explorer = _read("attention")["median_ratio"], _read("explorer")
+    sections = _read("attention_measures")
+    measures = sections["measures"]["median_ratio"]
+    names = [name.removeprefix(f"{SPEEDUP}dense PyTorch: ") for name in measures if name.startswith(SPEEDUP)]
+    rows = [
+        f"| {name} | {measures[f'{RELATIVE}SDPA: {name}']:.2f} | {measures[f'{SPEEDUP}dense PyTorch: {name}']:.2f} |"
+        for name in names
+    ]
+    others = {name: ratio for name, ratio in measures.items() if name.split(": ", 1)[1] not in names}
+    for section in ("masks", "gradients", "layers", "graphs"):
+        others |= sections[section]["median_ratio"]
+    megabytes = sections["memory"]["settings"]["megabytes"]
+    backward = megabytes["forward and backward"]
+    memory = [
+        f"| {int(keys):,} | {forward:.0f} | {f'{backward[keys]:.0f}' if keys in backward else ''} | "
+        f"{8 * int(keys) ** 2 * 4 / 1e6:,.0f} |"
+        for keys, forward in megabytes["forward"].items()
+    ]
+    writing_memory = explorer["settings"]["memory"].items()
+    return TEXT.format(
+        capability={"AVX512": "AVX-512"}.get(sections["measures"]["capability"], sections["measures"]["capability"]),
+        matmul=sections["measures"]["matmul"],
+        mkl=attention["time relative to SDPA: output, entropy and received without oneDNN, 4096"],
+        onednn=attention["time relative to SDPA: output, entropy and received, 4096"],
+        measures="\n".join(rows),
+        relative=_compared(others, RELATIVE),
+        speedup=_compared(others, SPEEDUP),
+        memory="\n".join(memory),
+        explorer="\n".join(_explorer_rows(explorer["settings"])),
+        writing=explorer["median_ratio"]["time relative to the forward pass: writing the page, 4096"],
+        writing_memory=", ".join(f"{size:.0f} MB at {int(tokens):,}" for tokens, size in writing_memory),
+    )
+
+
+def _compared(ratios: dict[str, float], metric: str) -> str:
+    """The rows of a metric: what was measured, its baseline and the ratio."""
+    rows = []
+    for name, ratio in ratios.items():
+        if name.startswith(metric):
+            baseline, subject = name.removeprefix(metric).split(": ", 1)
+            rows.append(f"| {subject} | {baseline} | {ratio:.2f} |")
+    return "\n".join(rows)
+
+
+def _explorer_rows(settings: dict[str, Any]) -> list[str]:
+    """One row for each page, sorted by the number of tokens."""
+    rows = []
+    for name, times in settings["milliseconds"].items():
+        kind, tokens = name.split(", ")
+        size = f"{settings['megabytes'][tokens]:.1f}" if kind == "file" else ""
+        page_name = "a file" if kind == "file" else "from `regard serve`"
+        milliseconds = [f"{times[what]:.0f}" for what in ("first picture", "hover", "frame")]
+        rows.append((int(tokens), f"| {int(tokens):,} | {page_name} | {size} | {' | '.join(milliseconds)} |"))
+    for tokens, views in settings["bertviz"].items():
+        for view, times in views.items():
+            hover = f"{times['hover']:.0f}" if "hover" in times else ""
+            first = "over one minute" if times["first picture"] is None else f"{times['first picture']:.0f}"
+            size = f"{times['megabytes']:.1f}"
+            rows.append((int(tokens), f"| {int(tokens):,} | BertViz, {view} | {size} | {first} | {hover} | |"))
+    return [row for _, row in sorted(rows, key=lambda row: row[0])]
+
+
+def _read(script: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{script}.json").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
