@@ -6,7 +6,7 @@ SCRIPTS := tests/explore/js
 
 IT := layer=encoder.2&head=0&token=source.9&sort=selection
 
-.PHONY: demo test test-all check format docs screenshots pins model clean
+.PHONY: demo test test-all check format docs dist screenshots pins model clean
 
 demo: .venv/installed
 	@$(BIN)/regard show "The animal didn't cross the street because it was too tired."
@@ -38,6 +38,12 @@ docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html"
 
+# Builds the source distribution and the wheel into dist, and checks them.
+dist: .venv/build
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 # Takes docs/screenshots again; needs Chromium.
 screenshots: .venv/ready
 	$(BIN)/python tools/screenshots.py
@@ -60,6 +66,11 @@ clean:
 	@echo "Setting up .venv: a few minutes, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/build: constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
 	@touch $@
 
 .venv/ready: .venv/installed $(SCRIPTS)/package-lock.json

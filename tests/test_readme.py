@@ -25,29 +25,6 @@ ROOT = Path(__file__).parents[1]
 MAX_LINES = {"README.md": 150, "CONTRIBUTING.md": 60}
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 WITH_COMMANDS = [page for page in [*MAX_LINES, *PAGES] if page != "docs/command_line.md"]
-SPEED = {  # each row of the README's table: its result file, and the key of its median
-    "`attend`, output only, 4,096": ("attention", "time relative to SDPA: output, 4096"),
-    "`attend` with entropy and received, 4,096": (
-        "attention",
-        "time relative to SDPA: output, entropy and received, 4096",
-    ),
-    "the same with oneDNN disabled (it is used on AMD CPUs with AVX-512), 4,096": (
-        "attention",
-        "time relative to SDPA: output, entropy and received without oneDNN, 4096",
-    ),
-    "`attend` with entropy and received, forward and backward, 4,096": (
-        "attention_measures/gradients",
-        "time relative to SDPA: forward and backward with entropy and received",
-    ),
-    "BERT base, watched with entropy and received, 2,048": (
-        "watching/time",
-        "time relative to the unwatched model: BERT base, entropy and received, 2048",
-    ),
-    "BERT base, eager attention with `output_attentions=True`, 2,048": (
-        "watching/time",
-        "time relative to the unwatched model: BERT base, eager attention with output_attentions=True, 2048",
-    ),
-}
 
 
 def read(document: str) -> str:
@@ -175,27 +152,25 @@ def test_make_test_does_not_read_what_make_demo_wrote(tmp_path, name, code):
     assert subprocess.run(spelling, cwd=tmp_path, capture_output=True, check=False).returncode == code
 
 
-def test_speed_is_what_was_measured():
-    rows = dict(re.findall(r"^\| ([^|]+) \| (\d+\.\d\d) \|$", read("README.md"), flags=re.MULTILINE))
-    assert rows == {row: f"{benchmark(name)['median_ratio'][key]:.2f}" for row, (name, key) in SPEED.items()}
-    name = "time relative to the unwatched model: BERT base, eager attention with output_attentions=True, 512"
-    eager = benchmark("watching/time")["median_ratio"][name]
-    assert f"{eager:.2f} times as long" in read("README.md")
-
-
-def test_speed_was_measured_on_the_processor_that_the_readme_names():
-    text = read("README.md")
-    assert "two cores of an AMD CPU with AVX-512" in text
-    for name in {name for name, _ in SPEED.values()} | {"attention_measures/memory"}:
+def test_charts_show_what_was_measured_on_the_processor_that_the_readme_names():
+    charts = runpy.run_path(str(ROOT / "tools" / "write_charts.py"))
+    speed = [f"{value:.2f}" for _, rows in charts["speed_rows"]() for _, value, _ in rows]
+    memory = [f"{name}: {sizes[max(sizes)]:,.0f} MB" for name, sizes in charts["memory_lines"]().items()]
+    for name, labels in (("speed", speed), ("memory", memory)):
+        for theme in ("light", "dark"):
+            assert f"docs/charts/{name}-{theme}.svg" in read("README.md")
+            texts = re.findall(r"<text [^>]*>([^<]+)</text>", read(f"docs/charts/{name}-{theme}.svg"))
+            assert [text for text in texts if text in labels] == labels
+    assert "two cores of an AMD CPU with AVX-512" in read("README.md")
+    for name in ("attention", "watching/time", "attention_measures/memory"):
         machine = benchmark(name)
         assert (machine["cores"], machine["capability"], machine["matmul"]) == (2, "AVX512", "oneDNN")  # AMD only
 
 
-def test_memory_is_what_was_measured():
-    settings = benchmark("attention_measures/memory")["settings"]
-    matrix = settings["heads"] * 16384**2 * 4 / 1e6
-    measured = [settings["megabytes"][part]["16384"] for part in ("forward", "forward and backward")]
-    assert re.findall(r"([\d,]+) MB", read("README.md")) == [f"{size:,.0f}" for size in (*measured, matrix)]
+def test_eager_attention_of_a_short_input_was_measured():
+    name = "time relative to the unwatched model: BERT base, eager attention with output_attentions=True, 512"
+    eager = benchmark("watching/time")["median_ratio"][name]
+    assert f"{eager:.2f} times as long" in read("README.md")
 
 
 def test_the_page_of_performance_is_written_from_what_was_measured():
