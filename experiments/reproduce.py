@@ -315,7 +315,7 @@ def trainer_labels(data: Path, seed: int, options: Sequence[str], test: Sequence
 
 
 def shortened(what: str, name: str, steps: int | None) -> tuple[str, str, list[str]]:
-    """Title and file name of a result, and options of its training; both names include `steps` if it is given."""
+    """Title and file name of a result, and options of its training; both names include `steps` if set."""
     if steps is None:
         return what, name, []
     return f"{what}, {steps} steps", f"{name}-{steps}", ["--trainer.max_steps", str(steps)]

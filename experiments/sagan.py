@@ -59,7 +59,7 @@ def main(
     attention_size: Annotated[int, typer.Option(help="Height and width of the maps with attention: 4, 8, ...")] = 8,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     run: Annotated[Path, typer.Option(help="Folder of the training states.")] = Path("runs/sagan"),
-    output: Annotated[Path, typer.Option(help="Result file; the figure goes beside it.")] = OUTPUT,
+    output: Annotated[Path, typer.Option(help="Result file; the figure goes into the same folder.")] = OUTPUT,
 ) -> None:
     """Train with and without attention, and write the Fréchet distances and a figure of attention maps."""
     data = Images(*(part.to(device) for part in load(images)))

@@ -38,7 +38,7 @@ def atomic_write(
     Args:
         path: Path of the file.
         text: Whether to take str, written as UTF-8 with unchanged line ends. Default: bytes.
-        partial_name: Name of the partial file beside it, which a killed process leaves and the next write replaces.
+        partial_name: Name of the partial file, in the same folder. A killed process leaves it, the next write replaces it.
             Default: a random name, so that several processes can write the same file.
 
     Yields:
@@ -81,7 +81,7 @@ def atomic_folder(folder: str | os.PathLike[str], *, remove: Sequence[str] = ())
     """Create a staging folder whose files replace those in ``folder`` only when all are written and on disk.
 
     The files are renamed one after another, which needs no further space: a process killed between two renames leaves
-    new files beside old ones. Files in ``folder`` of other names stay.
+    a mix of new and old files. Files in ``folder`` of other names stay.
 
     Args:
         folder: Created if it is missing.

@@ -37,7 +37,7 @@ def compare(
     from regard.explore import write_html
 
     left, right = regard.load(first), regard.load(second)
-    if (left.title, left.model_name) == (right.title, right.model_name):  # file names tell them apart
+    if (left.title, left.model_name) == (right.title, right.model_name):  # file names distinguish them
         left = left.replace(model_name=f"{left.model_name} {first.name}".strip())
         right = right.replace(model_name=f"{right.model_name} {second.name}".strip())
     try:

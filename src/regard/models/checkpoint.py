@@ -74,7 +74,7 @@ def save_model(
     """Save a model to a folder; if that fails, an older model there stays as it was.
 
     The files are written atomically, but renamed one after another: a process killed between two renames can leave
-    the new configuration beside the old weights. Tied weights are stored once.
+    the new configuration with the old weights. Tied weights are stored once.
 
     Args:
         folder: Created if it is missing.

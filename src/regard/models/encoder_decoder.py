@@ -37,7 +37,7 @@ class EncoderDecoderConfig:
         return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
     def check_vocabularies(self, checks: Checks) -> None:
-        """Check that embeddings can be tied as the configuration asks, and that special token ids fit both sides."""
+        """Check that embeddings can be tied as the configuration says, and that special token ids fit both sides."""
         source, target = self.vocab_size, self.decoder_vocab_size
         if self.tie_embeddings == "all" and source != target:
             sizes = f"vocab_size={source} and tgt_vocab_size={target}"

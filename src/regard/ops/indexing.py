@@ -113,7 +113,7 @@ def split_index(index: Any, key_count: int) -> tuple[tuple[Any, ...], slice, tup
 
 
 def _axes_consumed(part: Any) -> int | None:
-    """The number of axes that a part of an index stands for; None if only torch can tell."""
+    """The number of axes that a part of an index consumes; None if only torch knows."""
     if part is None or part is ...:
         return 0
     if isinstance(part, bool):

@@ -135,7 +135,7 @@ class Tile:
         return KeyRange(self.keys.start, self.keys.start)
 
     def clip(self, start: int, stop: int) -> KeyRange:
-        """The part of a range that lies within the tile's keys, empty where nothing does."""
+        """The part of a range inside the tile's keys; empty if there is none."""
         start = min(max(start, self.keys.start), self.keys.stop)
         return KeyRange(start, max(start, min(stop, self.keys.stop)))
 

@@ -20,7 +20,7 @@ def decode_entry(entry: str) -> bytes | None:
 
 
 def readable_bytes(token: bytes) -> str:
-    """Bytes as text if they are whole characters without ``▁``, which stands for a space; else as ``<0xC3>``."""
+    """Bytes as text if they are whole characters without ``▁``, which means a space; else as ``<0xC3>``."""
     try:
         text = token.decode()
         if "▁" not in text:

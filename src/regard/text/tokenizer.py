@@ -261,7 +261,7 @@ def _train_bpe(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     backend.decoder = decoders.ByteLevel()
-    # A mask includes the space before it, as the words do that it stands for (RoBERTa has this, too).
+    # A mask includes the space before it, as the words that it replaces do (as in RoBERTa).
     added = [AddedToken(token, special=True, lstrip=index == 3) for index, token in enumerate(special_tokens)]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

@@ -27,7 +27,7 @@ _WHITE_SPACE_ENTRY = re.compile("[ĠĊĉč]+")
 
 
 def is_special(token: str) -> bool:
-    """Whether a token stands for no text, as its spelling tells.
+    """Whether a token is not text, by its spelling.
 
     Such are ``<s>``, ``<extra_id_0>`` and ``<start_of_turn>``; ``[CLS]``, ``[INST]`` and ``[unused12]``;
     ``<|im_start|>`` and ``<｜end▁of▁sentence｜>``; ``>>deu<<``.

@@ -139,5 +139,5 @@ def _readable_token(token: str, is_special_token: bool) -> str:
 
 
 def _readable(text: str) -> str:
-    """A word without the spaces around it; � stands for bytes that are not a character."""
+    """A word without the spaces around it; � replaces bytes that are not a character."""
     return escape_invisible(_INVALID_BYTE.sub("�", text).strip(" ")) or EMPTY

@@ -56,7 +56,7 @@ def concatenate_calls(
 
 
 def concatenate_valid(parts: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:
-    """Concatenate which queries are valid, (batch, queries); None stands for all of a number of queries."""
+    """Concatenate which queries are valid, (batch, queries); None means that all queries are valid."""
     known = next((valid for valid, _ in parts if valid is not None), None)
     if known is None:
         return None

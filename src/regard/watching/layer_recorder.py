@@ -362,7 +362,7 @@ def _fingerprint(key: Tensor) -> Sequence[Any]:
     """What identifies one key of each sequence, (batch, kv_heads, 1, head_dim).
 
     On a CPU a hash of its bytes: a small copy that lives on could keep glibc (before 2.38) from reusing the memory of a
-    large activation beside it. On other devices a copy, which is compared there.
+    large activation next to it. On other devices a copy, which is compared there.
     """
     key = key.detach()
     if key.device.type != "cpu":

@@ -258,7 +258,7 @@ def test_a_gpt2_whose_special_tokens_lie_outside_its_vocabulary_is_read_with_a_w
     theirs.save_pretrained(tmp_path)
     with (
         pytest.warns(UserWarning, match="bos_id: .*"),
-        pytest.warns(UserWarning, match=r"eos_ids: \[50256\] lies outside the vocabulary of 61 tokens and is ignored"),
+        pytest.warns(UserWarning, match=r"eos_ids: \[50256\] is outside the vocabulary of 61 tokens and is ignored"),
     ):
         ours = load_model(tmp_path)
     assert (ours.config.pad_id, ours.config.bos_id, ours.config.eos_ids) == (0, None, ())

@@ -123,7 +123,7 @@ class CheckpointConverter(ABC):
         }
 
     def check_fixed_fields(self, config: Any, checks: Checks) -> None:
-        """Check that a checkpoint of this kind can express our configuration; None equals the value it stands for."""
+        """Check that a checkpoint of this kind can express our configuration; None equals the default that it means."""
         resolved = {
             "num_kv_heads": config.num_heads,
             "head_dim": config.d_model // config.num_heads,

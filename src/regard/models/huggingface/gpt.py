@@ -26,7 +26,7 @@ class GPTConverter(CheckpointConverter):
             ids = as_tuple(fields[name])
             outside = [each for each in ids if type(each) is int and type(size) is int and each >= size]
             if outside:  # transformers loads such checkpoints
-                message = f"{name}: {outside} lies outside the vocabulary of {size} tokens and is ignored"
+                message = f"{name}: {outside} is outside the vocabulary of {size} tokens and is ignored"
                 warnings.warn(message, stacklevel=2)
                 fields[name] = [each for each in ids if each not in outside] if name == "eos_ids" else None
         fields["eos_ids"] = as_tuple(fields["eos_ids"])

@@ -47,7 +47,7 @@ class Window(Mask):
         checks.raise_problems()
 
     def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
-        if tile.is_consecutive:  # the window lies between two diagonals
+        if tile.is_consecutive:  # the window is between two diagonals
             first = tile.rows.start + tile.offset - tile.keys.start  # pyright: ignore[reportAttributeAccessIssue]
             allowed = torch.ones(*tile.shape[2:], dtype=torch.bool, device=tile.device)
             allowed = allowed if self.left is None else allowed.triu_(first - self.left)
