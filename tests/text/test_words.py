@@ -85,6 +85,19 @@ def test_a_line_end_is_a_word_and_ends_one(line_end):
     assert found[1][0] == "↵" * max(1, line_end.count("Ċ"))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["U.S.", "(see", "C++", "##ing", "3.14%)"], ["U.S.", "(see", "C++ing", "3.14%)"]),
+        (["Ġdef", "_init", "(self", "):"], ["def_init", "(self", "):"]),
+        (["▁<script>alert(1)</script>", "▁&amp;"], ["<script>alert(1)</script>", "&amp;"]),
+        (["▁a\u202eb", "▁c"], ["a⟨202E⟩b", "c"]),
+    ],
+)
+def test_no_part_of_a_token_is_left_out(tokens, words):
+    assert [word for word, _ in group_into_words(tokens)] == words
+
+
 def test_a_line_end_within_a_token_ends_a_word():
     assert words_of(["▁a", ".\n", "Next", "▁b"]) == [("a", [0]), (".", [1]), ("Next", [2]), ("b", [3])]
 

@@ -60,11 +60,12 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
         if single:
             words += [(_readable_token(spelled[position], specials[position]), [position]) for position in run]
             continue
-        texts, indices = _split(_WORD, [spelled[position] for position in run])
-        positions: list[list[int]] = [[] for _ in texts]
-        for position, index in zip(run, indices, strict=True):
-            positions[index].append(position)
-        words += [(_readable(text), own) for text, own in zip(texts, positions, strict=True) if own]
+        text, ends, indices = _split(_WORD, [spelled[position] for position in run])
+        start = 0
+        for index, group in groupby(zip(run, indices, strict=True), lambda item: item[1]):
+            # A token can hold several words, such as "U.S.", of which only the last has an index: they are one.
+            words.append((_readable(text[start : ends[index]].strip()), [position for position, _ in group]))
+            start = ends[index]
     return words
 
 
@@ -103,12 +104,12 @@ def white_space_word_indices(tokens: Sequence[str]) -> list[int]:
         SPACE if boundary else SPACE * bool(_WHOLE_WORD.fullmatch(token)) + token
         for token, boundary in zip(tokens, is_boundary, strict=True)
     ]
-    indices = _split(_SPACED, spelled)[1]
+    *_, indices = _split(_SPACED, spelled)
     return [-1 if boundary else index for index, boundary in zip(indices, is_boundary, strict=True)]
 
 
-def _split(pattern: re.Pattern[str], tokens: Sequence[str]) -> tuple[list[str], list[int]]:
-    """The words in the text of tokens, and for each token the index of the word of its last byte that is not a space.
+def _split(pattern: re.Pattern[str], tokens: Sequence[str]) -> tuple[str, list[int], list[int]]:
+    """The text of tokens; where each word in it ends; and the word of each token's last byte that is not a space.
 
     A space belongs to the word after it; what follows the last word belongs to that word. A text without words counts
     as one word.
@@ -118,11 +119,12 @@ def _split(pattern: re.Pattern[str], tokens: Sequence[str]) -> tuple[list[str], 
     text = b"".join(encoded).decode("utf-8", "surrogateescape")
     matches = list(pattern.finditer(_NOT_ASCII.sub(_as_letter, text)))
     # Where each word but the last ends, in characters and in bytes.
-    borders = [0, *(match.end() for match in matches[:-1])]
-    ends = list(accumulate(len(text[at:end].encode("utf-8", "surrogateescape")) for at, end in pairwise(borders)))
+    borders = [match.end() for match in matches[:-1]]
+    lengths = (len(text[at:end].encode("utf-8", "surrogateescape")) for at, end in pairwise([0, *borders]))
+    ends = list(accumulate(lengths))
     starts = accumulate(map(len, encoded), initial=0)
     lasts = [start + len(token.rstrip() or token) for start, token in zip(starts, encoded, strict=False)]
-    return [text[slice(*match.span())] for match in matches] or [text], [bisect_left(ends, last) for last in lasts]
+    return text, [*borders, len(text)], [bisect_left(ends, last) for last in lasts]
 
 
 def _as_letter(match: re.Match[str]) -> str:
