@@ -38,8 +38,8 @@ def atomic_write(
     Args:
         path: Path of the file.
         text: Whether to take str, written as UTF-8 with unchanged line ends. Default: bytes.
-        partial_name: Name of the partial file, in the same folder. A killed process leaves it, the next write replaces it.
-            Default: a random name, so that several processes can write the same file.
+        partial_name: Name of the partial file, in the same folder. A killed process leaves it; the next write replaces
+            it. Default: a random name, so that several processes can write the same file.
 
     Yields:
         The open file.

@@ -95,7 +95,7 @@ def test_a_line_end_is_a_word_and_ends_one(line_end):
     ],
 )
 def test_no_part_of_a_token_is_left_out(tokens, words):
-    assert [word for word, _ in group_into_words(tokens)] == words
+    assert [word for word, _ in words_of(tokens)] == words
 
 
 def test_a_line_end_within_a_token_ends_a_word():

@@ -62,10 +62,10 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
             continue
         text, ends, indices = _split(_WORD, [spelled[position] for position in run])
         start = 0
-        for index, group in groupby(zip(run, indices, strict=True), lambda item: item[1]):
+        for place, group in groupby(range(len(run)), indices.__getitem__):
             # A token can hold several words, such as "U.S.", of which only the last has an index: they are one.
-            words.append((_readable(text[start : ends[index]].strip()), [position for position, _ in group]))
-            start = ends[index]
+            words.append((_readable(text[start : ends[place]].strip()), [run[index] for index in group]))
+            start = ends[place]
     return words
 
 
