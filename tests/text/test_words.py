@@ -88,7 +88,7 @@ def test_a_line_end_is_a_word_and_ends_one(line_end):
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [
-        (["U.S.", "(see", "C++", "##ing", "3.14%)"], ["U.S.", "(see", "C++ing", "3.14%)"]),
+        (["U.S.", "(see", "C++", "##ing", "3.14%)"], ["U.S.", "(see", "C++", "ing", "3.14%)"]),
         (["Ġdef", "_init", "(self", "):"], ["def_init", "(self", "):"]),
         (["▁<script>alert(1)</script>", "▁&amp;"], ["<script>alert(1)</script>", "&amp;"]),
         (["▁a\u202eb", "▁c"], ["a⟨202E⟩b", "c"]),

@@ -62,9 +62,10 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
             continue
         text, ends, indices = _split(_WORD, [spelled[position] for position in run])
         start = 0
-        for place, group in groupby(range(len(run)), indices.__getitem__):
+        for place, items in groupby(zip(indices, run, strict=True), lambda item: item[0]):
+            positions = [position for _, position in items]
             # A token can hold several words, such as "U.S.", of which only the last has an index: they are one.
-            words.append((_readable(text[start : ends[place]].strip()), [run[index] for index in group]))
+            words.append((_readable(text[start : ends[place]].strip()), positions))
             start = ends[place]
     return words
 
