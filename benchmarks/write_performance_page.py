@@ -53,6 +53,29 @@ size of the weight matrix, which is not stored.
 |---|---|---|---|
 {memory}
 
+## On a GPU
+
+Regard has no GPU kernels of its own: `attend` without measures is SDPA, and measures are computed in blocks of rows by
+PyTorch operations, in float32. Their memory is linear, but they take longer than dense PyTorch, above all in bfloat16.
+Time relative to SDPA's output alone (lower is better), {gpu}, batch 1, {gpu_heads} heads of {gpu_head_dim}:
+
+| dtype | keys | output | output, entropy and received | dense PyTorch, the same answers |
+|---|---|---|---|---|
+{gpu_attend}
+
+| dtype | keys | peak MB: output, entropy and received | peak MB: dense PyTorch |
+|---|---|---|---|
+{gpu_memory}
+
+BERT base, batch 8, time relative to the unwatched model with SDPA (lower is better):
+
+| dtype | tokens | watched, no measures | watched, entropy and received | eager, `output_attentions=True` |
+|---|---|---|---|---|
+{gpu_watch}
+
+Results differ from float64 on the CPU by at most {gpu_errors}, relative to the largest entry
+(`python benchmarks/gpu.py`).
+
 ## The explorer
 
 12 layers of 12 heads in headless Chromium on two CPU cores with AVX-512, in milliseconds (lower is better): time until
@@ -90,7 +113,12 @@ def page() -> str:
         for keys, forward in megabytes["forward"].items()
     ]
     writing_memory = explorer["settings"]["memory"].items()
+    gpu = _read("gpu")
     return TEXT.format(
+        gpu=gpu["settings"]["gpu"],
+        gpu_heads=gpu["settings"]["heads"],
+        gpu_head_dim=gpu["settings"]["head_dim"],
+        **_gpu_tables(gpu),
         capability={"AVX512": "AVX-512"}.get(sections["measures"]["capability"], sections["measures"]["capability"]),
         matmul=sections["measures"]["matmul"],
         mkl=attention["time relative to SDPA: output, entropy and received without oneDNN, 4096"],
@@ -113,6 +141,31 @@ def _compared(ratios: dict[str, float], metric: str) -> str:
             baseline, subject = name.removeprefix(metric).split(": ", 1)
             rows.append(f"| {subject} | {baseline} | {ratio:.2f} |")
     return "\n".join(rows)
+
+
+def _gpu_tables(gpu: dict[str, Any]) -> dict[str, str]:
+    """The rows of the tables of a GPU: for each dtype and number of keys."""
+    ratios, megabytes = gpu["median_ratio"], gpu["settings"]["megabytes"]
+    answers = "output, entropy and received"
+    attend, memory, watch = [], [], []
+    for dtype in ("bfloat16", "float32"):
+        sizes = [int(name.rpartition(", ")[2]) for name in megabytes if name.startswith(f"{answers}, {dtype}")]
+        for n in sizes:
+            dense = f"{RELATIVE}SDPA: dense PyTorch, the same answers, {dtype}, {n}"
+            times = [ratios[f"{RELATIVE}SDPA: {what}, {dtype}, {n}"] for what in ("output", answers)]
+            last = f"{ratios[dense]:.1f}" if dense in ratios else ""
+            attend.append(f"| {dtype} | {n:,} | {times[0]:.1f} | {times[1]:.1f} | {last} |")
+            whole = megabytes.get(f"dense PyTorch, {dtype}, {n}")
+            size = megabytes[f"{answers}, {dtype}, {n}"]
+            memory.append(f"| {dtype} | {n:,} | {size:,.0f} | {'' if whole is None else f'{whole:,.0f}'} |")
+        for n in (512, 2048):
+            cases = ("no measures", "entropy and received", "eager attention with output_attentions=True")
+            title = f"{RELATIVE}the unwatched model: BERT base, batch 8"
+            values = " | ".join(f"{ratios[f'{title}, {case}, {dtype}, {n}']:.1f}" for case in cases)
+            watch.append(f"| {dtype} | {n:,} | {values} |")
+    errors = ", ".join(f"{error:.0e} in {dtype}" for dtype, error in gpu["settings"]["errors"].items())
+    tables = {"attend": attend, "memory": memory, "watch": watch}
+    return {"gpu_errors": errors} | {f"gpu_{name}": "\n".join(rows) for name, rows in tables.items()}
 
 
 def _explorer_rows(settings: dict[str, Any]) -> list[str]:
