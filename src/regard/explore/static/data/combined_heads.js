@@ -4,12 +4,8 @@ import { BaseHead, combineCells, withBounds } from "#data/heads.js";
 import { sumRanked } from "#data/ranked.js";
 
 /**
- * @typedef {import("#data/heads.js").Blocks} Blocks
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/heads.js").Corner} Corner
- * @typedef {import("#data/heads.js").RegionRows} RegionRows
- * @typedef {import("#data/heads.js").Tile} Tile
- * @typedef {import("#data/ranked.js").Ranked} Ranked
+ * @import { Blocks, Cell, Corner, RegionRows, Tile } from '#data/heads.js'
+ * @import { Ranked } from '#data/ranked.js'
  */
 
 /** How several heads are combined. */

@@ -3,12 +3,9 @@
 import { BaseHead, combineCells } from "#data/heads.js";
 
 /**
- * @typedef {import("#data/heads.js").Blocks} Blocks
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/heads.js").Corner} Corner
- * @typedef {import("#data/heads.js").RegionRows} RegionRows
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { Blocks, Cell, Corner, RegionRows } from '#data/heads.js'
+ * @import { Ranked } from '#data/ranked.js'
+ * @import { Sequence } from '#data/sequence.js'
  */
 
 /** Keys that often receive attention for want of anything better. */

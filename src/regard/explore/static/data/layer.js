@@ -5,9 +5,9 @@ import { DenseHead, SketchHead } from "#data/heads.js";
 import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/page_format.js").Tensor} Tensor
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Tensor } from '#data/page_format.js'
+ * @import { Sequence } from '#data/sequence.js'
  * @typedef {"encoder" | "decoder" | "cross"} Kind
  * @typedef {{name: string, num_tokens: number, ranges: [first: number, last: number][] | null, shares: number[]}} Segment  See page_format.py.
  * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, score: string | null,

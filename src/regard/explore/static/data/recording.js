@@ -5,7 +5,7 @@ import { BlockMap, inflateBase64, readTensors, THUMBNAIL_WEIGHTS } from "#data/p
 import { Sequence } from "#data/sequence.js";
 
 /**
- * @typedef {import("#data/layer.js").LayerHeader} LayerHeader
+ * @import { LayerHeader } from '#data/layer.js'
  * @typedef {{layer: number, head: number, query: number, reason: string}} Opening  What to show first, and why.
  * @typedef {{format_version: number, title: string, model: string, dtype: string, texts: Record<string, string>, image: string | null,
  *   precision: number, max_map_size?: number, level_factor?: number, sequences: import("#data/sequence.js").SequenceHeader[],

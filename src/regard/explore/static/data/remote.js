@@ -6,13 +6,11 @@ import { BlockMap, inflate } from "#data/page_format.js";
 import { Recording } from "#data/recording.js";
 
 /**
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/heads.js").Corner} Corner
- * @typedef {import("#data/layer.js").LayerHeader} LayerHeader
- * @typedef {import("#data/layer.js").Vectors} Vectors
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/recording.js").Header} Header
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { Cell, Corner, RegionRows } from '#data/heads.js'
+ * @import { LayerHeader, Segment, Vectors } from '#data/layer.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
+ * @import { Header } from '#data/recording.js'
+ * @import { Sequence } from '#data/sequence.js'
  * @typedef {{maxMapSize: number, levelFactor: number}} Tiling  Rows and columns of a tile, and the ratio of neighboring levels.
  */
 
@@ -130,7 +128,7 @@ class RemoteLayer extends Layer {
     for (const head of this.remoteHeads) await head.loadMap();
   }
 
-  /** They take a pass over all weights, so the server computes one layer at a time. @returns {import("#data/layer.js").Segment[] | null} */
+  /** They take a pass over all weights, so the server computes one layer at a time. @returns {Segment[] | null} */
   requestSegments() {
     const { server } = this;
     if (this.segments || server.disconnected || server.isLoadingSegments) return this.segments;
@@ -267,7 +265,7 @@ class RemoteHead extends BaseHead {
     return this.rank("column", key, (query, weight) => ({ query, key, weight, error: 0 }));
   }
 
-  /** @param {"row" | "column"} kind @param {number} index @param {(index: number, weight: number) => import("#data/ranked.js").Entry} entry @returns {Ranked} */
+  /** @param {"row" | "column"} kind @param {number} index @param {(index: number, weight: number) => Entry} entry @returns {Ranked} */
   rank(kind, index, entry) {
     const name = `${kind} ${index}`;
     const cached = this.ranked.get(name);
@@ -334,7 +332,7 @@ class RemoteHead extends BaseHead {
     return [...rows, ...keys.map((key) => `column/${this.path}/${key}`)];
   }
 
-  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {import("#data/heads.js").RegionRows} */
+  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */
   regionRows(queries, keys, hidden) {
     const path = `region/${this.path}/${[...queries, ...keys].join("/")}`;
     const rows = this.request(hidden.length ? `${path}?hidden=${hidden.join(",")}` : path, "region", (bytes) =>

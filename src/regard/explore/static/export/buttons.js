@@ -7,11 +7,7 @@ import { reasonNotSaved } from "#export/loading.js";
 import { selectedWeights } from "#export/selected_weights.js";
 import { button, element } from "#ui/elements.js";
 
-/**
- * @typedef {import("#ui/view.js").Painter} Painter
- * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#ui/view.js").ViewDefinition} ViewDefinition
- */
+/** @import { Painter, View, ViewDefinition } from '#ui/view.js' */
 
 const PIXELS = 2; // of a PNG for each CSS pixel
 const MAX_IMAGE_SIZE = 16_384; // pixels of a side; browsers draw no larger canvas

@@ -6,10 +6,9 @@ import { NotSaved, whenLoaded } from "#export/loading.js";
 import { focusedCells } from "#state/store.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#ui/view.js").View} View
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
+ * @import { View } from '#ui/view.js'
  * @typedef {{name: string, rows: number[], columns: number[], keys: [number, number] | null, inOrder: boolean}} Selection
  *   `rows` and `columns` are saved whole, except that `keys` are the first and last key of a region. `inOrder`: by key, not by weight.
  */

@@ -6,11 +6,11 @@ import { headBetweenWords } from "#data/word_heads.js";
 import { wordStore } from "#state/word_store.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#state/store.js").Store} Store
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Store } from '#state/store.js'
  */
 
 const MAX_CACHED = 24; // heads of a layer

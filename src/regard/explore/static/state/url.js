@@ -5,11 +5,10 @@ import { HIDE_OPTIONS } from "#data/hidden_keys.js";
 import { PALETTES, SCALES } from "#ui/color.js";
 
 /**
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Store} Store
- * @typedef {import("#state/store.js").Token} Token
+ * @import { Recording } from '#data/recording.js'
+ * @import { State, Store, Token } from '#state/store.js'
  */
+
 /**
  * A field of the state: its name in the URL, its value at first, and how it is written and read; `read` returns undefined for what does not exist.
  * @template Value

@@ -2,12 +2,9 @@
 // word is to select all of its tokens.
 
 /**
- * @typedef {import("#data/sequence.js").WordSequence} WordSequence
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").CellPosition} CellPosition
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Store} Store
- * @typedef {import("#state/store.js").Token} Token
+ * @import { Recording } from '#data/recording.js'
+ * @import { WordSequence } from '#data/sequence.js'
+ * @import { CellPosition, State, Store, Token } from '#state/store.js'
  */
 
 /** @param {Store} store @param {Recording} recording @returns {Store} */

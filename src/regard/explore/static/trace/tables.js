@@ -2,7 +2,8 @@
 
 import { currentIndex, filled, format, page, sizeOf, state, values } from "#trace/numbers.js";
 
-/** @typedef {import("#trace/numbers.js").Index} Index */
+/** @import { Index } from '#trace/numbers.js' */
+
 /** @typedef {{title: string, source: string, bar: boolean}} Column */
 /** @typedef {{label: string, source: string, columns: string[], is_result: boolean}} Row */
 /** @typedef {{axis: string, columns: Column[], rows: Row[], each: string, source: string, limit: number, tail: Row[], follows_key: boolean, is_sum: boolean}} Table */

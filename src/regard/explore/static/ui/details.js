@@ -6,18 +6,17 @@ import { bar, element, hint } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#ui/view.js").View} View
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Painter, View } from '#ui/view.js'
  */
 
 const LENGTH = 8;
 const MAX_ROWS = 300; // of a head whose strongest weights are listed at rest
 const MAX_NAMED = 4; // tokens that are named together
 
-/** @param {HTMLElement} place @param {View} view @returns {import("#ui/view.js").Painter} */
+/** @param {HTMLElement} place @param {View} view @returns {Painter} */
 export function mountDetails(place, view) {
   const lists = element("div", { class: "lists" });
   const spoken = element("p", { class: "visually-hidden", role: "status" });

@@ -7,10 +7,9 @@ import { moveInGrid, setTabStop } from "#ui/listbox.js";
 import { themeOf } from "#ui/theme.js";
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Store} Store
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { State, Store } from '#state/store.js'
  * @typedef {{layer: number, head: number, cell: HTMLDivElement}} Thumbnail
  * @typedef {{text: string, title?: string}} Caption
  */

@@ -3,7 +3,7 @@
 import { element } from "#ui/elements.js";
 import { escapeInvisible } from "#ui/format.js";
 
-/** @typedef {import("#data/recording.js").Recording} Recording */
+/** @import { Recording } from '#data/recording.js' */
 
 const KINDS = {
   encoder: { title: "Encoder", note: "Each row is a source token; it attends to the source tokens in the columns." },

@@ -1,13 +1,13 @@
 // What all views share: they load the layers they show, and paint once for each frame in which something has changed.
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/unit.js").Unit} Unit
- * @typedef {import("#state/unit.js").Units} Units
- * @typedef {import("#export/csv.js").Table} Table
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { Table } from '#export/csv.js'
+ * @import { State } from '#state/store.js'
+ * @import { Unit, Units } from '#state/unit.js'
  */
+
 /**
  * What a view's `mount` returns.
  * @typedef {{paint(): void, update?(state: State, before: State): void, layers?(): Layer[], table?(): Table | Promise<Table>}} Painter

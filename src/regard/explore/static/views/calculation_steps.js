@@ -6,12 +6,10 @@ import { formatNumber, formatWeight } from "#ui/format.js";
 import { numberCell, stepTable, textCell } from "#views/calculation_table.js";
 
 /**
- * @typedef {import("#data/attention_steps.js").Row} Row
- * @typedef {import("#data/attention_steps.js").Steps} Steps
- * @typedef {import("#views/calculation_table.js").Cell} Cell
- * @typedef {import("#views/calculation_table.js").Line} Line
+ * @import { Measured, Row, Steps } from '#data/attention_steps.js'
+ * @import { Cell, Line, RowActions } from '#views/calculation_table.js'
  * @typedef {{layer: import("#data/layer.js").Layer, isServed: boolean, steps: Steps, drawn: Row[], queryName: string, numFeatures: number,
- *   nameOf: (key: number) => string, actions: import("#views/calculation_table.js").RowActions}} StepInputs
+ *   nameOf: (key: number) => string, actions: RowActions}} StepInputs
  *   `drawn` are the rows that have a line in each table, `numFeatures` is how many features of a vector are listed.
  * @typedef {{title: string, formula: string, note: string, table?: HTMLElement}} Step
  */
@@ -227,7 +225,7 @@ function scoreCell({ score, maxScore }) {
   return textCell(`< ${formatNumber(Math.ceil(10 * maxScore) / 10, 0.05)}`);
 }
 
-/** @param {import("#data/attention_steps.js").Measured} weight @returns {Cell} */
+/** @param {Measured} weight @returns {Cell} */
 function weightCell({ value, error }) {
   return error > 0 ? textCell(formatWeight(value, error)) : numberCell(value);
 }

@@ -14,17 +14,16 @@ import { describeCells, describeComparison, tipContent } from "#views/compare_te
 import { tokenAt } from "#views/matrix.js";
 
 /**
- * @typedef {import("#data/difference.js").LayerPair} LayerPair
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#views/matrix.js").Spot} Spot
- * @typedef {import("#views/compare_cells.js").Focus} Focus
+ * @import { LayerPair } from '#data/difference.js'
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Focus } from '#views/compare_cells.js'
+ * @import { PanelContent, PanelName } from '#views/compare_panel.js'
+ * @import { Spot } from '#views/matrix.js'
  * @typedef {{layer: Layer, heads: number[], head: Head, queries: Sequence, keys: Sequence, hidden: boolean[]}} Side
  * @typedef {{pair: LayerPair | null, a: Side, b: Side | null, difference: Difference | null}} Comparison
- * @typedef {import("#views/compare_panel.js").PanelName} PanelName
- * @typedef {import("#views/compare_panel.js").PanelContent} PanelContent
  */
 
 /** @type {import("#ui/view.js").ViewDefinition} */

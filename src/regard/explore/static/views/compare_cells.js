@@ -3,10 +3,10 @@
 import { nameOf, WeightColumn } from "#export/csv.js";
 
 /**
- * @typedef {import("#data/difference.js").Pair} Pair
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#views/compare.js").Comparison} Comparison
- * @typedef {import("#views/matrix.js").Spot} Spot
+ * @import { Difference, Pair } from '#data/difference.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Comparison, Side } from '#views/compare.js'
+ * @import { Spot } from '#views/matrix.js'
  * @typedef {{a: Spot, b: Spot}} Spots  A place in each recording; null where it does not exist.
  * @typedef {{queries: number[], keys: number[], cell: boolean}} Focus
  */
@@ -59,7 +59,7 @@ export function tableOf({ difference, a }, state) {
   };
 }
 
-/** @param {import("#data/difference.js").Difference} difference @param {import("#views/compare.js").Side} side  A. @param {Record<string, WeightColumn>} columns */
+/** @param {Difference} difference @param {Side} side  A. @param {Record<string, WeightColumn>} columns */
 function rowsOf(difference, { queries, keys }, columns) {
   const { size } = difference.blocks;
   /** @type {(text: Sequence, pair: Pair) => (string | number)[]} */

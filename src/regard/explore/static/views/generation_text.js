@@ -3,7 +3,7 @@
 import { element } from "#ui/elements.js";
 
 /**
- * @typedef {import("#state/store.js").Token} Token
+ * @import { Token } from '#state/store.js'
  * @typedef {{sequence: number, text: import("#data/sequence.js").Sequence}} Part
  */
 

@@ -10,20 +10,19 @@ import { boxOfPatch, drawPatches, fitImage } from "#views/image_draw.js";
 import { describeRange, describeShades, describeWeight } from "#views/image_text.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/patches.js").PatchGrid} PatchGrid
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#ui/view.js").View} View
+ * @import { Cell, BaseHead as Head } from '#data/heads.js'
+ * @import { PatchGrid } from '#data/patches.js'
+ * @import { State } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { ImageLayout } from '#views/image_draw.js'
  * @typedef {{state: Cell["state"], weight: number, error: number, upperBound: number}} TokenWeight  `weight` is what is known of it.
  * @typedef {{tokens: TokenWeight[], total: number | null}} Weights  `total` is what they add up to, if that is known.
- * @typedef {import("#views/image_draw.js").ImageLayout} ImageLayout
  */
 
 const DIRECTIONS = { from: "what it attends to", to: "what attends to it" };
 const OPACITY = 0.7;
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "image",
   title: "Image",

@@ -5,8 +5,8 @@ import { hatch, resizeCanvas } from "#ui/drawing.js";
 import { themeOf } from "#ui/theme.js";
 
 /**
- * @typedef {import("#ui/drawing.js").Box} Box
- * @typedef {import("#views/image.js").TokenWeight} TokenWeight
+ * @import { Box } from '#ui/drawing.js'
+ * @import { TokenWeight } from '#views/image.js'
  * @typedef {{grid: import("#data/patches.js").PatchGrid, width: number, height: number}} ImageLayout  In CSS pixels.
  * @typedef {{weights: TokenWeight[], tokens: number[], at: number | null, image: HTMLImageElement | null, state: import("#state/store.js").State}} Drawing
  *   `tokens` are those whose attention is shown, `at` is the one that is pointed at.

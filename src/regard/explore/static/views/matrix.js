@@ -9,8 +9,9 @@ import { cellAt, clamp, fitMatrix, panBy, zoomAt } from "#views/matrix_layout.js
 import { cellTip } from "#views/matrix_tip.js";
 
 /**
- * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#views/matrix_layout.js").Layout} Layout
+ * @import { Region, State } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { Layout } from '#views/matrix_layout.js'
  * @typedef {{query: number, key: number}} CellPosition
  * @typedef {{query: number | null, key: number | null}} Spot  A cell, or a label where one is null.
  */
@@ -19,7 +20,7 @@ const MAX_HEIGHT = 0.82; // of the window
 const ZOOM_STEP = 1.5; // of a button or key
 const CLICK_DISTANCE = 4; // CSS pixels that a pointer may move and still click
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "matrix",
   title: "Matrix",
@@ -74,7 +75,7 @@ class MatrixView {
     );
   }
 
-  /** A zoom or region of a matrix of another size means nothing. @param {import("#state/store.js").State} state @param {import("#state/store.js").State} before */
+  /** A zoom or region of a matrix of another size means nothing. @param {State} state @param {State} before */
   update(state, before) {
     const [layer, old] = [state, before].map((each) => this.view.recording.layers[each.layer]);
     const isOtherSize = layer.queries.length !== old.queries.length || layer.keys.length !== old.keys.length;
@@ -322,7 +323,7 @@ function regionBetween(a, b) {
   return { queries: sorted(a.query, b.query), keys: sorted(a.key, b.key) };
 }
 
-/** @param {import("#state/store.js").Region} region @param {CellPosition} cell  A corner. */
+/** @param {Region} region @param {CellPosition} cell  A corner. */
 function oppositeCorner({ queries, keys }, { query, key }) {
   return { query: query === queries[0] ? queries[1] : queries[0], key: key === keys[0] ? keys[1] : keys[0] };
 }

@@ -6,9 +6,8 @@ import { hatch, resizeCanvas } from "#ui/drawing.js";
 import { themeOf } from "#ui/theme.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/heads.js").Blocks} Blocks
- * @typedef {import("#views/matrix_layout.js").Layout} Layout
+ * @import { Blocks, BaseHead as Head } from '#data/heads.js'
+ * @import { Layout } from '#views/matrix_layout.js'
  * @typedef {{blocks: Blocks | null, style: string, canvas: HTMLCanvasElement, paint?: typeof drawPixels}} MapCache  A map, one pixel a block.
  * @typedef {{head: Head, state: any, focus: {queries: number[], keys: number[], cell: boolean}, rows: string[], columns: string[],
  *   hidden: boolean[], style: CSSStyleDeclaration, marks?: (context: any, layout: Layout, drawing: Drawing) => void}} Drawing

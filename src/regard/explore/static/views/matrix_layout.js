@@ -1,5 +1,7 @@
 // Where the matrix and its labels stand on the canvas, and which part of it is viewport.
 
+/** @import { Zoom } from '#state/store.js' */
+
 const MAX_CELL = 2.4; // rem of a cell that is not zoomed
 const MAX_ZOOM = 48; // CSS pixels of a cell at most
 const MIN_NAMED = 5; // CSS pixels of a cell, below which labels are numbers and not tokens
@@ -18,7 +20,7 @@ const MAX_LABEL = 9; // rem
 /**
  * Fit rows × columns of cells and their labels into a width and a height.
  * @param {CanvasRenderingContext2D} context @param {string[]} rows  Labels. @param {string[]} columns
- * @param {{width: number, height: number, rem: number, family: string, zoom: import("#state/store.js").Zoom | null}} room
+ * @param {{width: number, height: number, rem: number, family: string, zoom: Zoom | null}} room
  * @returns {Layout}
  */
 export function fitMatrix(context, rows, columns, { width, height, rem, family, zoom }) {
@@ -79,7 +81,7 @@ export function cellAt({ left, top, cell, row, column, rows, columns, viewport }
   };
 }
 
-/** The zoom by a factor that keeps the cell under a point where it is; null where all is viewport. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {import("#state/store.js").Zoom | null} */
+/** The zoom by a factor that keeps the cell under a point where it is; null where all is viewport. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {Zoom | null} */
 export function zoomAt(layout, factor, x, y) {
   const cell = clamp(layout.cell * factor, layout.fit, MAX_ZOOM);
   if (cell <= layout.fit) return null;
@@ -92,7 +94,7 @@ export function zoomAt(layout, factor, x, y) {
   };
 }
 
-/** The zoom after the matrix was drawn aside by some pixels. @param {Layout} layout @param {number} x @param {number} y @returns {import("#state/store.js").Zoom} */
+/** The zoom after the matrix was drawn aside by some pixels. @param {Layout} layout @param {number} x @param {number} y @returns {Zoom} */
 export function panBy(layout, x, y) {
   const [high, wide] = [layout.viewport.height / layout.cell, layout.viewport.width / layout.cell];
   return {

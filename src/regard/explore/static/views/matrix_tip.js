@@ -5,8 +5,8 @@ import { element } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Sequence } from '#data/sequence.js'
  */
 
 /** @param {Head} head @param {Sequence} queries @param {Sequence} keys @param {number} query @param {number} key */

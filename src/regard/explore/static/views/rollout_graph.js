@@ -18,11 +18,11 @@ import {
 } from "#views/rollout_text.js";
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/rollout.js").LayerStack} LayerStack
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#views/rollout_layout.js").NodePosition} NodePosition
+ * @import { Layer } from '#data/layer.js'
+ * @import { LayerStack } from '#data/rollout.js'
+ * @import { State, Token } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { NodePosition } from '#views/rollout_layout.js'
  * @typedef {NodePosition & {mark: SVGElement}} GraphNode
  * @typedef {{stack: LayerStack, rollout: Rollout, roots: number[], names: string[], nodes: number[][], unit: string}} Graph
  *   `names` of all nodes; `nodes` of each depth are those that are drawn; `unit` is what a node is: token or patch.
@@ -34,7 +34,7 @@ const EDGES = { perLayer: 8, minFlow: 0.004 }; // that are drawn
 const MIN_PATH_SHARE = 0.02; // of the flow through a node, on an edge of its paths
 const FONT_SIZE = 16; // CSS pixels for which the layout is computed
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "graph",
   title: "Graph",
@@ -259,7 +259,7 @@ function initialToken({ opening, layers, sequences }, { sequence }) {
 
 /** The token that represents a node: one that is selected in it, or else its first. @param {LayerStack} stack @param {number} node @param {State} state */
 function tokenOf({ sequence, blockSize }, node, { tokens }) {
-  const isInNode = (/** @type {import("#state/store.js").Token} */ token) =>
+  const isInNode = (/** @type {Token} */ token) =>
     token.sequence === sequence && Math.floor(token.index / blockSize) === node;
   return tokens.find(isInNode) ?? { sequence, index: node * blockSize };
 }

@@ -6,8 +6,8 @@ import { svgElement } from "#ui/elements.js";
 import { ACROSS, moveInLine } from "#ui/listbox.js";
 
 /**
+ * @import { Edge } from '#data/rollout.js'
  * @typedef {{depth: number, node: number}} NodePosition  Depth 0 is the input, further depths are after a layer.
- * @typedef {import("#data/rollout.js").Edge} Edge
  */
 
 // CSS pixels for letters of 16, which grow with the letters.

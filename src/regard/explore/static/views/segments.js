@@ -7,17 +7,16 @@ import { addsToSelection } from "#ui/listbox.js";
 import { meanShares, SegmentList, segmentLegend } from "#views/segment_list.js";
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/layer.js").Segment} Segment
- * @typedef {import("#export/csv.js").Table} Table
- * @typedef {import("#ui/view.js").View} View
+ * @import { Layer, Segment } from '#data/layer.js'
+ * @import { Table } from '#export/csv.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
  */
 
 const COLUMNS = ["layer", "kind", "head", "segment", "num_tokens", "share"]; // those of `segment_attention`
 const HIDDEN = "Shares count all keys, hidden ones too.";
 const TITLES = { encoder: "Encoder", cross: "Cross-attention", decoder: "Decoder" };
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "segments",
   title: "Segments",

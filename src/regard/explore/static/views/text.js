@@ -9,9 +9,9 @@ import { drawArcs } from "#views/text_arcs.js";
 import { Search } from "#views/text_search.js";
 
 /**
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#state/store.js").Token} Token
- * @typedef {import("#ui/view.js").View} View
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Token } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
  * @typedef {{sequence: number, list: HTMLElement, tokens: HTMLElement[], focus: () => void}} TextNodes  A text on the page.
  */
 
@@ -24,7 +24,7 @@ const MAX_TITLE = 400; // characters of a token that was shortened
 
 const ROLES = { source: "Source", written: "Written, token by token", read: "Read so far" };
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "text",
   title: "Text",

@@ -6,8 +6,8 @@ import { boxOf, cubicPath, linkPath } from "#ui/drawing.js";
 import { svgElement } from "#ui/elements.js";
 
 /**
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#ui/drawing.js").Box} Box
+ * @import { Entry } from '#data/ranked.js'
+ * @import { Box } from '#ui/drawing.js'
  * @typedef {{queries: HTMLElement[], keys: HTMLElement[], focus: {queries: number[], keys: number[], cell: boolean}, isColumn: boolean, isWrapped: boolean}} Stage
  *   `queries` and `keys` are the same where both are one text.
  */

@@ -12,11 +12,11 @@ import { listWeights } from "#ui/weight_list.js";
 import { drawLines, linesAtRest, linesOf } from "#views/translation_lines.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#ui/view.js").View} View
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Ranked } from '#data/ranked.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
  * @typedef {{queries: number[], keys: number[]}} Focus  Words of the translation, and of the source.
  * @typedef {{text: Sequence, node: HTMLElement, list: HTMLElement, words: HTMLElement[], focus: () => void}} Side  A text on the page.
  */
@@ -33,7 +33,7 @@ const ALIGN_BY = {
 const AT_REST = "Point at a word, or go to one with Tab and the arrow keys, to see what it is aligned with.";
 const SELECT_WORDS = "This file does not store the weights between all words: select some words to see their lines.";
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "translation",
   title: "Translation",

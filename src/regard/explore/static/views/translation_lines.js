@@ -6,9 +6,8 @@ import { svgElement } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/ranked.js").Entry} Entry
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
  * @typedef {Entry & {direction: "out" | "in" | "rest"}} Line
  * @typedef {{queries: number[], keys: number[]}} Focus
  * @typedef {{text: import("#data/sequence.js").Sequence, words: HTMLElement[]}} Side
