@@ -80,13 +80,10 @@ export class Layer {
 
   /** One head, or several combined; null before it is loaded. @param {number[]} heads @param {string} reduce @returns {Head | null} */
   head(heads, reduce = "mean") {
-    return (
-      this.heads &&
-      combineHeads(
-        heads.map((head) => /** @type {Head[]} */ (this.heads)[head]),
-        reduce,
-      )
-    );
+    const all = this.heads;
+    if (!all) return null;
+    const chosen = heads.map((head) => all[head]);
+    return combineHeads(chosen, reduce);
   }
 }
 
